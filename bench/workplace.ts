@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { measure, type Measurement } from './measure.ts';
 import type { Side } from './peers.ts';
 import { makeFiles, makeRandom } from './sources.ts';
+import { installPackage } from './package.ts';
 import { findTool, TOOLS } from './tools.ts';
 
 const ROOT = new URL('..', import.meta.url).pathname;
@@ -91,24 +92,11 @@ export class Workplace {
     for (const tool of Object.values(TOOLS)) Object.assign(this.#env, tool.env(directory));
     fs.rmSync(directory, { recursive: true, force: true });
     fs.mkdirSync(directory, { recursive: true });
-    this.#longshore = this.#install();
+    this.#longshore = installPackage(this.at('package'));
   }
 
   at(...names: string[]): string {
     return join(this.directory, ...names);
-  }
-
-  /** The package as npm would install it: bundles and launcher, no sources. */
-  #install(): string {
-    const target = this.at('package');
-    execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
-    fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
-    // Says that its files are modules: Node would find that out by parsing each.
-    fs.cpSync(join(ROOT, 'package.json'), join(target, 'package.json'));
-    fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
-    // As in the image.
-    fs.writeFileSync(join(target, 'node-is-checked'), '');
-    return join(target, 'bin', 'longshore');
   }
 
   kopia(...parameters: string[]): string {

@@ -31,7 +31,7 @@ import {
   type StoredBackup,
   VOLUME_SNAPSHOT,
 } from './files.ts';
-import { gunzipped, gzipped } from './gzip.ts';
+import { gunzipped } from './gzip.ts';
 import {
   decodeJson,
   encodeJsonGzip,
@@ -48,7 +48,7 @@ import {
   journalsFolder,
   moverLogsFolder,
 } from './layout.ts';
-import { addedBytesOf, TRAILER_BYTES, trailer } from './log-tail.ts';
+import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
@@ -238,34 +238,13 @@ export class BackupArchive {
     text: string,
     { directory, signal }: { readonly directory: string } & SignalOptions,
   ): Promise<void> {
-    const key = backupKey(name, 'log');
-    await using old = await this.#logOf(key, directory, { signal });
-    const { lengthBytes } = old;
-    const end = await Array.fromAsync(old.read(Math.max(0, lengthBytes - TRAILER_BYTES)));
-    const keptBytes = lengthBytes - addedBytesOf(Buffer.concat(end), lengthBytes);
-    const added = Buffer.concat(await Array.fromAsync(gzipped([Buffer.from(text)])));
-    const body = async function* (): AsyncGenerator<Uint8Array> {
-      yield* old.read(0, keptBytes);
-      yield added;
-      yield trailer(added.length);
-    };
-    await this.#bucket.put(key, body(), { signal });
+    await putLogTail(this.#bucket, backupKey(name, 'log'), text, { directory, signal });
   }
 
   /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */
   readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
     const key = backupKey(name, 'log');
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
-  }
-
-  /** Empty where none was stored: the log is for people, and what is added to it is worth reading alone. */
-  async #logOf(key: string, directory: string, options: SignalOptions): Promise<ScratchFile> {
-    try {
-      return await ScratchFile.of(directory, this.#bucket.get(key, options));
-    } catch (error) {
-      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
-      return ScratchFile.of(directory, []);
-    }
   }
 
   async #putFiles(

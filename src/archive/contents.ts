@@ -1,4 +1,4 @@
-import { assert } from '../base/index.ts';
+import { Column, ObjectNames } from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
 import {
   type ItemDirectory,
@@ -14,24 +14,17 @@ const SUFFIX = '.json';
 
 /**
  * The items of a backup, to be asked for in any order. The tarball is unpacked into one file without a name: paths of an archive never become
- * names of files, whatever they are. In memory are the names of items and where they lie, some 100 bytes each.
+ * names of files, whatever they are. In memory are the names of items and where they lie, some 50 bytes each.
  */
 export class Contents implements AsyncDisposable {
   /** Of the format of the archive; `''` where an old one names none. */
   readonly formatVersion: string;
   readonly #file: ScratchFile;
-  readonly #directories: ReadonlyMap<string, ReadonlyMap<string, number>>;
-  /** Offset and length of each entry. */
-  readonly #places: Places;
+  readonly #entries: Entries;
 
-  private constructor(
-    file: ScratchFile,
-    directories: ReadonlyMap<string, ReadonlyMap<string, number>>,
-    { places, formatVersion }: { places: Places; formatVersion: string },
-  ) {
+  private constructor(file: ScratchFile, entries: Entries, formatVersion: string) {
     this.#file = file;
-    this.#directories = directories;
-    this.#places = places;
+    this.#entries = entries;
     this.formatVersion = formatVersion;
   }
 
@@ -45,22 +38,15 @@ export class Contents implements AsyncDisposable {
   ): Promise<Contents> {
     const file = await ScratchFile.create(directory);
     try {
-      const directories = new Map<string, Map<string, number>>();
-      const places = new Places();
+      const entries = new Entries();
       let formatVersion = '';
       for await (const { path, bytes } of readTarball(body, key, limits)) {
         if (path === VERSION_PATH) formatVersion = bytes.toString('utf8', 0, 100).trim();
-        const at = path.lastIndexOf('/');
-        const folder = path.slice(0, Math.max(at, 0));
-        let names = directories.get(folder);
-        if (!names) directories.set(folder, (names = new Map<string, number>()));
-        // Bytes of its own: a part of a string keeps the whole of it.
-        const name = Buffer.from(path.slice(at + 1)).toString();
-        names.set(name, places.add(file.lengthBytes, bytes.length));
+        entries.add(path, { offset: file.lengthBytes, length: bytes.length });
         await file.append(bytes);
       }
       file.finish();
-      return new Contents(file, directories, { places, formatVersion });
+      return new Contents(file, entries, formatVersion);
     } catch (error) {
       await file.close();
       throw error;
@@ -69,12 +55,12 @@ export class Contents implements AsyncDisposable {
 
   /** Whether it has resources at all: Velero warns of a backup that has none. */
   get isEmpty(): boolean {
-    return this.#directories.keys().every((path) => parseDirectory(path) === undefined);
+    return this.#entries.directories().every((path) => parseDirectory(path) === undefined);
   }
 
   /** Where items are, sorted by path. */
   *directories(): Generator<ItemDirectory> {
-    for (const path of [...this.#directories.keys()].sort()) {
+    for (const path of [...this.#entries.directories()].sort()) {
       const directory = parseDirectory(path);
       if (directory) yield directory;
     }
@@ -83,29 +69,22 @@ export class Contents implements AsyncDisposable {
   /** Names of the items in a directory, sorted. */
   names(directory: ItemDirectory): string[] {
     const path = itemPath({ ...directory, name: '' });
-    const names = this.#directories.get(path.slice(0, path.lastIndexOf('/')))?.keys() ?? [];
-    return [...names]
+    return [...this.#entries.namesIn(path.slice(0, path.lastIndexOf('/')))]
       .filter((name) => name.endsWith(SUFFIX))
       .map((name) => name.slice(0, -SUFFIX.length))
       .sort();
   }
 
   has(place: ItemPlace): boolean {
-    return this.#indexOf(itemPath(place)) !== undefined;
+    return this.#entries.find(itemPath(place)) !== undefined;
   }
 
   /** The bytes of an item; undefined where there is none. */
   async load(place: ItemPlace): Promise<Buffer | undefined> {
-    const index = this.#indexOf(itemPath(place));
-    if (index === undefined) return undefined;
-    const [offset, length] = this.#places.at(index);
-    const pieces = await Array.fromAsync(this.#file.read(offset, length));
+    const found = this.#entries.find(itemPath(place));
+    if (!found) return undefined;
+    const pieces = await Array.fromAsync(this.#file.read(found.offset, found.length));
     return Buffer.concat(pieces);
-  }
-
-  #indexOf(path: string): number | undefined {
-    const at = path.lastIndexOf('/');
-    return this.#directories.get(path.slice(0, at))?.get(path.slice(at + 1));
   }
 
   close(): Promise<void> {
@@ -117,24 +96,51 @@ export class Contents implements AsyncDisposable {
   }
 }
 
-/** Pairs of numbers, 16 bytes each. */
-class Places {
-  #numbers = new Float64Array(2048);
-  #count = 0;
+interface Place {
+  readonly offset: number;
+  readonly length: number;
+}
 
-  add(offset: number, length: number): number {
-    if (this.#count * 2 === this.#numbers.length) {
-      const longer = new Float64Array(this.#numbers.length * 2);
-      longer.set(this.#numbers);
-      this.#numbers = longer;
+/** Paths and where their bytes lie. There may be millions, and none is a text or an object of its own. */
+class Entries {
+  /** Directories are their kinds. */
+  readonly #names = new ObjectNames();
+  readonly #offsets = new Column(Float64Array);
+  readonly #lengths = new Column(Uint32Array);
+  /** Of each the number of the one before it in its directory, plus one. */
+  readonly #previous = new Column(Uint32Array);
+  /** Of each directory the number of its last one. */
+  readonly #last = new Map<string, number>();
+
+  add(path: string, { offset, length }: Place): void {
+    const [directory, ref] = partsOf(path);
+    const size = this.#names.size;
+    const number = this.#names.add(directory, ref);
+    this.#offsets.set(number, offset);
+    this.#lengths.set(number, length);
+    if (number < size) return;
+    this.#previous.set(number, (this.#last.get(directory) ?? -1) + 1);
+    this.#last.set(directory, number);
+  }
+
+  find(path: string): Place | undefined {
+    const number = this.#names.find(...partsOf(path));
+    if (number < 0) return undefined;
+    return { offset: this.#offsets.get(number), length: this.#lengths.get(number) };
+  }
+
+  directories(): MapIterator<string> {
+    return this.#last.keys();
+  }
+
+  *namesIn(directory: string): Generator<string> {
+    for (let at = this.#last.get(directory) ?? -1; at >= 0; at = this.#previous.get(at) - 1) {
+      yield this.#names.nameOf(at);
     }
-    this.#numbers.set([offset, length], this.#count * 2);
-    return this.#count++;
   }
+}
 
-  at(index: number): [offset: number, length: number] {
-    const [offset, length] = this.#numbers.subarray(index * 2, index * 2 + 2);
-    assert(offset !== undefined && length !== undefined, 'an entry that is not there');
-    return [offset, length];
-  }
+function partsOf(path: string): [directory: string, ref: { namespace: string; name: string }] {
+  const at = path.lastIndexOf('/');
+  return [path.slice(0, Math.max(at, 0)), { namespace: '', name: path.slice(at + 1) }];
 }

@@ -27,6 +27,7 @@ export {
   journalsFolder,
   type MoverLogOwner,
   moverLogsFolder,
+  restoreJournalFolder,
 } from './layout.ts';
 export { type MoverLog, MoverLogArchive } from './mover-logs.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';

@@ -47,6 +47,9 @@ export const journalsFolder = (backup: string): string =>
 /** The journal of one Backup object: another one of its name has another. */
 export const journalFolder = (backup: string, uid: string): string =>
   `${journalsFolder(backup)}${assertName(uid)}/`;
+/** Of a Restore, below the folder of its files: it goes with them. */
+export const restoreJournalFolder = (restore: string, uid: string): string =>
+  `${restoreFolder(restore)}longshore-journal/${assertName(uid)}/`;
 
 /** Whose volumes were moved. */
 export interface MoverLogOwner {
@@ -83,7 +86,14 @@ export function moverLogVolume(owner: MoverLogOwner, key: string): string | unde
   return names.length <= 2 && names.every(isName) ? volume : undefined;
 }
 
-export type RestoreFile = 'log' | 'results' | 'resourceList' | 'itemOperations' | 'volumeInfos';
+export type RestoreFile =
+  | 'log'
+  | 'results'
+  | 'resourceList'
+  | 'itemOperations'
+  | 'volumeInfos'
+  /** Ours: what a run leaves to whoever ends the restore. Velero reads its own names only, and deletes everything in the folder. */
+  | 'afterRun';
 
 /** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */
 export function restoreKey(restore: string, file: RestoreFile): string {
@@ -99,6 +109,8 @@ export function restoreKey(restore: string, file: RestoreFile): string {
       return `${folder}restore-${restore}-itemoperations.json.gz`;
     case 'volumeInfos':
       return `${folder}${restore}-volumeinfo.json.gz`;
+    case 'afterRun':
+      return `${folder}longshore-after-run.json.gz`;
   }
 }
 

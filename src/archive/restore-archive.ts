@@ -12,7 +12,8 @@ import {
   sortedResourceList,
 } from './files.ts';
 import { gunzipped } from './gzip.ts';
-import { decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
+import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
+import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
 import {
@@ -59,6 +60,39 @@ export class RestoreArchive {
     options: SignalOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
+  }
+
+  /** As of a backup: lines that are added to the log after the run, in place of what was added before. */
+  async setLogTail(name: string, text: string, options: LogTailOptions): Promise<void> {
+    await putLogTail(this.#bucket, restoreKey(name, 'log'), text, options);
+  }
+
+  /**
+   * Ours: what a run leaves to whoever ends the restore. Its reader knows what is in it: the archive stores it and holds it to the schema. Throws
+   * what the bucket throws.
+   */
+  async putAfterRun(name: string, value: object, options: SignalOptions = {}): Promise<void> {
+    const bytes = await encodeJsonGzip(value);
+    await this.#bucket.put(restoreKey(name, 'afterRun'), [bytes], options);
+  }
+
+  /** Undefined where there is none. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and what the bucket throws. */
+  async loadAfterRun<S extends z.ZodType>(
+    name: string,
+    schema: S,
+    { bytesMax, ...options }: SignalOptions & { readonly bytesMax: number },
+  ): Promise<z.infer<S> | undefined> {
+    const key = restoreKey(name, 'afterRun');
+    try {
+      return await decodeJson(
+        gunzipped(this.#bucket.get(key, options), { key, bytesMax }),
+        key,
+        schema,
+      );
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
+      throw error;
+    }
   }
 
   /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */

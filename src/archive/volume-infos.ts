@@ -62,6 +62,7 @@ export const BACKUP_VOLUME_INFO = goStruct({
   nativeSnapshotInfo: optional(NATIVE_SNAPSHOT),
   pvbInfo: optional(POD_VOLUME),
   pvInfo: optional(PV),
+  decidedBy: omitEmpty,
 });
 export const RESTORE_VOLUME_INFO = goStruct({
   pvcName: omitEmpty,
@@ -129,6 +130,8 @@ export const backupVolumeInfoSchema = volumeSchema.extend({
   preserveLocalSnapshot: z.boolean().optional(),
   skipped: z.boolean().optional(),
   skippedReason: z.string().optional(),
+  /** Ours: what decided, such as `rule 2 of ConfigMap velero/policies, line 7`. */
+  decidedBy: z.string().optional(),
   /** RFC 3339. */
   startTimestamp: z.string().nullish(),
   completionTimestamp: z.string().nullish(),

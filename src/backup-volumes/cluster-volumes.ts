@@ -1,5 +1,5 @@
 import type { NativeSnapshot } from '../archive/index.ts';
-import { isCode } from '../base/index.ts';
+import { CodedError, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, VolumeStepResult } from '../backup/index.ts';
 import {
   DATA_UPLOADS,
@@ -15,11 +15,16 @@ import {
   type VolumeSnapshot,
   type VolumeSnapshotContent,
 } from '../kube/index.ts';
+import { MOVED } from '../plugin/index.ts';
 import {
+  type Because,
+  decidedBy,
+  planSnapshot,
+  refusedText,
+  ruleText,
   SKIP_REASONS,
   SkippedVolumes,
   type VolumeHelper,
-  type VolumeRule,
 } from '../volume-policy/index.ts';
 import type {
   BackupVolumes,
@@ -32,7 +37,7 @@ import { FailedSnapshotError, NativeSnapshots } from './native-snapshots.ts';
 import { PodVolumeBackups } from './pod-volume-backups.ts';
 import type { SnapshotLocation } from './snapshot-locations.ts';
 import { podVolumeTimeoutMs } from './timeouts.ts';
-import { type NotedVolume, volumeInfosOf } from './volume-infos.ts';
+import { type NotedVolume, podVolumeKey, volumeInfosOf } from './volume-infos.ts';
 
 export interface ClusterVolumesOptions {
   readonly client: KubeClient;
@@ -70,6 +75,8 @@ type Fact =
       readonly uid: string;
       readonly claims: readonly string[];
       readonly names: readonly string[];
+      /** What decided about each volume that is no PVC's, by its name in the pod. */
+      readonly decided?: Readonly<Record<string, string>>;
     };
 
 /** The volumes of a backup of the cluster. */
@@ -81,7 +88,9 @@ export class ClusterVolumes implements BackupVolumes {
   /** Claims whose files are backed up through a pod: `namespace/name`. */
   readonly #claims = new Set<string>();
   /** By UID, from `before` to `after`. */
-  readonly #chosen = new Map<string, readonly string[]>();
+  readonly #chosen = new Map<string, ReadonlyMap<string, Because>>();
+  /** What decided about volumes that only a pod has: by namespace, pod and volume. */
+  readonly #decided = new Map<string, string>();
   readonly #podVolumes: PodVolumeBackups;
   readonly #snapshots: NativeSnapshots;
 
@@ -105,6 +114,7 @@ export class ClusterVolumes implements BackupVolumes {
       else if (fact.kind === 'pod') {
         this.#podVolumes.resume(fact.uid, fact.names);
         for (const claim of fact.claims) this.#claims.add(claim);
+        for (const [key, text] of Object.entries(fact.decided ?? {})) this.#decided.set(key, text);
       }
     }
   }
@@ -122,25 +132,38 @@ export class ClusterVolumes implements BackupVolumes {
   async before(type: string, item: KubeObject): Promise<void> {
     if (type !== PODS_TYPE) return;
     const pod = item as Pod;
-    const { namespace = '' } = pod.metadata;
-    const chosen: string[] = [];
+    const chosen = new Map<string, Because>();
     for (const volume of pod.spec.volumes ?? []) {
-      const { yes } = await this.#options.helper.filesDecision(volume, pod);
+      const { yes, because } = await this.#options.helper.filesDecision(volume, pod);
       if (!yes) continue;
-      const claim = volume.persistentVolumeClaim?.claimName;
-      if (claim !== undefined) {
-        const key = `${namespace}/${claim}`;
-        if (this.#claims.has(key)) {
-          const text = `pod volume ${volume.name} has already been backed up from another pod, skipping.`;
-          const { name } = pod.metadata;
-          this.#options.log.info(text, { resource: PODS_TYPE, namespace, name });
-          continue;
-        }
-        this.#claims.add(key);
-      }
-      chosen.push(volume.name);
+      chosen.set(volume.name, because);
     }
-    if (chosen.length > 0) this.#chosen.set(pod.metadata.uid, chosen);
+    if (chosen.size > 0) this.#chosen.set(pod.metadata.uid, chosen);
+  }
+
+  /**
+   * Volumes that no pod has been read for yet; from here on no other pod reads them. Only now: a pod whose item has failed before, or that does not
+   * run, must not keep the next one from it.
+   */
+  #reserve(pod: Pod, chosen: Iterable<string>): { volumes: string[]; claims: Map<string, string> } {
+    const { namespace = '', name } = pod.metadata;
+    const volumes: string[] = [];
+    const claims = new Map<string, string>();
+    for (const volume of chosen) {
+      const claim = claimOf(pod, volume);
+      const key = `${namespace}/${claim ?? ''}`;
+      if (claim !== undefined && this.#claims.has(key)) {
+        const text = `pod volume ${volume} has already been backed up from another pod, skipping.`;
+        this.#options.log.info(text, { resource: PODS_TYPE, namespace, name });
+        continue;
+      }
+      if (claim !== undefined) {
+        this.#claims.add(key);
+        claims.set(volume, key);
+      }
+      volumes.push(volume);
+    }
+    return { volumes, claims };
   }
 
   async after(type: string, item: KubeObject): Promise<VolumeStepResult | undefined> {
@@ -165,26 +188,37 @@ export class ClusterVolumes implements BackupVolumes {
     this.#chosen.delete(pod.metadata.uid);
     if (!chosen) return undefined;
     const { namespace = '' } = pod.metadata;
-    const { operations, skipped, made, errors } = await this.#podVolumes.begin(pod, chosen);
-    const claimOf = (volume: string): string | undefined =>
-      (pod.spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim
-        ?.claimName;
+    const reserved = this.#reserve(pod, chosen.keys());
+    if (reserved.volumes.length === 0) return undefined;
+    const { operations, skipped, made, errors } = await this.#podVolumes.begin(
+      pod,
+      reserved.volumes,
+    );
     const facts: Fact[] = [];
     const { uid } = pod.metadata;
-    const claims = made.flatMap((volume) => {
-      const claim = claimOf(volume);
-      return claim === undefined ? [] : [`${namespace}/${claim}`];
-    });
+    const claims: string[] = [];
+    for (const [volume, key] of reserved.claims) {
+      if (made.includes(volume)) claims.push(key);
+      else this.#claims.delete(key);
+    }
+    const decided: Record<string, string> = {};
+    for (const volume of made) {
+      const because = chosen.get(volume);
+      const text = because && claimOf(pod, volume) === undefined ? decidedBy(because) : undefined;
+      if (text === undefined) continue;
+      const key = podVolumeKey(namespace, pod.metadata.name, volume);
+      decided[key] = text;
+      this.#decided.set(key, text);
+    }
     if (operations.length > 0) {
       facts.push({
-        kind: 'pod',
-        uid,
-        claims,
+        ...{ kind: 'pod', uid, claims },
         names: operations.map(({ operationId }) => operationId),
+        ...(Object.keys(decided).length > 0 && { decided }),
       });
     }
     for (const [volume, reason] of skipped) {
-      const claim = claimOf(volume);
+      const claim = claimOf(pod, volume);
       if (claim === undefined) continue;
       const pv = await this.#volumeOf(namespace, claim);
       if (pv === '') continue;
@@ -211,6 +245,9 @@ export class ClusterVolumes implements BackupVolumes {
     const { helper, hasCsi, log, backup } = this.#options;
     const about = { resource: PVS_TYPE, namespace: '', name };
     const { yes, because } = await helper.snapshotDecision({ pv: pv });
+    const decided = decidedBy(because);
+    const decidingRule = because.by === 'rule' ? because.rule : undefined;
+    const action = decidingRule?.action;
     const volume: NotedVolume = {
       name,
       pvcName: spec.claimRef?.name ?? '',
@@ -218,11 +255,12 @@ export class ClusterVolumes implements BackupVolumes {
       reclaimPolicy: spec.persistentVolumeReclaimPolicy ?? '',
       labels: metadata.labels ?? null,
       ...(yes && hasCsi && !spec.csi && { isNotCsi: true }),
+      ...(decided !== undefined && { decidedBy: decided }),
     };
     this.#volumes.set(name, volume);
     const facts: Fact[] = [{ kind: 'volume', volume }];
     const errors: unknown[] = [];
-    const rule = because.by === 'rule' ? ruleText(because.rule) : undefined;
+    const rule = decidingRule && ruleText(decidingRule);
     const skip = (reason: string): void => {
       const approach = 'volumeSnapshot';
       this.#skipped.track(name, approach, reason, rule);
@@ -233,11 +271,29 @@ export class ClusterVolumes implements BackupVolumes {
       hasEffect: facts.some(({ kind }) => kind === 'native'),
     });
     if (!yes) {
-      const isSkip = because.by === 'rule' && (await helper.actionOf({ pv: pv }))?.type === 'skip';
-      skip(isSkip ? SKIP_REASONS.matchedSkip : SKIP_REASONS.noSnapshot);
+      skip(action?.type === 'skip' ? SKIP_REASONS.matchedSkip : SKIP_REASONS.noSnapshot);
       return result();
     }
-    if (hasCsi && spec.csi) return result();
+    const isNamed = action?.type === 'snapshot-csi' || action?.type === 'snapshot-datamover';
+    const hasClaim = !isNamed || (await helper.hasClaim(pv));
+    const planned = {
+      ...{ action, hasCsi, hasClaim, isCsi: Boolean(spec.csi) },
+      movesData: backup.spec.snapshotMoveData === true,
+    };
+    const refuse = (reason: string): VolumeStepResult => {
+      skip(reason);
+      const text = decidingRule ? refusedText(decidingRule, reason) : reason;
+      errors.push(new CodedError('WAY_REFUSED', text));
+      return result();
+    };
+    const plan = planSnapshot({ ...planned, isKnownToSnapshotter: undefined });
+    if (plan.way === undefined) {
+      // The action for PVCs says so of the PVC, where it runs.
+      if (!hasCsi || !hasClaim) return refuse(plan.reason);
+      skip(plan.reason);
+      return result();
+    }
+    if (plan.way !== 'native') return result();
     if (backup.spec.snapshotMoveData === true) {
       log.warn("VolumeSnapshotter plugin doesn't support data movement.", about);
     }
@@ -246,7 +302,11 @@ export class ClusterVolumes implements BackupVolumes {
       if (record) {
         this.#noteNative(record);
         facts.push({ kind: 'native', record });
-      } else skip(SKIP_REASONS.noSnapshotter);
+      } else {
+        const unknown = planSnapshot({ ...planned, isKnownToSnapshotter: false });
+        if (unknown.way === undefined && unknown.isRefused) return refuse(unknown.reason);
+        skip(SKIP_REASONS.noSnapshotter);
+      }
     } catch (error) {
       this.#options.signal.throwIfAborted();
       if (error instanceof FailedSnapshotError) {
@@ -290,7 +350,7 @@ export class ClusterVolumes implements BackupVolumes {
     log.info(`Summary for skipped PVs: ${JSON.stringify(skipped)}`);
     const volumeInfos = volumeInfosOf({
       ...{ backupName: name, skipped, snapshots, contents, uploads, operations },
-      volumes: [...this.#volumes.values()],
+      ...{ volumes: [...this.#volumes.values()], decided: this.#decided },
       native: this.#native,
       podVolumes: made.map((each) => ({
         made: each,
@@ -311,16 +371,20 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 
-  /** Those that stay in the storage; where snapshots are moved there are none of the backup's own. */
+  /** Those that stay in the storage; where all snapshots are moved there are none of the backup's own. */
   async #csiSnapshots(
     signal: AbortSignal,
   ): Promise<{ snapshots: VolumeSnapshot[]; contents: VolumeSnapshotContent[] }> {
-    const { client, backup, hasCsi } = this.#options;
-    if (!hasCsi || backup.spec.snapshotMoveData === true) return { snapshots: [], contents: [] };
+    const { client, backup, hasCsi, helper } = this.#options;
+    const keepsSome = backup.spec.snapshotMoveData !== true || helper.hasAction('snapshot-csi');
+    if (!hasCsi || !keepsSome) return { snapshots: [], contents: [] };
     const labelSelector = `velero.io/backup-name=${validLabel(backup.metadata.name)}`;
     try {
+      const snapshots: VolumeSnapshot[] = await client.list(VOLUME_SNAPSHOTS, {
+        ...{ labelSelector, signal },
+      });
       return {
-        snapshots: await client.list(VOLUME_SNAPSHOTS, { labelSelector, signal }),
+        snapshots: snapshots.filter(({ metadata }) => metadata.labels?.[MOVED] !== 'true'),
         contents: await client.list(VOLUME_SNAPSHOT_CONTENTS, { labelSelector, signal }),
       };
     } catch (error) {
@@ -331,8 +395,8 @@ export class ClusterVolumes implements BackupVolumes {
   }
 }
 
-const ruleText = ({ number, place: { source, line } }: VolumeRule): string =>
-  `rule ${number} (${source}, line ${line})`;
+const claimOf = ({ spec }: Pod, volume: string): string | undefined =>
+  (spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
 
 /** What an earlier try of a backup noted, for one whose volumes cannot be opened any more. */
 export const nativeSnapshotsIn = (facts: readonly VolumeFact[]): NativeSnapshot[] =>

@@ -19,12 +19,23 @@ export function podVolumeTimeoutMs(
   return serverMs;
 }
 
-/** The least that operations of an action may take, whatever else is said about operations. Undefined where nothing is said about them. */
+export interface OperationTimeouts {
+  /** Of single actions, by their names: these count, whatever a Backup says. */
+  readonly ofActions: ReadonlyMap<string, Nanoseconds>;
+  /** Of the files of pods' volumes, where the Backup does not say it. */
+  readonly podVolumeMs: number;
+}
+
+/** How long an operation of an action may take, where the Backup asks for `askedNs` for all of them. Files of pods' volumes have at least their own time. */
 export function operationTimeoutNs(
   action: string,
   backup: Backup,
-  serverMs: number,
-): Nanoseconds | undefined {
-  if (action !== POD_VOLUME_ACTION) return undefined;
-  return BigInt(podVolumeTimeoutMs(backup, serverMs)) * 1_000_000n;
+  askedNs: Nanoseconds,
+  { ofActions, podVolumeMs }: OperationTimeouts,
+): Nanoseconds {
+  const own = ofActions.get(action);
+  if (own !== undefined) return own;
+  if (action !== POD_VOLUME_ACTION) return askedNs;
+  const ns = BigInt(podVolumeTimeoutMs(backup, podVolumeMs)) * 1_000_000n;
+  return ns > askedNs ? ns : askedNs;
 }

@@ -19,12 +19,16 @@ export interface NotedVolume {
   readonly labels: Readonly<Record<string, string>> | null;
   /** No driver of CSI has it, and a snapshot was wanted. */
   readonly isNotCsi?: boolean;
+  /** What decided how it is backed up, where a rule or a pod did. */
+  readonly decidedBy?: string;
 }
 
 export interface InfoSources {
   readonly backupName: string;
   readonly volumes: readonly NotedVolume[];
   readonly skipped: readonly SkippedVolume[];
+  /** What decided about volumes that only a pod has: by {@link podVolumeKey}. */
+  readonly decided?: ReadonlyMap<string, string>;
   readonly native: readonly NativeSnapshot[];
   readonly snapshots: readonly VolumeSnapshot[];
   readonly contents: readonly VolumeSnapshotContent[];
@@ -59,7 +63,7 @@ export function volumeInfosOf(sources: InfoSources): BackupVolumeInfo[] {
       return volume ? [nativeInfo(volume, snapshot)] : [];
     }),
     ...csiInfos(sources, byClaim),
-    ...sources.podVolumes.flatMap((each) => podVolumeInfo(each, byClaim)),
+    ...sources.podVolumes.flatMap((each) => podVolumeInfo(each, byClaim, sources.decided)),
     ...sources.uploads.flatMap(({ operation, upload }) => {
       const volume = byClaim.get(`${operation.item.namespace}/${operation.item.name}`);
       return volume ? [uploadInfo(volume, operation, upload)] : [];
@@ -69,12 +73,24 @@ export function volumeInfosOf(sources: InfoSources): BackupVolumeInfo[] {
 
 const FLAGS = { snapshotDataMoved: false, preserveLocalSnapshot: false, skipped: false };
 
-const volumeFields = ({ name, pvcName, pvcNamespace, reclaimPolicy, labels }: NotedVolume) => ({
+const volumeFields = ({
+  name,
+  pvcName,
+  pvcNamespace,
+  reclaimPolicy,
+  labels,
+  decidedBy,
+}: NotedVolume) => ({
   pvcName,
   pvcNamespace,
   pvName: name,
   pvInfo: { reclaimPolicy, labels },
+  // Not Velero's, whose reader passes over it.
+  ...(decidedBy !== undefined && { decidedBy }),
 });
+
+export const podVolumeKey = (namespace: string, pod: string, volume: string): string =>
+  `${namespace}/${pod}/${volume}`;
 
 function nativeInfo(volume: NotedVolume, { spec, status = {} }: NativeSnapshot): BackupVolumeInfo {
   const { phase = '', providerSnapshotID = '' } = status;
@@ -141,15 +157,17 @@ function csiInfos(
 function podVolumeInfo(
   { made, claim }: { readonly made: PodVolumeBackup; readonly claim: string },
   byClaim: ReadonlyMap<string, NotedVolume>,
+  decided: ReadonlyMap<string, string> = new Map(),
 ): BackupVolumeInfo[] {
   const { spec, status = {} } = made;
   const { namespace: podNamespace = '', name: podName = '' } = spec.pod;
   const volume = byClaim.get(`${podNamespace}/${claim}`);
   if (claim !== '' && !volume) return [];
+  const decidedBy = decided.get(podVolumeKey(podNamespace, podName, spec.volume));
   const { phase = '', snapshotID, progress, startTimestamp, completionTimestamp } = status;
   return [
     {
-      ...(volume && volumeFields(volume)),
+      ...(volume ? volumeFields(volume) : decidedBy !== undefined && { decidedBy }),
       ...FLAGS,
       backupMethod: 'PodVolumeBackup',
       ...(startTimestamp && { startTimestamp }),

@@ -37,11 +37,11 @@ export {
   type ResultEntry,
   type ResultLists,
   Results,
+  sentenceOf,
 } from './results.ts';
 export { idOf, type Item, refOf } from './items/item.ts';
+export type { ReadAhead } from './run/lookahead.ts';
 export { ItemList } from './items/item-list.ts';
-export { Column } from './items/column.ts';
-export { ObjectNames } from './items/object-names.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
 export { Hooks, type HookPhase } from './hooks/hooks.ts';

@@ -109,7 +109,8 @@ function lineOf(message: string, { resource, name, error }: About): string {
   return parts.join('');
 }
 
-const sentenceOf = (message: string, { error }: About): string =>
+/** As results of a restore have it. */
+export const sentenceOf = (message: string, { error }: About): string =>
   error === undefined ? message : `${message}: ${messageOf(error)}`;
 
 function listsOf(entries: BoundedList<Entry>): ResultLists {

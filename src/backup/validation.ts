@@ -50,6 +50,12 @@ export interface PolicySummary {
   readonly hasIncludeExclude: boolean;
   /** `namespacedFilterPolicies` or `clusterScopedFilterPolicy`. */
   readonly hasFineFilters: boolean;
+  /** Rules that move volumes by themselves (`isAlways`), or by a data mover of their own. */
+  readonly movingRules?: readonly {
+    readonly rule: string;
+    readonly dataMover: string | undefined;
+    readonly isAlways: boolean;
+  }[];
 }
 
 export interface ValidationSources {
@@ -123,12 +129,12 @@ export async function validateBackup(
       'encountered labelSelector as well as orLabelSelectors in backup spec, only one can be specified',
     );
   }
-  await policyErrors({ ...given, spec }, sources, errors);
+  const policies = await policyErrors({ ...given, spec }, sources, errors);
   errors.push(...later, ...selectorErrors(spec), ...hookErrors(spec.hooks));
   const order = orderErrors(spec.orderedResources, sources.resources);
   errors.push(...order.errors);
   warnings.push(...order.warnings);
-  await moverErrors(spec, sources, errors);
+  await moverErrors(spec, policies?.movingRules, sources, errors);
   return {
     backup: completed(given, spec, sources, errors),
     errors,
@@ -417,10 +423,10 @@ async function policyErrors(
   backup: Backup,
   { loadPolicies }: ValidationSources,
   errors: string[],
-): Promise<void> {
+): Promise<PolicySummary | undefined> {
   try {
     const policies = await loadPolicies?.(backup);
-    if (!policies || !usesOldLists(backup.spec)) return;
+    if (!policies || !usesOldLists(backup.spec)) return policies;
     if (policies.hasIncludeExclude) {
       errors.push(`${OLD}They cannot be used with include-exclude policies.`);
     }
@@ -429,20 +435,32 @@ async function policyErrors(
         `${OLD}They cannot be used with namespace-scoped or fine-grained global filter policies.`,
       );
     }
+    return policies;
   } catch (error) {
     assertLasting(error);
     errors.push(`invalid resource policies: ${messageOf(error)}`);
+    return undefined;
   }
 }
 
 async function moverErrors(
   { snapshotMoveData, datamover = '' }: BackupSpec,
+  rules: PolicySummary['movingRules'],
   { isServed }: ValidationSources,
   errors: string[],
 ): Promise<void> {
-  if (snapshotMoveData !== true || (await isServed?.(datamover)) !== false) return;
-  const mover = datamover === '' ? 'velero' : datamover;
-  errors.push(
-    `snapshotMoveData is set, but no node-agent runs that serves the data mover "${mover}": start one, or name another data mover`,
-  );
+  const moves = snapshotMoveData === true;
+  const reasons = new Map<string, string>();
+  if (moves) reasons.set(datamover, 'snapshotMoveData is set');
+  for (const { rule, dataMover = datamover, isAlways } of rules ?? []) {
+    if ((isAlways || moves) && !reasons.has(dataMover))
+      reasons.set(dataMover, `${rule}, has volumes moved`);
+  }
+  for (const [named, reason] of reasons) {
+    if ((await isServed?.(named)) !== false) continue;
+    const mover = named === '' ? 'velero' : named;
+    errors.push(
+      `${reason}, but no node-agent runs that serves the data mover "${mover}": start one, or name another data mover`,
+    );
+  }
 }

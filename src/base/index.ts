@@ -90,3 +90,5 @@ export { BoundedList } from './bounded-list.ts';
 export { untilAborted } from './until-aborted.ts';
 export { JsonBytes } from './json-bytes.ts';
 export { type ProtobufField, protobufFields, type ProtobufValue } from './protobuf-fields.ts';
+export { Column } from './column.ts';
+export { ObjectNames } from './object-names.ts';

@@ -28,6 +28,13 @@ export interface Posix {
   readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
   /** Looks at many names at little cost; undefined where that is not known to work. Made on first use. */
   readonly statusReader: StatusReader | undefined;
+  /**
+   * Takes the exclusive `flock` of an open file or directory, which ends with its last descriptor: false while somebody else has
+   * it, undefined where the file system or this machine has none.
+   */
+  tryLock(descriptor: number): boolean | undefined;
+  /** Has the kernel read a range of an open file ahead; it waits for nothing that is on its way. */
+  readAhead(descriptor: number, offset: number, lengthBytes: number): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
   readonly program: NativeLibrary | undefined;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
@@ -39,7 +46,13 @@ export interface Posix {
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
+/** `POSIX_FADV_WILLNEED`. */
+const WILL_NEED = 3;
 const ENXIO = 6;
+/** `EWOULDBLOCK` is the same number. */
+const EAGAIN = 11;
+/** https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_EX, and LOCK_NB, which does not wait. */
+const LOCK_EXCLUSIVE_NOW = 2 | 4;
 /** `openat2`, which has the same number everywhere: https://man7.org/linux/man-pages/man2/openat2.2.html */
 const SYS_OPENAT2 = 437;
 const RESOLVE_NO_SYMLINKS = 4n;
@@ -106,6 +119,10 @@ function nativePosix(koffi: Koffi): Posix {
   const futimens = libc.func('int futimens(int descriptor, const int64_t *times)');
   const lseek = libc.func('int64_t lseek(int descriptor, int64_t offset, int whence)');
   const syncfs = libc.func('int syncfs(int descriptor)');
+  const flock = libc.func('int flock(int descriptor, int operation)');
+  const fadvise = libc.func(
+    'int posix_fadvise(int descriptor, int64_t offset, int64_t length, int advice)',
+  );
   const exit = libc.func('void _exit(int code)');
   const seek = (descriptor: number, offset: number, whence: number): number | undefined => {
     const found = lseek(descriptor, offset, whence);
@@ -150,6 +167,13 @@ function nativePosix(koffi: Koffi): Posix {
       const error = systemError('syncfs', koffi.errno());
       if (NO_CALL.includes(error.code)) return false;
       throw error;
+    },
+    tryLock: (descriptor) => {
+      if (flock(descriptor, LOCK_EXCLUSIVE_NOW) === 0) return true;
+      return koffi.errno() === EAGAIN ? false : undefined;
+    },
+    readAhead: (descriptor, offset, lengthBytes) => {
+      fadvise(descriptor, offset, lengthBytes, WILL_NEED);
     },
     exitNow: (code) => void exit(code),
   };
@@ -197,5 +221,7 @@ const fallback: Posix = {
   seekData: (_descriptor, offset) => offset,
   seekHole: () => undefined,
   syncFilesystem: () => false,
+  tryLock: () => undefined,
+  readAhead: () => undefined,
   exitNow: () => undefined,
 };

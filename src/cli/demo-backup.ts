@@ -15,6 +15,7 @@ import {
   type Pod,
   PODS,
   PVCS,
+  ReadsAhead,
   waitFor,
 } from '../kube/index.ts';
 import { SharedBackups } from '../server/index.ts';
@@ -50,11 +51,17 @@ export async function demoBackup(
   for (const node of nodes) environment.startAgent(node);
   const scratch = join(directory, 'server');
   await mkdir(scratch);
+  const reads = new ReadsAhead(client);
   const plugins = ServerPlugins.begin({
-    ...{ client, logger: silentLogger, folder: join(directory, 'plugins'), features: 'EnableCSI' },
+    ...{
+      client: reads.client,
+      logger: silentLogger,
+      folder: join(directory, 'plugins'),
+      features: 'EnableCSI',
+    },
     ...{ makesBackups: true, flags: [] },
   });
-  const common = { client, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
+  const common = { client, reads, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
   const { controllers } = await openBackups(
     {
       ...{ ...common, registry: new Registry(), directory: scratch, plugins },

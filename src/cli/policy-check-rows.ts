@@ -1,10 +1,11 @@
 import { formatBytes } from '../base/index.ts';
-import type {
-  Because,
-  CheckedVolume,
-  Verdict,
-  VolumePolicies,
-  VolumeRule,
+import {
+  becauseText,
+  type CheckedVolume,
+  ruleText,
+  type Verdict,
+  type VolumePolicies,
+  type VolumeRule,
 } from '../volume-policy/index.ts';
 import type { Column } from './table.ts';
 
@@ -61,37 +62,13 @@ export const outcomeOf = ({ outcome, way }: Verdict): string =>
 
 /** What decided, and what comes in between. */
 function whyOf({ because, problem }: Verdict, policies: VolumePolicies | undefined): string {
-  const decided = because ? becauseText(because, isOneSource(policies)) : '';
+  const decided = because ? becauseText(because, { isOneSource: isOneSource(policies) }) : '';
   if (problem === undefined) return decided;
   return decided === '' ? problem : `${decided}, but ${problem}`;
 }
 
 const isOneSource = (policies: VolumePolicies | undefined): boolean =>
   new Set((policies?.rules ?? []).map(({ place }) => place.source)).size <= 1;
-
-function becauseText(because: Because, isOne: boolean): string {
-  switch (because.by) {
-    case 'rule':
-      return ruleText(because.rule, isOne);
-    case 'annotation':
-      return `annotation ${because.key} of pod ${because.pod}`;
-    case 'defaultVolumesToFsBackup':
-      return because.value
-        ? 'no rule; defaultVolumesToFsBackup'
-        : 'no rule; no annotation asks for its files';
-    case 'snapshotVolumes':
-      return because.value === false ? 'no rule; snapshotVolumes is false' : 'no rule; the default';
-    case 'source':
-      return `${because.source}: never backed up by files`;
-    case 'backupExcludePVC':
-      return 'the backup leaves PVCs out';
-  }
-}
-
-const ruleText = ({ number, place }: VolumeRule, isOne: boolean): string =>
-  isOne
-    ? `rule ${number}, line ${place.line}`
-    : `rule ${number} of ${place.source}, line ${place.line}`;
 
 const verdictDocument = (verdict: Verdict) => {
   const { outcome, way, because, problem } = verdict;
@@ -158,7 +135,7 @@ export function summaryOf(
   const others = volumes.filter(({ velero }) => velero !== undefined).length;
   return [
     parts.length === 0 ? 'there are no volumes' : `${total}: ${parts.join(', ')}`,
-    ...idle.map((rule) => `${ruleText(rule, isOne)}, decides about no volume`),
+    ...idle.map((rule) => `${ruleText(rule, { isOneSource: isOne })}, decides about no volume`),
     ...(others > 0
       ? [
           `Velero 1.18 does something else with ${others === 1 ? 'one of them' : `${others} of them`}`,

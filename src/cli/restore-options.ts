@@ -21,6 +21,7 @@ export interface PartFlags {
   /** Commander's name of `--no-owner`. */
   owner: boolean;
   dryRun?: boolean;
+  inPlace?: boolean;
 }
 
 export const collectPatterns = (pattern: string, before: string[] = []): string[] => [
@@ -30,9 +31,10 @@ export const collectPatterns = (pattern: string, before: string[] = []): string[
 
 /** What is to be restored, and as whose. Throws {@link UsageError}. */
 export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'owner'> {
-  const { include, exclude, block, owner, dryRun } = flags;
+  const { include, exclude, block, owner, inPlace } = flags;
+  const dryRun = flags.dryRun === true && inPlace !== true;
   const isPart = include !== undefined || exclude !== undefined;
-  if (block === true && (isPart || !owner || dryRun === true)) {
+  if (block === true && (isPart || !owner || dryRun)) {
     throw new UsageError(
       '--include, --exclude, --no-owner and --dry-run are not for raw volumes (--block)',
     );

@@ -25,6 +25,11 @@ export function addBackupFlags(command: Command): void {
       '4h0m0s',
     )
     .option(
+      '--plugin-item-operation-timeout <action=duration>',
+      'how long an operation of this action may take, whatever the backup says; may be repeated',
+      (value: string, before: readonly string[] | undefined) => [...(before ?? []), value],
+    )
+    .option(
       '--fs-backup-timeout <duration>',
       "how long the hooks of a pod wait until its volumes' files are read, and how long that may take",
       '4h0m0s',
@@ -51,5 +56,19 @@ export function addBackupFlags(command: Command): void {
     .option(
       '--global-backup-volume-policies-configmap <name>',
       "ConfigMap of volume policies for all backups, which count after a backup's own",
+    );
+}
+
+/** The same of restores. */
+export function addRestoreFlags(command: Command): void {
+  command
+    .option(
+      '--restore-resource-priorities <list>',
+      'types in the order in which they are restored, comma-separated; those behind a - come last',
+    )
+    .option(
+      '--terminating-resource-timeout <duration>',
+      'how long a restore waits for a namespace or volume of the same name to be gone',
+      '10m0s',
     );
 }

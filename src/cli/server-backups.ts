@@ -7,17 +7,18 @@ import {
   BACKUP_DEFAULTS,
   type BackupDefaults,
   type PolicySummary,
+  type ReadAhead,
 } from '../backup/index.ts';
 import {
   ClusterVolumes,
   loadSnapshotLocations,
   operationTimeoutNs,
 } from '../backup-volumes/index.ts';
-import { CodedError, type Nanoseconds, systemClock } from '../base/index.ts';
+import { CodedError, type Logger, type Nanoseconds, systemClock } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, type KubeClient } from '../kube/index.ts';
+import { Discovery, type KubeClient, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -32,6 +33,7 @@ import {
   BackupMetrics,
   backupOperationStore,
   ClusterRunner,
+  DeletionMetrics,
   FinalizerController,
   HostSessions,
   LocationBuckets,
@@ -39,12 +41,13 @@ import {
   OperationsController,
   ReadOnlyLocations,
   type ServerController,
+  type TimeoutOf,
   type UnsavedOperations,
   unsavedOperationsOf,
 } from '../server/index.ts';
 import {
-  assertCarriedOut,
   ListedVolumes,
+  movingRules,
   VolumeHelper,
   type VolumePolicies,
   withGlobalPolicies,
@@ -60,6 +63,7 @@ export interface BackupFlags {
   defaultBackupTtl: string;
   defaultItemOperationTimeout: string;
   fsBackupTimeout: string;
+  pluginItemOperationTimeout?: readonly string[];
   resourceTimeout: string;
   defaultVolumesToFsBackup?: boolean | string;
   defaultSnapshotMoveData?: boolean | string;
@@ -77,6 +81,8 @@ export interface BackupSettings {
   readonly operationsEveryMs: number;
   readonly operationTimeoutNs: Nanoseconds;
   readonly podVolumeTimeoutMs: number;
+  /** Of operations of single actions, by their names. */
+  readonly timeoutsOfActions: ReadonlyMap<string, Nanoseconds>;
   readonly resourceTimeoutMs: number;
   readonly defaults: BackupDefaults;
   readonly globalPolicies: string | undefined;
@@ -107,6 +113,7 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
         ),
       ) * 1_000_000n,
     podVolumeTimeoutMs: durationFlagMs('--fs-backup-timeout', flags.fsBackupTimeout, '4h0m0s'),
+    timeoutsOfActions: actionTimeouts(flags.pluginItemOperationTimeout ?? []),
     resourceTimeoutMs: durationFlagMs('--resource-timeout', flags.resourceTimeout, '10m0s'),
     defaults: {
       ...BACKUP_DEFAULTS,
@@ -133,6 +140,25 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
 function wholeOf(flag: string, text: string): number {
   if (/^\d{1,6}$/.test(text)) return Number(text);
   throw new UsageError(`${flag} "${text}" is not a whole number`);
+}
+
+/** Of flags such as `longshore.io/csi-pvc-backupper=12h`. */
+function actionTimeouts(texts: readonly string[]): Map<string, Nanoseconds> {
+  const timeouts = new Map<string, Nanoseconds>();
+  for (const text of texts) {
+    const at = text.lastIndexOf('=');
+    const [action, duration] = [text.slice(0, Math.max(0, at)), text.slice(at + 1)];
+    const flag = '--plugin-item-operation-timeout';
+    if (!/^[^/=\s]+\/[^/=\s]+$/.test(action)) {
+      const example = 'longshore.io/csi-pvc-backupper=12h';
+      throw new UsageError(
+        `${flag} "${text}" is not the name of an action and a duration, as in ${example}`,
+      );
+    }
+    if (timeouts.has(action)) throw new UsageError(`${flag} names ${action} twice`);
+    timeouts.set(action, BigInt(durationFlagMs(`${flag} ${action}`, duration, '12h')) * 1_000_000n);
+  }
+  return timeouts;
 }
 
 function durationText(flag: string, text: string): string {
@@ -164,6 +190,7 @@ export type BackupControllerName =
 
 export interface OpenedBackups {
   readonly metrics: BackupMetrics;
+  readonly deletionMetrics: DeletionMetrics;
   readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
   readonly unsavedOperations: UnsavedOperations;
 }
@@ -178,10 +205,16 @@ export async function openBackups(
   isServed = (mover: string): Promise<boolean | undefined> =>
     isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
-  const { client, logger, namespace, registry, plugins, backups } = common;
+  const { logger, namespace, registry, plugins, backups, reads } = common;
+  // All that backups ask for is bounded together.
+  const { client } = reads;
   const directory = join(common.directory, 'backups');
   const buckets = locationBuckets(common, directory);
-  const metrics = new BackupMetrics(registry);
+  const metrics = new BackupMetrics(registry, {
+    backups: () => backups.list(),
+    hasCsi: settings.hasCsi,
+  });
+  const deletionMetrics = new DeletionMetrics(registry);
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
   const sessions = new HostSessions(
@@ -210,8 +243,25 @@ export async function openBackups(
       ...{ client, namespace, signal },
       directory: join(directory, 'snapshot-credentials'),
     });
-  const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
-    operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
+  if (settings.timeoutsOfActions.size > 0 && plugins) {
+    void warnOfUnknownActions(settings.timeoutsOfActions.keys(), plugins, logger);
+  }
+  const timeouts = {
+    ofActions: settings.timeoutsOfActions,
+    podVolumeMs: settings.podVolumeTimeoutMs,
+  };
+  const timeoutNsOf: TimeoutOf<Backup> = (action, backup, askedNs) =>
+    operationTimeoutNs(action, backup, askedNs, timeouts);
+  const readAhead: ReadAhead = {
+    object: (resource, ref) => {
+      reads.begin(resource, ref, { isExact: true });
+    },
+    // As the action for PVCs asks for it.
+    claim: (pvc) => {
+      const { volumeName = '' } = (pvc as PersistentVolumeClaim).spec;
+      if (settings.hasCsi) reads.begin(PVS, { name: volumeName });
+    },
+  };
   const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
@@ -220,7 +270,7 @@ export async function openBackups(
       nowNs: () => client.clock.nowNs(),
       monotonicNs: () => systemClock.monotonicNs?.() ?? 0n,
     },
-    ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
+    ...{ client, logger, namespace, host: common.host, backups, buckets, sessions, operations },
     discovery: theDiscovery,
     snapshotLocations,
     removeSnapshots: ({ metadata: { name, uid } }, options) =>
@@ -229,7 +279,16 @@ export async function openBackups(
       runner ??= theDiscovery().then(
         (found) =>
           new ClusterRunner({
-            ...{ client, discovery: found, buckets, sessions, operations, directory, logger },
+            ...{
+              client,
+              readAhead,
+              discovery: found,
+              buckets,
+              sessions,
+              operations,
+              directory,
+              logger,
+            },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
             openVolumes: async ({ backup, session, log, signal, client: patient }) => {
               const policies = await policiesOf(backup);
@@ -256,7 +315,7 @@ export async function openBackups(
             loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
-            timeoutNsOfPlugin,
+            timeoutNsOf,
           }),
       );
       runner.catch(() => (runner = undefined));
@@ -269,7 +328,10 @@ export async function openBackups(
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
-      return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
+      return {
+        ...{ hasFineFilters, movingRules: movingRules(policies) },
+        hasIncludeExclude: policies.includeExcludePolicy !== undefined,
+      };
     },
     isServed,
     annotations: {
@@ -284,19 +346,22 @@ export async function openBackups(
     ...{ scratch: directory, backups },
   };
   return {
-    metrics,
+    ...{ metrics, deletionMetrics },
     controllers: {
       backup: controller,
       'backup-operations': new OperationsController({
         ...shared,
-        metrics: new OperationMetrics({ registry, clock: client.clock }),
+        metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
-        timeoutNsOfPlugin,
+        timeoutNsOf,
       }),
       'backup-finalizer': new FinalizerController({
         ...shared,
+        onTarball: (backup, sizeBytes) => {
+          metrics.tarball(backup, sizeBytes);
+        },
         discovery: async (signal) => {
           const found = await theDiscovery();
           await found.refresh({ signal });
@@ -305,7 +370,7 @@ export async function openBackups(
       }),
       'backup-deletion': deletionController(common, {
         ...{ buckets, sessions, discovery: theDiscovery, snapshotLocations },
-        ...{ directory, isMadeHere: settings.isMadeHere !== false },
+        ...{ directory, isMadeHere: settings.isMadeHere !== false, metrics: deletionMetrics },
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),
@@ -313,8 +378,7 @@ export async function openBackups(
 }
 
 /**
- * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`, also for
- * rules that no backup carries out.
+ * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
  */
 export async function serverPoliciesOf(
   client: KubeClient,
@@ -324,9 +388,25 @@ export async function serverPoliciesOf(
 ): Promise<VolumePolicies | undefined> {
   const given = noted(backup, globalPolicies);
   const own = await ownPoliciesOf(client, given, options);
-  const policies = withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
-  assertCarriedOut(policies);
-  return policies;
+  return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
+}
+
+/** A name that is mistyped would change nothing, without a word. Not waited for: a plugin may hang. */
+export async function warnOfUnknownActions(
+  named: Iterable<string>,
+  plugins: { host(): Promise<{ readonly plugins: readonly { readonly name: string }[] }> },
+  logger: Logger,
+): Promise<void> {
+  try {
+    const host = await plugins.host();
+    const known = new Set(host.plugins.map(({ name }) => name));
+    const unknown = [...named].filter((name) => !known.has(name));
+    if (unknown.length === 0) return;
+    const text = '--plugin-item-operation-timeout names actions that no plugin has';
+    logger.warn({ unknown, known: [...known] }, text);
+  } catch {
+    // That its plugins could not be loaded is said by whoever needs them.
+  }
 }
 
 /** Buckets of locations, whose credentials are in a folder of their own. */

@@ -14,7 +14,11 @@ export const CONTROLLERS = [
   'schedule',
   'server-status-request',
 ] as const;
-export type ControllerName = (typeof CONTROLLERS)[number];
+/** They make restores together, and run only where they are named: a Velero server beside this one makes restores as well. */
+export const RESTORE_CONTROLLERS = ['restore', 'restore-operations', 'restore-finalizer'] as const;
+export type RestoreControllerName = (typeof RESTORE_CONTROLLERS)[number];
+export type ControllerName = (typeof CONTROLLERS)[number] | RestoreControllerName;
+const ALL: readonly ControllerName[] = [...CONTROLLERS, ...RESTORE_CONTROLLERS];
 
 /** Names of before, and of Velero's controllers that are one here. */
 const ALIASES: Readonly<Record<string, ControllerName>> = {
@@ -22,24 +26,26 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
   'backup-queue': 'backup',
 };
 
-/** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */
-export const CONTROLLERS_ELSEWHERE = [...['restore', 'restore-operations', 'restore-finalizer']];
-
 /**
- * Those that run: the ones that are named, or all; without those that are disabled. Names of Velero's other controllers can be disabled, as
- * they are in its Deployment. Throws `UsageError`.
+ * Those that run: the ones that are named, or all but those of restores; without those that are disabled. Throws `UsageError`, also for some of those of
+ * restores without the others.
  */
 export function chosenControllers(
   named: string | undefined,
   disabled: string | undefined,
 ): ControllerName[] {
-  const chosen = named === undefined ? CONTROLLERS : namesIn(named).map(nameOf('--controllers'));
-  const off = namesIn(disabled ?? '').flatMap((name) =>
-    CONTROLLERS_ELSEWHERE.includes(name) ? [] : [nameOf('--disable-controllers')(name)],
+  const chosen: readonly ControllerName[] =
+    named === undefined ? CONTROLLERS : namesIn(named).map(nameOf('--controllers'));
+  const off = namesIn(disabled ?? '').map(nameOf('--disable-controllers'));
+  const running = ALL.filter((name) => chosen.includes(name) && !off.includes(name));
+  if (running.length === 0) {
+    throw new UsageError(`no controller is left to run; there are: ${ALL.join(', ')}`);
+  }
+  const missing = RESTORE_CONTROLLERS.filter((name) => !running.includes(name));
+  if (missing.length === 0 || missing.length === RESTORE_CONTROLLERS.length) return running;
+  throw new UsageError(
+    `restores need all of ${RESTORE_CONTROLLERS.join(', ')}, and ${missing.join(', ')} would not run: name all of them, or none`,
   );
-  const running = CONTROLLERS.filter((name) => chosen.includes(name) && !off.includes(name));
-  if (running.length > 0) return running;
-  throw new UsageError(`no controller is left to run; there are: ${CONTROLLERS.join(', ')}`);
 }
 
 const namesIn = (text: string): string[] =>
@@ -51,11 +57,7 @@ const namesIn = (text: string): string[] =>
 const nameOf =
   (flag: string) =>
   (name: string): ControllerName => {
-    const found = CONTROLLERS.find((each) => each === name) ?? ALIASES[name];
+    const found = ALL.find((each) => each === name) ?? ALIASES[name];
     if (found !== undefined) return found;
-    const isElsewhere = CONTROLLERS_ELSEWHERE.includes(name);
-    const what = isElsewhere
-      ? `the controller "${name}" of Velero's server is not here yet`
-      : `there is no controller "${name}"`;
-    throw new UsageError(`${flag}: ${what}; there are: ${CONTROLLERS.join(', ')}`);
+    throw new UsageError(`${flag}: there is no controller "${name}"; there are: ${ALL.join(', ')}`);
   };

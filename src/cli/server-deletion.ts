@@ -3,7 +3,6 @@ import { environment } from '../config/index.ts';
 import {
   DeletionController,
   type DeletionControllerOptions,
-  DeletionMetrics,
   type ForgetSnapshots,
 } from '../server/index.ts';
 import { forgetSnapshots } from '../snapshot/index.ts';
@@ -17,12 +16,18 @@ const OPEN_AT_ONCE = 2;
 
 type Parts = Pick<
   DeletionControllerOptions,
-  'buckets' | 'sessions' | 'discovery' | 'snapshotLocations' | 'directory' | 'isMadeHere'
+  | 'buckets'
+  | 'sessions'
+  | 'discovery'
+  | 'snapshotLocations'
+  | 'directory'
+  | 'isMadeHere'
+  | 'metrics'
 >;
 
 /** The controller of deletions on top of what backups are made with. */
 export function deletionController(common: Common, parts: Parts): DeletionController {
-  const { client, logger, namespace, host, registry } = common;
+  const { client, logger, namespace, host } = common;
   const places = createLimiter(OPEN_AT_ONCE);
   const forget: ForgetSnapshots = ({ location, password }, ids, signal) =>
     places.run(async () => {
@@ -34,7 +39,7 @@ export function deletionController(common: Common, parts: Parts): DeletionContro
     });
   return new DeletionController({
     ...{ client, logger, namespace, host, ...parts },
-    ...{ forget, metrics: new DeletionMetrics(registry) },
+    forget,
     defaultCredentials: (kind) => environment.credentialsFile(kind),
   });
 }

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import type { KubeClient } from '../kube/index.ts';
-import { openActions, PluginHost, pluginsFor } from '../plugin/index.ts';
+import { openActions, PluginHost, pluginsFor, podVolumeRestorePlugin } from '../plugin/index.ts';
 import type { PluginInfo } from '../server/index.ts';
 
 /** Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice. */
@@ -22,6 +22,8 @@ export interface ServerPluginsOptions {
   readonly features: string | undefined;
   /** Backups are made here: no Velero server has actions for CSI, and ours do it all. */
   readonly makesBackups: boolean;
+  /** The same of restores. */
+  readonly makesRestores?: boolean;
   /** The server's own, which plugins get. */
   readonly flags: readonly string[];
 }
@@ -40,18 +42,21 @@ export class ServerPlugins implements AsyncDisposable {
     folder,
     features,
     makesBackups,
+    makesRestores = false,
     flags,
   }: ServerPluginsOptions) {
     this.#logger = logger;
     this.#folder = folder;
     const isCsiOn = features?.split(',').includes('EnableCSI') === true;
-    const all = pluginsFor({
-      hasCsi: !makesBackups && isCsiOn,
-      load: () => Promise.resolve(openActions({ client, logger })),
-    });
+    const makesAny = makesBackups || makesRestores;
+    const load = () => Promise.resolve(openActions({ client, logger }));
+    const all = [
+      ...pluginsFor({ hasCsi: !makesAny && isCsiOn, load }),
+      ...(makesRestores ? [podVolumeRestorePlugin(load)] : []),
+    ];
     // As with Velero: without the feature no snapshot of a CSI driver is taken.
     const builtIn = all.filter(
-      ({ name }) => !makesBackups || isCsiOn || !name.startsWith('longshore.io/csi-'),
+      ({ name }) => !makesAny || isCsiOn || !name.startsWith('longshore.io/csi-'),
     );
     this.#own = [...STORES, ...builtIn.map(infoOf)];
     const { signal } = this.#abort;

@@ -1,3 +1,4 @@
+import { ReadsAhead } from '../kube/index.ts';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,6 +11,7 @@ import {
   DownloadController,
   ExpiryController,
   LocationController,
+  OperationMetrics,
   RepositoryController,
   ScheduleController,
   Server,
@@ -33,15 +35,22 @@ import type { Common } from './server-common.ts';
 import {
   chosenControllers,
   type ControllerName,
-  CONTROLLERS_ELSEWHERE,
+  RESTORE_CONTROLLERS,
 } from './server-controllers.ts';
 import { collectAtRest } from './resting-memory.ts';
 import { ServerPlugins } from './server-plugins.ts';
+import {
+  type OpenedRestores,
+  openRestores,
+  type RestoreFlags,
+  type RestoreSettings,
+  restoreSettingsOf,
+} from './server-restores.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
 import { VELERO_VERSION, VERSION } from './version.ts';
 
-export interface ServerFlags extends ClusterFlags, BackupFlags {
+export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   kubecontext?: string;
   controllers?: string;
   disableControllers?: string;
@@ -90,10 +99,11 @@ export async function runServer(
   if (ineffective.length > 0) {
     logger.warn({ flags: ineffective }, "flags of Velero's server that have no effect here yet");
   }
-  if (flags.controllers === undefined) {
+  const makesRestores = names.includes('restore');
+  if (!makesRestores && flags.controllers === undefined) {
     logger.warn(
-      { controllers: CONTROLLERS_ELSEWHERE },
-      "controllers of Velero's server that are not here yet: a Velero server has to run them",
+      { controllers: RESTORE_CONTROLLERS },
+      'controllers of restores run only where --controllers names them: without that a Velero server has to run them',
     );
   }
   const context = flags.context ?? flags.kubecontext;
@@ -107,21 +117,33 @@ export async function runServer(
   const interrupt = interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const needsBackups = makesBackups || names.includes('backup-deletion');
+  const reads = new ReadsAhead(client);
   const plugins =
-    needsBackups || names.includes('server-status-request')
+    needsBackups || makesRestores || names.includes('server-status-request')
       ? ServerPlugins.begin({
-          ...{ client, logger, folder: flags.pluginDir, features: flags.features, makesBackups },
+          ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
+          ...{ makesBackups, makesRestores },
           flags: process.argv.slice(3),
         })
       : undefined;
   const common = {
-    ...{ client, logger, namespace, host, registry, directory, plugins },
+    ...{ client, reads, logger, namespace, host, registry, directory, plugins },
     backups: new SharedBackups({ client, logger, namespace }),
+    ...((needsBackups || makesRestores) && {
+      operationMetrics: new OperationMetrics({ registry, clock: client.clock }),
+    }),
   };
   const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;
+  const restores = makesRestores
+    ? openRestores(common, flags, {
+        ...{ ...settings.backups, ...settings.restores },
+        itemOperationTimeout: settings.backups.defaults.itemOperationTimeout,
+      })
+    : undefined;
+  const opened: Opened = { backups, restores };
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
-    controllers: names.map((name) => controllerOf(name, common, flags, settings, backups)),
+    controllers: names.map((name) => controllerOf(name, common, flags, settings, opened)),
   });
   const collectNoMore = collectAtRest();
   try {
@@ -157,8 +179,14 @@ async function statusPageOf(
   return openStatusPage(address, { ...common, hasFiles });
 }
 
+interface Opened {
+  readonly backups: OpenedBackups | undefined;
+  readonly restores: OpenedRestores | undefined;
+}
+
 interface Settings {
   readonly backups: BackupSettings;
+  readonly restores: RestoreSettings;
   readonly jobsMax: number;
   readonly maintainFrequency: string;
   readonly validationFrequencyMs: number;
@@ -190,6 +218,7 @@ function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Setti
       isDeletionHere: names.includes('backup-deletion'),
       isMadeHere: names.includes('backup'),
     },
+    restores: restoreSettingsOf(flags),
     jobsMax,
     maintainFrequency: frequencyOf(flags.defaultRepoMaintainFrequency),
     validationFrequencyMs: isZero(validation)
@@ -210,7 +239,7 @@ function controllerOf(
   common: Common,
   flags: ServerFlags,
   settings: Settings,
-  backups: OpenedBackups | undefined,
+  { backups, restores }: Opened,
 ): ServerController {
   const { client, logger, namespace, host, registry, directory } = common;
   const defaultCredentials = (kind: StorageKind): string | undefined =>
@@ -227,6 +256,11 @@ function controllerOf(
     case 'backup-deletion':
       assert(backups, 'a server that makes backups has opened what they need');
       return backups.controllers[name];
+    case 'restore':
+    case 'restore-operations':
+    case 'restore-finalizer':
+      assert(restores, 'a server that makes restores has opened what they need');
+      return restores.controllers[name];
     case 'gc':
       return new ExpiryController({
         ...{ client, logger, namespace, frequencyMs: settings.expiryFrequencyMs },
@@ -269,7 +303,12 @@ function controllerOf(
     case 'download-request':
       return new DownloadController({
         ...{ ...own, stores },
-        ...(backups && { unsavedOperations: backups.unsavedOperations }),
+        unsavedOperations: {
+          save: async (owner, signal) => {
+            const opened = owner.kind === 'Restore' ? restores : backups;
+            await opened?.unsavedOperations.save(owner, signal);
+          },
+        },
       });
     case 'server-status-request':
       return new StatusRequestController({
@@ -281,12 +320,14 @@ function controllerOf(
   }
 }
 
-const seriesOf = ({ metrics }: OpenedBackups) => ({
+const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
   begin: (schedule: string) => {
     metrics.begin(schedule);
+    deletionMetrics.begin(schedule);
   },
   end: (schedule: string) => {
     metrics.end(schedule);
+    deletionMetrics.end(schedule);
   },
 });
 

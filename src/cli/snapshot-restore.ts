@@ -16,6 +16,13 @@ import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
 import { restoreSample } from './progress/samples.ts';
 import {
+  addInPlaceOptions,
+  assertInPlaceFlags,
+  IN_PLACE_HELP,
+  type InPlaceFlags,
+  restoreInPlace,
+} from './restore-in-place.ts';
+import {
   assertHasParts,
   collectPatterns,
   makeTypedDirectory,
@@ -28,10 +35,10 @@ import { printJson, printLine } from './terminal.ts';
 import { warnOfMissing } from './unread-entries.ts';
 import { absolutePath } from './usage-error.ts';
 
-interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags {
+interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags, InPlaceFlags {
   block?: boolean;
   sparse?: boolean;
-  overwrite: Overwrite;
+  overwrite?: Overwrite;
 }
 
 export function addRestore(group: Command): void {
@@ -53,13 +60,15 @@ export function addRestore(group: Command): void {
     .option('--dry-run', 'only print what would be restored')
     .option('--sparse', 'write long runs of zeros as holes')
     .addOption(
-      new Option('--overwrite <when>', 'when to overwrite files that already exist')
-        .choices(['if-different', 'always', 'never'])
-        .default('if-different'),
+      new Option(
+        '--overwrite <when>',
+        'when to overwrite files that already exist (default: if-different)',
+      ).choices(['if-different', 'always', 'never']),
     )
     .addOption(progressOption())
     .option(...JSON_OPTION);
-  withNames(command, PATTERNS_HELP).action(restore);
+  addInPlaceOptions(command);
+  withNames(command, PATTERNS_HELP + IN_PLACE_HELP).action(restore);
 }
 
 const PATTERNS_HELP = `
@@ -71,12 +80,17 @@ async function restore(
   target: string,
   options: VerbOptions<RestoreOptions>,
 ): Promise<void> {
+  assertInPlaceFlags(options);
   const path = absolutePath('target', target);
   const part = partOf(options);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
   assertHasParts(root, part);
+  if (options.inPlace === true) {
+    await restoreInPlace(context, root, path, options, part);
+    return;
+  }
   if (options.dryRun === true) {
     await showPlan(repository, root, { typed: target, path }, { ...options, ...part });
     return;
@@ -93,7 +107,7 @@ async function restore(
       logger,
       signal: interrupt.signal,
       counters,
-      overwrite: options.overwrite,
+      overwrite: options.overwrite ?? 'if-different',
       sparse: options.sparse === true,
       ...part,
     });
@@ -132,10 +146,10 @@ async function showPlan(
   repository: Repository,
   root: DirectoryEntry,
   target: { typed: string; path: string },
-  options: VerbOptions<{ overwrite: Overwrite; selection?: Selection }>,
+  options: VerbOptions<{ overwrite?: Overwrite; selection?: Selection }>,
 ): Promise<void> {
   const interrupt = interruptSignal(repository);
-  const { overwrite, selection, json = false, quiet = false } = options;
+  const { overwrite = 'if-different', selection, json = false, quiet = false } = options;
   try {
     const { files, directories, symlinks, skipped, bytes } = await printPlan(
       repository,

@@ -6,13 +6,11 @@ import { type Command, Option } from 'commander';
  */
 const WITHOUT_EFFECT = [
   '--restore-only [boolean]',
-  '--restore-resource-priorities <list>',
   '--client-qps <n>',
   '--client-burst <n>',
   // Pages are as large as memory allows.
   '--client-page-size <n>',
   '--profiler-address <address>',
-  '--terminating-resource-timeout <duration>',
   '--max-concurrent-k8s-connections <n>',
   '--disable-informer-cache [boolean]',
 ];

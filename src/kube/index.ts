@@ -101,13 +101,20 @@ export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
-export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
+export {
+  type CallOptions,
+  KubeClient,
+  type ObjectRef,
+  type WatchEvent,
+  type WriteOptions,
+} from './client/client.ts';
+export { ReadsAhead } from './client/reads-ahead.ts';
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
 export { isPassing } from './client/errors.ts';
-export { EventRecorder } from './controller/event-recorder.ts';
+export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';

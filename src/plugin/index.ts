@@ -5,7 +5,7 @@
  */
 export { openActions, type OpenActions } from './actions/index.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
-export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from './actions/velero-names.ts';
+export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
 export {
   choicesOf,
   globalPoliciesOf,
@@ -30,5 +30,5 @@ export type { HostedKind, PluginId, PluginProblem, RegisteredPlugin } from './ho
 export type { HostedAction } from './host/remote-plugin.ts';
 export { createHostLogger } from './protocol/host-log.ts';
 export type { HostEnvironment } from './protocol/handshake.ts';
-export { pluginsFor, type PluginSettings } from './plugins.ts';
+export { pluginsFor, type PluginSettings, podVolumeRestorePlugin } from './plugins.ts';
 export { PluginServer, type ServeOptions } from './protocol/serve.ts';

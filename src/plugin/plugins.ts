@@ -107,3 +107,11 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
     },
   ];
 }
+
+/** What a server of ours that restores asks about its PodVolumeRestores, beside {@link pluginsFor}. It is asked about no item. */
+export const podVolumeRestorePlugin = (load: PluginSettings['load']): Plugin => ({
+  kind: 'RestoreItemActionV2',
+  name: 'longshore.io/pod-volume-restore',
+  appliesTo: { includedResources: ['podvolumerestores.velero.io'] },
+  open: async () => (await load()).podVolumeRestoreOperation(),
+});

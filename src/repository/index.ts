@@ -64,6 +64,7 @@ export {
   readRange,
   singly,
   streamObject,
+  streamPieces,
   visitContents,
 } from './object/object-reader.ts';
 export {

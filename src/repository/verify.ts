@@ -13,6 +13,7 @@ import { FORMAT_BLOB } from './format/format-blob.ts';
 import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';
 import { entriesByPack, ROWS_AT_ONCE } from './verification/entries-by-pack.ts';
+import { bytesOf, RangeBuffers, rangesOf, readRange } from './verification/ranges.ts';
 import { SecondLook } from './verification/second-look.ts';
 
 export interface Problem {
@@ -72,10 +73,6 @@ const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
 /** Of a limited time, what a second look at damaged packs may take first; it goes on when all else is read. Our choice. */
 const SECOND_LOOK_PARTS = 2n;
-/** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
-const RANGE_BYTES_MAX = 4 << 20;
-/** What lies unused between two contents that are read together. Our choice. */
-const GAP_BYTES_MAX = 64 << 10;
 
 /**
  * Checks that every content lies whole in its pack, by a listing of the packs, and if asked reads those of all packs or of a
@@ -97,16 +94,19 @@ export async function verifyContents(
   const readable = await verifyPresence(repository, lengths, { ...options, sample, again });
   for (const pack of absent) onRechecked?.(pack);
   const since = new Stopwatch(repository.clock);
+  const buffers = new RangeBuffers();
   const lookUntil = (untilNs: Nanoseconds | undefined): Promise<void> =>
     again.read(repository, {
       ...{ signal, entriesMax },
       isOver: () => untilNs !== undefined && since.elapsedNs >= untilNs,
-      verify: (_pack, entries) => verifyPack(repository, entries, lengths, options),
+      verify: (_pack, entries) => verifyPack(repository, entries, lengths, { ...options, buffers }),
     });
   const budgetNs = sample?.budgetNs;
   await lookUntil(budgetNs && budgetNs / SECOND_LOOK_PARTS);
   const share = sample
-    ? await verifyBytes(repository, lengths, { ...options, sample, readable, since, again })
+    ? await verifyBytes(repository, lengths, {
+        ...{ ...options, sample, readable, since, again, buffers },
+      })
     : 0;
   await lookUntil(budgetNs);
   return share;
@@ -175,7 +175,7 @@ function distanceOf(packBlobId: string, position: number): number {
 export const isSampled = (packBlobId: string, { position, share }: PackSample): boolean =>
   share >= 1 || distanceOf(packBlobId, position) < share;
 
-interface BytesOptions extends VerifyOptions {
+interface BytesOptions extends PackOptions {
   readonly sample: PackSample;
   /** Contents of the sample. */
   readonly readable: number;
@@ -290,75 +290,37 @@ function problemOf(
   return { code: 'SHORT_PACK', blobId: packBlobId, message: `${what}: the blob is cut short` };
 }
 
+interface PackOptions extends VerifyOptions {
+  readonly buffers: RangeBuffers;
+}
+
 async function verifyPack(
   repository: Repository,
   entries: IndexEntry[],
   lengths: PackLengths,
-  { signal, counters, onProblem }: VerifyOptions,
+  { signal, counters, onProblem, buffers }: PackOptions,
 ): Promise<void> {
   entries.sort((a, b) => a.packOffset - b.packOffset);
   // What the listing calls missing or short was told of already.
   const present = entries.filter((entry) => !problemOf(entry, lengths));
   for (const range of rangesOf(present)) {
     signal.throwIfAborted();
-    const isSound = await readRange(repository, range);
-    for (const entry of range) {
-      signal.throwIfAborted();
-      if (isSound(entry)) {
-        counters.bytesRead += entry.packedLength;
-        continue;
+    const unsound: IndexEntry[] = [];
+    await buffers.lend(bytesOf(range), async (buffer) => {
+      const isSound = await readRange(repository, range, buffer);
+      for (const entry of range) {
+        signal.throwIfAborted();
+        if (isSound?.(entry)) counters.bytesRead += entry.packedLength;
+        else unsound.push(entry);
       }
+      return isSound !== undefined;
+    });
+    for (const entry of unsound) {
+      signal.throwIfAborted();
       const problem = await verifyContent(repository, entry, counters);
       if (problem && !isCollected(repository, entry)) onProblem(problem);
     }
   }
-}
-
-/** Neighbours of one pack, in the order of their offsets. */
-function* rangesOf(entries: readonly IndexEntry[]): Generator<IndexEntry[]> {
-  let range: IndexEntry[] = [];
-  let [start, end] = [0, 0];
-  for (const entry of entries) {
-    const entryEnd = entry.packOffset + entry.packedLength;
-    const isFar = entry.packOffset - end > GAP_BYTES_MAX || entryEnd - start > RANGE_BYTES_MAX;
-    if (range.length > 0 && isFar) {
-      yield range;
-      range = [];
-    }
-    if (range.length === 0) start = entry.packOffset;
-    end = Math.max(entryEnd, range.length === 0 ? 0 : end);
-    range.push(entry);
-  }
-  if (range.length > 0) yield range;
-}
-
-/** Reads neighbours with one request. What does not prove sound this way is for a second look of its own. */
-async function readRange(
-  { contents, storage, codec }: Repository,
-  range: readonly IndexEntry[],
-): Promise<(entry: IndexEntry) => boolean> {
-  const [first] = range;
-  const start = first?.packOffset ?? 0;
-  const end = range.reduce(
-    (last, { packOffset, packedLength }) => Math.max(last, packOffset + packedLength),
-    start,
-  );
-  let bytes: Uint8Array;
-  try {
-    const options = { offset: start, lengthBytes: end - start };
-    bytes = await storage.getBlob(blobId(first?.packBlobId ?? ''), options);
-  } catch {
-    return () => false;
-  }
-  return (entry) => {
-    const at = entry.packOffset - start;
-    try {
-      const plaintext = contents.openPacked(entry, bytes.subarray(at, at + entry.packedLength));
-      return Buffer.compare(codec.hasher.hash([plaintext]), hashOf(entry.contentId)) === 0;
-    } catch {
-      return false;
-    }
-  };
 }
 
 /**

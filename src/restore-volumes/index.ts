@@ -11,7 +11,9 @@ export {
   type VolumeFact,
   type VolumesOptions,
 } from './persistent-volumes.ts';
+export { RehearsedVolumes, type RehearsedVolumesOptions } from './rehearsed-volumes.ts';
 export { type FileBackup, fileBackupsOf } from './file-backups.ts';
+export { FileBackups, type FileBackupsOptions, type FileRestoreFact } from './shared-claims.ts';
 export { WAIT_ACTION, waitContainerAction, type WaitContainerOptions } from './wait-container.ts';
 export {
   POD_VOLUME_RESTORE_ACTION,
@@ -25,6 +27,7 @@ export {
   planDynamicVolume,
 } from './dynamic-volumes.ts';
 export {
+  podVolumeInfoOf,
   type RestoredClaim,
   type RestoreInfoSources,
   restoreVolumeInfosOf,

@@ -6,7 +6,6 @@ import {
   type Pod,
   POD_VOLUME_RESTORES,
   PODS,
-  type PodVolumeBackup,
   type PodVolumeRestore,
   PVCS,
   validLabel,
@@ -15,6 +14,7 @@ import { EnsuredRepositories } from '../repository-access/index.ts';
 import type { Restore } from '../restore/index.ts';
 import { podVolumeName } from '../backup-volumes/index.ts';
 import { type FileBackup, fileBackupsOf } from './file-backups.ts';
+import type { FileBackups } from './shared-claims.ts';
 
 /** The action that is asked about PodVolumeRestores. */
 export const POD_VOLUME_RESTORE_ACTION = 'longshore.io/pod-volume-restore';
@@ -30,6 +30,8 @@ export interface PodVolumeOperation {
     readonly name: string;
   };
   readonly operationId: string;
+  /** In the namespace of the pod; undefined for a volume that is none of a claim. */
+  readonly claim?: string;
 }
 
 export interface PodVolumeRestoresOptions {
@@ -37,8 +39,8 @@ export interface PodVolumeRestoresOptions {
   readonly restore: Restore;
   /** The backup's location as it is now. */
   readonly storageLocation: string;
-  /** Those of the restore's backup. */
-  readonly backups: readonly PodVolumeBackup[];
+  /** Of the restore's backup: the action that makes pods wait asks for the same. */
+  readonly files: Pick<FileBackups, 'of'>;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
   /** How long a repository may take to be there. */
@@ -54,7 +56,6 @@ const AGENT_LABELS = 'role=node-agent';
 export class PodVolumeRestores {
   readonly #options: PodVolumeRestoresOptions;
   readonly #repositories: EnsuredRepositories;
-  readonly #byPod = new Map<string, PodVolumeBackup[]>();
   #agents: Promise<void> | undefined;
 
   constructor(options: PodVolumeRestoresOptions) {
@@ -63,17 +64,6 @@ export class PodVolumeRestores {
     const { namespace = '' } = restore.metadata;
     const query = { client, namespace, storageLocation, signal };
     this.#repositories = new EnsuredRepositories(query, resourceTimeoutMs);
-    for (const backup of options.backups) {
-      const key = `${backup.spec.pod.namespace ?? ''}/${backup.spec.pod.name ?? ''}`;
-      const known = this.#byPod.get(key);
-      if (known) known.push(backup);
-      else this.#byPod.set(key, [backup]);
-    }
-  }
-
-  /** Of a pod, by its place in the backup: the action that makes it wait asks for the same. */
-  backupsOf(namespace: string, name: string): readonly PodVolumeBackup[] {
-    return this.#byPod.get(`${namespace}/${name}`) ?? [];
   }
 
   /**
@@ -85,7 +75,7 @@ export class PodVolumeRestores {
     namespace: string,
   ): Promise<{ readonly operations: PodVolumeOperation[]; readonly errors: Error[] }> {
     const { signal } = this.#options;
-    const found = fileBackupsOf(pod, namespace, this.backupsOf(namespace, pod.metadata.name));
+    const found = fileBackupsOf(pod, namespace, await this.#options.files.of(pod, namespace));
     const operations: PodVolumeOperation[] = [];
     if (found.size === 0) return { operations, errors: [] };
     try {
@@ -101,7 +91,9 @@ export class PodVolumeRestores {
       try {
         const claim = await this.#claimOf(pod, volume);
         const { metadata } = await this.#create(pod, { volume, backup, claim, namespace });
-        operations.push(operationOf(pod, metadata.name));
+        const name = claim?.metadata.name;
+        const operation = operationOf(pod, metadata.name);
+        operations.push(name === undefined ? operation : { ...operation, claim: name });
       } catch (error) {
         signal.throwIfAborted();
         errors.push(aboutPod(pod, error));

@@ -49,22 +49,9 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
     return found ? { pvcName: found.name, pvcNamespace: found.namespace ?? '' } : {};
   };
   return [
-    ...sources.podVolumes.flatMap(({ made: { spec, status = {} }, claim }) => {
-      const { phase = '', progress } = status;
-      const { namespace = '', name: podName = '' } = spec.pod;
-      if (claim === '' || !FINAL.includes(phase)) return [];
-      return [
-        {
-          ...{ pvcName: claim, pvcNamespace: namespace, ...volumeOf(namespace, claim) },
-          ...{ restoreMethod: 'PodVolumeRestore', snapshotDataMoved: false },
-          pvrInfo: {
-            snapshotHandle: spec.snapshotID,
-            size: progress?.totalBytes ?? 0,
-            ...{ uploaderType: spec.uploaderType ?? '', volumeName: spec.volume },
-            ...{ podName, podNamespace: namespace, Phase: phase },
-          },
-        },
-      ];
+    ...sources.podVolumes.flatMap(({ made, claim }) => {
+      const info = podVolumeInfoOf(made, claim);
+      return info ? [{ ...info, ...volumeOf(made.spec.pod.namespace ?? '', claim) }] : [];
     }),
     ...sources.natives.map(({ pv, snapshot: { spec, status } }) => ({
       ...{ ...claimOf(pv), pvName: pv, restoreMethod: 'NativeSnapshot', snapshotDataMoved: false },
@@ -106,4 +93,24 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
       };
     }),
   ];
+}
+
+/** Of a PodVolumeRestore that is over; undefined of another one, and of one whose volume has no claim (`''`). */
+export function podVolumeInfoOf(
+  { spec, status = {} }: PodVolumeRestore,
+  claim: string,
+): RestoreVolumeInfo | undefined {
+  const { phase = '', progress } = status;
+  const { namespace = '', name: podName = '' } = spec.pod;
+  if (claim === '' || !FINAL.includes(phase)) return undefined;
+  return {
+    ...{ pvcName: claim, pvcNamespace: namespace },
+    ...{ restoreMethod: 'PodVolumeRestore', snapshotDataMoved: false },
+    pvrInfo: {
+      snapshotHandle: spec.snapshotID,
+      size: progress?.totalBytes ?? 0,
+      ...{ uploaderType: spec.uploaderType ?? '', volumeName: spec.volume },
+      ...{ podName, podNamespace: namespace, Phase: phase },
+    },
+  };
 }

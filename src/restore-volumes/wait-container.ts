@@ -1,8 +1,9 @@
 import { messageOf, quantityBytes } from '../base/index.ts';
 import type { ActionContext, BackupLog } from '../backup/index.ts';
-import type { Container, KubeClient, Pod, PodVolumeBackup } from '../kube/index.ts';
+import type { Container, KubeClient, Pod } from '../kube/index.ts';
 import { pluginConfig, readYamlObject, type RestoreAction } from '../restore/index.ts';
 import { fileBackupsOf } from './file-backups.ts';
+import type { FileBackups } from './shared-claims.ts';
 
 /** The action that puts the container into pods. Its ConfigMap has this label, too. */
 export const WAIT_ACTION = 'velero.io/pod-volume-restore';
@@ -12,11 +13,11 @@ export interface WaitContainerOptions {
   /** Of the server and its ConfigMaps. */
   readonly namespace: string;
   /** With the helper in it, at `/velero-restore-helper`; where no ConfigMap names another one. */
-  readonly image: string;
+  readonly image: string | ((context: ActionContext) => Promise<string>);
   /** Of an image that a ConfigMap names without one. */
   readonly tag: string;
-  /** Those of the restore's backup. */
-  readonly backups: Iterable<PodVolumeBackup>;
+  /** Of the restore's backup. */
+  readonly files: Pick<FileBackups, 'of'>;
   readonly log: BackupLog;
 }
 
@@ -47,10 +48,12 @@ export const waitContainerAction = (options: WaitContainerOptions): RestoreActio
     const { initContainers = [] } = pod.spec;
     const kept = initContainers.filter(({ name }) => !NAMES.includes(name));
     const { namespace = '' } = itemFromBackup.metadata;
-    const volumes = fileBackupsOf(pod, namespace, options.backups);
+    const volumes = fileBackupsOf(pod, namespace, await options.files.of(pod, namespace));
     const config = volumes.size === 0 ? {} : await configOf(options, context);
     const { uid } = restore.metadata;
-    const waits = volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, options })];
+    const image = volumes.size === 0 ? '' : await imageOf(config, options, context);
+    const waits =
+      volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, image, options })];
     if (waits.length === 0 && kept.length === initContainers.length) return {};
     const changed = [...waits, ...kept];
     return { item: { ...pod, spec: { ...pod.spec, initContainers: changed } } as Pod };
@@ -66,11 +69,13 @@ function container(
     volumes,
     config,
     uid,
+    image,
     options,
   }: {
     readonly volumes: ReadonlyMap<string, unknown>;
     readonly config: Config;
     readonly uid: string;
+    readonly image: string;
     readonly options: WaitContainerOptions;
   },
 ): Container {
@@ -80,7 +85,7 @@ function container(
   });
   return {
     name: 'restore-wait',
-    image: imageOf(config, options),
+    image,
     command: [config.command ? config.command : HELPER],
     args: [uid],
     env: [env('POD_NAMESPACE', 'metadata.namespace'), env('POD_NAME', 'metadata.name')],
@@ -93,9 +98,15 @@ function container(
 }
 
 /** A name without a registry counts as none. */
-function imageOf({ image = '' }: Config, options: WaitContainerOptions): string {
+async function imageOf(
+  { image = '' }: Config,
+  options: WaitContainerOptions,
+  context: ActionContext,
+): Promise<string> {
   const parts = image.split('/');
-  if (parts.length === 1) return options.image;
+  if (parts.length === 1) {
+    return typeof options.image === 'string' ? options.image : options.image(context);
+  }
   return parts.at(-1)?.includes(':') ? image : `${image}:${options.tag}`;
 }
 

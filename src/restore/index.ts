@@ -13,7 +13,12 @@ export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './c
 export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';
 export { type ModifiedItem, ResourceModifiers } from './modifiers/modifiers.ts';
 export { initHookAction } from './hooks/init-hooks.ts';
-export { type HookRecord, RestoreHooks, type RestoreHooksOptions } from './hooks/exec-hooks.ts';
+export {
+  type HookRecord,
+  type PodHooksLeft,
+  RestoreHooks,
+  type RestoreHooksOptions,
+} from './hooks/exec-hooks.ts';
 export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
 export { readYamlObject } from './modifiers/yaml-values.ts';
 export { pluginConfig } from './actions/plugin-config.ts';
@@ -31,6 +36,14 @@ export type {
   RestoreSink,
   StartedRestoreOperation,
 } from './run/contract.ts';
+export {
+  type RehearsalNote,
+  type RehearsalOptions,
+  type RehearsalResult,
+  type RehearsedItem,
+  rehearseRestore,
+} from './rehearsal/rehearsal.ts';
+export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
 export {
   type RestoreProgress,

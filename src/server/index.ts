@@ -59,12 +59,31 @@ export {
   OperationsController,
   type OperationsControllerOptions,
 } from './backups/operations/operations-controller.ts';
-export { OperationMetrics } from './backups/operations/operation-metrics.ts';
-export { cancelOperations } from './backups/operations/cancel.ts';
+export { OperationMetrics } from './operations/operation-metrics.ts';
+export { cancelOperations } from './operations/cancel.ts';
+export type { TimeoutOf } from './operations/followed-operations.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
 } from './backups/finalize/finalizer-controller.ts';
+export {
+  RestoreOperationsController,
+  type RestoreOperationsControllerOptions,
+} from './restores/operations/operations-controller.ts';
+export {
+  RestoreFinalizerController,
+  type RestoreFinalizerControllerOptions,
+} from './restores/finalize/finalizer-controller.ts';
+export { RestoreController, type RestoreControllerOptions } from './restores/restore-controller.ts';
+export { RestoreMetrics } from './restores/restore-metrics.ts';
+export {
+  ClusterRestoreRunner,
+  type ClusterRestoreRunnerOptions,
+} from './restores/run/restore-runner.ts';
+export { HostRestoreSessions } from './restores/run/host-sessions.ts';
+export { restoreOperationStore } from './restores/operation-store.ts';
+export { RestoreLocations } from './restores/locations.ts';
+export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';
 export {
   DeletionController,
   type DeletionControllerOptions,
@@ -92,3 +111,4 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
+export { loadVolumeSources } from './restores/run/volume-sources.ts';

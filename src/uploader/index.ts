@@ -18,4 +18,13 @@ export { restoreTree } from './restore.ts';
 export { type PlannedEntry, planRestore } from './restore-plan.ts';
 export { Selection } from './selection.ts';
 export { restoreBlocks } from './restore-volume.ts';
+export {
+  type Change,
+  type ChangeKind,
+  type InPlaceCounters,
+  type InPlaceOptions,
+  newInPlaceCounters,
+} from './in-place/in-place-report.ts';
+export { restoreTreeInPlace } from './in-place/tree-in-place.ts';
+export { restoreBlocksInPlace } from './in-place/volume-in-place.ts';
 export { expireSnapshots } from './expire.ts';

@@ -4,7 +4,7 @@ const LOAD_MAX = 0.7;
 
 /** Texts by 48 bits of their hash: 8 to 23 bytes each, whatever their length. Two may, very seldom, count as one. */
 export class NameSet {
-  #slots = new Float64Array(1024);
+  #slots = new Float64Array(64);
   #count = 0;
 
   /** Returns whether it was new. */

@@ -47,20 +47,30 @@ export class PieceWriter {
   /** `sparse`: the file holds zeros already where nothing is written. */
   async write(pieces: readonly ObjectPiece[], descriptor: number, sparse: boolean): Promise<void> {
     const zeros = sparse ? this.#zeroContents(pieces) : new Set<string>();
+    const written = pieces.filter((piece) => {
+      if (!zeros.has(piece.contentId)) return true;
+      this.#onWritten(piece.length * piece.count);
+      return false;
+    });
+    await this.writeEach(singly(written), descriptor, sparse);
+  }
+
+  /** Pieces without repetitions, as they come. */
+  async writeEach(
+    pieces: Iterable<ObjectPiece> | AsyncIterable<ObjectPiece>,
+    descriptor: number,
+    sparse = false,
+  ): Promise<void> {
     const writes = new Set<Promise<void>>();
     let failure: unknown;
-    for (const piece of pieces) {
-      if (zeros.has(piece.contentId)) {
-        this.#onWritten(piece.length * piece.count);
-        continue;
-      }
-      for (const single of singly([piece])) {
+    try {
+      for await (const piece of pieces) {
         await this.#slots.acquire();
         if (failure !== undefined || this.#signal.aborted) {
           this.#slots.release();
           break;
         }
-        const write = this.#writeOne(single, { descriptor, offset: single.start, sparse })
+        const write = this.#writeOne(piece, { descriptor, offset: piece.start, sparse })
           .catch((error: unknown) => {
             failure ??= error;
           })
@@ -70,9 +80,10 @@ export class PieceWriter {
           });
         writes.add(write);
       }
+    } finally {
+      this.#writer.flush();
+      await Promise.all(writes);
     }
-    this.#writer.flush();
-    await Promise.all(writes);
     this.#signal.throwIfAborted();
     if (failure !== undefined) throw asError(failure);
   }

@@ -1,5 +1,7 @@
 import { CodedError, codeOf, isCode, type Logger, messageOf, printable } from '../base/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
 import type { Selection } from './selection.ts';
+import type { TargetDirectory } from './target-directory.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
@@ -33,6 +35,22 @@ export const newRestoreCounters = (): RestoreCounters => ({
   isFlushing: false,
 });
 
+/** What a restore in place does otherwise. */
+export interface InPlaceEntries {
+  /** Makes sure that this is the directory that was locked. Throws `TARGET_CHANGED`. */
+  assertRoot(directory: TargetDirectory): void;
+  /** Brings the file that has the name to the entry; false where it has to be written whole. */
+  patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
+  /** Before a file is written whole. Throws `WRITE_LIMIT`. */
+  beforeWhole(entry: DirectoryEntry): void;
+  /** When a file or link is there, new or in the place of something else. */
+  onWhole(isNew: boolean): void;
+  /** Opens a directory below, and puts one where there is none, or something else. */
+  enter(parent: TargetDirectory, name: string): Promise<TargetDirectory>;
+  /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
+  removeDirectory(parent: TargetDirectory, name: string): Promise<void>;
+}
+
 export interface RestoreOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -43,12 +61,16 @@ export interface RestoreOptions {
   readonly leaveOut?: string;
   /** Of a tree only this part. */
   readonly selection?: Selection;
+  /** How what is there already is brought to the snapshot, instead of being overwritten. */
+  readonly inPlace?: InPlaceEntries;
   /** Whose everything becomes, instead of those who had it. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
 /** After these nothing more can be written, and what is left would be read and tried in vain. */
-const HOPELESS = ['ENOSPC', 'EROFS'];
+const HOPELESS = ['ENOSPC', 'EROFS', 'WRITE_LIMIT'];
+/** What the whole restore fails with where an entry does. */
+const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];
 /** Failures that are logged one by one; the others are counted. Our choice: a tree may have millions. */
 const LOGGED_MAX = 1000;
 
@@ -90,7 +112,7 @@ export class RestoreReport {
     if (!this.#firstError) return;
     const { error, path } = this.#firstError;
     const more = this.counters.errors > 1 ? ` (and ${this.counters.errors - 1} more failed)` : '';
-    const code = isCode(error, 'DAMAGED_BLOB', 'STORAGE_FULL') ? error.code : codeFor(error);
+    const code = isCode(error, ...KEPT_CODES) ? error.code : codeFor(error);
     throw new CodedError(code, `cannot restore ${path}: ${describe(error)}${more}`, {
       cause: error,
     });
@@ -113,7 +135,7 @@ const describe = (error: unknown): string =>
   messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
 
 /** For what can be restored as a whole only: the pieces of a part do not lie where they belong. */
-export function incompleteSnapshot(what: 'volume' | 'file', why: string): CodedError {
+export function incompleteSnapshot(what: 'volume' | 'file' | 'directory', why: string): CodedError {
   const text = `this snapshot holds only a part of the ${what}, because its backup did not finish (${printable(why)}): choose another one`;
   return new CodedError('SNAPSHOT_INCOMPLETE', text);
 }

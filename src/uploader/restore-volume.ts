@@ -65,7 +65,8 @@ export async function restoreBlocks(
   return counters;
 }
 
-async function rawVolumeOf(
+/** The one file of a raw-volume snapshot. Throws `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`. */
+export async function rawVolumeOf(
   contents: ContentManager,
   root: DirectoryEntry,
 ): Promise<DirectoryEntry> {

@@ -1,17 +1,11 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
-import { RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
-import {
-  listPieces,
-  type ObjectId,
-  type ObjectPiece,
-  parseObjectId,
-  readObject,
-  type Repository,
-} from '../repository/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
+import type { ObjectId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
-import { assertWhole, PieceWriter } from './piece-writer.ts';
+import { EntryRestore, hasAttributes, owned } from './restore-entry.ts';
+import { assertPlainName, inTheWay } from './restore-names.ts';
 import {
   incompleteSnapshot,
   type RestoreCounters,
@@ -19,22 +13,15 @@ import {
   RestoreReport,
 } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
-import { type Pinned, TargetDirectory } from './target-directory.ts';
+import { pinnedAt, TargetDirectory } from './target-directory.ts';
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
-/** Files of several contents open at once. */
-const OPEN_FILES_MAX = 64;
 const DIRECTORIES_MAX = 8;
-/** Shares of the descriptors that this process may have: files, entries that are held on to, directories on the way down. */
-const OPEN_FILES_SHARE = 1 / 8;
-const PINS_SHARE = 1 / 8;
+/** Share of the descriptors that this process may have. */
 const HELD_DIRECTORIES_SHARE = 1 / 4;
 /** Deeper trees than this one give the descriptors of the directories above back meanwhile. Our choice. */
 const HELD_DIRECTORIES_MAX = 4096;
-/** Files of one content up to this are made by a thread in one go. */
-const WHOLE_FILE_BYTES_MAX = 8 << 20;
-
 /**
  * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest is
  * done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`, `SNAPSHOT_INCOMPLETE` for a single
@@ -65,9 +52,7 @@ class TreeRestore {
   readonly #pool: ThreadPool;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
-  readonly #pieces: PieceWriter;
-  readonly #openFiles = new Semaphore(shareOfDescriptors(OPEN_FILES_SHARE, OPEN_FILES_MAX));
-  readonly #pins = new Semaphore(shareOfDescriptors(PINS_SHARE, OUTSTANDING_MAX));
+  readonly #entries: EntryRestore;
   readonly #heldDirectoriesMax = shareOfDescriptors(HELD_DIRECTORIES_SHARE, HELD_DIRECTORIES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
   #rootShown = '';
@@ -80,9 +65,7 @@ class TreeRestore {
     this.#pool = dataPath.pool;
     this.#report = report;
     this.#writer = new RestoreWriter(repository, options.signal);
-    this.#pieces = new PieceWriter(repository, this.#writer, options.signal, (bytes) => {
-      this.#report.counters.bytes += bytes;
-    });
+    this.#entries = new EntryRestore(repository, this.#writer, options, report);
   }
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
@@ -92,7 +75,8 @@ class TreeRestore {
     this.#rootShown = target === '/' ? '' : target;
     const directory = await TargetDirectory.openRoot(target);
     try {
-      await this.#fill(directory, this.#owned(root), entries);
+      this.#options.inPlace?.assertRoot(directory);
+      await this.#fill(directory, owned(root, this.#options.owner), entries);
       await this.#finish(directory);
     } finally {
       directory.close();
@@ -105,7 +89,10 @@ class TreeRestore {
     const path = await placeOfSingle(entry, target);
     const directory = await TargetDirectory.openRoot(dirname(path));
     try {
-      const work = this.#restoreEntry(directory, { ...this.#owned(entry), name: basename(path) });
+      const work = this.#entries.restore(directory, {
+        ...owned(entry, this.#options.owner),
+        name: basename(path),
+      });
       this.#writer.flush();
       await work;
       await this.#finish(directory);
@@ -147,21 +134,13 @@ class TreeRestore {
     const own = (found: readonly DirectoryEntry[]): readonly DirectoryEntry[] => {
       const isRoot = path === '' && leaveOut !== undefined;
       const entries = isRoot ? found.filter(({ name }) => name !== leaveOut) : found;
-      return owner ? entries.map((entry) => this.#owned(entry)) : entries;
+      return owner ? entries.map((entry) => owned(entry, owner)) : entries;
     };
     const first = await batches.next();
     return (async function* () {
       if (first.done !== true) yield own(first.value);
       for await (const entries of batches) yield own(entries);
     })();
-  }
-
-  /** What ran as its owner must not run as another one. */
-  #owned(entry: DirectoryEntry): DirectoryEntry {
-    const { owner } = this.#options;
-    if (!owner) return entry;
-    const keeps = entry.type === 'd' || (owner.uid === entry.uid && owner.gid === entry.gid);
-    return { ...entry, ...owner, mode: keeps ? entry.mode : entry.mode & ~RUNS_AS_OWNER };
   }
 
   /** Restores what is in a directory, then its attributes; between the two it can still be searched. */
@@ -204,7 +183,7 @@ class TreeRestore {
         this.#writer.flush();
         await this.#outstanding.acquire();
       }
-      track(this.#restoreEntry(directory, entry), () => {
+      track(this.#entries.restore(directory, entry), () => {
         this.#outstanding.release();
       });
     }
@@ -226,11 +205,18 @@ class TreeRestore {
 
   async #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): Promise<void> {
     try {
+      const { inPlace } = this.#options;
+      if (inPlace && hasAttributes(await pinnedAt(directory.descriptor), self)) return;
       await this.#pool.setAttributes(directory.descriptor, self, false);
       this.#report.counters.directories++;
     } catch (error) {
       this.#report.fail(directory.shown, error);
     }
+  }
+
+  async #enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
+    const { inPlace } = this.#options;
+    return inPlace ? inPlace.enter(parent, name) : parent.enter(name);
   }
 
   /** With `settle`, which ends all other work in the parent, that one need not stay open. */
@@ -247,7 +233,7 @@ class TreeRestore {
         entry.objectId,
         shown.slice(this.#rootShown.length),
       );
-      const directory = await parent.enter(entry.name);
+      const directory = await this.#enter(parent, entry.name);
       try {
         let reopen: (() => Promise<void>) | undefined;
         if (settle && directory.openCount > this.#heldDirectoriesMax) {
@@ -263,172 +249,6 @@ class TreeRestore {
       this.#report.fail(shown, inTheWay(error));
     }
   }
-
-  /** Never rejects: a failure is counted and reported at the end. */
-  async #restoreEntry(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
-    const shown = join(directory.shown, entry.name);
-    try {
-      assertPlainName(entry.name);
-      if (entry.type === 's') await this.#restoreSymlink(directory, entry);
-      else if (entry.type === 'f') await this.#restoreFile(directory, entry);
-      else
-        throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
-    } catch (error) {
-      this.#report.fail(shown, inTheWay(error));
-    }
-  }
-
-  async #restoreSymlink(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
-    const { name } = entry;
-    const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
-    if (!directory.isNew && (await this.#isSameLink(directory, entry, target))) {
-      this.#report.counters.skipped++;
-      return;
-    }
-    if (!(await this.#makeRoom(directory, name))) return;
-    await directory.symlink(name, target);
-    this.#report.counters.symlinks++;
-    if (await this.#adopt(directory, entry, (pinned) => pinned.type === 's')) return;
-    const text = 'another process replaced it while it was restored';
-    throw new CodedError('TARGET_CHANGED', text);
-  }
-
-  async #isSameLink(
-    directory: TargetDirectory,
-    entry: DirectoryEntry,
-    target: Buffer,
-  ): Promise<boolean> {
-    if (this.#options.overwrite === 'always') return false;
-    const existing = await directory.readlink(entry.name);
-    if (!existing?.equals(target)) return false;
-    return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
-  }
-
-  /** Removes what has the name, unless it is to stay; a directory there is an error. */
-  async #makeRoom(directory: TargetDirectory, name: string): Promise<boolean> {
-    const found = directory.isNew ? undefined : await directory.look(name);
-    if (!found) return true;
-    if (this.#options.overwrite === 'never') {
-      this.#report.counters.skipped++;
-      return false;
-    }
-    if (found.isDirectory) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
-    await directory.remove(name);
-    return true;
-  }
-
-  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
-    this.#report.counters.filesFound++;
-    this.#report.counters.bytesFound += entry.size;
-    if (!directory.isNew && (await this.#isSame(directory, entry))) {
-      this.#report.counters.skipped++;
-      this.#report.counters.bytes += entry.size;
-      this.#report.counters.bytesSkipped += entry.size;
-      return;
-    }
-    if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
-  }
-
-  /** False when what is there already is to stay. */
-  async #restoreContents(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
-    const { signal } = this.#options;
-    const { contents } = this.#repository;
-    if (parseObjectId(entry.objectId).indirections === 0) {
-      const [only] = await listPieces(contents, entry.objectId, { signal });
-      if (only && only.length <= WHOLE_FILE_BYTES_MAX) {
-        assertWhole(entry, [only]);
-        return this.#restoreWhole(directory, entry, only);
-      }
-    }
-    // Thousands of entries are restored at once, and large files have many pieces: only those of open files are held.
-    await this.#openFiles.acquire();
-    try {
-      signal.throwIfAborted();
-      const pieces = await listPieces(contents, entry.objectId, { signal });
-      assertWhole(entry, pieces);
-      if (!(await this.#makeRoom(directory, entry.name))) return false;
-      await this.#restoreLarge(directory, entry, pieces);
-      return true;
-    } finally {
-      this.#openFiles.release();
-    }
-  }
-
-  async #restoreWhole(
-    directory: TargetDirectory,
-    entry: DirectoryEntry,
-    { contentId, compressed, length }: ObjectPiece,
-  ): Promise<boolean> {
-    if (!(await this.#makeRoom(directory, entry.name))) return false;
-    await this.#writer.add({
-      entry: this.#repository.contents.findOrThrow(contentId),
-      compressedObject: compressed,
-      target: { path: directory.pathOf(entry.name), attributes: entry },
-    });
-    this.#report.counters.bytes += length;
-    return true;
-  }
-
-  /** Whether the file is there already; its attributes are mended if need be. */
-  async #isSame(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
-    const { overwrite = 'if-different' } = this.#options;
-    if (overwrite !== 'if-different') return false;
-    return this.#adopt(
-      directory,
-      entry,
-      ({ type, size, attributes }) =>
-        type === 'f' && size === entry.size && attributes.mtimeNs === entry.mtimeNs,
-    );
-  }
-
-  /** Gives what is there the entry's attributes; false when it is not what was expected. */
-  async #adopt(
-    directory: TargetDirectory,
-    entry: DirectoryEntry,
-    isExpected: (pinned: Pinned) => boolean,
-  ): Promise<boolean> {
-    await this.#pins.acquire();
-    try {
-      return await directory.pin(entry.name, async (pinned) => {
-        if (!pinned || !isExpected(pinned)) return false;
-        if (hasAttributes(pinned, entry)) return true;
-        // A second name may be anywhere: such a file is replaced rather than changed.
-        if (!pinned.isSingle) return false;
-        await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
-        return true;
-      });
-    } finally {
-      this.#pins.release();
-    }
-  }
-
-  async #restoreLarge(
-    directory: TargetDirectory,
-    entry: DirectoryEntry,
-    pieces: readonly ObjectPiece[],
-  ): Promise<void> {
-    const file = await directory.create(entry.name);
-    try {
-      await file.truncate(entry.size);
-      await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
-      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
-      if (this.#options.overwrite !== 'always') await file.datasync();
-      await this.#pool.setAttributes(file.fd, entry, false);
-      // Some file systems tell only now that the bytes did not find room.
-      await file.close();
-    } catch (error) {
-      // The error that came first matters.
-      await file.close().catch(() => undefined);
-      await directory.remove(entry.name).catch(() => undefined);
-      throw error;
-    }
-  }
-}
-
-function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
-  const { uid, gid, mode, mtimeNs } = attributes;
-  const isOwned = uid === entry.uid && gid === entry.gid;
-  return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);
 }
 
 /**
@@ -452,23 +272,4 @@ async function placeOfSingle(entry: DirectoryEntry, target: string): Promise<str
 function notFlushed(cause: unknown): Error {
   const text = `not all of it reached the disk (${messageOf(cause)}); check the disk and restore everything again, on the command line with --overwrite always`;
   return Object.assign(new Error(text, { cause }), { code: systemCode(cause) });
-}
-
-/** A name that would leave its directory is never restored, whatever the snapshot says. */
-function assertPlainName(name: string): void {
-  if (name === '' || name === '.' || name === '..' || /[/\0]/.test(name)) {
-    throw new CodedError(
-      'UNSAFE_NAME',
-      `the snapshot holds the unsafe name ${JSON.stringify(name)}`,
-    );
-  }
-}
-
-function inTheWay(error: unknown): unknown {
-  const code = systemCode(error);
-  if (code === 'ENOTDIR' || code === 'ELOOP') {
-    const text = 'a file or symbolic link is in the way of a directory';
-    return new CodedError('TARGET_IN_THE_WAY', text, { cause: error });
-  }
-  return error;
 }

@@ -53,6 +53,13 @@ export class Selection {
     throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot matches --include');
   }
 
+  /** Whether an entry is meant by itself, and not for what is below it. */
+  takes(path: string, isDirectory: boolean): boolean {
+    if (matches(this.#exclude, path, isDirectory)) return false;
+    const above = path.slice(0, path.lastIndexOf('/'));
+    return this.#isWhole(above) || matches(this.#include, path, isDirectory);
+  }
+
   /** Whether a directory is meant with all below it. */
   #isWhole(path: string): boolean {
     if (this.#include.length === 0) return true;

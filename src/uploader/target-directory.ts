@@ -15,6 +15,17 @@ const closeDescriptor = promisify(close);
 const makeDirectory = promisify(mkdir);
 const statDescriptor = promisify(fstat);
 
+/** Names that are read at once. */
+const DIRENTS = 1024;
+
+/** A name in a directory; what it is of, where the file system tells with the name. */
+export interface Named {
+  readonly name: Buffer;
+  isDirectory(): boolean;
+  isFile(): boolean;
+  isSymbolicLink(): boolean;
+}
+
 /** What is at a name right now, held by a descriptor: whatever the name leads to later, it stays this. */
 export interface Pinned {
   readonly descriptor: number;
@@ -62,6 +73,50 @@ export class TargetDirectory {
   /** Where an entry is, for calls that do not follow a link at the end of a path. */
   pathOf(name: string): string {
     return `${pinnedPath(this.descriptor)}/${name}`;
+  }
+
+  /** A directory below that exists. Its name may be bytes. Throws what the system says: `ENOTDIR` for anything else. */
+  async open(name: string | Buffer): Promise<TargetDirectory> {
+    const flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
+    const descriptor = await openPath(this.#bytePathOf(name), flags);
+    return new TargetDirectory(descriptor, this.#count, join(this.shown, String(name)), false);
+  }
+
+  /** Its names as they are on disk. What is removed meanwhile may come or not. */
+  async *names(): AsyncGenerator<Named> {
+    const directory = (await fs.opendir(`${pinnedPath(this.descriptor)}/.`, {
+      encoding: 'buffer' as BufferEncoding,
+      bufferSize: DIRENTS,
+    })) as unknown as AsyncIterable<Named>;
+    yield* directory;
+  }
+
+  /** Type of what is at a name; undefined when nothing is. Throws what the system says otherwise. */
+  async typeOf(name: string | Buffer): Promise<'f' | 'd' | 's' | 'special' | undefined> {
+    try {
+      const stat = await fs.lstat(this.#bytePathOf(name));
+      if (stat.isDirectory()) return 'd';
+      return stat.isFile() ? 'f' : stat.isSymbolicLink() ? 's' : 'special';
+    } catch (error) {
+      if (systemCode(error) === 'ENOENT') return undefined;
+      throw error;
+    }
+  }
+
+  /** Removes a file, a link, or a directory that is empty. */
+  removeNamed(name: string | Buffer, isDirectory: boolean): Promise<void> {
+    const path = this.#bytePathOf(name);
+    return isDirectory ? fs.rmdir(path) : fs.unlink(path);
+  }
+
+  /** Puts what has one name in the place of what has the other, at once. Throws `EISDIR` where that is a directory. */
+  rename(from: string, to: string): Promise<void> {
+    return fs.rename(this.pathOf(from), this.pathOf(to));
+  }
+
+  #bytePathOf(name: string | Buffer): string | Buffer {
+    if (typeof name === 'string') return this.pathOf(name);
+    return Buffer.concat([Buffer.from(this.pathOf('')), name]);
   }
 
   /** A directory below, made unless it is there. Throws when something else has that name. */
@@ -189,7 +244,8 @@ async function isEmpty(descriptor: number): Promise<boolean> {
   }
 }
 
-function pinnedAt(descriptor: number): Promise<Pinned> {
+/** What an open descriptor is of. */
+export function pinnedAt(descriptor: number): Promise<Pinned> {
   return new Promise((resolve, reject) => {
     fstat(descriptor, { bigint: true }, (error, stat) => {
       if (error) {

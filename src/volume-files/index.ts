@@ -2,6 +2,7 @@
  * Files and directories of a volume: listings, whole small files, writes into files and new files, attributes by descriptor; and
  * the contract of the threads that do this work and the codec's. Knows nothing of repositories, nor of Kopia's formats.
  */
+export { type FileRange, type RangeToCompare, readRangeInto } from './compare-ranges.ts';
 export {
   type DirectoryComparison,
   type DirectoryListing,
@@ -22,6 +23,7 @@ export type {
   OpenFailure,
   OpenItem,
   PartialSpans,
+  RangeVerdicts,
   SealedItem,
   SealItem,
   ThreadPool,

@@ -6,6 +6,7 @@ import type {
   Span,
   SplitterSpec,
 } from '../codec/index.ts';
+import type { FileRange, RangeToCompare } from './compare-ranges.ts';
 import type { DirectoryComparison, DirectoryListing, PackedStream } from './directory-listing.ts';
 import type { FileAttributes } from './file-attributes.ts';
 import type { FileRead, FileToRead } from './read-file.ts';
@@ -41,6 +42,12 @@ export interface OpenItem {
   readonly compressedObject: boolean;
   /** Where it goes: a place in an open file, or a new file made of it alone. */
   readonly target: PlaceInFile | NewFile;
+}
+
+/** Whether each range is as its hash says, 1 or 0; for those that could not be read 0, and why. */
+export interface RangeVerdicts {
+  readonly equal: Uint8Array;
+  readonly failures: readonly OpenFailure[];
 }
 
 /** Why one item failed; the others are done. */
@@ -83,6 +90,15 @@ export interface ThreadPool extends AsyncDisposable {
     special: readonly string[],
     entriesMax: number,
   ): Promise<DirectoryComparison>;
+  /**
+   * Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. The kernel is asked to
+   * read those `ahead` meanwhile, which will be compared next.
+   */
+  compareRanges(
+    ranges: readonly RangeToCompare[],
+    slabs: readonly Span[],
+    ahead: readonly FileRange[],
+  ): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
   open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
   /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */

@@ -1,7 +1,7 @@
 import { type ActionType, isOfVelero } from './actions.ts';
 import type { VolumeView } from './conditions.ts';
+import type { Because } from './because.ts';
 import {
-  type Because,
   type BackupChoices,
   decideFiles,
   decideSnapshot,
@@ -149,8 +149,6 @@ const isSame = (a: Verdict, b: Verdict): boolean => a.outcome === b.outcome && a
 
 function judge(joined: Joined, options: CheckOptions): Verdict {
   const { pvc, pv, mounts } = joined;
-  const excluded = excludedVerdict(pvc);
-  if (excluded) return excluded;
   const view = viewOf({ pv, pvc });
   const hasPv = pv !== undefined && (!pvc || isBound(pvc));
   const files = mounts.map((mount) => ({
@@ -166,8 +164,6 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
   const { pvc, pv, mounts } = joined;
   const own = options.policies?.rules.find(({ action }) => !isOfVelero(action.type));
   if (own) return { outcome: 'error', problem: refusedAction(own.action.type) };
-  const excluded = excludedVerdict(pvc);
-  if (excluded) return excluded;
   const hasPv = pv !== undefined && (!pvc || isBound(pvc));
   const bound = hasPv ? pv : undefined;
   const files = mounts.map((mount) => {
@@ -200,6 +196,7 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
 const refusedAction = (type: ActionType): string =>
   `Velero 1.18 refuses the whole document because of the action ${type}`;
 
+/** A pod that mounts it is in the backup all the same, and with it the files that are wanted. */
 function excludedVerdict(pvc: PvcFacts | undefined): Verdict | undefined {
   if (!pvc?.isExcluded) return undefined;
   return { outcome: 'skip', problem: 'the PVC has the label velero.io/exclude-from-backup=true' };
@@ -220,6 +217,8 @@ function compose(
     );
   // A pod comes before its PVCs: what it takes is not snapshotted any more.
   if (byFiles?.outcome === 'fs-backup') return byFiles;
+  const excluded = excludedVerdict(pvc);
+  if (excluded) return excluded;
   if (!snapshot) {
     const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : undefined;
     return { outcome: 'error', problem };
@@ -236,15 +235,17 @@ function compose(
   }
   if (!pv) {
     const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : 'no volume';
-    return { outcome: 'none', because, problem };
+    return { outcome: 'error', because, problem };
   }
   const plan = planSnapshot({
     action: because.by === 'rule' ? because.rule.action : undefined,
     isCsi: pv.csi !== undefined,
     isKnownToSnapshotter: undefined,
     movesData: options.movesData,
+    hasClaim: pvc !== undefined,
   });
-  if (plan.way === undefined) return { outcome: 'skip', because, problem: plan.reason };
+  if (plan.way === undefined)
+    return { outcome: plan.isRefused ? 'error' : 'none', because, problem: plan.reason };
   return { outcome: 'snapshot', way: plan.way, because };
 }
 

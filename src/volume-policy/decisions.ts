@@ -3,18 +3,9 @@ import type { VolumeView } from './conditions.ts';
 import type { PodVolumeFacts } from './facts.ts';
 import { asksForFiles, OPT_IN, OPT_OUT, type PodView } from './legacy.ts';
 import type { VolumePolicies } from './policies.ts';
+import { type Because, ruleText } from './because.ts';
 import type { VolumeRule } from './rule.ts';
-
-/** What decided. */
-export type Because =
-  | { readonly by: 'rule'; readonly rule: VolumeRule }
-  /** A pod asks for a file-system backup, or keeps its volume out of it. */
-  | { readonly by: 'annotation'; readonly key: string; readonly pod: string }
-  | { readonly by: 'defaultVolumesToFsBackup'; readonly value: boolean; readonly pod?: string }
-  | { readonly by: 'snapshotVolumes'; readonly value: boolean | undefined }
-  /** No file-system backup is ever made of such a volume. */
-  | { readonly by: 'source'; readonly source: string }
-  | { readonly by: 'backupExcludePVC' };
+import { SKIP_REASONS } from './skipped-volumes.ts';
 
 export interface Decision {
   readonly yes: boolean;
@@ -101,9 +92,10 @@ function legacyBecause({ pod }: VolumeUser, defaultsToFiles: boolean, yes: boole
 
 export type SnapshotWay = 'csi' | 'moved' | 'native';
 
-/** How a snapshot is taken, or why none is. */
+/** How a snapshot is taken, or why none is. `isRefused`: a rule names a way that cannot be gone, which is an error of the backup. */
 export type SnapshotPlan =
-  { readonly way: SnapshotWay } | { readonly way: undefined; readonly reason: string };
+  | { readonly way: SnapshotWay }
+  | { readonly way: undefined; readonly reason: string; readonly isRefused: boolean };
 
 /**
  * Which of the three ways a snapshot is taken. `snapshot` leaves it to the volume and the Backup, as Velero does; the actions that name a
@@ -114,6 +106,8 @@ export function planSnapshot({
   isCsi,
   isKnownToSnapshotter,
   movesData,
+  hasClaim = true,
+  hasCsi = true,
 }: {
   /** Undefined where no rule is about the volume. */
   readonly action: PolicyAction | undefined;
@@ -122,16 +116,31 @@ export function planSnapshot({
   readonly isKnownToSnapshotter: boolean | undefined;
   /** Of the Backup: `snapshotMoveData`. */
   readonly movesData: boolean;
+  /** Whether a PVC has the volume: CSI snapshots are taken of PVCs. */
+  readonly hasClaim?: boolean;
+  /** Whether the server takes CSI snapshots at all. */
+  readonly hasCsi?: boolean;
 }): SnapshotPlan {
-  const native: SnapshotPlan =
-    isKnownToSnapshotter === false
-      ? { way: undefined, reason: 'no applicable volumesnapshotter found' }
-      : { way: 'native' };
-  const notCsi = { way: undefined, reason: "skipped b/c it's not a CSI volume" } as const;
   const type = action?.type;
-  if (type === 'snapshot-native') return native;
-  if (type === 'snapshot-csi') return isCsi ? { way: 'csi' } : notCsi;
-  if (type === 'snapshot-datamover') return isCsi ? { way: 'moved' } : notCsi;
-  if (!isCsi) return native;
-  return { way: movesData ? 'moved' : 'csi' };
+  const none = (reason: string): SnapshotPlan => {
+    const isRefused = type !== undefined && type !== 'snapshot';
+    return { way: undefined, reason, isRefused };
+  };
+  const native = (): SnapshotPlan =>
+    isKnownToSnapshotter === false ? none(SKIP_REASONS.noSnapshotter) : { way: 'native' };
+  if (type === 'snapshot-native') return native();
+  const asked =
+    type === 'snapshot-csi' ? 'csi' : type === 'snapshot-datamover' ? 'moved' : undefined;
+  if (!hasCsi) return asked === undefined ? native() : none(NO_CSI_FEATURE);
+  if (!isCsi) return asked === undefined ? native() : none(NOT_CSI);
+  if (!hasClaim) return none(NO_CLAIM);
+  return { way: asked ?? (movesData ? 'moved' : 'csi') };
 }
+
+const NOT_CSI = 'the volume is of no CSI driver';
+const NO_CLAIM = 'no PVC has the volume, and a CSI snapshot is taken of a PVC';
+const NO_CSI_FEATURE = 'the server runs without --features=EnableCSI';
+
+/** For a plan that is refused. */
+export const refusedText = (rule: VolumeRule, reason: string): string =>
+  `${ruleText(rule)}, wants ${rule.action.type}, which cannot be done: ${reason}`;

@@ -12,11 +12,13 @@ export {
   type Verdict,
 } from './check-volumes.ts';
 export type { Conditions, VolumeView } from './conditions.ts';
+export { type Because, becauseText, decidedBy, ruleText } from './because.ts';
+export { movingRules, type MovingRule } from './data-movers.ts';
 export {
   type BackupChoices,
-  type Because,
   type Decision,
   planSnapshot,
+  refusedText,
   type SnapshotPlan,
   type SnapshotWay,
   type VolumeUser,
@@ -42,7 +44,6 @@ export {
 export { fileAnnotationsOf, type PodView } from './legacy.ts';
 export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
 export {
-  assertCarriedOut,
   ignoredInGlobal,
   parsePolicyConfigMap,
   parseVolumePolicies,

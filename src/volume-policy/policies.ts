@@ -1,4 +1,4 @@
-import { isOfVelero, type PolicyAction } from './actions.ts';
+import type { PolicyAction } from './actions.ts';
 import { isForAll, matchesVolume, type VolumeView } from './conditions.ts';
 import type { FilterPolicies } from './filters.ts';
 import { BadVolumePolicyError, type PolicyProblem } from './problems.ts';
@@ -60,26 +60,6 @@ export function withGlobalPolicies(
   if (!global) return own;
   const warnings = [...(own?.warnings ?? []), ...global.warnings];
   return policiesOf([...(own?.rules ?? []), ...global.rules], warnings, own ?? {});
-}
-
-/**
- * For a server that makes backups: throws `BAD_VOLUME_POLICY` where a rule names a way of a snapshot that no backup takes yet. As a plain
- * `snapshot` it could keep in the cluster what is to be moved out of it.
- */
-export function assertCarriedOut(policies: VolumePolicies | undefined): void {
-  const problems = (policies?.rules ?? []).flatMap(({ action: { type }, place, number }) => {
-    if (isOfVelero(type)) return [];
-    const path = `volumePolicies[${number - 1}].action.type`;
-    const text = `no backup takes a snapshot by ${type} yet: use snapshot; the Backup says by snapshotMoveData whether it is moved`;
-    return [{ ...place, path, text }];
-  });
-  const source = problems[0]?.source;
-  if (source === undefined) return;
-  // Lines of one document at a time.
-  throw new BadVolumePolicyError(
-    source,
-    problems.filter((each) => each.source === source),
-  );
 }
 
 /** Names of the parts of a document that do not count for all backups. */

@@ -1,5 +1,5 @@
 import { CodedError } from '../base/index.ts';
-import type { PolicyAction } from './actions.ts';
+import type { ActionType, PolicyAction } from './actions.ts';
 import {
   type BackupChoices,
   decideFiles,
@@ -149,6 +149,16 @@ export class VolumeHelper {
     const action = await this.actionParameters(item);
     const value = action?.type === 'custom' ? undefined : action?.parameters?.[key];
     return typeof value === 'string' ? value : undefined;
+  }
+
+  /** Whether any rule has this action. */
+  hasAction(type: ActionType): boolean {
+    return (this.#options.policies?.rules ?? []).some(({ action }) => action.type === type);
+  }
+
+  /** Whether the PVC that a volume names is there, and is its own. */
+  async hasClaim(pv: PvObject): Promise<boolean> {
+    return (await this.#volumeOf({ pv })).pvc !== undefined;
   }
 
   /** Also for a PVC without a volume. */

@@ -9,6 +9,8 @@ import type {
   FileToRead,
   NewFile,
   OpenItem,
+  FileRange,
+  RangeToCompare,
   SealedItem,
   SealItem,
 } from '../volume-files/index.ts';
@@ -123,6 +125,43 @@ export function unpackFileReads({ lengths, hashes, errors }: FileReads): FileRea
   }
   return reads;
 }
+
+const RANGE_NUMBERS = 3;
+
+/** Descriptor, offset and length of each range, and of each that comes next. */
+export interface CompareRequest {
+  readonly numbers: Float64Array;
+  readonly hashes: Uint8Array;
+  readonly ahead: Float64Array;
+}
+
+export const packCompared = (
+  ranges: readonly RangeToCompare[],
+  ahead: readonly FileRange[],
+): CompareRequest => ({
+  numbers: packRanges(ranges),
+  hashes: joinHashes(ranges.map(({ hash }) => hash)),
+  ahead: packRanges(ahead),
+});
+
+export function unpackCompared({ numbers, hashes }: CompareRequest): RangeToCompare[] {
+  const ranges = unpackRanges(numbers);
+  return ranges.map((range, i) => ({ ...range, hash: hashAt(hashes, i, ranges.length) }));
+}
+
+function packRanges(ranges: readonly FileRange[]): Float64Array {
+  const numbers = new Float64Array(RANGE_NUMBERS * ranges.length);
+  ranges.forEach(({ descriptor, offset, length }, i) => {
+    numbers.set([descriptor, offset, length], RANGE_NUMBERS * i);
+  });
+  return numbers;
+}
+
+export const unpackRanges = (numbers: Float64Array): FileRange[] =>
+  Array.from({ length: numbers.length / RANGE_NUMBERS }, (_, i) => {
+    const number = (k: number): number => numbers[RANGE_NUMBERS * i + k] as number;
+    return { descriptor: number(0), offset: number(1), length: number(2) };
+  });
 
 /** Numbers of each item: span, compressor, length, flags, then two or four that say where it goes. */
 const OPEN_NUMBERS = 8;

@@ -7,8 +7,15 @@ import type {
   OpenFailure,
   PackedStream,
   PartialSpans,
+  RangeVerdicts,
 } from '../volume-files/index.ts';
-import type { FileReads, OpenRequest, ReadFilesRequest, SealRequest } from './messages.ts';
+import type {
+  CompareRequest,
+  FileReads,
+  OpenRequest,
+  ReadFilesRequest,
+  SealRequest,
+} from './messages.ts';
 
 /** What a thread gets before its first task. Both sides hold the same memory; volume bytes never travel. */
 export interface ThreadData {
@@ -34,6 +41,10 @@ export interface Tasks {
       entriesMax: number,
     ],
     result: DirectoryComparison,
+  ];
+  compareRanges: [
+    parameters: [request: CompareRequest, slabs: readonly Span[]],
+    result: RangeVerdicts,
   ];
   open: [parameters: [request: OpenRequest], result: OpenFailure[]];
   setAttributes: [

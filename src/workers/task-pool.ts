@@ -9,11 +9,15 @@ import type {
   OpenItem,
   PackedStream,
   PartialSpans,
+  FileRange,
+  RangeToCompare,
+  RangeVerdicts,
   SealedItem,
   SealItem,
   ThreadPool,
 } from '../volume-files/index.ts';
 import {
+  packCompared,
   packFilesToRead,
   packOpenItems,
   packSealItems,
@@ -77,6 +81,14 @@ export abstract class TaskPool implements ThreadPool {
     entriesMax: number,
   ): Promise<DirectoryComparison> {
     return this.#run('compareDirectory', path, before, special, entriesMax);
+  }
+
+  compareRanges(
+    ranges: readonly RangeToCompare[],
+    slabs: readonly Span[],
+    ahead: readonly FileRange[],
+  ): Promise<RangeVerdicts> {
+    return this.#run('compareRanges', packCompared(ranges, ahead), slabs);
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {

@@ -1,4 +1,4 @@
-import { asBuffer, codeOf, giveBack, messageOf, posix } from '../base/index.ts';
+import { asBuffer, assert, codeOf, giveBack, messageOf, posix } from '../base/index.ts';
 import {
   type CodecKeys,
   compressInto,
@@ -28,21 +28,26 @@ import {
   type OpenItem,
   type PackedStream,
   type PartialSpans,
+  type RangeVerdicts,
   readDirectory,
   readFileInto,
+  readRangeInto,
   toldCode,
   writeIntoFile,
   writeNewFile,
 } from '../volume-files/index.ts';
 import {
+  type CompareRequest,
   type FileReads,
   type OpenRequest,
   packFileReads,
   packSealed,
   type ReadFilesRequest,
   type SealRequest,
+  unpackCompared,
   unpackFilesToRead,
   unpackOpenItems,
+  unpackRanges,
   unpackSealItems,
 } from './messages.ts';
 import type { TaskCall, TaskMethods, TaskName, TaskParameters, TaskResult } from './protocol.ts';
@@ -171,6 +176,31 @@ export class TaskRunner implements TaskMethods {
     }
   }
 
+  compareRanges(request: CompareRequest, slabs: readonly Span[]): RangeVerdicts {
+    const failures: OpenFailure[] = [];
+    const room = new Room(slabs.map((slab) => this.#view(slab)));
+    for (const { descriptor, offset, length } of unpackRanges(request.ahead)) {
+      posix().readAhead(descriptor, offset, length);
+    }
+    const ranges = unpackCompared(request);
+    const messages = ranges.map((range, index) => {
+      const buffers = room.take(range.length);
+      try {
+        readRangeInto(range, buffers);
+        return buffers;
+      } catch (error) {
+        failures.push({ index, code: toldCode(error), message: messageOf(error) });
+        return [];
+      }
+    });
+    const hashes = this.#hasher.hashAll(messages);
+    const equal = Uint8Array.from(ranges, ({ hash }, i) =>
+      Number(Buffer.compare(hash, hashes[i] as Uint8Array) === 0),
+    );
+    for (const { index } of failures) equal[index] = 0;
+    return { equal, failures };
+  }
+
   open(request: OpenRequest): OpenFailure[] {
     const failures: OpenFailure[] = [];
     unpackOpenItems(request).forEach((item, index) => {
@@ -226,6 +256,28 @@ export class TaskRunner implements TaskMethods {
 
   #view({ address, length }: Span): Uint8Array {
     return this.#bytes.subarray(address, address + length);
+  }
+}
+
+/** Buffers that are used up from their beginning, as if they were one. */
+class Room {
+  readonly #buffers: Uint8Array[];
+
+  constructor(buffers: readonly Uint8Array[]) {
+    this.#buffers = [...buffers];
+  }
+
+  take(lengthBytes: number): Uint8Array[] {
+    const taken: Uint8Array[] = [];
+    for (let left = lengthBytes; left > 0;) {
+      const next = this.#buffers.shift();
+      assert(next, 'the slabs have room for all ranges');
+      const part = next.subarray(0, left);
+      if (part.length < next.length) this.#buffers.unshift(next.subarray(part.length));
+      taken.push(part);
+      left -= part.length;
+    }
+    return taken;
   }
 }
 

@@ -27,12 +27,22 @@ const pv = (name: string, spec: object = {}): KubeObject =>
     },
   }) as unknown as KubeObject;
 
+const RULE = { number: 2, place: { source: 'ConfigMap velero/p', line: 7 } };
+
 interface World {
   readonly wants?: boolean;
   readonly isSkip?: boolean;
   readonly volumeId?: string;
   readonly fails?: boolean;
   readonly filesOf?: readonly string[];
+  /** The action of the rule that wants a snapshot. */
+  readonly action?: string;
+  readonly hasClaim?: boolean;
+  readonly hasCsi?: boolean;
+  /** The Backup moves all snapshots. */
+  readonly moves?: boolean;
+  /** VolumeSnapshots of the backup, whether each is moved. */
+  readonly snapshots?: readonly boolean[];
 }
 
 function opened({
@@ -41,6 +51,11 @@ function opened({
   volumeId = 'vol',
   fails = false,
   filesOf = [],
+  action = isSkip ? 'skip' : undefined,
+  hasClaim = true,
+  hasCsi = true,
+  moves = false,
+  snapshots = [],
 }: World = {}) {
   let taken = 0;
   const snapshotter = {
@@ -55,11 +70,12 @@ function opened({
     snapshotDecision: () =>
       Promise.resolve({
         yes: wants,
-        because: isSkip
-          ? { by: 'rule', rule: { number: 2, place: { source: 'ConfigMap velero/p', line: 7 } } }
+        because: action
+          ? { by: 'rule', rule: { ...RULE, action: { type: action } } }
           : { by: 'nothing' },
       }),
-    actionOf: () => Promise.resolve(isSkip ? { type: 'skip' } : undefined),
+    hasClaim: () => Promise.resolve(hasClaim),
+    hasAction: (type: string) => type === action,
     filesDecision: ({ name }: { name: string }) =>
       Promise.resolve({ yes: filesOf.includes(name), because: { by: 'nothing' } }),
   } as unknown as VolumeHelper;
@@ -67,16 +83,17 @@ function opened({
   const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
   const volumes = new ClusterVolumes({
     ...{
-      backup: BACKUP,
+      backup: { ...BACKUP, spec: { snapshotMoveData: moves } } as unknown as Backup,
       helper,
       log,
       signal,
-      hasCsi: true,
+      hasCsi,
       resourceTimeoutMs: 10,
       podVolumeTimeoutMs: 10,
     },
     client: {
-      list: () => Promise.resolve([]),
+      list: ({ plural }: { plural: string }) =>
+        Promise.resolve(plural === 'volumesnapshots' ? snapshots.map(snapshotOf) : []),
       find: () => Promise.resolve(undefined),
     } as unknown as KubeClient,
     locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
@@ -84,6 +101,11 @@ function opened({
   });
   return { volumes, log, lines, taken: () => taken };
 }
+
+const snapshotOf = (isMoved: boolean) => ({
+  metadata: { name: 's', namespace: 'a', labels: { 'longshore.io/moved': String(isMoved) } },
+  spec: { source: { persistentVolumeClaimName: 'claim' } },
+});
 
 const after = async (world: ReturnType<typeof opened>, object: KubeObject) => {
   const {
@@ -143,7 +165,7 @@ describe('a PersistentVolume of a backup', () => {
     later.volumes.resume(facts);
     for (const { volumes, lines } of [first, later]) {
       await volumes.outcome([], signal);
-      expect(lines.at(-1)).toContain('"rule":"rule 2 (ConfigMap velero/p, line 7)"');
+      expect(lines.at(-1)).toContain('"rule":"rule 2 of ConfigMap velero/p, line 7"');
     }
   });
   it('that no driver of CSI has is noted as such with its claim, also by a server that goes on', async () => {
@@ -180,6 +202,80 @@ describe('a PersistentVolume of a backup', () => {
     expect([errors.length, hasEffect]).toEqual([1, true]);
     const { nativeSnapshots } = await world.volumes.outcome([], signal);
     expect(nativeSnapshots[0]?.status?.phase).toBe('Failed');
+  });
+});
+
+describe('a rule that names the way of a snapshot', () => {
+  const csi = { csi: { driver: 'd' } };
+  const refusalOf = async (world: World, spec: object) => {
+    const { errors, kinds } = await after(opened(world), pv('v', spec));
+    return [...errors.map(String), ...kinds];
+  };
+
+  it('has a VolumeSnapshotter take a volume of a CSI driver', async () => {
+    const world = opened({ action: 'snapshot-native' });
+    expect(await after(world, pv('v', csi))).toMatchObject({ kinds: ['volume', 'native'] });
+    const { volumeInfos } = await world.volumes.outcome([], signal);
+    expect(volumeInfos).toMatchObject([
+      { backupMethod: 'NativeSnapshot', decidedBy: 'rule 2 of ConfigMap velero/p, line 7' },
+    ]);
+  });
+
+  it('is refused at the volume where nobody else could say so, and the reason is in the files', async () => {
+    const native = { action: 'snapshot-native', volumeId: '' };
+    expect((await refusalOf(native, csi))[0]).toContain(
+      'rule 2 of ConfigMap velero/p, line 7, wants snapshot-native, which cannot be done: no applicable volumesnapshotter found',
+    );
+    expect((await refusalOf({ action: 'snapshot-csi', hasClaim: false }, csi))[0]).toContain(
+      'no PVC has the volume, and a CSI snapshot is taken of a PVC',
+    );
+    const without = { action: 'snapshot-datamover', hasCsi: false };
+    expect((await refusalOf(without, csi))[0]).toContain('--features=EnableCSI');
+    const world = opened(native);
+    await after(world, pv('v', csi));
+    const { volumeInfos } = await world.volumes.outcome([], signal);
+    expect(volumeInfos).toMatchObject([
+      { skipped: true, skippedReason: 'volumeSnapshot: no applicable volumesnapshotter found;' },
+    ]);
+  });
+
+  it.each([
+    ['all are kept', {}, 2],
+    ['all are moved', { moves: true }, 0],
+    ['a rule keeps some of those that are moved', { moves: true, action: 'snapshot-csi' }, 1],
+    ['a rule moves some of those that are kept', { action: 'snapshot-datamover' }, 1],
+  ])('counts the snapshots that stay where %s', async (_, given, count) => {
+    const isMixed = 'action' in given;
+    const { volumes } = opened({ ...given, snapshots: [false, isMixed] });
+    expect((await volumes.outcome([], signal)).csiSnapshots).toBe(count);
+  });
+
+  it('is left to the action for PVCs, which takes the snapshot or says why it cannot', async () => {
+    for (const action of ['snapshot-csi', 'snapshot-datamover']) {
+      expect(await refusalOf({ action }, csi)).toEqual(['volume']);
+      expect(await refusalOf({ action }, {})).toEqual(['volume', 'skipped']);
+    }
+  });
+});
+
+describe('a pod that does not run', () => {
+  it('keeps no other pod from being read for a volume of both', async () => {
+    const { volumes } = opened({ filesOf: ['data'] });
+    const podOf = (name: string, phase: string) =>
+      ({
+        metadata: { name, namespace: 'a', uid: name },
+        spec: {
+          ...{ nodeName: 'n', containers: [{ volumeMounts: [{ name: 'data' }] }] },
+          volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'shared' } }],
+        },
+        status: { phase },
+      }) as unknown as KubeObject;
+    const [over, running] = [podOf('over', 'Succeeded'), podOf('running', 'Running')];
+    for (const pod of [over, running]) await volumes.before('pods', pod);
+    expect((await volumes.after('pods', over))?.operations).toEqual([]);
+    // There is no agent, which is said of the second one: it has been asked for.
+    const { errors = [] } = (await volumes.after('pods', running)) ?? {};
+    expect(errors.map(String).join()).toContain('daemonset pod not found in running state');
   });
 });
 
@@ -234,8 +330,22 @@ describe('how long the files of pods may take', () => {
     expect(log.warningCount).toBe(3);
   });
   it('is what their operations may take as well', () => {
-    const of = (action: string) => operationTimeoutNs(action, backupWith('24h'), 4 * HOUR_MS);
-    expect(of(POD_VOLUME_ACTION)).toBe(24n * 3_600_000_000_000n);
-    expect(of('example.io/other')).toBeUndefined();
+    const HOUR_NS = 3_600_000_000_000n;
+    const of = (action: string, askedNs: bigint, ofActions = new Map<string, bigint>()) =>
+      operationTimeoutNs(action, backupWith('24h'), askedNs, {
+        ofActions,
+        podVolumeMs: 4 * HOUR_MS,
+      });
+    expect(of(POD_VOLUME_ACTION, HOUR_NS)).toBe(24n * HOUR_NS);
+    expect(of(POD_VOLUME_ACTION, 48n * HOUR_NS)).toBe(48n * HOUR_NS);
+    expect(of('example.io/other', HOUR_NS)).toBe(HOUR_NS);
+    // What the server says of single actions counts, longer or shorter.
+    const own = new Map([
+      ['example.io/other', 2n * HOUR_NS],
+      [POD_VOLUME_ACTION, 3n],
+    ]);
+    expect(of('example.io/other', HOUR_NS, own)).toBe(2n * HOUR_NS);
+    expect(of(POD_VOLUME_ACTION, HOUR_NS, own)).toBe(3n);
+    expect(of('example.io/third', HOUR_NS, own)).toBe(HOUR_NS);
   });
 });

@@ -344,6 +344,28 @@ describe('a Backup is refused', () => {
     expect(await errorsOf({}, {}, isServed(false))).toEqual([]);
     expect(asked).toEqual(['longshore', 'longshore', 'longshore']);
   });
+
+  it('for a data mover that a rule has volumes moved by, once each', async () => {
+    const rule = (number: number, dataMover: string | undefined, isAlways: boolean) => ({
+      ...{ rule: `rule ${number}`, dataMover, isAlways },
+    });
+    const withRules = (...movingRules: ReturnType<typeof rule>[]) => ({
+      isServed: () => Promise.resolve(false),
+      loadPolicies: () =>
+        Promise.resolve({ hasIncludeExclude: false, hasFineFilters: false, movingRules }),
+    });
+    const rules = withRules(rule(1, 'a', true), rule(2, undefined, true), rule(3, 'b', false));
+    const textOf = (reason: string, mover: string): string =>
+      `${reason}, but no node-agent runs that serves the data mover "${mover}": start one, or name another data mover`;
+    expect(await errorsOf({}, {}, rules)).toEqual([
+      textOf('rule 1, has volumes moved', 'a'),
+      textOf('rule 2, has volumes moved', 'velero'),
+    ]);
+    expect(await errorsOf({ snapshotMoveData: true, datamover: 'a' }, {}, rules)).toEqual([
+      textOf('snapshotMoveData is set', 'a'),
+      textOf('rule 3, has volumes moved', 'b'),
+    ]);
+  });
 });
 
 describe('what Velero would make of a list is not made', () => {

@@ -4,11 +4,12 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Backup } from '../../src/backup/index.ts';
-import { CodedError } from '../../src/base/index.ts';
+import { CodedError, silentLogger } from '../../src/base/index.ts';
 import {
   type BackupFlags,
   backupSettingsOf,
   serverPoliciesOf,
+  warnOfUnknownActions,
 } from '../../src/cli/server-backups.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import { BACKUPS, connectToCluster, type KubeClient, NAMESPACES } from '../../src/kube/index.ts';
@@ -46,7 +47,28 @@ describe('flags about backups', () => {
       },
     });
   });
+  it('give single actions time-outs of their own', () => {
+    const pluginItemOperationTimeout = ['longshore.io/csi-pvc-backupper=12h', 'a.io/b=90s'];
+    const { timeoutsOfActions } = backupSettingsOf({ ...FLAGS, pluginItemOperationTimeout });
+    expect([...timeoutsOfActions]).toEqual([
+      ['longshore.io/csi-pvc-backupper', 43_200_000_000_000n],
+      ['a.io/b', 90_000_000_000n],
+    ]);
+    expect(backupSettingsOf(FLAGS).timeoutsOfActions.size).toBe(0);
+  });
   it.each([
+    [
+      { pluginItemOperationTimeout: ['12h'] },
+      '--plugin-item-operation-timeout "12h" is not the name of an action and a duration, as in longshore.io/csi-pvc-backupper=12h',
+    ],
+    [
+      { pluginItemOperationTimeout: ['a.io/b=long'] },
+      '--plugin-item-operation-timeout a.io/b "long" is not a duration such as 12h',
+    ],
+    [
+      { pluginItemOperationTimeout: ['a.io/b=1h', 'a.io/b=2h'] },
+      '--plugin-item-operation-timeout names a.io/b twice',
+    ],
     [{ concurrentBackups: 'many' }, '--concurrent-backups "many" is not a whole number'],
     [{ itemBlockWorkerCount: '-1' }, '--item-block-worker-count "-1" is not a whole number'],
     [{ defaultBackupTtl: 'month' }, '--default-backup-ttl "month" is not a duration'],
@@ -61,6 +83,21 @@ describe('flags about backups', () => {
     ],
   ])('that are wrong are refused: %j', (wrong, text) => {
     expect(() => backupSettingsOf({ ...FLAGS, ...wrong })).toThrow(text);
+  });
+});
+
+describe('time-outs of actions that no plugin has', () => {
+  it('are warned of, with the names that there are', async () => {
+    const warnings: object[] = [];
+    const logger = { ...silentLogger, warn: (fields: object) => warnings.push(fields) };
+    const host = () => Promise.resolve({ plugins: [{ name: 'a.io/b' }] });
+    await warnOfUnknownActions(['a.io/b'], { host }, logger);
+    expect(warnings).toEqual([]);
+    await warnOfUnknownActions(['a.io/b', 'a.io/c'], { host }, logger);
+    expect(warnings).toEqual([{ unknown: ['a.io/c'], known: ['a.io/b'] }]);
+    const broken = () => Promise.reject(new Error('no folder'));
+    await warnOfUnknownActions(['a.io/c'], { host: broken }, logger);
+    expect(warnings).toHaveLength(1);
   });
 });
 
@@ -86,11 +123,10 @@ describe('resource policies of a backup', () => {
     expect(await of(undefined, undefined)).toBeUndefined();
   });
   it.each(['snapshot-csi', 'snapshot-native', 'snapshot-datamover'])(
-    'are refused where a rule wants %s, which no backup carries out',
+    'may name the way of a snapshot: %s',
     async (type) => {
-      const text = `invalid resource policies in ConfigMap velero/${type}: line 3: volumePolicies[0].action.type: no backup takes a snapshot by ${type} yet`;
-      await expect(of(type, 'skip')).rejects.toThrow(text);
-      await expect(of('skip', type)).rejects.toThrow(text);
+      const actions = (await of(type, type))?.rules.map(({ action }) => action.type);
+      expect(actions).toEqual([type, type]);
     },
   );
   it('are an error where those for all backups are not there', async () => {

@@ -114,6 +114,43 @@ export function poolContract(
       fs.rmSync(work, { recursive: true });
     });
 
+    it('ranges of files are compared with hashes, over the borders of slabs and behind the end of a file', async () => {
+      const { pool: created, put, room } = open();
+      await using pool = created;
+      const work = tempDirectory('pool');
+      const data = prng('ranges', 20_000);
+      fs.writeFileSync(join(work, 'file'), data);
+      const zeros = Buffer.alloc(1000);
+      const messages = [
+        data.subarray(0, 12_000),
+        data.subarray(12_000, 19_000),
+        Buffer.concat([data.subarray(19_500), zeros]),
+        zeros,
+        Buffer.alloc(0),
+      ];
+      const hashes = await pool.hash(messages.map((message) => [put(message)]));
+      const descriptor = fs.openSync(join(work, 'file'), 'r');
+      const rangeOf = (i: number, offset: number) => {
+        const hash = hashes[i] as Uint8Array;
+        return { descriptor, offset, length: messages[i]?.length ?? 0, hash };
+      };
+      const slabs = [10_000, 3000, 20_000].map((length) => ({ address: room(length), length }));
+      const good = [0, 12_000, 19_500, 30_000, 7].map((offset, i) => rangeOf(i, offset));
+      expect(await pool.compareRanges(good, slabs, [rangeOf(0, 0)])).toEqual({
+        equal: Uint8Array.of(1, 1, 1, 1, 1),
+        failures: [],
+      });
+      const moved = [1, 12_000, 19_499, 19_900].map((offset, i) => rangeOf(i, offset));
+      const { equal } = await pool.compareRanges(moved, slabs, []);
+      expect(equal).toEqual(Uint8Array.of(0, 1, 0, 0));
+      const closed = { ...rangeOf(1, 12_000), descriptor: 999_999 };
+      const failed = await pool.compareRanges([rangeOf(0, 0), closed], slabs, [closed]);
+      expect(failed.equal).toEqual(Uint8Array.of(1, 0));
+      expect(failed.failures.map(({ index, code }) => [index, code])).toEqual([[1, 'EBADF']]);
+      fs.closeSync(descriptor);
+      fs.rmSync(work, { recursive: true });
+    });
+
     it('damage is an error of that content alone', async () => {
       const { pool: created, put, room } = open();
       await using pool = created;

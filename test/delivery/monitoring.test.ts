@@ -65,6 +65,17 @@ const RESTORES = ['attempt', 'success', 'partial_failure', 'failed', 'validation
 const BACKUP_PHASES = ['New', 'Queued', 'ReadyToStart', 'InProgress'];
 const METRIC = /\b(?:longshore|podVolume|process|velero)_[A-Za-z_]+[A-Za-z]/g;
 
+interface Definition {
+  readonly name: string;
+  readonly type: string;
+  readonly labels: readonly string[];
+  readonly buckets?: readonly number[];
+}
+const VELERO_METRICS = JSON.parse(
+  read('test/golden/velero-metrics/metrics.json'),
+) as readonly Definition[];
+const definitions = new Map<string, Definition>();
+
 /** By the names of series: labels of the metric. */
 const labels = new Map<string, readonly string[]>();
 beforeAll(async () => {
@@ -84,7 +95,7 @@ beforeAll(async () => {
   registerLocationMetrics(server, () => []);
   registerScheduleMetrics(server, () => []);
   registerSyncMetrics(server, () => []);
-  new BackupMetrics(server);
+  new BackupMetrics(server, { backups: () => [] });
   new DeletionMetrics(server);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
@@ -97,6 +108,12 @@ beforeAll(async () => {
   );
   for (const metric of registry.getMetricsAsArray()) {
     const { name, labelNames } = metric as unknown as { name: string; labelNames: string[] };
+    const { upperBounds } = metric as unknown as { upperBounds?: number[] };
+    const type = types.get(name) ?? '';
+    definitions.set(name, {
+      ...{ name, type, labels: labelNames },
+      ...(upperBounds && { buckets: upperBounds }),
+    });
     const all = [...labelNames, ...OF_PROMETHEUS];
     if (types.get(name) === 'histogram') {
       labels.set(`${name}_bucket`, [...all, 'le']);
@@ -170,6 +187,17 @@ describe('monitoring', () => {
     const names = told.map(([, name = '']) => name);
     expect(names.toSorted()).toEqual([...RULES, ...VERIFY_RULES].map(({ alert }) => alert).sort());
     for (const [, name, text = ''] of told) expect(text.length, name).toBeGreaterThan(60);
+  });
+
+  it("Velero's own metrics have its types, labels and buckets, and none is missing", () => {
+    const expected = VELERO_METRICS.filter(({ name }) => !name.startsWith('velero_restore_'));
+    expect(expected.map(({ name }) => definitions.get(name))).toEqual(expected);
+    const known = VELERO_METRICS.map(({ name }) => name);
+    const others = [...definitions.keys()].filter(
+      (name) => /^(velero|podVolume)_/.test(name) && !known.includes(name),
+    );
+    // Of Velero 1.19.
+    expect(others).toEqual(['velero_schedule_expected_interval_seconds']);
   });
 
   it.each(DASHBOARDS)('panels have numbers of their own, and lie side by side', (...own) => {

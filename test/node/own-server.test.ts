@@ -18,15 +18,17 @@ import { BLOCK, FILES, wholeApplications } from './applications.ts';
 import { assertSame, record } from './tools.ts';
 
 const ALL = [...FILES, BLOCK].sort();
+const NAMESPACES = ['moved', 'kept', 'pods'];
+const VOLUMES_OF_PODS = ['cache', 'data', 'scratch', 'shared'];
 
-/** Backups by our server, with no Velero server in the cluster; the real Velero restores them afterwards. */
+/** Backups by our server, with no Velero server in the cluster; it restores them, and then the real Velero does. */
 describe.skipIf(!hasRealNode())(
-  'our server alone makes backups, and the real Velero restores them',
+  'our server alone makes backups and restores, and the real Velero restores them too',
   () => {
     let node: RealNode;
     let server: OwnServer;
     const copies = tempDirectory('own-server-copies');
-    const { runApplication, ready, assertBack, untilPhase, describedAs, create, detailsOf } =
+    const { runApplication, assertBack, untilPhase, describedAs, create, detailsOf } =
       wholeApplications(() => node, copies);
 
     beforeAll(async () => {
@@ -49,6 +51,28 @@ describe.skipIf(!hasRealNode())(
       const told = await describedAs('backup', name);
       expect(told).toMatch(/Phase:\s+Completed/);
       return told;
+    }
+
+    async function withoutNamespaces(namespaces = NAMESPACES): Promise<void> {
+      for (const namespace of namespaces) {
+        await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
+      }
+    }
+
+    async function assertRestored(name: string): Promise<string> {
+      const phase = await untilPhase('restore', name);
+      if (phase !== 'Completed') throw new Error(await detailsOf('restore', name));
+      return describedAs('restore', name);
+    }
+
+    async function assertAllBack(): Promise<void> {
+      await assertBack('moved');
+      await assertBack('kept');
+      await node.kubectl('-n', 'pods', 'rollout', 'status', 'statefulset/db', '--timeout=90s');
+      await node.kubectl('-n', 'pods', 'rollout', 'status', 'deploy/web', '--timeout=90s');
+      const volumes = await node.volumesOfPods('pods');
+      expect(volumes.map(({ volume }) => volume).sort()).toEqual(VOLUMES_OF_PODS);
+      for (const { volume, path } of volumes) assertSame(join(copies, `pods-${volume}`), path);
     }
 
     it('with volumes that are moved, also when it is killed while it waits for them', async () => {
@@ -87,6 +111,7 @@ describe.skipIf(!hasRealNode())(
       const annotations = {
         'pre.hook.backup.velero.io/command': hook('echo freezing && touch /tmp/frozen'),
         'post.hook.backup.velero.io/command': hook('rm /tmp/frozen && touch /cache/thawed'),
+        'post.hook.restore.velero.io/command': hook('touch /tmp/restored'),
       };
       const patch = { spec: { template: { metadata: { annotations } } } };
       const patching = ['patch', 'statefulset/db', '--type=merge', '-p', JSON.stringify(patch)];
@@ -106,12 +131,7 @@ describe.skipIf(!hasRealNode())(
       // What it prints; and as `thawed` is in no copy, the restore below shows that the volume was read before the second hook.
       expect(await node.velero('backup', 'logs', 'pods')).toContain('stdout: freezing');
       const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
-      expect(made.map(({ spec }) => spec.volume).sort()).toEqual([
-        'cache',
-        'data',
-        'scratch',
-        'shared',
-      ]);
+      expect(made.map(({ spec }) => spec.volume).sort()).toEqual(VOLUMES_OF_PODS);
     }, 240_000);
 
     it('a backup that is deleted while it is made leaves nothing', async () => {
@@ -152,25 +172,42 @@ describe.skipIf(!hasRealNode())(
       expect(refused).toEqual([]);
     });
 
+    it('brings all of them back itself, also when it is killed meanwhile', async () => {
+      await withoutNamespaces();
+      await create('restore', 'moved-by-ours', '--from-backup', 'moved');
+      await untilPhase('restore', 'moved-by-ours', /^(InProgress|WaitingForPluginOperations)/);
+      await server.kill();
+      server = await node.startOwnServer();
+      await assertRestored('moved-by-ours');
+      for (const name of ['kept', 'pods']) {
+        await create('restore', `${name}-by-ours`, '--from-backup', name);
+      }
+      await assertRestored('kept-by-ours');
+      const told = await assertRestored('pods-by-ours');
+      expect(told).toMatch(/HooksAttempted:\s+1\s+HooksFailed:\s+0/);
+      await assertAllBack();
+    }, 400_000);
+
     it('and the real Velero brings all of them back', async () => {
       await server[Symbol.asyncDispose]();
-      const volumes = await node.volumesOfPods('pods');
-      expect(volumes.length).toBeGreaterThan(0);
-      for (const namespace of ['moved', 'kept', 'pods']) {
-        await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
-      }
+      await withoutNamespaces();
       await node.restartVelero();
-      for (const name of ['moved', 'kept', 'pods']) {
+      for (const name of NAMESPACES) {
         await create('restore', name, '--from-backup', name);
-        const phase = await untilPhase('restore', name);
-        if (phase !== 'Completed') throw new Error(await detailsOf('restore', name));
+        await assertRestored(name);
       }
-      await assertBack('moved');
-      await assertBack('kept');
-      await ready('moved');
-      for (const { volume, path } of await node.volumesOfPods('pods')) {
-        assertSame(join(copies, `pods-${volume}`), path);
-      }
+      await assertAllBack();
     }, 400_000);
+
+    it('a backup by the real Velero is brought back by our server', async () => {
+      await create('backup', 'by-velero', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await assertCompleted('by-velero');
+      await node.stopVelero();
+      await withoutNamespaces(['moved']);
+      server = await node.startOwnServer();
+      await create('restore', 'of-velero', '--from-backup', 'by-velero');
+      await assertRestored('of-velero');
+      await assertBack('moved');
+    }, 300_000);
   },
 );

@@ -9,6 +9,7 @@ import type {
 } from '../../src/kube/index.ts';
 import type { Restore } from '../../src/restore/index.ts';
 import {
+  FileBackups,
   fileBackupsOf,
   PodVolumeRestores,
   waitContainerAction,
@@ -91,7 +92,8 @@ describe('the container that waits', () => {
           return Promise.resolve([{ metadata: { name: 'config' }, data }]);
         },
       } as unknown as KubeClient,
-      ...{ namespace: 'velero', image: 'registry/velero:v1', tag: 'v1.18.3', backups },
+      ...{ namespace: 'velero', image: 'registry/velero:v1', tag: 'v1.18.3' },
+      files: new FileBackups({ backups }),
       log: { info: log, warn: log, error: log },
     });
     const item = { ...pod, metadata: { ...pod.metadata, namespace: 'app' } };
@@ -264,7 +266,8 @@ class World {
   restores(spec: object = {}, backups = BACKUPS) {
     const log = (): void => undefined;
     return new PodVolumeRestores({
-      ...{ client: this.client, restore: restoreOf(spec), storageLocation: 'default', backups },
+      ...{ client: this.client, restore: restoreOf(spec), storageLocation: 'default' },
+      files: new FileBackups({ backups }),
       log: { info: log, warn: log, error: log },
       ...{ signal, resourceTimeoutMs: 20 },
     });
@@ -312,6 +315,8 @@ describe('PodVolumeRestores', () => {
         action: 'longshore.io/pod-volume-restore',
         item: { group: '', resource: 'pods', namespace: 'copy', name: 'p' },
         operationId: each?.metadata.name,
+        // The other one is none of a claim.
+        ...(each === data && { claim: 'claim' }),
       })),
     );
   });

@@ -158,14 +158,14 @@ it('tells errors, excluded PVCs, volumes that nobody has claimed, and those of o
     hasNamespace,
   });
   expect(checked.map(brief)).toEqual([
-    ['free', 'snapshot', 'csi'],
+    ['free', 'none', 'no PVC has the volume, and a CSI snapshot is taken of a PVC'],
     ['a', 'error', 'the PVC has no volume backing this claim'],
     ['b', 'skip', 'the PVC has the label velero.io/exclude-from-backup=true'],
   ]);
   const wanted = await world.check('[{action: {type: snapshot}}]', { hasNamespace });
   expect(brief(wanted[1] as CheckedVolume)).toEqual([
     'a',
-    'none',
+    'error',
     'the PVC has no volume backing this claim',
   ]);
 });
@@ -194,7 +194,7 @@ it('tells where Velero decides otherwise', async () => {
   ]);
   const own = await world.check('[{action: {type: snapshot-datamover}}]');
   expect(own[0]).toMatchObject({ outcome: 'snapshot', way: 'moved', velero: { outcome: 'error' } });
-  expect(own[1]).toMatchObject({ outcome: 'skip', problem: "skipped b/c it's not a CSI volume" });
+  expect(own[1]).toMatchObject({ outcome: 'error', problem: 'the volume is of no CSI driver' });
   expect(own[0]?.velero?.problem).toContain('refuses the whole document');
 });
 

@@ -271,9 +271,10 @@ it('takes each way of a snapshot for what it says: three actions, three kinds of
       isKnownToSnapshotter: kind === 'native',
       movesData,
     });
-    return plan.way ?? plan.reason;
+    return plan.way ?? `${plan.isRefused ? 'refused: ' : ''}${plan.reason}`;
   };
-  const [notCsi, none] = [SKIP_REASONS.notCsi, SKIP_REASONS.noSnapshotter];
+  const [notCsi, none] = ['refused: the volume is of no CSI driver', SKIP_REASONS.noSnapshotter];
+  const refused = `refused: ${none}`;
   const table = [
     undefined,
     'snapshot',
@@ -295,8 +296,8 @@ it('takes each way of a snapshot for what it says: three actions, three kinds of
       ['csi', notCsi, notCsi],
     ],
     [
-      [none, 'native', none],
-      [none, 'native', none],
+      [refused, 'native', refused],
+      [refused, 'native', refused],
     ],
     [
       ['moved', notCsi, notCsi],
@@ -306,6 +307,20 @@ it('takes each way of a snapshot for what it says: three actions, three kinds of
   // A snapshotter may know a volume of a CSI driver too.
   const both = { isCsi: true, isKnownToSnapshotter: true, movesData: true };
   expect(planSnapshot({ ...both, action: { type: 'snapshot-native' } })).toEqual({ way: 'native' });
+  // Without the feature a CSI volume is one as any other, unless a rule names the way.
+  const without = { ...both, hasCsi: false };
+  expect(planSnapshot({ ...without, action: undefined })).toEqual({ way: 'native' });
+  expect(planSnapshot({ ...without, action: { type: 'snapshot-csi' } })).toEqual({
+    way: undefined,
+    reason: 'the server runs without --features=EnableCSI',
+    isRefused: true,
+  });
+  // A CSI snapshot is one of a PVC.
+  const free = { ...both, hasClaim: false };
+  expect(planSnapshot({ ...free, action: undefined })).toMatchObject({ isRefused: false });
+  expect(planSnapshot({ ...free, action: { type: 'snapshot-csi' } })).toMatchObject({
+    isRefused: true,
+  });
 });
 
 it('records why volumes were left out, in the words and the order of Velero', () => {

@@ -1,8 +1,7 @@
+import { Column, ObjectNames } from '../../base/index.ts';
 import { apiVersionOf, type ServedResource } from '../../kube/index.ts';
 import { typeOf } from '../filters/resources.ts';
-import { Column } from './column.ts';
 import { type Item, refOf } from './item.ts';
-import { ObjectNames } from './object-names.ts';
 import type { SpoolPlace } from './spool.ts';
 
 interface Kind {

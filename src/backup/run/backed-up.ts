@@ -1,5 +1,4 @@
-import { Column } from '../items/column.ts';
-import { ObjectNames } from '../items/object-names.ts';
+import { Column, ObjectNames } from '../../base/index.ts';
 
 interface Ref {
   /** `''` for an object without a namespace. */

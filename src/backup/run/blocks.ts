@@ -9,6 +9,7 @@ import type { BackupLog } from '../results.ts';
 import type { BackedUp } from './backed-up.ts';
 import type { BlockAction, ItemJournal, ResourceIdentifier } from './contract.ts';
 import type { BlockItem, ItemBackupper } from './item-backupper.ts';
+import { Lookahead, type ReadAhead } from './lookahead.ts';
 import type { Resolved } from './resolved-actions.ts';
 
 export interface BlockOptions {
@@ -21,6 +22,7 @@ export interface BlockOptions {
   readonly actions: readonly Resolved<BlockAction>[];
   readonly backedUp: BackedUp;
   readonly journal?: ItemJournal | undefined;
+  readonly readAhead?: ReadAhead | undefined;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
 }
@@ -35,10 +37,13 @@ export type ItemBlock = readonly BlockItem[];
 export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
   const { items, signal } = options;
   let block: BlockItem[] = [];
+  const { readAhead } = options;
+  const lookahead = readAhead && new Lookahead({ ...options, readAhead });
   for (let index = 0; index < items.length; index++) {
     signal.throwIfAborted();
     const item = items.at(index);
     if (!item) break;
+    lookahead?.reach(index);
     if (!items.isTaken(item)) await new Building(options, block).addListed(items.versionsOf(item));
     const next = item.isOrdered ? items.at(index + 1) : undefined;
     const isInRow = next?.isOrdered === true && next.type === item.type;

@@ -15,6 +15,7 @@ import { BackedUp, type ResourceNames } from './backed-up.ts';
 import { type ItemBlock, itemBlocks } from './blocks.ts';
 import type { BackupAction, BlockAction, ItemJournal, ItemSink, VolumeSteps } from './contract.ts';
 import { type BlockItem, ItemBackupper, kindOf } from './item-backupper.ts';
+import type { ReadAhead } from './lookahead.ts';
 import { ProgressTeller } from './progress.ts';
 import { resolveActions } from './resolved-actions.ts';
 
@@ -42,6 +43,8 @@ export interface BackupRunOptions {
   readonly log: BackupLog;
   readonly journal?: ItemJournal;
   readonly volumes?: VolumeSteps;
+  /** Told of what `client` will soon be asked for. */
+  readonly readAhead?: ReadAhead | undefined;
   /** Blocks under way at once. Velero: `--item-block-worker-count`. */
   readonly workers?: number;
   /** Called when a block is over, not more often than each second, and once at the end. Never two at once; an error is a warning. */

@@ -1,8 +1,7 @@
 import type { Command } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
-import type { CancelFlags } from './cancel.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
+import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addBackupSpecFlags } from './spec-flags.ts';
 
 export function addBackupVerb(program: Command): void {
@@ -12,7 +11,7 @@ export function addBackupVerb(program: Command): void {
   addDescribeVerb(backup, 'backup');
   addLogsVerb(backup);
   addDeleteVerb(backup, 'backup');
-  addCancelVerb(backup);
+  addCancelVerb(backup, 'backup');
 }
 
 function addCreateVerb(backup: Command): void {
@@ -37,27 +36,6 @@ Examples:
     .action(async (name: string | undefined, flags: object) => {
       const { createBackup } = await import('./create.ts');
       await createBackup(name, flags);
-    });
-}
-
-function addCancelVerb(backup: Command): void {
-  withClusterOptions(backup.command('cancel'))
-    .description(
-      'end a backup that waits or runs: what it has begun is told to stop, and it ends as Failed or PartiallyFailed',
-    )
-    .argument('<name>', 'of the Backup')
-    .option('--wait', 'return when it has ended')
-    .addHelpText(
-      'after',
-      `
-Velero's CLI has no such command; "velero backup delete" of a backup that runs ends it as well, and removes it.
-
-Example:
-  $ longshore backup cancel nightly-20261125 --wait`,
-    )
-    .action(async (name: string, flags: CancelFlags) => {
-      const { cancelBackup } = await import('./cancel.ts');
-      await cancelBackup(name, flags);
     });
 }
 

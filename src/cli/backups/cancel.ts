@@ -1,9 +1,9 @@
 import { CodedError, isCode } from '../../base/index.ts';
-import { BACKUPS, type KubeObject, waitFor } from '../../kube/index.ts';
+import { type KubeObject, waitFor } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../server/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output.ts';
-import { BACKUP, findNamed, isOver, phaseOf } from './noun.ts';
+import { findNamed, isOver, type Noun, phaseOf } from './noun.ts';
 import { withSession } from './session.ts';
 
 export interface CancelFlags extends ClusterFlags {
@@ -12,31 +12,33 @@ export interface CancelFlags extends ClusterFlags {
 
 const WAIT_MS = 600_000;
 
-/** Asks the server to end a backup. Throws `NO_BACKUP`, and `BACKUP_OVER` for one that has ended. */
-export async function cancelBackup(name: string, flags: CancelFlags): Promise<void> {
+/** Asks the server to end a backup or a restore. Throws `NO_BACKUP` or `NO_RESTORE`, and `BACKUP_OVER` or `RESTORE_OVER` for one that has ended. */
+export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags): Promise<void> {
+  const { word, resource } = noun;
   await withSession(flags, async (session) => {
     const { client, namespace, signal } = session;
     const ref = { namespace, name };
-    const backup = await findNamed(BACKUP, name, session);
-    if (isOver(backup)) {
-      throw new CodedError('BACKUP_OVER', `backup ${name} has ended already: ${phaseOf(backup)}`);
+    const object = await findNamed(noun, name, session);
+    if (isOver(object)) {
+      const code = word === 'backup' ? 'BACKUP_OVER' : 'RESTORE_OVER';
+      throw new CodedError(code, `${word} ${name} has ended already: ${phaseOf(object)}`);
     }
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
-    await client.patch(BACKUPS, ref, { metadata: { annotations } }, { signal });
+    await client.patch(resource, ref, { metadata: { annotations } }, { signal });
     if (flags.wait !== true) {
-      printText(`backup ${name} is told to end; see "longshore backup get ${name}"\n`);
+      printText(`${word} ${name} is told to end; see "longshore ${word} get ${name}"\n`);
       return;
     }
     const look = (now: KubeObject | undefined): string | undefined => {
-      if (now?.metadata.uid !== backup.metadata.uid) return 'deleted';
+      if (now?.metadata.uid !== object.metadata.uid) return 'deleted';
       return isOver(now) ? phaseOf(now) : undefined;
     };
     try {
-      const end = await waitFor(client, BACKUPS, ref, look, { timeoutMs: WAIT_MS, signal });
-      printText(`backup ${name} has ended: ${end}\n`);
+      const end = await waitFor(client, resource, ref, look, { timeoutMs: WAIT_MS, signal });
+      printText(`${word} ${name} has ended: ${end}\n`);
     } catch (error) {
       if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
-      const text = `backup ${name} has not ended yet: does a server run that makes backups (longshore server)?`;
+      const text = `${word} ${name} has not ended yet: does a server run that makes ${word}s (longshore server)?`;
       throw new CodedError('WAIT_TIMEOUT', text, { cause: error });
     }
   });

@@ -32,6 +32,11 @@ export async function createRestore(name: string | undefined, given: object): Pr
       metadata: { namespace, name: own, ...notesOf(flags) },
       spec: restoreSpecOf({ ...flags, ...from }),
     };
+    if (flags.dryRun === true) {
+      const { printRehearsal } = await import('./print-rehearsal.ts');
+      await printRehearsal(restore, session, flags.output);
+      return;
+    }
     if (flags.output !== undefined) {
       await printObject(RESTORE.resource, restore, flags.output);
       return;

@@ -57,12 +57,16 @@ export async function describeRun(noun: Noun, run: Run, session: Session): Promi
   ]);
   const { metadata, spec = {}, status = {} } = run;
   const nowMs = Number(session.client.clock.nowNs() / 1_000_000n);
-  const moved = movements.map(movedVolume);
-  const known = new Set(moved.map(({ volume }) => volume));
   const files = typeof stored === 'object' ? stored : undefined;
-  const others = (files?.volumeInfos ?? [])
-    .map(storedVolume)
-    .filter(({ volume }) => !known.has(volume));
+  const inFiles = (files?.volumeInfos ?? []).map(storedVolume);
+  const decisions = new Map(inFiles.map(({ volume, decidedBy }) => [volume, decidedBy]));
+  const moved = movements.map((row) => {
+    const volume = movedVolume(row);
+    const decidedBy = decisions.get(volume.volume);
+    return { ...volume, ...(decidedBy !== undefined && { decidedBy }) };
+  });
+  const known = new Set(moved.map(({ volume }) => volume));
+  const others = inFiles.filter(({ volume }) => !known.has(volume));
   const phase = phaseOf(run);
   const startMs = Date.parse(status.startTimestamp ?? '');
   const endMs = status.completionTimestamp ? Date.parse(status.completionTimestamp) : nowMs;

@@ -71,6 +71,7 @@ export function runLines(
     ...(isDetailed ? takenLines(run) : []),
     ...listLines('Why', run.reasons, Infinity, 'bad'),
     ...volumeLines(run.volumes, limit),
+    ...(isDetailed ? listLines('Decided by rules and pods', decidedOf(run.volumes), limit) : []),
     ...listLines('Failed volumes', failuresOf(run.volumes), limit, 'bad'),
     ...listLines('Errors', run.errors ?? [], limit, 'bad'),
     ...listLines('Warnings', run.warnings ?? [], limit, 'doubtful'),
@@ -142,6 +143,12 @@ const hasFailed = ({ phase }: DescribedVolume): boolean =>
 /** Why, in full: in the table there is no room for it. */
 const failuresOf = (volumes: readonly DescribedVolume[]): string[] =>
   volumes.filter(hasFailed).map(({ volume, note, phase }) => `${volume}: ${note || phase}`);
+
+/** Why each volume goes its way, where that is not just the default. */
+const decidedOf = (volumes: readonly DescribedVolume[]): string[] =>
+  volumes.flatMap(({ volume, decidedBy }) =>
+    decidedBy === undefined ? [] : [`${volume}: decided by ${decidedBy}`],
+  );
 
 const FIRST = ['Failed', 'Canceled', 'InProgress', 'Canceling', 'Prepared', 'Accepted', 'New'];
 

@@ -32,6 +32,8 @@ export interface DescribedVolume {
   readonly secondsLeft?: number;
   /** What it waits for; of one that has ended, how. */
   readonly note: string;
+  /** The rule, or the annotation of a pod, by which it is backed up so, or not at all. */
+  readonly decidedBy?: string;
 }
 
 /** Fields of those of backups and of restores. */
@@ -136,5 +138,6 @@ export function storedVolume(info: VolumeInfo): DescribedVolume {
     bytesDone: size,
     totalBytes: size,
     note: isSkipped ? (info.skippedReason ?? '') : '',
+    ...(info.decidedBy !== undefined && { decidedBy: info.decidedBy }),
   };
 }

@@ -58,6 +58,7 @@ export interface RestoreSpecFlags extends CommonFlags {
   writeSparseFiles?: boolean;
   parallelFilesDownload?: number;
   wait?: boolean;
+  dryRun?: boolean;
 }
 
 type Read = (text: string, before?: never) => unknown;

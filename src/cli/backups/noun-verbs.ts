@@ -1,5 +1,6 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
+import type { CancelFlags } from './cancel.ts';
 import type { DeleteFlags } from './delete.ts';
 import type { DescribeFlags } from './describe.ts';
 import type { GetFlags } from './get.ts';
@@ -43,6 +44,32 @@ Examples:
     .action(async (names: string[], flags: GetFlags) => {
       const { getObjects } = await import('./get.ts');
       await getObjects(await nounOf(word), names, flags);
+    });
+}
+
+const CANCELED: Record<'backup' | 'restore', string> = {
+  backup: 'what it has begun is told to stop, and it ends as Failed or PartiallyFailed',
+  restore:
+    'what it has begun is told to stop, and it ends as Failed or PartiallyFailed; objects that it has made stay',
+};
+
+export function addCancelVerb(group: Command, word: 'backup' | 'restore'): void {
+  const kind = word === 'backup' ? 'Backup' : 'Restore';
+  withClusterOptions(group.command('cancel'))
+    .description(`end a ${word} that waits or runs: ${CANCELED[word]}`)
+    .argument('<name>', `of the ${kind}`)
+    .option('--wait', 'return when it has ended')
+    .addHelpText(
+      'after',
+      `
+Velero's CLI has no such command; "velero ${word} delete" of a ${word} that runs ends it as well, and removes it.
+
+Example:
+  $ longshore ${word} cancel nightly-20261125 --wait`,
+    )
+    .action(async (name: string, flags: CancelFlags) => {
+      const { cancelNamed } = await import('./cancel.ts');
+      await cancelNamed(await nounOf(word), name, flags);
     });
 }
 

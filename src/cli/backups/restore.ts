@@ -1,7 +1,7 @@
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
+import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addRestoreSpecFlags } from './spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
@@ -11,23 +11,33 @@ export function addRestoreVerb(program: Command): void {
   addDescribeVerb(restore, 'restore');
   addLogsVerb(restore);
   addDeleteVerb(restore, 'restore');
+  addCancelVerb(restore, 'restore');
 }
 
 function addCreateVerb(restore: Command): void {
   const create = withClusterOptions(restore.command('create'))
     .description('restore a backup, or some of it')
     .argument('[name]', 'of the Restore (default: BACKUP-YYYYMMDDhhmmss)')
-    .option('-w, --wait', 'show how far it is, and return when it has ended');
+    .option('-w, --wait', 'show how far it is, and return when it has ended')
+    .addOption(
+      new Option(
+        '--dry-run',
+        'make nothing; list what would be made, changed and skipped, and why',
+      ).conflicts('wait'),
+    );
   addRestoreSpecFlags(create);
   create
     .addHelpText(
       'after',
       `
 Flags and defaults are those of "velero restore create". With --wait the exit code is 0 for Completed alone; Ctrl-C leaves the restore running.
+With --dry-run the API server is asked what it would say to each object, by a dry run of its own; in namespaces and of kinds that are not there yet
+nobody can be asked. Plugins of others are not asked, and no volume is touched. The exit code is 3 where something would fail; -o prints one document.
 
 Examples:
   $ longshore restore create --from-backup before-upgrade --wait
   $ longshore restore create web-again --from-backup web --namespace-mappings web:web-copy
+  $ longshore restore create --from-backup web --existing-resource-policy update --dry-run
   $ longshore restore create --from-schedule nightly --include-namespaces web --existing-resource-policy update`,
     )
     .action(async (name: string | undefined, flags: object) => {

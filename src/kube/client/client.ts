@@ -17,6 +17,11 @@ export interface CallOptions {
   readonly isExact?: boolean | undefined;
 }
 
+export interface WriteOptions extends CallOptions {
+  /** The server says what would come of it, after admission and validation, and stores nothing. */
+  readonly isDryRun?: boolean | undefined;
+}
+
 export interface ListOptions extends CallOptions {
   readonly namespace?: string | undefined;
   readonly labelSelector?: string | undefined;
@@ -171,13 +176,13 @@ export class KubeClient {
   create<T extends KubeObject>(
     resource: Resource<T>,
     object: NewObject<T>,
-    options: CallOptions = {},
+    options: WriteOptions = {},
   ): Promise<T> {
     const { namespace, name, generateName } = object.metadata;
     const body = { ...object, apiVersion: apiVersionOf(resource), kind: resource.kind };
     return this.#transport.json({
       method: 'POST',
-      path: pathOf(resource, { namespace }),
+      path: pathOf(resource, { namespace }) + queryOf(dryRunOf(options)),
       body,
       what: `create ${described(resource, { name: name ?? `${generateName ?? ''}*`, namespace })}`,
       signal: options.signal,
@@ -199,7 +204,7 @@ export class KubeClient {
     resource: Resource<T>,
     ref: ObjectRef,
     patch: object,
-    options: CallOptions & { subresource?: string } = {},
+    options: WriteOptions & { subresource?: string } = {},
   ): Promise<T> {
     const contentType = 'application/merge-patch+json';
     return this.#call('PATCH', resource, ref, { ...options, body: patch, contentType });
@@ -332,18 +337,25 @@ export class KubeClient {
     ref: ObjectRef,
     options: Pick<Request, 'body' | 'contentType' | 'signal' | 'isExact'> & {
       subresource?: string;
+      isDryRun?: boolean | undefined;
     },
   ): Promise<T> {
-    const { subresource, ...rest } = options;
+    const { subresource, isDryRun, ...rest } = options;
     const tail = subresource === undefined ? '' : `/${subresource}`;
     return this.#transport.json({
       method,
-      path: pathOf(resource, ref) + tail,
+      path: pathOf(resource, ref) + tail + queryOf(dryRunOf({ isDryRun })),
       what: `${VERBS[method] ?? method} ${described(resource, ref)}`,
       ...rest,
     }) as Promise<T>;
   }
 }
+
+const dryRunOf = ({
+  isDryRun,
+}: Pick<WriteOptions, 'isDryRun'>): { dryRun: string | undefined } => ({
+  dryRun: isDryRun === true ? 'All' : undefined,
+});
 
 const VERBS: Record<string, string> = {
   GET: 'get',

@@ -30,7 +30,7 @@ import {
 import { snapshotClassFor } from './snapshot-class.ts';
 import type { Snapshots } from './snapshots.ts';
 import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
-import type { VolumeChoice } from './volume-choice.ts';
+import type { PlannedBackup, PlannedSnapshot, VolumeChoice } from './volume-choice.ts';
 
 /** PVCs of one namespace with the same value of the backup's label. */
 export interface VolumeGroup {
@@ -84,7 +84,7 @@ export class GroupSnapshots {
   async snapshotOf(
     pvc: PersistentVolumeClaim,
     group: VolumeGroup,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<VolumeSnapshot> {
     const { namespace = '', name } = pvc.metadata;
@@ -105,7 +105,7 @@ export class GroupSnapshots {
   async #cut(
     pvc: PersistentVolumeClaim,
     group: VolumeGroup,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<ReadonlyMap<string, VolumeSnapshot>> {
     const { namespace = '' } = pvc.metadata;
@@ -180,7 +180,7 @@ export class GroupSnapshots {
   async #members(
     namespace: string,
     { key, value }: VolumeGroup,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<GroupMember[]> {
     const { client, logger } = this.#setting;
@@ -188,9 +188,11 @@ export class GroupSnapshots {
     const list = () => client.list(PVCS, { namespace, labelSelector, signal });
     const members: GroupMember[] = [];
     for (const claim of await patiently(list, signal)) {
-      const volume = await this.#choice.volumeToSnapshot(claim, backup, signal);
-      if (volume) members.push({ claim, volume });
-      else {
+      const planned = await this.#choice.snapshotOf(claim, backup.original ?? backup, signal);
+      if (planned && !isLeftToOthers(planned)) {
+        assertSameWay(claim, value, planned.backup, backup);
+        members.push({ claim, volume: planned.pv });
+      } else {
         const fields = { PVC: placeOf(claim), group: value };
         logger.warn(
           fields,
@@ -469,6 +471,23 @@ export async function deleteGroupWithContent(
     await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, bound, release, signal);
   }
   await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
+}
+
+/** A volume of a CSI driver whose snapshot a rule leaves to a VolumeSnapshotter. */
+const isLeftToOthers = ({ way, pv }: PlannedSnapshot): boolean =>
+  way === 'native' && pv.spec.csi !== undefined && pv.spec.csi !== null;
+
+/** What the storage has of a group is kept or moved as a whole. Throws `GROUP_WAYS`. */
+function assertSameWay(
+  claim: PersistentVolumeClaim,
+  group: string,
+  own: PlannedBackup,
+  first: PlannedBackup,
+): void {
+  if (own.spec.snapshotMoveData === first.spec.snapshotMoveData) return;
+  const way = own.spec.snapshotMoveData === true ? 'moved' : 'kept';
+  const text = `the snapshot of PVC ${placeOf(claim)} would be ${way} by its rule, and that of another PVC of volume group ${group} would not: let one rule be about all PVCs of the group, or take the group label off`;
+  throw new CodedError('GROUP_WAYS', text);
 }
 
 /** Follows from backup, namespace and label, so that a second attempt finds the first one's. */

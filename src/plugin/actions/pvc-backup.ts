@@ -43,9 +43,10 @@ import {
   PVC_UID,
   SKIPPED_NO_CSI,
   SNAPSHOT_NAME,
+  SNAPSHOT_WAY,
   UPLOAD_NAME,
 } from './velero-names.ts';
-import { VolumeChoice } from './volume-choice.ts';
+import { type PlannedBackup, VolumeChoice } from './volume-choice.ts';
 
 /**
  * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has workers for blocks of items (one,
@@ -56,7 +57,7 @@ const TAKEN_AT_ONCE_MAX = 32;
 const SWEEP_MS_MAX = 300_000;
 
 /**
- * Takes the snapshot of a PVC whose volume is of a CSI driver, and with `snapshotMoveData` asks for it to be moved. Returns when the
+ * Takes the snapshot of a PVC whose volume is of a CSI driver, and where a rule or `snapshotMoveData` says so asks for it to be moved. Returns when the
  * storage has cut the snapshot, and waits for no byte of it.
  */
 export class PvcBackup implements BackupItemAction {
@@ -81,17 +82,18 @@ export class PvcBackup implements BackupItemAction {
     if (isFinalizing(backup)) return {};
     const pvc = item as PersistentVolumeClaim;
     const { signal } = context;
-    const pv = await this.#choice.volumeToSnapshot(pvc, backup, signal);
-    if (!pv) {
+    const planned = await this.#choice.snapshotOf(pvc, backup, signal);
+    if (!planned) {
       this.#setting.logger.info({ PVC: placeOf(pvc) }, 'no snapshot is wanted of this PVC');
       return {};
     }
-    if (!isCsi(pv)) {
-      this.#setting.logger.info(
-        { PVC: placeOf(pvc) },
-        'no snapshot: the volume is of no CSI driver',
-      );
-      return { item: withMarks(pvc, { annotations: { [SKIPPED_NO_CSI]: 'true' } }) };
+    if (planned.way === 'native') {
+      const isOfCsi = isCsi(planned.pv);
+      const why = isOfCsi
+        ? 'no CSI snapshot: a rule leaves the volume to a VolumeSnapshotter'
+        : 'no snapshot: the volume is of no CSI driver';
+      this.#setting.logger.info({ PVC: placeOf(pvc) }, why);
+      return isOfCsi ? {} : { item: withMarks(pvc, { annotations: { [SKIPPED_NO_CSI]: 'true' } }) };
     }
     // Its class says which driver cuts it.
     if ((pvc.spec.storageClassName ?? '') === '') {
@@ -106,7 +108,8 @@ export class PvcBackup implements BackupItemAction {
       const uploads = await this.#uploadsOf(pvc, backup, signal);
       // A server that was killed has come so far: an agent may have taken the snapshot already, and another one would be nobody's.
       const own = uploads.find(({ metadata }) => metadata.name === uploadName(pvc, backup));
-      if (own && backup.spec.snapshotMoveData === true) return movedOutput(pvc, backup, own);
+      if (own && planned.way === 'moved')
+        return withWay(movedOutput(pvc, backup, own), planned.way, backup);
       const other = await this.#ofVelero(pvc, backup, uploads, signal);
       if (other !== undefined) {
         const fields = { PVC: placeOf(pvc), other };
@@ -116,7 +119,7 @@ export class PvcBackup implements BackupItemAction {
         );
         return {};
       }
-      return await this.#snapshot(pvc, backup, context);
+      return withWay(await this.#snapshot(pvc, planned.backup, context), planned.way, backup);
     } finally {
       this.#places.release();
     }
@@ -163,7 +166,7 @@ export class PvcBackup implements BackupItemAction {
 
   async #snapshot(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     context: CallContext,
   ): Promise<BackupOutput> {
     const isMoved = backup.spec.snapshotMoveData === true;
@@ -298,6 +301,17 @@ function keptOutput(
     item: withMarks(largeEnough(pvc, content.status?.restoreSize), marksOf(name, backup)),
     additionalItems: [identifier(SNAPSHOT_GROUP, 'volumesnapshots', name, namespace)],
   };
+}
+
+/** A restore goes by what the Backup says, unless the PVC says otherwise. */
+function withWay(output: BackupOutput, way: 'csi' | 'moved', { spec }: Backup): BackupOutput {
+  const { item } = output;
+  if (!item) return output;
+  const annotations: Record<string, string> = { ...item.metadata.annotations };
+  // What a user wrote there says nothing.
+  delete annotations[SNAPSHOT_WAY];
+  if ((way === 'moved') !== (spec.snapshotMoveData === true)) annotations[SNAPSHOT_WAY] = way;
+  return { ...output, item: { ...item, metadata: { ...item.metadata, annotations } } };
 }
 
 const marksOf = (

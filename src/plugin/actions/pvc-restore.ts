@@ -41,6 +41,7 @@ import {
   RESTORE_NAME,
   RESTORE_UID,
   SNAPSHOT_NAME,
+  SNAPSHOT_WAY,
   UPLOAD_NAME,
 } from './velero-names.ts';
 
@@ -61,10 +62,14 @@ export class PvcRestore implements RestoreItemAction {
     const { logger } = this.#setting;
     const { restore } = input;
     const { signal } = context;
-    const pvc = input.item as PersistentVolumeClaim;
     const fromBackup = input.itemFromBackup as PersistentVolumeClaim;
+    const pvc = withoutWay(input.item as PersistentVolumeClaim);
+    /** As it is stored, but for what only a restore has to know. */
+    const asStored = pvc === input.item ? {} : { item: pvc };
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
-    if (await this.#isThere(namespace, pvc.metadata.name, signal)) {
+    const present = await this.#find(namespace, pvc.metadata.name, signal);
+    // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
+    if (present && !isMadeBy(restore, present)) {
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -74,14 +79,16 @@ export class PvcRestore implements RestoreItemAction {
     if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
     const backup = await this.#backupOf(restore, signal);
     const { annotations = {} } = fromBackup.metadata;
-    if (backup.spec.snapshotMoveData !== true) {
+    const way =
+      annotations[SNAPSHOT_WAY] ?? (backup.spec.snapshotMoveData === true ? 'moved' : 'csi');
+    if (way !== 'moved') {
       const snapshot = annotations[SNAPSHOT_NAME];
-      return snapshot === undefined ? {} : fromSnapshot(pvc, snapshot, restore);
+      return snapshot === undefined ? asStored : fromSnapshot(pvc, snapshot, restore);
     }
     if (annotations[UPLOAD_NAME] === undefined) {
       // Velero's snapshots of the cloud itself, or volumes that were skipped.
       logger.warn({ PVC: placeOf(fromBackup) }, 'the backup has no upload of this PVC');
-      return {};
+      return asStored;
     }
     const result = await this.#resultOf(fromBackup, restore, signal);
     const download = downloadOf(pvc, fromBackup, restore, backup, result);
@@ -106,10 +113,13 @@ export class PvcRestore implements RestoreItemAction {
     await dropResults(this.#setting, restore, context.signal);
   }
 
-  async #isThere(namespace: string, name: string, signal: AbortSignal): Promise<boolean> {
+  #find(
+    namespace: string,
+    name: string,
+    signal: AbortSignal,
+  ): Promise<PersistentVolumeClaim | undefined> {
     const { client } = this.#setting;
-    const find = () => client.find(PVCS, { namespace, name }, { signal });
-    return (await patiently(find, signal)) !== undefined;
+    return patiently(() => client.find(PVCS, { namespace, name }, { signal }), signal);
   }
 
   async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
@@ -149,8 +159,26 @@ export class PvcRestore implements RestoreItemAction {
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
   spec.namespaceMapping?.[namespace] ?? namespace;
 
+/** By the label that servers put on what they restore, and since nothing that an earlier Restore of the name has made is younger than this one. */
+function isMadeBy({ metadata: restore }: Restore, { metadata }: PersistentVolumeClaim): boolean {
+  return (
+    metadata.labels?.[RESTORE_NAME] === validLabel(restore.name) &&
+    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.creationTimestamp)
+  );
+}
+
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);
+
+/** The next backup decides anew. */
+function withoutWay(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
+  const { annotations } = pvc.metadata;
+  if (annotations?.[SNAPSHOT_WAY] === undefined) return pvc;
+  return {
+    ...pvc,
+    metadata: { ...pvc.metadata, annotations: without(annotations, SNAPSHOT_WAY) },
+  };
+}
 
 /** The storage makes an empty one. */
 function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {

@@ -6,21 +6,27 @@ import {
   type VolumeSnapshotClass,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
-import { patiently, type Setting } from './setting.ts';
+import { askOnce, patiently, type Setting } from './setting.ts';
 import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
+import type { PlannedBackup } from './volume-choice.ts';
 
 /**
- * The class that snapshots of a driver are taken with: named by the PVC, by the Backup, by its label, its annotation as default, or
+ * The class that snapshots of a driver are taken with: named by a rule, which must be usable, by the PVC, by the Backup, by its label, its annotation as default, or
  * the only one (Velero: pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass). Throws `NO_SNAPSHOT_CLASS`.
  */
 export async function snapshotClassFor(
   driver: string,
   pvc: PersistentVolumeClaim,
-  backup: Backup,
-  { client, logger }: Setting,
+  backup: PlannedBackup,
+  setting: Setting,
   signal: AbortSignal,
 ): Promise<VolumeSnapshotClass> {
-  const all = await patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal);
+  const { client, logger } = setting;
+  const all = await askOnce(setting, backup, 'snapshot classes', () =>
+    patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal),
+  );
+  const { snapshotClass } = backup;
+  if (snapshotClass) return namedClass(all, snapshotClass.name, driver, snapshotClass.rule);
   for (const [place, name] of namesIn(driver, pvc, backup)) {
     try {
       return namedClass(all, name, driver, place);

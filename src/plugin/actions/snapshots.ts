@@ -15,6 +15,7 @@ import type { Backup } from '../contract.ts';
 import { goesOn } from './backup-phase.ts';
 import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {
+  askOnce,
   durationMs,
   nameFor,
   patiently,
@@ -32,6 +33,7 @@ import {
   OF_GROUP,
   SNAPSHOT_HANDLE,
 } from './velero-names.ts';
+import type { PlannedBackup } from './volume-choice.ts';
 
 /** A snapshot that the storage has cut. */
 export interface CutSnapshot {
@@ -66,7 +68,7 @@ export class Snapshots {
    */
   async take<T>(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
     task: (cut: CutSnapshot) => Promise<T>,
     /** Makes the snapshot otherwise: together with others. */
@@ -90,7 +92,7 @@ export class Snapshots {
 
   async #make(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<VolumeSnapshot> {
     const { client, logger } = this.#setting;
@@ -126,15 +128,18 @@ export class Snapshots {
 
   async #wanted(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<NewObject<VolumeSnapshot>> {
     const { client } = this.#setting;
     const { name, namespace, labels } = pvc.metadata;
     const storageClass = pvc.spec.storageClassName ?? '';
-    const { provisioner } = await patiently(
-      () => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }),
-      signal,
+    const { provisioner } = await askOnce(
+      this.#setting,
+      backup,
+      `storage class ${storageClass}`,
+      () =>
+        patiently(() => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }), signal),
     );
     const chosen = await snapshotClassFor(provisioner, pvc, backup, this.#setting, signal);
     return {

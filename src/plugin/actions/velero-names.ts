@@ -35,6 +35,10 @@ export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
  * `false` on one that the backup keeps.
  */
 export const MOVED = 'longshore.io/moved';
+/**
+ * Ours, annotation of a stored PVC whose snapshot a policy made otherwise than the Backup says for all: `moved` or `csi`, which is one that is kept.
+ */
+export const SNAPSHOT_WAY = 'longshore.io/snapshot-way';
 /** Ours, on a Backup: our server has begun it, and ours goes on with it. */
 export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
 /** Ours, on a Backup: somebody wants it to end. Who, where the value is not `true`. */

@@ -1,13 +1,36 @@
 import { CodedError, isCode } from '../../base/index.ts';
 import { type PersistentVolume, type PersistentVolumeClaim, PVS } from '../../kube/index.ts';
-import { factsOfPv, VolumeHelper, type VolumePolicies } from '../../volume-policy/index.ts';
+import {
+  type Decision,
+  factsOfPv,
+  planSnapshot,
+  refusedText,
+  ruleText,
+  VolumeHelper,
+  type VolumePolicies,
+} from '../../volume-policy/index.ts';
 import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import type { Backup } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 
+/** A Backup as it is for one PVC: what a rule says of its snapshot counts in place of what the Backup says of all. */
+export interface PlannedBackup extends Backup {
+  /** The VolumeSnapshotClass that a rule names, and which rule, as words of a sentence that goes on. */
+  readonly snapshotClass?: { readonly name: string; readonly rule: string };
+  /** As it is for all PVCs. */
+  readonly original?: Backup;
+}
+
+export interface PlannedSnapshot {
+  readonly pv: PersistentVolume;
+  /** `native`: somebody else takes it, with the PersistentVolume. */
+  readonly way: 'csi' | 'moved' | 'native';
+  readonly backup: PlannedBackup;
+}
+
 /**
- * Whether the backup takes a snapshot of a PVC. Velero's server asks its policies only for its own action, by name: ours ask themselves,
+ * Whether and how the backup takes a snapshot of a PVC. Velero's server asks its policies only for its own action, by name: ours ask themselves,
  * with the same answers. Of one backup policies and pods are read once: a process serves one backup.
  */
 export class VolumeChoice {
@@ -22,14 +45,14 @@ export class VolumeChoice {
   }
 
   /**
-   * The volume of a PVC that is to be snapshotted; undefined where it is not. Throws for a PVC without a volume that no policy is about,
-   * as Velero does.
+   * How the volume of a PVC is to be snapshotted; undefined where it is not. Throws for a PVC without a volume that no policy is about,
+   * as Velero does, and `WAY_REFUSED` where a rule names a way that the volume cannot go.
    */
-  async volumeToSnapshot(
+  async snapshotOf(
     pvc: PersistentVolumeClaim,
     backup: Backup,
     signal: AbortSignal,
-  ): Promise<PersistentVolume | undefined> {
+  ): Promise<PlannedSnapshot | undefined> {
     const policies = await this.#policiesOf(backup);
     const pv = isBound(pvc) ? await this.#volumeOf(pvc, signal) : undefined;
     const helper = new VolumeHelper({
@@ -44,10 +67,11 @@ export class VolumeChoice {
         usersOf: (namespace, claim) => this.#users.of(namespace, claim),
       },
     });
-    if (!(await helper.shouldPerformSnapshot({ pvc }))) return undefined;
+    const decision = await helper.snapshotDecision({ pvc });
+    if (!decision.yes) return undefined;
     // A policy wants a snapshot of what has no volume.
     if (!pv) throw new CodedError('NO_VOLUME', `PVC ${placeOf(pvc)} has no volume to snapshot`);
-    return pv;
+    return plannedFor(pv, decision, backup);
   }
 
   async #volumeOf(pvc: PersistentVolumeClaim, signal: AbortSignal): Promise<PersistentVolume> {
@@ -75,6 +99,36 @@ export class VolumeChoice {
     }
     return this.#policies.loaded;
   }
+}
+
+function plannedFor(pv: PersistentVolume, { because }: Decision, backup: Backup): PlannedSnapshot {
+  const rule = because.by === 'rule' ? because.rule : undefined;
+  const plan = planSnapshot({
+    action: rule?.action,
+    isCsi: pv.spec.csi !== undefined && pv.spec.csi !== null,
+    // Whoever takes it finds out.
+    isKnownToSnapshotter: undefined,
+    movesData: backup.spec.snapshotMoveData === true,
+  });
+  if (!plan.way) {
+    const text = rule ? refusedText(rule, plan.reason) : plan.reason;
+    throw new CodedError('WAY_REFUSED', text);
+  }
+  const { dataMover, snapshotClass } = rule?.action.parameters ?? {};
+  const spec = {
+    ...backup.spec,
+    snapshotMoveData: plan.way === 'moved',
+    ...(typeof dataMover === 'string' && { datamover: dataMover }),
+  };
+  const planned: PlannedBackup = {
+    ...backup,
+    ...{ spec, original: backup },
+    ...(rule &&
+      typeof snapshotClass === 'string' && {
+        snapshotClass: { name: snapshotClass, rule: `${ruleText(rule)},` },
+      }),
+  };
+  return { pv, way: plan.way, backup: planned };
 }
 
 const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>

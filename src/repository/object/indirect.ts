@@ -70,6 +70,11 @@ export class IndirectDecoder {
     }
   }
 
+  /** Hands out the entries that are whole, and forgets them; the last one stays, since it may go on. */
+  take(): IndirectEntry[] {
+    return this.#entries.splice(0, this.#entries.length - 1);
+  }
+
   finish(): IndirectEntry[] {
     this.#guard(() => {
       this.#text += this.#decoder.decode();

@@ -63,6 +63,70 @@ export async function listPieces(
   return pieces;
 }
 
+/**
+ * The same, a part at a time, for objects of any length, and without a look into the index: a content that is missing is met by
+ * whoever wants it, and lengths are what the lists say. `size` is that of the whole object. Throws `BAD_OBJECT`.
+ */
+export async function* streamPieces(
+  contents: ContentManager,
+  { objectId, size }: { readonly objectId: ObjectId; readonly size: number },
+  options: ReadOptions = {},
+): AsyncGenerator<ObjectPiece[]> {
+  const { indirections, contentId, compressed } = parseObjectId(objectId);
+  if (indirections === 0) {
+    yield [{ start: 0, length: size, count: 1, contentId, compressed }];
+    return;
+  }
+  let end = 0;
+  for await (const entries of streamIndirect(contents, objectId, options)) {
+    end = objectLength(entries);
+    for await (const pieces of piecesOf(contents, entries, options)) yield pieces;
+  }
+  if (end === size) return;
+  const text = `object ${objectId} has ${end} bytes, but the snapshot says ${size}: restore it from another snapshot`;
+  throw new CodedError('BAD_OBJECT', text);
+}
+
+/** Entries of a list may be objects with lists of their own. */
+async function* piecesOf(
+  contents: ContentManager,
+  entries: readonly IndirectEntry[],
+  options: ReadOptions,
+): AsyncGenerator<ObjectPiece[]> {
+  let pieces: ObjectPiece[] = [];
+  for (const { id, start, length, count } of entries) {
+    const { indirections, contentId, compressed } = parseObjectId(id);
+    if (indirections === 0) {
+      pieces.push({ start, length, count, contentId, compressed });
+      continue;
+    }
+    yield pieces;
+    pieces = [];
+    for (let i = 0; i < count; i++) {
+      const shift = start + i * length;
+      const below = streamPieces(contents, { objectId: id, size: length }, options);
+      for await (const part of below) {
+        yield part.map((piece) => ({ ...piece, start: shift + piece.start }));
+      }
+    }
+  }
+  yield pieces;
+}
+
+async function* streamIndirect(
+  contents: ContentManager,
+  id: ObjectId,
+  options: ReadOptions,
+): AsyncGenerator<IndirectEntry[]> {
+  const decoder = new IndirectDecoder();
+  for await (const bytes of streamObject(contents, indexObjectOf(id), options)) {
+    decoder.push(bytes);
+    const entries = decoder.take();
+    if (entries.length > 0) yield entries;
+  }
+  yield decoder.finish();
+}
+
 async function readIndirect(
   contents: ContentManager,
   id: ObjectId,

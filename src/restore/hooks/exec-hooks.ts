@@ -12,6 +12,17 @@ export interface HookRecord {
   readonly hasFailed: boolean;
 }
 
+/** A pod whose hooks are not over when the run of its restore is: whoever ends the restore goes on with them. */
+export interface PodHooksLeft {
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+  /** How long its hooks have waited so far. */
+  readonly waitedMs: number;
+  /** {@link HookRecord.id} of each hook that is not over. */
+  readonly open: readonly string[];
+}
+
 export interface RestoreHooksOptions {
   readonly spec: RestoreSpec['hooks'];
   readonly watch: PodWatch;
@@ -30,6 +41,8 @@ export interface RestoreHooksOptions {
 const RUNNING_MAX = 16;
 /** Whoever takes the label of a restore off a pod takes it out of the watch. */
 const LOOK_AGAIN_MS = 15_000;
+/** Why nothing more is done with a pod here: {@link RestoreHooks.handOver} names it. */
+const LEAVING = 'the run is over';
 /** The longest that a timer knows. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
@@ -46,6 +59,7 @@ export class RestoreHooks {
   readonly #pods = new Map<string, PodState>();
   readonly #waits = new Set<Promise<void>>();
   readonly #end = new AbortController();
+  #isLeaving = false;
   #attempted = 0;
   #failed = 0;
 
@@ -73,7 +87,7 @@ export class RestoreHooks {
   /** A pod that this restore has created, as the server returned it. Returns at once: its hooks run when their containers are up. */
   podCreated(pod: Pod): void {
     if (this.#pods.has(pod.metadata.uid)) return;
-    const { namespace = '', name, uid } = pod.metadata;
+    const { namespace = '', name } = pod.metadata;
     const about = { resource: 'pods', namespace, name };
     const due = dueExecHooks(pod, this.#groups, (warning) => {
       this.#options.log.warn(warning, about);
@@ -85,17 +99,68 @@ export class RestoreHooks {
       if (hasFailed === true) this.#failed++;
       return hasFailed === undefined;
     });
-    if (open.length === 0) return;
-    const state = new PodState(pod, open);
+    if (open.length > 0) this.#follow(new PodState(pod, open));
+  }
+
+  /**
+   * Goes on with a pod that {@link RestoreHooks.handOver} has named. `pod` as the server has it now; undefined, or another one of its name, where it is
+   * gone. Its hooks are not counted as attempted: the run has done that. Returns at once.
+   */
+  podLeft(left: PodHooksLeft, pod: Pod | undefined): void {
+    if (this.#pods.has(left.uid)) return;
+    const about = { resource: 'pods', namespace: left.namespace, name: left.name };
+    const isThere = pod?.metadata.uid === left.uid;
+    const due = isThere ? dueExecHooks(pod, this.#groups, () => undefined) : [];
+    const open = due.filter((hook) => isThere && left.open.includes(idOf(pod, hook)));
+    const known = new Set(isThere ? open.map((hook) => idOf(pod, hook)) : []);
+    for (const id of left.open.filter((each) => !known.has(each))) {
+      const why = isThere
+        ? 'its pod no longer has it'
+        : 'the pod was deleted before all hooks were executed';
+      this.#failed++;
+      this.#options.log.error(`hook ${nameIn(id)} not executed: ${why}`, about);
+      this.#options.onRecord?.({ id, hasFailed: true });
+    }
+    if (isThere && open.length > 0) this.#follow(new PodState(pod, open, left.waitedMs));
+  }
+
+  #follow(state: PodState): void {
+    const { namespace = '', name, uid } = state.pod.metadata;
     this.#pods.set(uid, state);
     // The watch may have been faster than the answer to whoever created it.
     const known = this.#options.watch.get({ namespace, name });
     if (known?.metadata.uid === uid) state.see(known);
     const wait = this.#runPod(state).finally(() => {
-      this.#pods.delete(uid);
+      if (!this.#isLeaving) this.#pods.delete(uid);
       this.#waits.delete(wait);
     });
     this.#waits.add(wait);
+  }
+
+  /**
+   * Begins no hook any more, waits for those that run, each of which ends by its time-out, and returns the pods that have hooks left, with `counts` as
+   * they are then. Rejects only when it is aborted. Nothing more is said of hooks afterwards.
+   */
+  async handOver(signal: AbortSignal): Promise<readonly PodHooksLeft[]> {
+    this.#isLeaving = true;
+    const stop = (): void => {
+      this.#end.abort(signal.reason);
+    };
+    signal.addEventListener('abort', stop, { once: true });
+    if (signal.aborted) stop();
+    for (const state of this.#pods.values()) state.wake();
+    try {
+      await Promise.all(this.#waits);
+    } finally {
+      signal.removeEventListener('abort', stop);
+    }
+    signal.throwIfAborted();
+    return [...this.#pods.values()].flatMap((state) => {
+      const { namespace = '', name, uid } = state.pod.metadata;
+      if (state.open.length === 0) return [];
+      const open = state.open.map((hook) => idOf(state.pod, hook));
+      return [{ namespace, name, uid, waitedMs: Math.round(state.waitedMs), open }];
+    });
   }
 
   #isPossible({ metadata, spec }: Pod, { name: hook, container }: RestoreExecHook): boolean {
@@ -138,8 +203,10 @@ export class RestoreHooks {
     await Promise.allSettled(this.#waits);
   }
 
+  /** What becomes of the hooks of one pod, until they are over or are handed over. */
   async #runPod(state: PodState): Promise<void> {
     const why = await this.#untilOver(state);
+    if (why === LEAVING) return;
     const isTimeout = (reason: unknown): boolean =>
       reason instanceof CodedError && reason.code === 'HOOKS_TIMED_OUT';
     if (this.#end.signal.aborted && !isTimeout(this.#end.signal.reason)) return;
@@ -160,6 +227,7 @@ export class RestoreHooks {
     const longestMs = waits.includes(0) ? Infinity : Math.max(...waits);
     while (state.open.length > 0) {
       if (signal.aborted) return messageOf(signal.reason);
+      if (this.#isLeaving) return LEAVING;
       const { now } = state;
       if (now === 'gone') return 'the pod was deleted before all hooks were executed';
       const phase = now.status?.phase;
@@ -183,6 +251,7 @@ export class RestoreHooks {
   async #runContainer(state: PodState, container: string): Promise<string | undefined> {
     const { signal } = this.#end;
     for (const hook of state.open.filter((each) => each.container === container)) {
+      if (this.#isLeaving) return undefined;
       if (hook.waitMs > 0 && state.waitedMs > hook.waitMs) {
         const expired = `hook ${hook.name} in container ${container} expired before executing`;
         state.done(hook);
@@ -242,17 +311,21 @@ export class RestoreHooks {
 const idOf = ({ metadata }: Pod, { source, name, container, index }: RestoreExecHook): string =>
   [metadata.uid, source, name, container, index].join('/');
 
+/** The name of the hook, which may have slashes, in what {@link idOf} made. */
+const nameIn = (id: string): string => id.split('/').slice(2, -2).join('/');
+
 /** A pod as it was last seen, and its hooks that are not over. */
 class PodState {
   readonly pod: Pod;
-  readonly #sinceMs = performance.now();
+  readonly #sinceMs: number;
   #open: readonly RestoreExecHook[];
   #now: Pod | 'gone';
   #isWatched = false;
   #onChange: (() => void) | undefined;
 
-  constructor(pod: Pod, open: readonly RestoreExecHook[]) {
+  constructor(pod: Pod, open: readonly RestoreExecHook[], waitedMs = 0) {
     this.pod = pod;
+    this.#sinceMs = performance.now() - waitedMs;
     this.#now = pod;
     this.#open = open;
   }
@@ -277,11 +350,16 @@ class PodState {
     this.#open = this.#open.filter((each) => each !== hook);
   }
 
+  /** Whoever waits for a change looks again. */
+  wake(): void {
+    this.#onChange?.();
+  }
+
   /** What the watch says. A pod that leaves it may have lost its label only. */
   see(pod: Pod | undefined): void {
     this.#isWatched = pod !== undefined;
     if (pod) this.#now = pod;
-    this.#onChange?.();
+    this.wake();
   }
 
   /** What the server says. */

@@ -66,11 +66,15 @@ export interface FinishedRestoreItem extends DoneItem {
  */
 export interface RestoreSink {
   put(item: FinishedRestoreItem): Promise<void>;
+  /** Right before a namespace is made, which has no label by which whoever continues recognises it. */
+  willCreateNamespace?(name: string): Promise<void>;
 }
 
 /** What an earlier try of the same restore has handed to its sink. */
 export interface RestoreJournal {
   all(): Iterable<DoneItem>;
+  /** Whether it was about to make a namespace. */
+  wasNamespaceBegun?(name: string): boolean;
 }
 
 /** What becomes of PersistentVolumes and of claims that name them. An error that is thrown is one of the item. */

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { BackupLog } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import { type KubeClient, type KubeObject, NAMESPACES } from '../../kube/index.ts';
+import type { Restore } from '../restore-object.ts';
 import type { BackedUpItems } from './contract.ts';
 import { readItem } from './item-file.ts';
 import type { Patience } from './patience.ts';
@@ -15,6 +16,11 @@ export interface NamespacesOptions {
   /** How long one that is being deleted is waited for. Velero: `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
   readonly pollMs: number;
+  readonly restore: Restore;
+  /** Told of each that is missing, right before it is made: it has no label by which it is recognised. */
+  readonly willCreate?: ((name: string) => Promise<void>) | undefined;
+  /** Whether an earlier try was about to make it. */
+  readonly wasBegun?: ((name: string) => boolean) | undefined;
   /** Told of each that was made. */
   readonly onCreated: (name: string) => Promise<void>;
 }
@@ -40,7 +46,9 @@ export class RestoredNamespaces {
     if (stuck !== undefined) throw notReady(stuck);
     const { signal } = this.#options;
     try {
-      if (await this.#isFree(target)) await this.#create(from, target);
+      const found = await this.#found(target);
+      if (!found) await this.#create(from, target);
+      else if (this.#isOwn(found)) await this.#options.onCreated(target);
       this.#ready.add(target);
     } catch (error) {
       signal.throwIfAborted();
@@ -52,7 +60,17 @@ export class RestoredNamespaces {
     }
   }
 
-  async #isFree(name: string): Promise<boolean> {
+  /** Made by an earlier try, which was killed before it could say so. Both times are the API server's. */
+  #isOwn({ metadata }: KubeObject): boolean {
+    const { wasBegun, restore } = this.#options;
+    return (
+      wasBegun?.(metadata.name) === true &&
+      Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp)
+    );
+  }
+
+  /** Undefined where the name is free. */
+  async #found(name: string): Promise<KubeObject | undefined> {
     const { client, patience, signal, terminatingMs, pollMs, log } = this.#options;
     const untilMs = performance.now() + terminatingMs;
     for (let asked = 0; ; asked++) {
@@ -62,8 +80,7 @@ export class RestoredNamespaces {
           const text = `error getting namespace ${name}: ${messageOf(cause)}`;
           throw new CodedError('NAMESPACE_UNKNOWN', text, { cause });
         });
-      if (!found) return true;
-      if (!isTerminating(found)) return false;
+      if (!found || !isTerminating(found)) return found;
       if (asked === 0) log.info(`Waiting until terminating namespace ${name} is gone`);
       if (performance.now() >= untilMs) {
         const seconds = Math.round(terminatingMs / 1000);
@@ -75,8 +92,9 @@ export class RestoredNamespaces {
   }
 
   async #create(from: string, target: string): Promise<void> {
-    const { client, patience, signal, onCreated } = this.#options;
+    const { client, patience, signal, willCreate, onCreated } = this.#options;
     const made = await this.#madeOf(from, target);
+    await willCreate?.(target);
     let isNew = true;
     try {
       await patience.ask('namespaces', async (isAgain) => {

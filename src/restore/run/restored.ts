@@ -1,4 +1,5 @@
 import { idOf } from '../../backup/index.ts';
+import { assert, Column, ObjectNames } from '../../base/index.ts';
 import type { DoneItem, ItemKey, RestoreOutcome } from './contract.ts';
 
 interface Standing {
@@ -11,28 +12,27 @@ const OUTCOMES: readonly (RestoreOutcome | undefined)[] = [
   ...(['created', 'updated', 'skipped', 'failed'] as const),
   undefined,
 ];
-/** All that there are: hundreds of thousands of items share them. */
+/** All that there are; of an item its place in here is kept. */
 const STANDINGS: readonly Standing[] = OUTCOMES.flatMap((outcome) => [
   { outcome, exists: true },
   { outcome, exists: false },
 ]);
 
-type Items = Map<string, Standing>;
-
 /**
- * What a restore has come to, each item once. In memory are kinds and namespaces once, and of each item its name, which the contents of the backup have
- * as well, and what became of it.
+ * What a restore has come to, each item once. There may be hundreds of thousands: in memory are their names ({@link ObjectNames}) and one byte of what
+ * became of each.
  */
 export class Restored {
-  readonly #kinds = new Map<string, Map<string, Items>>();
-  #count = 0;
+  readonly #names = new ObjectNames();
+  readonly #standings = new Column(Uint8Array);
 
   get count(): number {
-    return this.#count;
+    return this.#names.size;
   }
 
-  get({ kind, namespace, name }: ItemKey): Standing | undefined {
-    return this.#kinds.get(kind)?.get(namespace)?.get(name);
+  get({ kind, ...ref }: ItemKey): Standing | undefined {
+    const number = this.#names.find(kind, ref);
+    return number < 0 ? undefined : this.#standingOf(number);
   }
 
   begin(key: ItemKey): void {
@@ -43,39 +43,42 @@ export class Restored {
     this.#set(key, outcome, exists);
   }
 
-  #set({ kind, namespace, name }: ItemKey, outcome: Standing['outcome'], exists: boolean): void {
-    let namespaces = this.#kinds.get(kind);
-    if (!namespaces) this.#kinds.set(kind, (namespaces = new Map<string, Items>()));
-    let items = namespaces.get(namespace);
-    if (!items) namespaces.set(namespace, (items = new Map<string, Standing>()));
-    const before = items.size;
-    const standing = STANDINGS.find((each) => each.outcome === outcome && each.exists === exists);
-    items.set(name, standing ?? { outcome, exists });
-    this.#count += items.size - before;
+  #set({ kind, ...ref }: ItemKey, outcome: Standing['outcome'], exists: boolean): void {
+    const standing = STANDINGS.findIndex(
+      (each) => each.outcome === outcome && each.exists === exists,
+    );
+    this.#standings.set(this.#names.add(kind, ref), standing);
+  }
+
+  #standingOf(number: number): Standing {
+    const standing = STANDINGS[this.#standings.get(number)];
+    assert(standing, 'each item has one of the standings');
+    return standing;
   }
 
   /** Whether anything of these kinds is other than it was before. */
   hasChanged(kinds: RegExp): boolean {
-    return this.#kinds
-      .entries()
-      .filter(([kind]) => kinds.test(kind))
-      .flatMap(([, namespaces]) => namespaces.values())
-      .flatMap((items) => items.values())
-      .some(({ outcome }) => outcome === 'created' || outcome === 'updated');
+    for (let number = 0; number < this.#names.size; number++) {
+      const { outcome } = this.#standingOf(number);
+      const isChange = outcome === 'created' || outcome === 'updated';
+      if (isChange && kinds.test(this.#names.kindOf(number))) return true;
+    }
+    return false;
   }
 
   /** `apiVersion/Kind` to `namespace/name(outcome)`, sorted: Velero's list of restored resources. */
   get resourceList(): Record<string, string[]> {
-    const list: Record<string, string[]> = {};
-    for (const [kind, namespaces] of [...this.#kinds].sort(([a], [b]) => (a < b ? -1 : 1))) {
-      const entries: string[] = [];
-      for (const [namespace, items] of namespaces) {
-        for (const [name, { outcome = 'failed' }] of items) {
-          entries.push(`${idOf({ namespace, name })}(${outcome})`);
-        }
-      }
-      list[kind] = entries.sort();
+    const names = this.#names;
+    const byKind = new Map<string, string[]>();
+    for (let number = 0; number < names.size; number++) {
+      const kind = names.kindOf(number);
+      let entries = byKind.get(kind);
+      if (!entries) byKind.set(kind, (entries = []));
+      const { outcome = 'failed' } = this.#standingOf(number);
+      const ref = { namespace: names.namespaceOf(number), name: names.nameOf(number) };
+      entries.push(`${idOf(ref)}(${outcome})`);
     }
-    return list;
+    const kinds = [...byKind].sort(([a], [b]) => (a < b ? -1 : 1));
+    return Object.fromEntries(kinds.map(([kind, entries]) => [kind, entries.sort()]));
   }
 }

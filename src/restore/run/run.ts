@@ -1,5 +1,5 @@
 import { type BackupLog, ProgressTeller, resolveActions } from '../../backup/index.ts';
-import { isCode, mapLimited, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import { type Discovery, type KubeClient, PODS } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
@@ -87,6 +87,8 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const patience = new Patience(signal, options.patienceMs);
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
     ...{ ...options, patience, terminatingMs, pollMs },
+    willCreate: (name) => journaled(options.sink.willCreateNamespace?.(name), signal),
+    wasBegun: journal?.wasNamespaceBegun?.bind(journal),
     onCreated: (name) => restorer.namespaceCreated(name),
   });
   const rules = (): TypeRules => ({
@@ -134,6 +136,17 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
   return { totalItems: count, itemsRestored: count, resourceList: () => restored.resourceList };
+}
+
+/** Throws `RESTORE_NOT_STORED`. */
+async function journaled(noting: Promise<void> | undefined, signal: AbortSignal): Promise<void> {
+  try {
+    await noting;
+  } catch (cause) {
+    signal.throwIfAborted();
+    const text = `cannot note what is restored: ${messageOf(cause)}`;
+    throw new CodedError('RESTORE_NOT_STORED', text, { cause });
+  }
 }
 
 /** Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource. */

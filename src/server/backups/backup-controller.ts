@@ -29,15 +29,16 @@ import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
-import { BackupsView } from './backups-view.ts';
+import { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
-import { cancelOperations } from './operations/cancel.ts';
+import { cancelOperations, withUntold } from './operations/cancel.ts';
+import { PhaseEvents } from './phase-events.ts';
 import { PhaseWriter } from './phase-writer.ts';
-import { hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
+import { BACKUP_RESOURCE, hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
-import { patiently } from './run/patience.ts';
+import { patiently } from '../runs/patience.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
 import { UnderWayNotes } from './under-way.ts';
@@ -46,6 +47,8 @@ export interface BackupControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** Of this process, as Events name it. */
+  readonly host: string;
   /** The watch that it shares with the controllers that follow it. */
   readonly backups?: SharedBackups;
   readonly discovery: () => Promise<Discovery>;
@@ -98,12 +101,7 @@ export class BackupController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    try {
-      await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
-    } finally {
-      // Whoever leads next counts them.
-      this.#options.metrics.underWay([]);
-    }
+    await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
   }
 }
 
@@ -122,7 +120,7 @@ class BackupsRun {
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
   readonly #clock: Clock;
-  readonly #backups: BackupsView;
+  readonly #backups: RunsView<Backup>;
   readonly #phases: PhaseWriter;
   readonly #tasks = new Map<string, Task>();
   readonly #deletions: DeletionRequests;
@@ -130,6 +128,7 @@ class BackupsRun {
   readonly #cancels: Controller;
   readonly #notes: UnderWayNotes;
   readonly #lost: LostBackups;
+  readonly #events: PhaseEvents;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
   #hasStarted = false;
@@ -140,8 +139,13 @@ class BackupsRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
+    const { host } = options;
+    this.#events = new PhaseEvents({ client, logger, host, clock: client.clock });
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
-    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
+    this.#backups = new RunsView({
+      ...{ client, logger, namespace, assertLeading, signal, shared },
+      resource: BACKUP_RESOURCE,
+    });
     this.#phases = new PhaseWriter({
       ...{ backups: this.#backups, logger, signal, clock: this.#clock },
       onDue: () => {
@@ -202,17 +206,19 @@ class BackupsRun {
       this.#cancels.run(this.#signal),
     ]);
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+    await this.#events.flush();
   }
 
   #changed(after: Backup | undefined, before: Backup | undefined): void {
-    if (after && !before) this.#options.metrics.seen(after);
     if (!this.#hasStarted) return;
+    this.#events.changed(after, before);
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
       // Whoever deletes one that is over removes its files.
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
+      if (before) this.#options.metrics.deleted(before);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -256,9 +262,8 @@ class BackupsRun {
   }
 
   async #moveQueue(): Promise<void> {
-    const { client, runningMax, metrics } = this.#options;
+    const { client, runningMax } = this.#options;
     const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
-    metrics.underWay(backups.map(phaseOf));
     for (const backup of backups) {
       const phase = phaseOf(backup);
       const key = keyOf(backup.metadata);
@@ -357,6 +362,7 @@ class BackupsRun {
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
     let isEnded = false;
+    let untold: string | undefined;
     try {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#options.runner(), about);
@@ -370,17 +376,20 @@ class BackupsRun {
         signal,
         leaving: this.#signal,
         onEnded: () => (isEnded = true),
+        onUntold: (text) => (untold = text),
         assertLeading: this.#assertLeading,
         onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
-      const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const what = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const reason = withUntold(what, untold);
       const written = await this.#phases.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });

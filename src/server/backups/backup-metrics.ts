@@ -1,19 +1,26 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 import { parseGoTime } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { phaseOf } from './phases.ts';
+import { isOver, phaseOf } from './phases.ts';
+import { SnapshotMetrics } from './snapshot-metrics.ts';
 
 const LABELS = ['schedule'] as const;
 /** Velero: pkg/metrics/metrics.go. */
-const DURATION_BUCKETS = [60, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400];
+const DURATION_BUCKETS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 
 interface CountedStatus {
-  readonly phase?: string;
   readonly errors?: number;
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
   readonly progress?: { readonly totalItems?: number };
+}
+
+export interface BackupMetricsOptions {
+  /** Backups as the cluster has them, asked at each scrape; undefined where this process does not follow them. */
+  readonly backups: () => readonly Backup[] | undefined;
+  /** Whether snapshots of CSI drivers are counted. Velero: `--features=EnableCSI`. */
+  readonly hasCsi?: boolean;
 }
 
 /** Velero's metrics of backups, by its names. */
@@ -23,14 +30,14 @@ export class BackupMetrics {
   readonly #items: Gauge<'schedule'>;
   readonly #itemErrors: Gauge<'schedule'>;
   readonly #lastStatus: Gauge<'schedule'>;
-  readonly #lastSuccess: Gauge<'schedule'>;
-  readonly #underWay: Gauge<'phase'>;
+  readonly #tarball: Gauge<'schedule'>;
+  readonly #snapshots: SnapshotMetrics;
   /** Schedules that have series. */
   readonly #begun = new Set<string>();
-  /** By schedule, in milliseconds since 1970. */
-  readonly #succeeded = new Map<string, number>();
+  /** Schedules that are gone, while some of their backups are still there. */
+  readonly #gone = new Set<string>();
 
-  constructor(registry: Registry) {
+  constructor(registry: Registry, { backups, hasCsi = false }: BackupMetricsOptions) {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> =>
       new Counter({ name: `velero_backup_${name}`, help, labelNames: LABELS, registers });
@@ -57,31 +64,55 @@ export class BackupMetrics {
       'last_status',
       'Last status of the backup. A value of 1 is success, 0 is failure',
     );
-    this.#lastSuccess = gauge(
-      'last_successful_timestamp',
-      'Last time a backup ran successfully, Unix timestamp in seconds',
-    );
-    this.#underWay = new Gauge({
+    this.#tarball = gauge('tarball_size_bytes', 'Size, in bytes, of a backup');
+    new Gauge({
+      name: 'velero_backup_total',
+      help: 'Current number of existent backups',
+      registers,
+      collect() {
+        const known = backups();
+        if (known) this.set(known.length);
+        // A process that does not lead knows nothing of them, which is not 0.
+        else this.remove();
+      },
+    });
+    new Gauge({
       name: 'longshore_backups',
       help: 'Backups that are not over, by phase, as the leading server sees them',
       labelNames: ['phase'],
       registers,
+      collect() {
+        this.reset();
+        const known = backups();
+        if (!known) return;
+        // Those of the queue are always there, so that nobody takes none for unknown.
+        for (const phase of ['New', 'Queued', 'InProgress']) this.set({ phase }, 0);
+        for (const phase of known.map(phaseOf)) {
+          if (!isOver(phase)) this.inc({ phase: phase === '' ? 'New' : phase });
+        }
+      },
     });
-    this.underWay([]);
+    const isGone = (schedule: string): boolean => this.#gone.has(schedule);
+    new Gauge({
+      name: 'velero_backup_last_successful_timestamp',
+      help: 'Last time a backup ran successfully, Unix timestamp in seconds',
+      labelNames: LABELS,
+      registers,
+      collect() {
+        this.reset();
+        for (const [schedule, seconds] of lastSuccesses(backups() ?? [])) {
+          if (!isGone(schedule)) this.set({ schedule }, seconds);
+        }
+      },
+    });
+    this.#snapshots = new SnapshotMetrics(registry, { hasCsi });
     // Backups without a schedule.
     this.begin('');
   }
 
-  /** The phases of all backups that are not over. */
-  underWay(phases: readonly string[]): void {
-    this.#underWay.reset();
-    // Those of the queue are always there, so that nobody takes none for unknown.
-    for (const phase of ['New', 'Queued', 'InProgress']) this.#underWay.set({ phase }, 0);
-    for (const phase of phases) this.#underWay.inc({ phase: phase === '' ? 'New' : phase });
-  }
-
   /** Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that an alert sees the first failure as a change. */
   begin(schedule: string): void {
+    this.#gone.delete(schedule);
     if (this.#begun.has(schedule)) return;
     this.#begun.add(schedule);
     const labels = { schedule };
@@ -89,33 +120,19 @@ export class BackupMetrics {
     this.#items.set(labels, 0);
     this.#itemErrors.set(labels, 0);
     this.#lastStatus.set(labels, 1);
-  }
-
-  /**
-   * A backup that is over, of whatever process: the last success of a schedule is known before its next one (Velero: getLastSuccessBySchedule). Else
-   * nobody would be told of backups that never succeed again once a server was started anew.
-   */
-  seen({ metadata, status }: Backup): void {
-    const { phase, completionTimestamp } = (status ?? {}) as CountedStatus;
-    if (phase !== 'Completed') return;
-    this.#succeededAt(scheduleOf(metadata), msOf(completionTimestamp));
-  }
-
-  #succeededAt(schedule: string, endMs: number | undefined): void {
-    if (endMs === undefined || endMs <= (this.#succeeded.get(schedule) ?? 0)) return;
-    this.#succeeded.set(schedule, endMs);
-    this.#lastSuccess.set({ schedule }, endMs / 1000);
+    this.#snapshots.begin(schedule);
   }
 
   /** The schedule is gone (RemoveSchedule). */
   end(schedule: string): void {
     this.#begun.delete(schedule);
-    this.#succeeded.delete(schedule);
+    this.#gone.add(schedule);
     const labels = { schedule };
     for (const counter of Object.values(this.#counters)) counter.remove(labels);
-    const others = [this.#items, this.#itemErrors, this.#lastStatus, this.#lastSuccess];
-    for (const gauge of others) gauge.remove(labels);
+    for (const gauge of [this.#items, this.#itemErrors, this.#lastStatus, this.#tarball])
+      gauge.remove(labels);
     this.#duration.remove(labels);
+    this.#snapshots.end(schedule);
   }
 
   attempted(backup: Backup): void {
@@ -126,6 +143,17 @@ export class BackupMetrics {
     const labels = this.#labelsOf(backup);
     this.#counters.validation?.inc(labels);
     this.#lastStatus.set(labels, 0);
+  }
+
+  /** All of its items are in its files, and its status says so. `tarballBytes`: where this process has made the file. */
+  itemsDone(backup: Backup, tarballBytes?: number): void {
+    const { schedule } = this.#labelsOf(backup);
+    if (tarballBytes !== undefined) this.tarball(backup, tarballBytes);
+    this.#snapshots.attempted(schedule, backup);
+  }
+
+  tarball(backup: Backup, sizeBytes: number): void {
+    this.#tarball.set(this.#labelsOf(backup), sizeBytes);
   }
 
   /** It has its last phase now; `before`: as it was, with its items. */
@@ -141,25 +169,46 @@ export class BackupMetrics {
     this.#lastStatus.set(labels, isSuccess ? 1 : 0);
     const startMs = msOf(status.startTimestamp);
     const endMs = msOf(status.completionTimestamp);
-    if (isSuccess) this.#succeededAt(labels.schedule, endMs);
     if (startMs !== undefined && endMs !== undefined) {
       this.#duration.observe(labels, (endMs - startMs) / 1000);
     }
     const { progress } = (before.status ?? {}) as CountedStatus;
     this.#items.set(labels, progress?.totalItems ?? 0);
     this.#itemErrors.set(labels, errors);
+    if (phase !== 'Failed') this.#snapshots.ended(labels.schedule, backup);
+  }
+
+  /** It is gone, and its own series with it. */
+  deleted(backup: Backup): void {
+    this.#snapshots.deleted(backup);
   }
 
   /** Its series begin where they have not: what is told now must not be overwritten by their beginning. */
-  #labelsOf({ metadata }: Backup): { schedule: string } {
-    const schedule = scheduleOf(metadata);
+  #labelsOf(backup: Backup): { schedule: string } {
+    const schedule = scheduleOf(backup);
+    // One that is gone, and whose last backups still end, is told of as before.
+    const isGone = this.#gone.has(schedule);
     this.begin(schedule);
+    if (isGone) this.#gone.add(schedule);
     return { schedule };
   }
 }
 
-const scheduleOf = ({ labels }: Backup['metadata']): string =>
-  labels?.['velero.io/schedule-name'] ?? '';
+const scheduleOf = ({ metadata }: Backup): string =>
+  metadata.labels?.['velero.io/schedule-name'] ?? '';
+
+/** When the newest completed backup of each schedule ended, in seconds since 1970. Velero: getLastSuccessBySchedule. */
+function lastSuccesses(backups: readonly Backup[]): Map<string, number> {
+  const newest = new Map<string, number>();
+  for (const backup of backups) {
+    if (phaseOf(backup) !== 'Completed') continue;
+    const endMs = msOf((backup.status as CountedStatus).completionTimestamp);
+    if (endMs === undefined) continue;
+    const schedule = scheduleOf(backup);
+    newest.set(schedule, Math.max(newest.get(schedule) ?? 0, endMs / 1000));
+  }
+  return newest;
+}
 
 function msOf(text: string | undefined): number | undefined {
   try {

@@ -58,6 +58,11 @@ export interface RunRequest {
    * could not be read.
    */
   readonly onEnded?: () => void;
+  /**
+   * Of a run that throws: a sentence that names operations that could not be told to stop, for the `failureReason`. They may go on, and keep data and
+   * snapshots that nobody needs.
+   */
+  readonly onUntold?: (text: string) => void;
   /** Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun then. */
   readonly leaving?: AbortSignal;
 }
@@ -67,6 +72,8 @@ export interface RunOutcome {
   /** `WaitingForPluginOperations`, `Finalizing`, both with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
+  /** Of its tarball, where this run has made it. */
+  readonly tarballBytes?: number;
 }
 
 /** Makes one backup. */

@@ -11,7 +11,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import type { BackupsView } from './backups-view.ts';
+import type { RunsView } from '../runs/runs-view.ts';
 import { BACKUP_UID } from './labels.ts';
 import { isOver, phaseOf } from './phases.ts';
 
@@ -25,7 +25,7 @@ export interface DeletionRequestsOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  readonly backups: BackupsView;
+  readonly backups: RunsView<Backup>;
   /** Another controller of this server looks after all requests. */
   readonly isElsewhere?: boolean;
   readonly assertLeading: () => void;

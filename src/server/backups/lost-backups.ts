@@ -9,12 +9,12 @@ import {
   type KubeClient,
   type Result,
 } from '../../kube/index.ts';
-import type { BackupsView } from './backups-view.ts';
+import type { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { hasHadRun, isOver, phaseOf } from './phases.ts';
 import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
-import { patiently } from './run/patience.ts';
-import { patientClient } from './run/while-away.ts';
+import { patiently } from '../runs/patience.ts';
+import { patientClient } from '../runs/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
 import type { NotedBackup, UnderWayNotes } from './under-way.ts';
 
@@ -22,7 +22,7 @@ export interface LostBackupsOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  readonly backups: BackupsView;
+  readonly backups: RunsView<Backup>;
   readonly notes: UnderWayNotes;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;

@@ -9,10 +9,10 @@ import {
 } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import { isPassing } from '../../kube/index.ts';
-import type { BackupsView } from './backups-view.ts';
+import type { RunsView } from '../runs/runs-view.ts';
 
 export interface PhaseWriterOptions {
-  readonly backups: BackupsView;
+  readonly backups: RunsView<Backup>;
   readonly logger: Logger;
   readonly clock: Clock;
   readonly signal: AbortSignal;

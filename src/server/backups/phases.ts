@@ -1,8 +1,19 @@
 import type { Backup } from '../../backup/index.ts';
 import { BACKUPS, type Resource } from '../../kube/index.ts';
+import type { FollowedKind } from '../operations/followed-kind.ts';
 
 /** With the fields that are looked at. */
 export const BACKUP_RESOURCE = BACKUPS as Resource<Backup>;
+
+/** For what follows a run. */
+export const FOLLOWED_BACKUPS: FollowedKind<Backup> = {
+  ...{ kind: 'Backup', word: 'backup', resource: BACKUP_RESOURCE },
+  counts: {
+    attempted: 'backupItemOperationsAttempted',
+    completed: 'backupItemOperationsCompleted',
+    failed: 'backupItemOperationsFailed',
+  },
+};
 
 /** The part of a Backup's status that the controllers after its run read and write. */
 export interface AfterRunStatus {

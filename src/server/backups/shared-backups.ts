@@ -1,6 +1,7 @@
-import { type Logger, untilAborted } from '../../base/index.ts';
-import { Cache, type KubeClient } from '../../kube/index.ts';
 import type { Backup } from '../../backup/index.ts';
+import type { Logger } from '../../base/index.ts';
+import type { KubeClient } from '../../kube/index.ts';
+import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, isOver, phaseOf } from './phases.ts';
 
 export interface SharedBackupsOptions {
@@ -10,53 +11,29 @@ export interface SharedBackupsOptions {
 }
 
 /** Backups as controllers watch them. */
-export interface WatchedBackups extends AsyncDisposable {
-  readonly cache: Pick<Cache<Backup>, 'get' | 'list' | 'onChange' | 'failure'>;
-}
+export type WatchedBackups = WatchedObjects<Backup>;
 
-/** One watch of all Backups for the controllers that need it: it begins with the first of them, and ends with the last. */
+/** One watch of all Backups for the controllers that need it. */
 export class SharedBackups {
-  readonly #options: SharedBackupsOptions;
-  #use:
-    | {
-        readonly cache: Cache<Backup>;
-        readonly abort: AbortController;
-        readonly running: Promise<void>;
-        users: number;
-      }
-    | undefined;
+  readonly #objects: SharedObjects<Backup>;
 
   constructor(options: SharedBackupsOptions) {
-    this.#options = options;
+    this.#objects = new SharedObjects({ ...options, resource: BACKUP_RESOURCE, trim: trimmed });
   }
 
   /** Why nothing is heard of Backups at present. */
   get failure(): string | undefined {
-    return this.#use?.cache.failure;
+    return this.#objects.failure;
+  }
+
+  /** All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined where nobody follows them. */
+  list(): readonly Backup[] | undefined {
+    return this.#objects.list();
   }
 
   /** Resolves after the first list, or an abort. */
-  async open(signal: AbortSignal): Promise<WatchedBackups> {
-    const { client, logger, namespace } = this.#options;
-    if (!this.#use) {
-      const abort = new AbortController();
-      const cache = new Cache({
-        ...{ client, logger, resource: BACKUP_RESOURCE, scope: { namespace }, trim: trimmed },
-      });
-      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0 };
-    }
-    const use = this.#use;
-    use.users++;
-    await untilAborted(signal, use.cache.synced);
-    return {
-      cache: use.cache,
-      [Symbol.asyncDispose]: async () => {
-        if (--use.users > 0) return;
-        if (this.#use === use) this.#use = undefined;
-        use.abort.abort();
-        await use.running;
-      },
-    };
+  open(signal: AbortSignal): Promise<WatchedBackups> {
+    return this.#objects.open(signal);
   }
 }
 
@@ -66,6 +43,8 @@ interface Counted {
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
+  readonly csiVolumeSnapshotsAttempted?: number;
+  readonly csiVolumeSnapshotsCompleted?: number;
 }
 
 /** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
@@ -78,8 +57,9 @@ function trimmed(backup: Backup): Backup {
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
   const pending = backup.metadata.annotations?.[SYNC_PENDING];
-  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
+  const { errors, warnings, startTimestamp, completionTimestamp, ...counted } = (backup.status ??
     {}) as Counted;
+  const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted } = counted;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
     ...{ apiVersion: backup.apiVersion, kind: backup.kind },
@@ -89,6 +69,11 @@ function trimmed(backup: Backup): Backup {
       ...(pending !== undefined && { annotations: { [SYNC_PENDING]: pending } }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
-    status: { phase, errors, warnings, startTimestamp, completionTimestamp },
+    status: {
+      ...{ phase, errors, warnings, startTimestamp, completionTimestamp },
+      ...(csiVolumeSnapshotsAttempted !== undefined && {
+        ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
+      }),
+    },
   } as Backup;
 }

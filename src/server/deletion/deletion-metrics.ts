@@ -10,16 +10,25 @@ export class DeletionMetrics {
   constructor(registry: Registry) {
     const counter = (what: string, help: string): Counter<'schedule'> => {
       const name = `velero_backup_deletion_${what}_total`;
-      const made = new Counter({ name, help, labelNames: LABELS, registers: [registry] });
-      // Of backups without a schedule, there from the start.
-      made.inc({ schedule: '' }, 0);
-      return made;
+      return new Counter({ name, help, labelNames: LABELS, registers: [registry] });
     };
     this.#counters = {
       attempt: counter('attempt', 'Total number of attempted backup deletions'),
       success: counter('success', 'Total number of successful backup deletions'),
       failure: counter('failure', 'Total number of failed backup deletions'),
     };
+    // Of backups without a schedule, there from the start.
+    this.begin('');
+  }
+
+  /** As for all metrics of backups: there before the first one is counted. */
+  begin(schedule: string): void {
+    for (const counter of Object.values(this.#counters)) counter.inc({ schedule }, 0);
+  }
+
+  /** The schedule is gone. */
+  end(schedule: string): void {
+    for (const counter of Object.values(this.#counters)) counter.remove({ schedule });
   }
 
   count(what: 'attempt' | 'success' | 'failure', { metadata }: Backup): void {

@@ -24,7 +24,7 @@ import {
   type Result,
   validLabel,
 } from '../../kube/index.ts';
-import { versionOf } from '../backups/backups-view.ts';
+import { versionOf } from '../runs/runs-view.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
 import { CurrentRun } from '../current-run.ts';

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { BackedUp, idOf, ItemList, ObjectNames } from '../../../src/backup/index.ts';
+import { BackedUp, idOf, ItemList } from '../../../src/backup/index.ts';
+import { ObjectNames } from '../../../src/base/index.ts';
 
 const CONFIG_MAPS = {
   ...{ group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true },

@@ -69,6 +69,24 @@ describe('longshore backup describe', () => {
     expect(out).not.toContain('includedNamespaces');
     const detailed = await api.longshore('backup', 'describe', 'full1', '--details');
     expect(detailed.out).toContain('  includedNamespaces: ["app"]\n');
+    expect(detailed.out).not.toContain('Decided by');
+  });
+
+  it('tells with --details which rule or pod decided about a volume', async () => {
+    const ended = { phase: 'Completed', completionTimestamp: '2026-11-24T10:01:00Z' };
+    await api.add(BACKUPS, 'ruled', { spec: { storageLocation: 'default' }, status: ended });
+    storeBackup('ruled', {});
+    const decidedBy = 'rule 2 of ConfigMap velero/policies, line 7';
+    api.store('backups/ruled/ruled-volumeinfo.json.gz', [
+      { pvcNamespace: 'app', pvcName: 'data', pvName: 'pv', skipped: true, decidedBy },
+      { pvcNamespace: 'app', pvcName: 'logs', pvName: 'pv2', backupMethod: 'CSISnapshot' },
+    ]);
+    const text = 'app/data: decided by rule 2 of ConfigMap velero/policies, line 7';
+    const { out } = await api.longshore('backup', 'describe', 'ruled', '--details');
+    expect(out).toContain(`Decided by rules and pods:\n  ${text}\n`);
+    expect(out).not.toContain('app/logs: decided');
+    const brief = await api.longshore('backup', 'describe', 'ruled');
+    expect(brief.out).not.toContain('decided by');
   });
 
   it('tells of one that is being made: how far each volume is, and what it waits for', async () => {

@@ -498,6 +498,23 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       .toEqual(['a']);
   });
 
+  it('are not cut where one would be moved by its rule, and another one kept', async () => {
+    await members('ways', 'a', 'b');
+    const metadata = { labels: { tier: 'cache' } };
+    await client.patch(PVCS, { namespace: 'ways', name: 'b' }, { metadata });
+    const policy =
+      'version: v1\nvolumePolicies:\n- conditions:\n    pvcLabels:\n      tier: cache\n  action:\n    type: snapshot-csi\n';
+    await client.create(CONFIG_MAPS, {
+      metadata: { name: 'ways', namespace: NAMESPACE },
+      data: { policy },
+    });
+    const resourcePolicy = { kind: 'configmap', name: 'ways' };
+    const outputs = await execute('ways', backupFor('b-ways', { resourcePolicy }), ['a', 'b']);
+    for (const each of outputs)
+      expect(each).toMatchObject({ status: 'rejected', reason: { code: 'GROUP_WAYS' } });
+    expect(await snapshots('ways')).toEqual([]);
+  });
+
   it('leave nothing of a backup whose process was killed, once another one runs', async () => {
     await members('killed', 'a');
     const backup = backupFor('b-killed');

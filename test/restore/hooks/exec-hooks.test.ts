@@ -96,6 +96,7 @@ const withStatus = (
 const exec = (command: string, rest: NonNullable<RestoreHook['exec']> = {}): RestoreHook => ({
   exec: { command: [command], ...rest },
 });
+const PLACE = { namespace: 'app' };
 const { signal } = new AbortController();
 const HOUR_MS = 3_600_000;
 const finish = (hooks: RestoreHooks, timeoutMs = 4 * HOUR_MS) =>
@@ -333,5 +334,62 @@ describe('exec hooks of restored pods', () => {
     expect(world.lines).toEqual([]);
     expect(world.records).toEqual([]);
     expect(hooks.counts.hooksFailed).toBe(0);
+  });
+
+  it('are handed over when the run is over: what runs ends, and nothing else is begun', async () => {
+    const { promise, resolve } = Promise.withResolvers<{ stdout: string; stderr: string }>();
+    world.exec = () => promise;
+    const hooks = world.hooks([exec('one'), exec('two')]);
+    hooks.podCreated(world.set(withStatus(created('up'), ['web'])));
+    hooks.podCreated(world.set(created('late')));
+    await pass(2000);
+    const over = hooks.handOver(signal);
+    await pass(500);
+    resolve({ stdout: '', stderr: '' });
+    await pass(0);
+    expect(await over).toEqual([
+      { ...PLACE, name: 'up', uid: 'uid-up', waitedMs: 2500, open: ['uid-up/spec/h/web/1'] },
+      {
+        ...{ ...PLACE, name: 'late', uid: 'uid-late', waitedMs: 2500 },
+        open: ['uid-late/spec/h/web/0', 'uid-late/spec/h/web/1'],
+      },
+    ]);
+    expect(world.ran).toEqual(['up/web: one']);
+    expect(hooks.counts).toEqual({ hooksAttempted: 4, hooksFailed: 0 });
+    expect(world.records).toEqual([{ id: 'uid-up/spec/h/web/0', hasFailed: false }]);
+  });
+
+  it('are gone on with: only those that are open, with the time that they have waited', async () => {
+    const hooks = world.hooks([
+      exec('one'),
+      exec('two'),
+      exec('three', { container: 'side', waitTimeout: '10s' }),
+    ]);
+    const pod = world.set(created('p', ['web', 'side']));
+    const open = ['uid-p/spec/h/web/1', 'uid-p/spec/h/side/2'];
+    hooks.podLeft({ ...PLACE, name: 'p', uid: 'uid-p', waitedMs: 9000, open }, pod);
+    await pass(2000);
+    world.set(withStatus(pod, ['web', 'side']));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: two']);
+    expect(hooks.counts).toEqual({ hooksAttempted: 0, hooksFailed: 1 });
+    expect(world.lines).toEqual(['error app: hook h in container side expired before executing']);
+  });
+
+  it('fail where their pod is gone, is another one, or has lost them', async () => {
+    const hooks = world.hooks([exec('one')]);
+    const left = { ...PLACE, waitedMs: 0 };
+    hooks.podLeft({ ...left, name: 'a', uid: 'uid-a', open: ['uid-a/spec/h/web/0'] }, undefined);
+    const other = world.set(created('b', ['web'], 'uid-new'));
+    hooks.podLeft({ ...left, name: 'b', uid: 'uid-b', open: ['uid-b/spec/a/b/web/0'] }, other);
+    const lost = world.set(created('c'));
+    hooks.podLeft({ ...left, name: 'c', uid: 'uid-c', open: ['uid-c/spec/x/web/0'] }, lost);
+    await finish(hooks);
+    expect(world.lines).toEqual([
+      'error app: hook h not executed: the pod was deleted before all hooks were executed',
+      'error app: hook a/b not executed: the pod was deleted before all hooks were executed',
+      'error app: hook x not executed: its pod no longer has it',
+    ]);
+    expect(world.records.map(({ hasFailed }) => hasFailed)).toEqual([true, true, true]);
   });
 });

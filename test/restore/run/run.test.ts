@@ -6,7 +6,6 @@ import type { KubeObject } from '../../../src/kube/index.ts';
 import {
   type FinishedRestoreItem,
   parsePriorities,
-  type Restore,
   type RestoreAction,
   type RestoreRunOptions,
   type RestoreRunResult,
@@ -15,30 +14,14 @@ import {
 } from '../../../src/restore/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
 import { refused, RestoreCluster } from '../support/cluster.ts';
+import { restoreOf } from '../support/restore.ts';
 
 const opened: Contents[] = [];
 afterEach(async () => {
   for (const contents of opened.splice(0)) await contents.close();
 });
 
-const NEVER = [
-  ...['nodes', 'events', 'events.events.k8s.io', 'backups.velero.io', 'restores.velero.io'],
-];
 const LABELS = { 'velero.io/backup-name': 'b1', 'velero.io/restore-name': 'r1' };
-
-export const restoreOf = (spec: RestoreSpec = {}): Restore => ({
-  apiVersion: 'velero.io/v1',
-  kind: 'Restore',
-  metadata: {
-    ...{ name: 'r1', namespace: 'velero', uid: 'restore-uid', resourceVersion: '1' },
-    creationTimestamp: '2026-11-26T11:59:00Z',
-  },
-  spec: {
-    backupName: 'b1',
-    ...spec,
-    excludedResources: [...(spec.excludedResources ?? []), ...NEVER],
-  },
-});
 
 /** Keeps what was done, and can refuse the n-th call. */
 class MemorySink {

@@ -12,6 +12,7 @@ import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
+  EVENTS,
   BACKUPS,
   CONFIG_MAPS,
   connectToCluster,
@@ -220,7 +221,7 @@ describe('the controller of Backups', () => {
     });
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({
-      backups,
+      ...{ backups, host: 'h' },
       ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
@@ -239,7 +240,7 @@ describe('the controller of Backups', () => {
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(served),
       annotations: {},
-      metrics: new BackupMetrics(registry),
+      metrics: new BackupMetrics(registry, { backups: () => backups.list(), hasCsi: true }),
     });
     const shared = {
       ...{ client, logger: silentLogger, host: 'h', buckets, sessions, map: operations },
@@ -341,7 +342,8 @@ describe('the controller of Backups', () => {
     await store('b1', 'WaitingForPluginOperations');
     runs.end(0, {
       phase: 'WaitingForPluginOperations',
-      status: { backupItemOperationsAttempted: 1 },
+      status: { backupItemOperationsAttempted: 1, csiVolumeSnapshotsAttempted: 1 },
+      tarballBytes: 321,
     });
     const done = await until('b1', 'Completed');
     expect(done).toMatchObject({
@@ -354,9 +356,23 @@ describe('the controller of Backups', () => {
     expect(metrics).toContain('velero_backup_attempt_total{schedule=""} 1');
     expect(metrics).toContain('velero_backup_success_total{schedule=""} 1');
     expect(metrics).toContain('velero_backup_last_successful_timestamp{schedule=""}');
+    expect(metrics).toContain('longshore_backups{phase="InProgress"} 0');
+    expect(metrics).toContain('velero_backup_tarball_size_bytes{schedule=""} 321');
+    const ofBackup = '{schedule="",backupName="b1"}';
+    expect(metrics).toContain(`velero_csi_snapshot_attempt_total${ofBackup} 1`);
+    // No operation says that it was completed.
+    expect(metrics).toContain(`velero_csi_snapshot_failure_total${ofBackup} 1`);
+    expect(metrics).toContain('velero_backup_total 1');
+    const reasonsNow = async (): Promise<string[]> =>
+      (await client.list(EVENTS, { namespace: VELERO }))
+        .filter(({ involvedObject: { kind, name } }) => kind === 'Backup' && name === 'b1')
+        .map(({ reason }) => reason ?? '');
     await expect
-      .poll(() => registry.metrics(), { timeout: 20_000 })
-      .toContain('longshore_backups{phase="InProgress"} 0');
+      .poll(reasonsNow)
+      .toEqual(expect.arrayContaining(['InProgress', 'WaitingForPluginOperations', 'Completed']));
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'b1' });
+    await expect.poll(() => registry.metrics()).not.toContain('backupName="b1"');
+    expect(await registry.metrics()).toContain('velero_backup_total 0');
   });
 
   it('an operation that fails is in the results, the log and the counts', async () => {
@@ -392,6 +408,27 @@ describe('the controller of Backups', () => {
       'snapshotMoveData is set, but n',
     ]);
     expect(runs.begun).toEqual([]);
+  });
+
+  it('completes one while all places for running backups are taken', async () => {
+    await create('done', { storageLocation: 'default' }, { status: { phase: 'Finalizing' } });
+    await store('done', 'Finalizing');
+    await create('runs');
+    start();
+    await until2(1);
+    await until('done', 'Completed');
+    expect((await until('runs', 'InProgress')).completionTimestamp).toBeUndefined();
+  });
+
+  it('says in the reason of a failure which operations could not be told to stop', async () => {
+    start();
+    await create('b1');
+    await until2(1);
+    runs.begun[0]?.onUntold?.('1 operation could not be told to stop: op-1');
+    runs.end(0, new CodedError('X', 'no space left'));
+    expect((await until('b1', 'Failed')).failureReason).toBe(
+      'backup execution failed: no space left; 1 operation could not be told to stop: op-1',
+    );
   });
 
   it('lets one wait for another, and shows its place', async () => {

@@ -3,53 +3,158 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import type { Backup } from '../../../src/backup/index.ts';
 import { BackupMetrics } from '../../../src/server/index.ts';
 
+/** A Backup in a phase, of a schedule where one is given. */
+const backupOf = (name: string, status: object, schedule = ''): Backup =>
+  ({
+    metadata: {
+      name,
+      uid: name,
+      ...(schedule && { labels: { 'velero.io/schedule-name': schedule } }),
+    },
+    spec: {},
+    status,
+  }) as unknown as Backup;
+
 describe('metrics of backups', () => {
   let registry: Registry;
+  let known: Backup[] | undefined;
   let metrics: BackupMetrics;
   beforeEach(() => {
     registry = new Registry();
-    metrics = new BackupMetrics(registry);
-  });
-  const linesOf = async (name: string): Promise<string[]> =>
-    (await registry.metrics()).split('\n').filter((line) => line.startsWith(`${name}{`));
-  const backupOf = (schedule: string, phase: string, completionTimestamp?: string): Backup =>
-    ({
-      metadata: { name: 'b', labels: { 'velero.io/schedule-name': schedule } },
-      status: { phase, completionTimestamp },
-    }) as unknown as Backup;
-
-  it('the last success of a schedule is known from backups that were there before, in any order', async () => {
-    metrics.seen(backupOf('nightly', 'Completed', '2026-11-26T00:00:00Z'));
-    metrics.seen(backupOf('nightly', 'Completed', '2026-11-20T00:00:00Z'));
-    metrics.seen(backupOf('nightly', 'PartiallyFailed', '2026-11-27T00:00:00Z'));
-    metrics.seen(backupOf('nightly', 'Completed', 'soon'));
-    metrics.seen(backupOf('nightly', 'Completed'));
-    const name = 'velero_backup_last_successful_timestamp';
-    const seconds = Date.parse('2026-11-26T00:00:00Z') / 1000;
-    expect(await linesOf(name)).toEqual([`${name}{schedule="nightly"} ${seconds}`]);
-    // What was there before counts as nothing that was done.
-    expect(await linesOf('velero_backup_success_total')).toEqual([
-      'velero_backup_success_total{schedule=""} 0',
-    ]);
-    metrics.end('nightly');
-    expect(await linesOf(name)).toEqual([]);
-    metrics.seen(backupOf('nightly', 'Completed', '2026-11-20T00:00:00Z'));
-    expect((await linesOf(name)).length).toBe(1);
+    known = [];
+    metrics = new BackupMetrics(registry, { backups: () => known, hasCsi: true });
   });
 
-  it('backups that are not over are counted by phase, and the queue also when it is empty', async () => {
-    metrics.underWay(['', 'New', 'Queued', 'Queued', 'Finalizing']);
-    expect(await linesOf('longshore_backups')).toEqual([
+  /** Samples whose line has the text. */
+  const samples = async (text: string): Promise<string[]> =>
+    (await registry.metrics())
+      .split('\n')
+      .filter((line) => !line.startsWith('#') && line.includes(text));
+
+  it('count the Backups that there are, and say nothing where they are not followed', async () => {
+    known = [backupOf('a', { phase: 'Completed' }), backupOf('b', { phase: 'InProgress' })];
+    expect(await samples('velero_backup_total')).toEqual(['velero_backup_total 2']);
+    known = undefined;
+    expect(await samples('velero_backup_total')).toEqual([]);
+    known = [];
+    expect(await samples('velero_backup_total')).toEqual(['velero_backup_total 0']);
+  });
+
+  it('count those that are not over by phase, and the queue also when it is empty', async () => {
+    const name = 'longshore_backups{';
+    const phases = [undefined, 'New', 'Queued', 'Queued', 'Finalizing', 'Completed', 'Failed'];
+    known = phases.map((phase, i) => backupOf(`b${i}`, { ...(phase !== undefined && { phase }) }));
+    expect(await samples(name)).toEqual([
       'longshore_backups{phase="New"} 2',
       'longshore_backups{phase="Queued"} 2',
       'longshore_backups{phase="InProgress"} 0',
       'longshore_backups{phase="Finalizing"} 1',
     ]);
-    metrics.underWay([]);
-    expect(await linesOf('longshore_backups')).toEqual([
-      'longshore_backups{phase="New"} 0',
-      'longshore_backups{phase="Queued"} 0',
-      'longshore_backups{phase="InProgress"} 0',
+    known = [];
+    expect(await samples(name)).toHaveLength(3);
+    known = undefined;
+    expect(await samples(name)).toEqual([]);
+  });
+
+  it('tell when the newest backup of a schedule completed, also one of an earlier process', async () => {
+    const at = (phase: string, completionTimestamp: string) => ({ phase, completionTimestamp });
+    known = [
+      backupOf('a', at('Completed', '2026-01-01T00:00:10Z'), 'daily'),
+      backupOf('b', at('Completed', '2026-01-01T00:00:05Z'), 'daily'),
+      backupOf('c', at('PartiallyFailed', '2026-01-01T00:00:20Z'), 'daily'),
+      backupOf('d', at('Completed', 'yesterday')),
+    ];
+    const seconds = Date.parse('2026-01-01T00:00:10Z') / 1000;
+    const name = 'velero_backup_last_successful_timestamp';
+    expect(await samples(name)).toEqual([`${name}{schedule="daily"} ${seconds}`]);
+    metrics.end('daily');
+    expect(await samples(name)).toEqual([]);
+    metrics.begin('daily');
+    expect(await samples(name)).toHaveLength(1);
+  });
+
+  it('count snapshots of providers when the items are done, and tell the size of the tarball', async () => {
+    metrics.itemsDone(
+      backupOf('a', { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 }, 'daily'),
+      1234,
+    );
+    // As another server stored it: its size is not known here.
+    metrics.itemsDone(backupOf('b', { volumeSnapshotsAttempted: 1 }, 'daily'));
+    expect(await samples('velero_volume_snapshot')).toEqual([
+      'velero_volume_snapshot_attempt_total{schedule=""} 0',
+      'velero_volume_snapshot_attempt_total{schedule="daily"} 4',
+      'velero_volume_snapshot_success_total{schedule=""} 0',
+      'velero_volume_snapshot_success_total{schedule="daily"} 2',
+      'velero_volume_snapshot_failure_total{schedule=""} 0',
+      'velero_volume_snapshot_failure_total{schedule="daily"} 2',
     ]);
+    expect(await samples('tarball')).toEqual([
+      'velero_backup_tarball_size_bytes{schedule="daily"} 1234',
+    ]);
+  });
+
+  it('count CSI snapshots by backup: begun when the items are done, ended with the backup', async () => {
+    const attempted = { csiVolumeSnapshotsAttempted: 3 };
+    metrics.itemsDone(backupOf('a', attempted));
+    const after = backupOf('a', {
+      ...attempted,
+      phase: 'Completed',
+      csiVolumeSnapshotsCompleted: 2,
+    });
+    metrics.ended(after, after);
+    expect(await samples('backupName="a"')).toEqual([
+      'velero_csi_snapshot_attempt_total{schedule="",backupName="a"} 3',
+      'velero_csi_snapshot_success_total{schedule="",backupName="a"} 2',
+      'velero_csi_snapshot_failure_total{schedule="",backupName="a"} 1',
+    ]);
+    metrics.deleted(after);
+    expect(await samples('backupName="a"')).toEqual([]);
+    const failed = backupOf('f', { phase: 'Failed', ...attempted });
+    metrics.ended(failed, failed);
+    expect(await samples('backupName="f"')).toEqual([]);
+  });
+
+  it('count no CSI snapshots without the feature', async () => {
+    const other = new Registry();
+    const without = new BackupMetrics(other, { backups: () => [] });
+    without.itemsDone(backupOf('a', { csiVolumeSnapshotsAttempted: 3 }));
+    expect(await other.metrics()).not.toContain('backupName="a"');
+  });
+
+  it('keep series of the newest backups only', async () => {
+    for (let i = 0; i < 250; i++) metrics.itemsDone(backupOf(`b${i}`, {}));
+    const kept = await samples('csi_snapshot_attempt_total');
+    // One of no backup, from the start.
+    expect(kept).toHaveLength(101);
+    expect(kept.at(-1)).toContain('backupName="b249"');
+  });
+
+  it('have no series of a schedule that is gone', async () => {
+    metrics.begin('daily');
+    const backup = backupOf(
+      'a',
+      { phase: 'Completed', warnings: 1, startTimestamp: '2026-01-01T00:00:00Z' },
+      'daily',
+    );
+    const status = { ...backup.status, completionTimestamp: '2026-01-01T00:01:00Z' };
+    metrics.attempted(backup);
+    metrics.itemsDone(backup, 5);
+    metrics.ended({ ...backup, status }, backup);
+    expect((await samples('schedule="daily"')).length).toBeGreaterThan(20);
+    metrics.end('daily');
+    expect(await samples('schedule="daily"')).toEqual([]);
+    expect(await samples('backupName="a"')).toEqual([]);
+  });
+
+  it('observe the duration in the buckets of Velero', async () => {
+    const status = {
+      ...{ phase: 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
+      completionTimestamp: '2026-01-01T00:16:40Z',
+    };
+    metrics.ended(backupOf('a', status), backupOf('a', { progress: { totalItems: 7 } }));
+    const duration = await samples('velero_backup_duration_seconds_bucket');
+    expect(duration.find((line) => line.includes('le="900"'))).toMatch(/ 0$/);
+    expect(duration.find((line) => line.includes('le="1800"'))).toMatch(/ 1$/);
+    expect(await samples('items_total')).toEqual(['velero_backup_items_total{schedule=""} 7']);
   });
 });

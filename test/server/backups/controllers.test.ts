@@ -34,7 +34,7 @@ afterEach(async () => {
 
 /** Both controllers on the embedded API server, beside a bucket in memory. */
 async function start(
-  options: Pick<OperationsControllerOptions, 'timeoutNs' | 'awayNs' | 'timeoutNsOfPlugin'> = {},
+  options: Pick<OperationsControllerOptions, 'timeoutNs' | 'awayNs' | 'timeoutNsOf'> = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -134,11 +134,11 @@ describe('the controllers of operations and of the end of backups', () => {
     ).toContain('longshore_item_operations_left_bytes 0');
   });
 
-  it('end operations of a plugin after its own time-out, where that is longer', async () => {
+  it('end operations of an action after its own time-out', async () => {
     const actions: string[] = [];
     const { world, phase } = await start({
       timeoutNs: 1n,
-      timeoutNsOfPlugin: (action) => {
+      timeoutNsOf: (action) => {
         actions.push(action);
         return 4n * HOUR_NS;
       },

@@ -21,7 +21,7 @@ import {
 import { openRepository } from '../../../src/repository/index.ts';
 import { CANCEL_ANNOTATION } from '../../../src/server/index.ts';
 import { DELETE_ANYWAY } from '../../../src/server/deletion/deletion.ts';
-import { encodeSegment } from '../../../src/server/backups/run/segment.ts';
+import { encodeSegment } from '../../../src/server/runs/segment.ts';
 import { isGone } from '../../../src/server/deletion/native-snapshots.ts';
 import { STORED_UID } from '../../../src/server/deletion/ownership.ts';
 import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';

@@ -258,6 +258,7 @@ export class OneServer implements Life {
     };
     let runner: Promise<ClusterRunner> | undefined;
     const backups = new BackupController({
+      host: this.name,
       removeSnapshots: ({ metadata: { name, uid } }, options) =>
         removeLostSnapshots({ client, logger }, { namespace: NAMESPACE, name, uid }, options),
       ...{ snapshotLocations: () => Promise.resolve([]), backups: shared.backups },
@@ -297,7 +298,11 @@ export class OneServer implements Life {
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(true),
-      ...{ annotations: {}, runningMax: 1, metrics: new BackupMetrics(registry) },
+      ...{
+        annotations: {},
+        runningMax: 1,
+        metrics: new BackupMetrics(registry, { backups: () => shared.backups.list() }),
+      },
     });
     return [
       backups,

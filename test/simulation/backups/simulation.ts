@@ -20,10 +20,11 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
 import {
-  decodeSegment,
   type JournalItem,
+  recordsSchema,
   type SegmentRecords,
-} from '../../../src/server/backups/run/segment.ts';
+} from '../../../src/server/backups/run/records.ts';
+import { decodeSegment } from '../../../src/server/runs/segment.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';
@@ -344,7 +345,8 @@ class BackupCourse implements ServerWorld {
 
   #recordsOf(key = ''): SegmentRecords | undefined {
     const bytes = this.bucket.objects.get(key);
-    const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
+    const known =
+      this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key, recordsSchema).records);
     if (known) this.#decoded.set(key, known);
     return known;
   }

@@ -43,7 +43,9 @@ import {
   type PodVolumeBackup,
   validLabel,
 } from '../../../kube/index.ts';
-import { failureLines, failureResults, logText, mergedResults, subjectOf } from '../after-run.ts';
+import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
+import { FinalizerLog } from '../../operations/finalizer-log.ts';
+import { subjectOf } from '../after-run.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
 import { BACKUP_UID } from '../labels.ts';
 import {
@@ -56,7 +58,6 @@ import {
   statusOf,
 } from '../phases.ts';
 import { FinalizedFiles } from './finalized-files.ts';
-import { FinalizerLog } from './finalizer-log.ts';
 import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';
 
 export interface FinalizeOptions {
@@ -69,6 +70,8 @@ export interface FinalizeOptions {
   readonly discovery: (signal: AbortSignal) => Promise<Pick<Discovery, 'find' | 'findIn'>>;
   /** Room for the new tarball, the log, and the items. */
   readonly scratch: string;
+  /** A tarball that was made anew is stored. */
+  readonly onTarball?: (backup: Backup, sizeBytes: number) => void;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
@@ -159,7 +162,10 @@ async function ended(
   const hasResults = errorCount > 0 || warningCount > 0 || failed > 0;
   if (lines.length > 0) {
     assertLeading();
-    await archive.setLogTail(name, logText(backup, lines), { directory: scratch, signal });
+    await archive.setLogTail(name, logText('backup', backup, lines), {
+      directory: scratch,
+      signal,
+    });
   }
   const results = hasResults
     ? mergedResults(await storedResults(stored, signal), lists, {
@@ -177,6 +183,7 @@ async function ended(
     },
     { signal },
   );
+  if (contents) options.onTarball?.(backup, contents.lengthBytes);
   return status;
 }
 

@@ -1,7 +1,7 @@
-import { messageOf, redactAndCut } from '../../../base/index.ts';
-import { Controller, EventRecorder, type KubeClient, keyOf, refOf } from '../../../kube/index.ts';
+import type { KubeClient } from '../../../kube/index.ts';
+import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import type { ServerController } from '../../server.ts';
-import { isFinalizing, phaseOf } from '../phases.ts';
+import { FOLLOWED_BACKUPS } from '../phases.ts';
 import type { SharedBackups } from '../shared-backups.ts';
 import { finalize, type FinalizeOptions } from './finalize.ts';
 
@@ -13,12 +13,6 @@ export interface FinalizerControllerOptions extends Omit<
   readonly host: string;
   readonly backups: SharedBackups;
 }
-
-/** Backups ended side by side. They have nothing in common with those that run. Our choice. */
-const WORKERS = 10;
-/** Of one location: where it hangs, others go on. Our choice. */
-const OF_LOCATION_MAX = 2;
-const AGAIN_MS = 1000;
 
 /** Ends Backups whose operations are over. Velero's controller of that name. */
 export class FinalizerController implements ServerController {
@@ -36,40 +30,14 @@ export class FinalizerController implements ServerController {
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, host, backups } = this.#options;
     await using watched = await backups.open(signal);
-    const { cache } = watched;
-    const component = 'longshore-server';
-    const events = new EventRecorder({ client, logger, host, component, clock: client.clock });
-    /** Backups of each location. */
-    const atWork = new Map<string, number>();
-    const controller = new Controller({
-      ...{ name: this.name, workers: WORKERS, logger },
-      reconcile: async (key) => {
-        const backup = cache.get(refOf(key));
-        if (!backup || !isFinalizing(phaseOf(backup))) return undefined;
-        const { storageLocation = '' } = backup.spec;
-        const busy = atWork.get(storageLocation) ?? 0;
-        if (busy >= OF_LOCATION_MAX) return { requeueAfterMs: AGAIN_MS };
-        atWork.set(storageLocation, busy + 1);
-        try {
-          await finalize(refOf(key), { ...this.#options, assertLeading, signal });
-        } catch (error) {
-          // Tried again by the controller, more and more seldom; the user can see why it is not over.
-          if (!signal.aborted) {
-            const text = `it cannot be completed yet: ${redactAndCut(messageOf(error))}`;
-            events.record(backup, 'NotFinalized', text, 'Warning');
-          }
-          throw error;
-        } finally {
-          atWork.set(storageLocation, (atWork.get(storageLocation) ?? 1) - 1);
-        }
+    const finalizer = new FinalizerQueue({
+      ...{ client, logger, host, kind: FOLLOWED_BACKUPS, signal },
+      placeOf: ({ spec }) => spec.storageLocation ?? '',
+      finalize: async ({ metadata }) => {
+        await finalize(metadata, { ...this.#options, assertLeading, signal });
         return undefined;
       },
     });
-    const working = controller.run(signal);
-    cache.onChange((after) => {
-      if (after && isFinalizing(phaseOf(after))) controller.queue.add(keyOf(after.metadata));
-    });
-    await working;
-    await events.flush();
+    await finalizer.run(watched);
   }
 }

@@ -1,12 +1,8 @@
 import type { NativeSnapshot } from '../../../archive/index.ts';
 import type { Backup, BackupRunResult, Results } from '../../../backup/index.ts';
 import type { UploadOperation, VolumeOutcome } from '../../../backup-volumes/index.ts';
-import {
-  type BackupOperation,
-  countsOf,
-  isAnyRunning,
-  type Operation,
-} from '../../../item-operations/index.ts';
+import { type BackupOperation, countsOf, type Operation } from '../../../item-operations/index.ts';
+import { phaseAfterRun } from '../../runs/phase-after.ts';
 
 /** What a backup says of itself after its items: the phase that follows, and what is counted. */
 
@@ -37,14 +33,10 @@ export function statusAfterItems(
     ...(hooksAttempted > 0 && { hooksAttempted }),
     ...(hooksFailed > 0 && { hooksFailed }),
   };
-  return { phase: phaseAfter(results.errorCount, operations), status, hookStatus };
+  return { phase: phaseAfterRun(results.errorCount, operations), status, hookStatus };
 }
 
 const isCompleted = ({ status }: NativeSnapshot): boolean => status?.phase === 'Completed';
-
-/** What a backup waits for next, by what went wrong so far. */
-const phaseAfter = (errors: number, operations: readonly Operation[]): string =>
-  `${isAnyRunning(operations) ? 'WaitingForPluginOperations' : 'Finalizing'}${errors > 0 ? 'PartiallyFailed' : ''}`;
 
 const progressOf = ({ totalItems, itemsBackedUp }: BackupRunResult): object =>
   totalItems === 0 ? { progress: {} } : { progress: { totalItems, itemsBackedUp } };

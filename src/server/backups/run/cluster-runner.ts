@@ -13,6 +13,7 @@ import {
   type Logger,
   messageOf,
   type Nanoseconds,
+  redactAndCut,
   rfc3339Seconds,
   systemClock,
 } from '../../../base/index.ts';
@@ -24,6 +25,7 @@ import {
   goDurationNs,
   NamespaceFilter,
   oldResourceFilter,
+  type ReadAhead,
   type ResourceFilter,
   runBackup,
   type ScopedLists,
@@ -50,18 +52,20 @@ import type {
   RunRequest,
 } from '../contract.ts';
 import { failureLines, subjectOf } from '../after-run.ts';
-import { cancelOperations } from '../operations/cancel.ts';
+import { cancelOperations, withUntold } from '../operations/cancel.ts';
+import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
-import { patiently } from './patience.ts';
-import { BackupRunLog } from './run-log.ts';
-import { patientClient } from './while-away.ts';
+import { endingSignal, isLeft } from '../../runs/ending.ts';
+import { patiently } from '../../runs/patience.ts';
+import { RunLog } from './run-log.ts';
+import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;
   readonly session: ActionSession;
-  readonly log: BackupRunLog;
+  readonly log: RunLog;
   /** Waits for an API server that is away. */
   readonly client: KubeClient;
   readonly signal: AbortSignal;
@@ -70,6 +74,8 @@ export interface VolumesContext {
 export interface ClusterRunnerOptions {
   readonly client: KubeClient;
   readonly discovery: Discovery;
+  /** Told of what `client` will soon be asked for. */
+  readonly readAhead?: ReadAhead;
   readonly buckets: Buckets;
   readonly archiveOf: (bucket: OpenBucket['bucket']) => BackupArchive;
   readonly sessions: ActionSessions;
@@ -84,7 +90,7 @@ export interface ClusterRunnerOptions {
   /** Scratch space. */
   readonly directory: string;
   /** As the controller of operations has it. */
-  readonly timeoutNsOfPlugin?: (action: string, backup: Backup) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf<Backup>;
   readonly logger: Logger;
   /** Of the logs of backups. */
   readonly logLevel: string;
@@ -100,8 +106,6 @@ const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 /** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
-/** How long it may take to tell its operations to stop, of which there may be thousands. Our choice. */
-const STOPPING_MS = 5 * 60_000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
 
 /** Makes backups of the cluster, in the bucket of their location. */
@@ -147,7 +151,7 @@ export class ClusterRunner implements BackupRunner {
 
   /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
   async #endUnread(
-    { backup, leaving, assertLeading, onEnded }: RunRequest,
+    { backup, leaving, assertLeading, onEnded, onUntold }: RunRequest,
     bucket: OpenBucket['bucket'],
   ): Promise<void> {
     const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
@@ -159,7 +163,7 @@ export class ClusterRunner implements BackupRunner {
         await endLeftRun(backup, left, {
           client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
           discovery: () => Promise.resolve(discovery),
-          ...{ sessions, operations, logger, assertLeading, signal },
+          ...{ sessions, operations, logger, assertLeading, signal, onUntold },
         });
       }
       onEnded?.();
@@ -190,9 +194,9 @@ export class ClusterRunner implements BackupRunner {
     const { backup, signal } = request;
     const { logLevel, logFormat, sessions } = this.#options;
     const { namespace = '', name } = backup.metadata;
-    const log = new BackupRunLog({
+    const log = new RunLog({
       sink: journal,
-      backup: `${namespace}/${name}`,
+      subject: { backup: `${namespace}/${name}` },
       ...{ level: logLevel, format: logFormat, entries: journal.entries, clock: this.#clock },
     });
     let session: ActionSession | undefined;
@@ -293,6 +297,7 @@ export class ClusterRunner implements BackupRunner {
         },
       },
       journal,
+      readAhead: this.#options.readAhead,
       log: results,
       onProgress: request.onProgress,
     });
@@ -327,13 +332,12 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    return { phase, status: { ...status, hookStatus } };
+    return { phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes };
   }
 
   #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {
     const asked = goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS;
-    const least = this.#options.timeoutNsOfPlugin?.(actionOf(operation), backup) ?? 0n;
-    return asked > 0n && asked < least ? least : asked;
+    return this.#options.timeoutNsOf?.(actionOf(operation), backup, asked) ?? asked;
   }
 
   async #store(
@@ -357,7 +361,7 @@ export class ClusterRunner implements BackupRunner {
 
   async #filters(
     backup: Backup,
-    { results }: BackupRunLog,
+    { results }: RunLog,
     signal: AbortSignal,
   ): Promise<{
     namespaces: NamespaceFilter;
@@ -399,19 +403,24 @@ export class ClusterRunner implements BackupRunner {
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
     const isThawed = await this.#thaw(request, journal, log);
+    let untold: string | undefined;
     try {
       const stopping = endingSignal(leaving);
-      const untold =
+      untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      if (untold !== undefined) log.results.error(untold);
       if (session && isThawed) request.onEnded?.();
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
+      untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
     }
     // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
     if (leaving?.aborted === true) return;
+    if (untold !== undefined) {
+      log.results.error(untold);
+      request.onUntold?.(untold);
+    }
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     const reason = signal.aborted ? asError(signal.reason) : error;
     log.results.error('backup failed', { error: reason });
@@ -422,7 +431,7 @@ export class ClusterRunner implements BackupRunner {
       await using contents = await emptyTarball(this.#options.directory);
       const status = {
         ...countFields(log.results, known),
-        failureReason: `backup execution failed: ${messageOf(reason)}`,
+        failureReason: withUntold(`backup execution failed: ${messageOf(reason)}`, untold),
         completionTimestamp: rfc3339Seconds(this.#clock.nowNs()),
       };
       const files: NewBackup = {
@@ -451,7 +460,7 @@ export class ClusterRunner implements BackupRunner {
   async #thaw(
     { backup, leaving, assertLeading }: RunRequest,
     journal: Journal,
-    { results }: BackupRunLog,
+    { results }: RunLog,
   ): Promise<boolean> {
     const { client, discovery, logger, patienceMs } = this.#options;
     const signal = endingSignal(leaving);
@@ -478,19 +487,10 @@ export class ClusterRunner implements BackupRunner {
   }
 }
 
-/** Whether another server goes on with what was begun. */
-function isLeft(error: unknown, signal: AbortSignal): boolean {
-  const reason = signal.reason as { readonly by?: unknown } | undefined;
-  return isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
-}
-
-const endingSignal = (leaving: AbortSignal | undefined): AbortSignal =>
-  AbortSignal.any([AbortSignal.timeout(STOPPING_MS), ...(leaving ? [leaving] : [])]);
-
 interface Parts {
   readonly archive: BackupArchive;
   readonly journal: Journal;
-  readonly log: BackupRunLog;
+  readonly log: RunLog;
   readonly session: ActionSession | undefined;
 }
 

@@ -10,7 +10,7 @@ import type { Backup as PluginBackup, PluginHost } from '../../../plugin/index.t
 import type { KubeClient, KubeObject } from '../../../kube/index.ts';
 import type { DeletionSession, DeletionSessions } from '../../deletion/contract.ts';
 import type { ActionSessions } from '../contract.ts';
-import { patientClient } from './while-away.ts';
+import { patientClient } from '../../runs/while-away.ts';
 
 /** What a Backup is for actions: all of it. */
 const asPlugins = (backup: Backup): PluginBackup => backup as unknown as PluginBackup;

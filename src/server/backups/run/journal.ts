@@ -1,14 +1,14 @@
 import { promisify } from 'node:util';
 import { gzip as gzipWithCallback } from 'node:zlib';
-import { ScratchFile, journalFolder, journalsFolder, tarMember } from '../../../archive/index.ts';
+import { journalFolder, journalsFolder, ScratchFile, tarMember } from '../../../archive/index.ts';
 import {
   type Clock,
   CodedError,
+  Column,
   formatBytes,
   type Logger,
   mapLimited,
-  randomHex,
-  Semaphore,
+  ObjectNames,
   systemClock,
   unixSeconds,
 } from '../../../base/index.ts';
@@ -20,13 +20,15 @@ import type {
   ItemSink,
   StartedOperation,
 } from '../../../backup/index.ts';
-import { Column, idOf, ObjectNames, refOf } from '../../../backup/index.ts';
+import { idOf, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
-import { patiently } from './patience.ts';
+import { patiently } from '../../runs/patience.ts';
 import { Pieces } from './pieces.ts';
-import { encodeSegment, type JournalEntry, type Segment, type SegmentRecords } from './segment.ts';
-import { keyOf, StoredTries, type Try } from './stored-tries.ts';
+import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
+import { SEGMENT_LIMITS, type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
+import { StoredTries } from '../../runs/stored-tries.ts';
+import { recordsSchema, type SegmentRecords } from './records.ts';
 
 export interface JournalOptions {
   readonly bucket: Bucket;
@@ -44,17 +46,11 @@ export interface JournalOptions {
   readonly limits?: JournalLimits;
 }
 
-export interface JournalLimits {
-  /** A segment is stored when it has so many bytes, uncompressed. */
-  readonly segmentBytes: number;
-  /** And at the latest after this. */
-  readonly segmentMs: number;
+export interface JournalLimits extends SegmentLimits {
   /** What the tarball may unpack to; tests lower it. */
   readonly unpackedBytesMax?: number;
 }
 
-/** Our choice: what is lost to a kill is read again in seconds. */
-const LIMITS: JournalLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
 /** What readers refuse (archive/tarball.ts). */
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
 /** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
@@ -77,6 +73,16 @@ const newPending = (): Pending => ({
   bytes: 0,
 });
 
+async function encode({ records, tar, log }: Pending): Promise<SegmentParts> {
+  records.unpackedBytes = tar.length;
+  const [packed, tarPart, logPart] = await Promise.all([
+    gzip(JSON.stringify(records)),
+    tar.length === 0 ? Buffer.alloc(0) : gzip(tar.whole()),
+    log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
+  ]);
+  return { records: packed, tar: tarPart, log: logPart };
+}
+
 /**
  * What a backup has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed. Items
  * are put in segments; one whose actions have begun something beyond the backup is stored before the call returns. Each try of a backup
@@ -86,6 +92,7 @@ const newPending = (): Pending => ({
 export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #options: JournalOptions;
   readonly #limits: JournalLimits;
+  readonly #segments: SegmentWriter<Pending>;
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
   readonly #log: ScratchFile;
@@ -105,24 +112,29 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #operations: StartedOperation[] = [];
   readonly #entries: JournalEntry[] = [];
   #hooks: HookCounts | undefined;
-  /** Keys that this try goes on from, and its own. */
-  #segments: string[] = [];
-  readonly #turn = new Semaphore(1);
-  #own: Pick<Try, 'number' | 'owner'> = { number: 1, owner: randomHex(4) };
-  #number = 0;
   #pending = newPending();
-  #timer: NodeJS.Timeout | undefined;
-  #failure: { readonly error: unknown } | undefined;
   #unpackedBytes = 0;
-  #isClosed = false;
   #isTarClosed = false;
 
   private constructor(options: JournalOptions, tar: ScratchFile, log: ScratchFile) {
     this.#options = options;
-    this.#limits = options.limits ?? LIMITS;
+    this.#limits = options.limits ?? SEGMENT_LIMITS;
     this.#clock = options.clock ?? systemClock;
     this.#tar = tar;
     this.#log = log;
+    const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
+    this.#segments = new SegmentWriter({
+      ...{ bucket, folder: journalFolder(name, uid), kind: 'backup', assertLeading },
+      ...{ logger, signal, patienceMs, limits },
+      take: () => this.#taken(),
+      encode,
+      onStored: async (parts) => {
+        if (parts.tar.length > 0) await tar.append(parts.tar);
+        if (parts.log.length > 0) await log.append(parts.log);
+      },
+      // The log of a backup that fails has it all the same.
+      onLost: (pending) => this.#pending.log.unshift(...pending.log),
+    });
   }
 
   /**
@@ -150,7 +162,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   /** Whether an earlier try has left anything. */
   get isContinued(): boolean {
-    return this.#own.number > 1;
+    return this.#segments.isContinued;
   }
 
   get facts(): readonly VolumeFact[] {
@@ -171,25 +183,21 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return this.#hooks;
   }
 
-  get #folder(): string {
-    return journalFolder(this.#options.name, this.#options.uid);
-  }
-
   async #read(): Promise<void> {
-    const { bucket, signal } = this.#options;
+    const { bucket, name, uid, signal, logger, patienceMs } = this.#options;
     const tries = new StoredTries({
-      ...{ bucket, signal, folder: this.#folder },
-      patiently: (what, task) => this.#patiently(what, task),
+      ...{ bucket, signal, folder: journalFolder(name, uid), kind: 'backup' },
+      schema: recordsSchema,
+      patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
     });
     const last = await tries.last();
-    this.#own = { number: last.number + 1, owner: this.#own.owner };
+    this.#segments.follow(last);
     for await (const segment of tries.segments(last)) await this.#take(segment);
-    this.#segments = [...last.keys];
-    this.#pending.records.includes = [...this.#segments];
+    this.#pending.records.includes = [...last.keys];
     await this.flush();
   }
 
-  async #take({ records, tar, log }: Segment): Promise<void> {
+  async #take({ records, tar, log }: Segment<SegmentRecords>): Promise<void> {
     this.#owed.take(records);
     for (const { k, ns, n, t, as, ops = [], facts = [] } of records.items) {
       this.#note(k, ns, n, t);
@@ -259,7 +267,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async put(item: FinishedItem): Promise<void> {
-    this.#assertUsable();
+    this.#segments.assertUsable();
     const { kind: k, namespace: ns, name: n, files, operations, facts, owesPostHooks } = item;
     const { storedAs } = item;
     const mtime = unixSeconds(this.#clock.nowNs());
@@ -278,12 +286,12 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       ...(facts.length > 0 && { facts: facts.map((fact) => ({ ...fact })) }),
     });
     this.#added(k.length + ns.length + n.length + 64);
-    if (item.hasEffect || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
-    else this.#flushLater();
+    if (item.hasEffect || this.#segments.isFull) await this.flush();
+    else this.#segments.flushLater();
   }
 
   async willFreeze({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
-    this.#assertUsable();
+    this.#segments.assertUsable();
     this.#ownOwed.add({ k, ns, n });
     (this.#pending.records.freezing ??= []).push({ k, ns, n });
     this.#added(k.length + ns.length + n.length);
@@ -293,7 +301,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   async postHooksDone({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
     this.#owed.delete({ k, ns, n });
     this.#ownOwed.delete({ k, ns, n });
-    this.#assertUsable();
+    this.#segments.assertUsable();
     this.#pending.records.thawed.push({ k, ns, n });
     await this.flush();
   }
@@ -306,13 +314,13 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   addLine(line: string): void {
     this.#pending.log.push(line);
     this.#added(line.length);
-    this.#flushLater();
+    this.#segments.flushLater();
   }
 
   addEntry(entry: JournalEntry): void {
     this.#pending.records.entries.push(entry);
     this.#added(entry.text.length + 32);
-    this.#flushLater();
+    this.#segments.flushLater();
   }
 
   #packed(bytes: number): void {
@@ -326,78 +334,20 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   #added(bytes: number): void {
     this.#pending.bytes += bytes;
+    this.#segments.added(bytes);
   }
 
-  #assertUsable(): void {
-    if (this.#failure) throw this.#failure.error as Error;
-  }
-
-  #flushLater(): void {
-    if (this.#isClosed) return;
-    const isFull = this.#pending.bytes >= this.#limits.segmentBytes;
-    if (this.#timer !== undefined && !isFull) return;
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(
-      () => {
-        // The next put throws what has failed.
-        this.flush().catch(() => undefined);
-      },
-      isFull ? 0 : this.#limits.segmentMs,
-    );
-    this.#timer.unref();
+  #taken(): Pending | undefined {
+    const pending = this.#pending;
+    const { includes, thawed } = pending.records;
+    if (pending.bytes === 0 && includes === undefined && thawed.length === 0) return undefined;
+    this.#pending = newPending();
+    return pending;
   }
 
   /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
-  async flush(): Promise<void> {
-    await this.#turn.acquire();
-    try {
-      this.#assertUsable();
-      clearTimeout(this.#timer);
-      this.#timer = undefined;
-      const pending = this.#pending;
-      if (
-        pending.bytes === 0 &&
-        pending.records.includes === undefined &&
-        pending.records.thawed.length === 0
-      )
-        return;
-      this.#pending = newPending();
-      await this.#store(pending).catch((error: unknown) => {
-        // The log of a backup that fails has it all the same.
-        this.#pending.log.unshift(...pending.log);
-        throw error;
-      });
-    } catch (error) {
-      this.#failure ??= { error };
-      throw error;
-    } finally {
-      this.#turn.release();
-    }
-  }
-
-  async #store({ records, tar, log }: Pending): Promise<void> {
-    const { bucket, signal, assertLeading } = this.#options;
-    records.unpackedBytes = tar.length;
-    const [packed, tarPart, logPart] = await Promise.all([
-      gzip(JSON.stringify(records)),
-      tar.length === 0 ? Buffer.alloc(0) : gzip(tar.whole()),
-      log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
-    ]);
-    const bytes = encodeSegment({ records: packed, tar: tarPart, log: logPart });
-    const key = keyOf(this.#folder, this.#own, this.#number);
-    await this.#patiently('store what a backup has done', () => {
-      assertLeading();
-      return bucket.put(key, [bytes], { signal });
-    });
-    this.#number++;
-    this.#segments.push(key);
-    if (tarPart.length > 0) await this.#tar.append(tarPart);
-    if (logPart.length > 0) await this.#log.append(logPart);
-  }
-
-  #patiently<T>(what: string, task: () => Promise<T>): Promise<T> {
-    const { logger, signal, patienceMs } = this.#options;
-    return patiently(task, { what, logger, signal, patienceMs });
+  flush(): Promise<void> {
+    return this.#segments.flush();
   }
 
   /** The tarball and the log, whole. Nothing is put any more. The files are closed with the journal. */
@@ -413,13 +363,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
    * before: nothing may be left without it.
    */
   async finishLog(): Promise<ScratchFile> {
-    this.#failure ??= { error: new CodedError('JOURNAL_CLOSED', 'the backup has failed') };
-    await this.#turn.acquire();
-    try {
-      await this.#closeTar();
-    } finally {
-      this.#turn.release();
-    }
+    await this.#segments.end('the backup has failed');
+    await this.#segments.alone(() => this.#closeTar());
     return await this.#finishedLog();
   }
 
@@ -429,25 +374,19 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     await this.#tar.close();
   }
 
-  async #finishedLog(): Promise<ScratchFile> {
-    await this.#turn.acquire();
-    try {
+  #finishedLog(): Promise<ScratchFile> {
+    return this.#segments.alone(async () => {
       const { log } = this.#pending;
       if (log.length > 0) await this.#log.append(await gzip(log.join('')));
       if (this.#log.lengthBytes === 0) await this.#log.append(await gzip(''));
       this.#pending = newPending();
       this.#log.finish();
       return this.#log;
-    } finally {
-      this.#turn.release();
-    }
+    });
   }
 
   async #close(): Promise<void> {
-    this.#isClosed = true;
-    clearTimeout(this.#timer);
-    await this.#turn.acquire();
-    this.#turn.release();
+    await this.#segments.close();
     await this.#closeTar();
     await this.#log.close();
   }

@@ -10,7 +10,8 @@ import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
-import { readSegment } from './stored-tries.ts';
+import { readSegment } from '../../runs/stored-tries.ts';
+import { recordsSchema } from './records.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
@@ -36,7 +37,7 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = await readSegment(bucket, key, signal);
+      const { records } = await readSegment(bucket, key, { schema: recordsSchema, signal });
       owed.take(records);
       for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));
@@ -82,6 +83,8 @@ export interface EndOptions {
   /** Of {@link thawPods}. */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
+  /** As {@link RunRequest.onUntold}. */
+  readonly onUntold?: ((text: string) => void) | undefined;
 }
 
 /**
@@ -131,7 +134,7 @@ async function thaw(
 async function cancelLeft(
   backup: Backup,
   left: LeftRun,
-  { operations, sessions, location, logger, assertLeading, signal }: EndOptions,
+  { operations, sessions, location, logger, assertLeading, signal, onUntold }: EndOptions,
 ): Promise<void> {
   signal.throwIfAborted();
   const { name, uid } = backup.metadata;
@@ -152,6 +155,7 @@ async function cancelLeft(
   if (known.length === 0) return;
   await using session = await sessions.open(backup, logger);
   const untold = await cancelOperations(operations, subject, { asker: session.asker, signal });
-  if (untold !== undefined)
-    logger.warn({ backup: name, uid, untold }, 'a backup has ended, but not all of it');
+  if (untold === undefined) return;
+  onUntold?.(untold);
+  logger.warn({ backup: name, uid, untold }, 'a backup has ended, but not all of it');
 }

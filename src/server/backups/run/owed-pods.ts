@@ -1,4 +1,4 @@
-import type { SegmentRecords } from './segment.ts';
+import type { SegmentRecords } from './records.ts';
 
 /** `k`: `apiVersion/Kind`. */
 export interface PodRecord {

@@ -1,56 +1,23 @@
-import {
-  type Clock,
-  LOG_LEVELS,
-  type Logger,
-  type LogLevel,
-  rfc3339Seconds,
-  systemClock,
-  textLogLine,
-} from '../../../base/index.ts';
+import type { Logger } from '../../../base/index.ts';
 import { Results } from '../../../backup/index.ts';
-import type { JournalEntry } from './segment.ts';
+import { type LogSink, runLines, type RunLinesOptions } from '../../runs/run-log.ts';
+import type { JournalEntry } from '../../runs/segment.ts';
 
-/** Where lines, warnings and errors of a backup go: its journal. */
-export interface LogSink {
-  addLine(line: string): void;
-  addEntry(entry: JournalEntry): void;
-}
-
-export interface RunLogOptions {
+export interface RunLogOptions extends RunLinesOptions {
   readonly sink: LogSink;
-  /** `namespace/name`. */
-  readonly backup: string;
-  readonly level: string;
-  readonly format: string;
   /** Warnings and errors of earlier tries. */
   readonly entries: Iterable<JournalEntry>;
-  readonly clock?: Clock;
 }
 
 /** The log of one backup, as `velero backup logs` shows it, and what counts of it. */
-export class BackupRunLog {
+export class RunLog {
   readonly results: Results;
   /** For plugins: their warnings and errors are the backup's. */
   readonly logger: Logger;
 
-  constructor({ sink, backup, level, format, entries, clock = systemClock }: RunLogOptions) {
-    const name = (level === 'warning' ? 'warn' : level) as LogLevel;
-    const least = Math.max(0, LOG_LEVELS.indexOf(name));
-    const write =
-      (at: LogLevel) =>
-      (fields: object, message: string): void => {
-        if (LOG_LEVELS.indexOf(at) < least) return;
-        const time = rfc3339Seconds(clock.nowNs());
-        const all = Object.entries({ ...fields, backup }).sort(([a], [b]) => (a < b ? -1 : 1));
-        const line = { time, level: at, message, fields: Object.fromEntries(all) };
-        sink.addLine(format === 'json' ? jsonLine(line) : textLogLine(line));
-      };
-    const lines: Logger = {
-      debug: write('debug'),
-      info: write('info'),
-      warn: write('warn'),
-      error: write('error'),
-    };
+  constructor({ entries, ...options }: RunLogOptions) {
+    const { sink } = options;
+    const lines = runLines(options);
     this.results = new Results(lines, (entry) => {
       sink.addEntry(entry);
     });
@@ -68,6 +35,3 @@ export class BackupRunLog {
     this.logger = { ...lines, warn: counted('warn'), error: counted('error') };
   }
 }
-
-const jsonLine = ({ time, level, message, fields }: Parameters<typeof textLogLine>[0]): string =>
-  `${JSON.stringify({ ...fields, level: level === 'warn' ? 'warning' : level, msg: message, time })}\n`;

@@ -55,6 +55,7 @@ describe('the finalizer of backups', () => {
     expect(files['resources/configmaps/namespaces/app/b.json']).toBe('{"b":1}');
     const stored = await new BackupArchive(world.bucket).loadMetadata('b1');
     expect(stored.status).toMatchObject({ phase: 'Completed' });
+    expect(world.tarballs).toEqual([world.bucket.objects.get('backups/b1/b1.tar.gz')?.length]);
   });
 
   it('writes nothing into files of another Backup that has its name in the bucket', async () => {
@@ -77,6 +78,7 @@ describe('the finalizer of backups', () => {
     await world.server(scratch).finalize();
     expect(world.status.phase).toBe('Completed');
     expect(world.requests.filter((text) => text.endsWith('b1.tar.gz'))).toEqual([]);
+    expect(world.tarballs).toEqual([]);
   });
 
   it('warns of an item that is gone, where the user reads it', async () => {
@@ -89,6 +91,19 @@ describe('the finalizer of backups', () => {
     });
     const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
     expect(gunzipSync(log ?? Buffer.alloc(0)).toString()).toContain(text);
+  });
+
+  it('runs no hooks of a pod that is stored anew', async () => {
+    const world = await finalizing({ items: [{ ...ITEM, resource: 'pods', name: 'web' }] });
+    const annotations = {
+      'pre.hook.backup.velero.io/command': '["freeze"]',
+      'post.hook.backup.velero.io/command': '["thaw"]',
+    };
+    world.cluster.add('pods', { metadata: { namespace: 'app', name: 'web', annotations } });
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', errors: 0 });
+    expect(await contentsOf(world)).toHaveProperty(['resources/pods/namespaces/app/web.json']);
+    expect(world.requests).not.toContain('EXEC');
   });
 
   it('follows additional items', async () => {

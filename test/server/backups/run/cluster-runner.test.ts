@@ -54,7 +54,7 @@ describe('a run of a backup', () => {
     };
     const late = await new Rig(parts).run();
     expect(late).toMatchObject({ status: { backupItemOperationsFailed: 1 } });
-    const rig = new Rig({ ...parts, timeoutNsOfPlugin: () => 4n * HOUR_NS });
+    const rig = new Rig({ ...parts, timeoutNsOf: () => 4n * HOUR_NS });
     expect((await rig.run()).phase).toBe('WaitingForPluginOperations');
   });
 
@@ -92,6 +92,27 @@ describe('a run of a backup', () => {
     expect(rig.canceled).toHaveLength(17);
     expect((await new BackupArchive(rig.bucket).loadMetadata('b1')).status?.phase).toBe('Failed');
   }, 20_000);
+
+  it('that fails names operations that could not be told to stop, in its files and to its caller', async () => {
+    const untold: string[] = [];
+    const rig: Rig = new Rig({
+      cluster: configMaps(7),
+      actions: [moves],
+      cancel: () => Promise.reject(new Error('no route')),
+      volumes: () => ({ outcome: () => Promise.reject(new Error('something else')) }),
+      onUntold: (text) => untold.push(text),
+    });
+    await reasonOf(rig.run());
+    const [text = ''] = untold;
+    expect(text).toMatch(
+      /^7 operations could not be told to stop, and may go on: (op-\S+, ){4}op-\S+ and 2 more: no route$/,
+    );
+    const { status } = await new BackupArchive(rig.bucket).loadMetadata('b1');
+    expect(status).toMatchObject({
+      phase: 'Failed',
+      failureReason: `backup execution failed: cannot ask for the volumes of a backup: something else; ${text}`,
+    });
+  });
 
   it('ends where its process has to, while operations are told to stop, and leaves the rest to the next one', async () => {
     const rig: Rig = new Rig({

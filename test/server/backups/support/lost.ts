@@ -3,7 +3,8 @@ import { OperationMap } from '../../../../src/item-operations/index.ts';
 import { Discovery, type KubeClient } from '../../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
 import { SharedBackups } from '../../../../src/server/index.ts';
-import { BackupsView } from '../../../../src/server/backups/backups-view.ts';
+import { BACKUP_RESOURCE } from '../../../../src/server/backups/phases.ts';
+import { RunsView } from '../../../../src/server/runs/runs-view.ts';
 import type { ActionSessions, Buckets } from '../../../../src/server/backups/contract.ts';
 import { LostBackups, type RemoveSnapshots } from '../../../../src/server/backups/lost-backups.ts';
 import { backupOperationStore } from '../../../../src/server/backups/operation-store.ts';
@@ -40,7 +41,7 @@ export async function openLost(options: LostOptions) {
   };
   const common = { client: seen, logger: silentLogger, namespace, signal, assertLeading };
   const shared = new SharedBackups({ client, logger: silentLogger, namespace });
-  const backups = new BackupsView({ ...common, shared });
+  const backups = new RunsView({ ...common, shared, resource: BACKUP_RESOURCE });
   const watched = await backups.open();
   const lost = new LostBackups({
     ...{ ...common, backups, notes: new UnderWayNotes(common), buckets, sessions, removeSnapshots },

@@ -50,6 +50,8 @@ export class World {
   readonly answers = new Map<string, Observation>();
   readonly canceled: string[] = [];
   readonly requests: string[] = [];
+  /** Sizes of tarballs that were made anew. */
+  readonly tarballs: number[] = [];
   readonly labelled: KubeObject[] = [];
   readonly actions: BackupAction[] = [];
   backup: Backup = {
@@ -124,6 +126,7 @@ export class World {
       finalize: () =>
         finalize(REF, {
           ...common,
+          onTarball: (_, sizeBytes) => this.tarballs.push(sizeBytes),
           sessions: {
             open: () =>
               Promise.resolve({
@@ -209,7 +212,11 @@ export class World {
       });
     const list = (resource: Resource<KubeObject>) =>
       outside(() => this.labelled.filter(({ kind }) => kind === resource.kind));
-    return { find, patch, list, clock } as unknown as Pick<
+    const exec = (): Promise<never> => {
+      requests.push('EXEC');
+      return Promise.reject(new Error('no hooks run here'));
+    };
+    return { find, patch, list, exec, clock } as unknown as Pick<
       KubeClient,
       'find' | 'patch' | 'list' | 'clock'
     >;

@@ -37,9 +37,10 @@ export interface Parts {
   readonly volumes?: (context: VolumesContext) => Partial<BackupVolumes>;
   readonly openVolumes?: (context: VolumesContext) => Promise<BackupVolumes>;
   readonly onEnded?: () => void;
+  readonly onUntold?: (text: string) => void;
   readonly directory?: string;
   readonly spec?: object;
-  readonly timeoutNsOfPlugin?: (action: string) => bigint;
+  readonly timeoutNsOf?: (action: string) => bigint;
 }
 
 /** A server that makes one backup. */
@@ -105,12 +106,13 @@ export class Rig {
         }),
       ...{ directory, logger: silentLogger, logLevel: 'info', logFormat: 'text' },
       ...{ workers: 2, patienceMs: 400 },
-      ...(this.#parts.timeoutNsOfPlugin && { timeoutNsOfPlugin: this.#parts.timeoutNsOfPlugin }),
+      ...(this.#parts.timeoutNsOf && { timeoutNsOf: this.#parts.timeoutNsOf }),
     });
     return runner.run({
       backup: { ...BACKUP, spec: { ...BACKUP.spec, ...this.#parts.spec } },
       onProgress: () => Promise.resolve(),
       ...(this.#parts.onEnded && { onEnded: this.#parts.onEnded }),
+      ...(this.#parts.onUntold && { onUntold: this.#parts.onUntold }),
       assertLeading: () => {
         if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
       },

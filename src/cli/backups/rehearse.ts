@@ -1,0 +1,84 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { BackupArchive } from '../../archive/index.ts';
+import { CodedError } from '../../base/index.ts';
+import { CONFIG_MAPS, Discovery, type KubeObject } from '../../kube/index.ts';
+import {
+  openRestoreActions,
+  type RehearsalResult,
+  type RehearsedItem,
+  rehearseRestore,
+  ResourceModifiers,
+  type Restore,
+  validateRestore,
+} from '../../restore/index.ts';
+import { RehearsedVolumes } from '../../restore-volumes/index.ts';
+import { loadVolumeSources } from '../../server/index.ts';
+import { withBucketOf } from './bucket.ts';
+import { BACKUP } from './noun.ts';
+import type { Session } from './session.ts';
+
+/** What a restore would come to, item by item, as it is told. */
+export interface RehearsalReport {
+  item(item: RehearsedItem): void;
+  note(text: string, level: 'info' | 'warning' | 'error'): void;
+}
+
+/** The server's default. */
+const OPERATION_TIMEOUT = '4h0m0s';
+
+/**
+ * Rehearses a Restore that was not made, from here: validation, contents of the backup and modifiers as the server has them, the API server asked by dry
+ * runs. Throws `NOT_VALID` with all reasons, and what the API server and the bucket throw.
+ */
+export async function rehearse(
+  given: KubeObject,
+  session: Session,
+  report: RehearsalReport,
+): Promise<RehearsalResult> {
+  const { client, namespace, signal } = session;
+  const { restore, errors, backup } = await validateRestore(
+    given as Restore,
+    {
+      ...{ client, itemOperationTimeout: OPERATION_TIMEOUT },
+      readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
+    },
+    signal,
+  );
+  if (errors.length > 0 || !backup) {
+    const text = `the server would refuse this restore: ${errors.join('; ')}`;
+    throw new CodedError('NOT_VALID', text);
+  }
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-rehearsal-'));
+  try {
+    return await withBucketOf(BACKUP, backup, session, async (bucket) => {
+      const stored = await new BackupArchive(bucket).open(backup.metadata.name, { signal });
+      await using contents = await stored.openContents({ directory, signal });
+      const { factsOf } = await loadVolumeSources({ client, stored, restore, signal });
+      const { resourceModifier } = restore.spec;
+      const modifiers =
+        resourceModifier &&
+        ResourceModifiers.fromConfigMap(
+          await client.get(CONFIG_MAPS, { namespace, name: resourceModifier.name }, { signal }),
+        );
+      return await rehearseRestore({
+        ...{ client, restore, items: contents, modifiers: modifiers ?? undefined, signal },
+        discovery: await Discovery.open(client, { signal }),
+        actions: openRestoreActions(client, namespace),
+        volumes: (log) => new RehearsedVolumes({ factsOf, log }),
+        onItem: (item) => {
+          report.item(item);
+        },
+        onNote: ({ level, text }, about) => {
+          const { resource, namespace: space = '', name } = about ?? {};
+          const item = [space, name].filter(Boolean).join('/');
+          const what = [resource, item].filter(Boolean).join(' ');
+          report.note(what === '' ? text : `${what}: ${text}`, level);
+        },
+      });
+    });
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}

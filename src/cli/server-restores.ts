@@ -1,0 +1,176 @@
+import { join } from 'node:path';
+import { mkdirSync } from 'node:fs';
+import { BackupArchive } from '../archive/index.ts';
+import { loadSnapshotLocations } from '../backup-volumes/index.ts';
+import { CodedError, systemClock } from '../base/index.ts';
+import { OperationMap } from '../item-operations/index.ts';
+import { type ConfigMap, DEPLOYMENTS, Discovery } from '../kube/index.ts';
+import {
+  parsePriorities,
+  ResourceModifiers,
+  type Restore,
+  RESTORE_PRIORITIES,
+  type RestorePriorities,
+} from '../restore/index.ts';
+import {
+  ClusterRestoreRunner,
+  HostRestoreSessions,
+  OperationMetrics,
+  ReadOnlyLocations,
+  RestoreController,
+  RestoreFinalizerController,
+  RestoreLocations,
+  RestoreMetrics,
+  restoreOperationStore,
+  RestoreOperationsController,
+  type ServerController,
+  SharedRestores,
+  type TimeoutOf,
+  type UnsavedOperations,
+  unsavedOperationsOf,
+} from '../server/index.ts';
+import { parsePolicyConfigMap } from '../volume-policy/index.ts';
+import { type BackupSettings, locationBuckets } from './server-backups.ts';
+import type { Common } from './server-common.ts';
+import type { RestoreControllerName } from './server-controllers.ts';
+import { durationFlagMs, UsageError } from './usage-error.ts';
+import { VERSION } from './version.ts';
+
+export interface RestoreFlags {
+  restoreResourcePriorities?: string;
+  terminatingResourceTimeout?: string;
+  deployment: string;
+}
+
+export interface RestoreSettings {
+  readonly priorities: RestorePriorities;
+  readonly terminatingMs: number;
+  /** Whose image has the helper that pods wait with. */
+  readonly deployment: string;
+}
+
+/** Throws `UsageError`. */
+export function restoreSettingsOf(flags: RestoreFlags): RestoreSettings {
+  const { restoreResourcePriorities: named, terminatingResourceTimeout: timeout = '10m0s' } = flags;
+  const terminatingMs = durationFlagMs('--terminating-resource-timeout', timeout, '10m0s');
+  const { deployment } = flags;
+  try {
+    const priorities = named === undefined ? RESTORE_PRIORITIES : parsePriorities(named);
+    return { priorities, terminatingMs, deployment };
+  } catch (error) {
+    throw new UsageError(`--restore-resource-priorities: ${(error as Error).message}`);
+  }
+}
+
+export interface OpenedRestores {
+  readonly controllers: Readonly<Record<RestoreControllerName, ServerController>>;
+  readonly unsavedOperations: UnsavedOperations;
+}
+
+/** What the controllers of restores need. They have one map of operations, and one watch. */
+export function openRestores(
+  common: Common,
+  { features }: { readonly features?: string },
+  settings: RestoreSettings &
+    Pick<
+      BackupSettings,
+      | 'resourceTimeoutMs'
+      | 'operationsEveryMs'
+      | 'operationTimeoutNs'
+      | 'timeoutsOfActions'
+      | 'logLevel'
+      | 'logFormat'
+    > & { readonly itemOperationTimeout: string },
+): OpenedRestores {
+  const { client, logger, namespace, host, registry, plugins } = common;
+  const directory = join(common.directory, 'restores');
+  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  const buckets = locationBuckets(common, directory);
+  const restores = new SharedRestores({ client, logger, namespace });
+  const locations = new RestoreLocations(client, namespace);
+  const store = restoreOperationStore({ client, namespace, buckets, locations, logger });
+  const operations = new OperationMap({ store, logger });
+  const sessions = new HostRestoreSessions(() => {
+    if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
+    return plugins.host();
+  });
+  const readOnly = new ReadOnlyLocations(client, namespace);
+  const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
+  const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
+  const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
+    settings.timeoutsOfActions.get(action) ?? askedNs;
+  let runner: Promise<ClusterRestoreRunner> | undefined;
+  const theRunner = (): Promise<ClusterRestoreRunner> => {
+    runner ??= Discovery.open(client, { hasAllVersions, logger }).then(
+      (discovery) =>
+        new ClusterRestoreRunner({
+          ...{ client, discovery, buckets, sessions, operations, directory, logger },
+          archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
+          snapshotLocations: (names, signal) =>
+            loadSnapshotLocations(names, {
+              ...{ client, namespace, signal },
+              directory: join(directory, 'snapshot-credentials'),
+            }),
+          helper: {
+            image: async ({ signal }) => {
+              const ref = { namespace, name: settings.deployment };
+              const { spec } = await client.get(DEPLOYMENTS, ref, { signal });
+              return spec.template.spec.containers[0]?.image ?? '';
+            },
+            tag: VERSION,
+          },
+          ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
+        }),
+    );
+    runner.catch(() => (runner = undefined));
+    return runner;
+  };
+  const shared = { client, logger, restores, locations, buckets };
+  const after = { ...shared, host, map: operations, scratch: directory };
+  return {
+    controllers: {
+      restore: new RestoreController({
+        ...{ ...shared, namespace, operations, runner: theRunner },
+        validation: {
+          itemOperationTimeout: settings.itemOperationTimeout,
+          readPolicies: (config) => summaryOf(config),
+          readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
+        },
+        metrics: new RestoreMetrics(registry),
+        // What it writes is compared with the API server's times.
+        clock: {
+          nowNs: () => client.clock.nowNs(),
+          monotonicNs: () => systemClock.monotonicNs?.() ?? 0n,
+        },
+      }),
+      'restore-operations': new RestoreOperationsController({
+        ...{ ...after, sessions },
+        metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
+        syncFrequencyMs: settings.operationsEveryMs,
+        isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
+        timeoutNs: settings.operationTimeoutNs,
+        timeoutNsOf,
+      }),
+      'restore-finalizer': new RestoreFinalizerController({
+        ...{ ...after, namespace },
+        exec: (question, signal) => client.exec({ ...question, signal }),
+        resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
+        hookTimeoutNs: settings.operationTimeoutNs,
+      }),
+    },
+    unsavedOperations: unsavedOperationsOf(operations),
+  };
+}
+
+function summaryOf(config: ConfigMap) {
+  const policies = parsePolicyConfigMap(config);
+  if (policies.namespacedFilterPolicies || policies.clusterScopedFilterPolicy) {
+    const text =
+      'this server does not carry out filter policies of restores: use includedResources and labelSelector of the Restore';
+    throw new CodedError('BAD_VOLUME_POLICY', text);
+  }
+  return {
+    hasVolumePolicies: policies.rules.length > 0,
+    hasIncludeExclude: policies.includeExcludePolicy !== undefined,
+  };
+}

@@ -1,0 +1,61 @@
+import {
+  apiVersionOf,
+  type KubeObject,
+  type Resource,
+  type ServedResource,
+} from '../../kube/index.ts';
+import { isFields, listAt, textOf } from '../actions/fields.ts';
+
+/** Kinds that a restore would define, since their definitions are in the backup and not in the cluster. */
+export class NewKinds {
+  readonly #definitions = new Map<string, KubeObject>();
+  readonly #resources: ServedResource[] = [];
+
+  add(definition: KubeObject): void {
+    this.#definitions.set(definition.metadata.name, definition);
+    this.#resources.push(...resourcesOf(definition));
+  }
+
+  /** A definition as the server has it once it serves the kind. */
+  definition(name: string): KubeObject | undefined {
+    const definition = this.#definitions.get(name);
+    if (!definition) return undefined;
+    const conditions = ['Established', 'NamesAccepted'].map((type) => ({ type, status: 'True' }));
+    return { ...definition, status: { conditions } } as KubeObject;
+  }
+
+  has(resource: Resource<KubeObject>): boolean {
+    return this.#resources.some(
+      (each) => each.plural === resource.plural && apiVersionOf(each) === apiVersionOf(resource),
+    );
+  }
+
+  /** By the parts of an identifier: plural, singular or short name, with or without the beginning of the group. */
+  findIn(group: string, name: string): ServedResource | undefined {
+    const wanted = name.toLowerCase();
+    return this.#resources.find(
+      ({ plural, singular, shortNames, ...each }) =>
+        [plural, singular, ...shortNames].includes(wanted) && each.group.startsWith(group),
+    );
+  }
+}
+
+/** One for each version that it serves; the one that is stored is the first. */
+function resourcesOf(definition: KubeObject): ServedResource[] {
+  const { spec } = definition as KubeObject & { spec?: unknown };
+  if (!isFields(spec) || !isFields(spec.names)) return [];
+  const { plural, singular, kind, shortNames } = spec.names;
+  const versions = listAt(definition, 'spec', 'versions')
+    .filter(({ served }) => served !== false)
+    .sort((a, b) => Number(b.storage === true) - Number(a.storage === true));
+  return versions.map(({ name }) => ({
+    group: textOf(spec.group),
+    version: textOf(name),
+    kind: textOf(kind),
+    plural: textOf(plural),
+    singular: textOf(singular) || textOf(kind).toLowerCase(),
+    shortNames: Array.isArray(shortNames) ? shortNames.map(textOf) : [],
+    namespaced: spec.scope === 'Namespaced',
+    verbs: ['list', 'create', 'get', 'delete'],
+  }));
+}

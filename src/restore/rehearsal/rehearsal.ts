@@ -1,0 +1,157 @@
+import type { About, BackupLog } from '../../backup/index.ts';
+import type { Discovery, KubeClient } from '../../kube/index.ts';
+import type { FinishedRestoreItem, PersistentVolumeSteps } from '../run/contract.ts';
+import { type RestoreRunOptions, runRestore } from '../run/run.ts';
+import { NewKinds } from './new-kinds.ts';
+import { changedFields } from './changed-fields.ts';
+import { RehearsedCluster } from './rehearsed-cluster.ts';
+
+export interface RehearsalNote {
+  readonly level: 'info' | 'warning' | 'error';
+  readonly text: string;
+}
+
+/** What would become of one item, and why. */
+export interface RehearsedItem extends Pick<
+  FinishedRestoreItem,
+  'kind' | 'namespace' | 'name' | 'outcome' | 'restoredAs'
+> {
+  readonly notes: readonly RehearsalNote[];
+}
+
+export interface RehearsalOptions extends Pick<
+  RestoreRunOptions,
+  'restore' | 'items' | 'actions' | 'modifiers' | 'priorities' | 'signal'
+> {
+  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
+  /** Makes the steps about volumes that only say what they would do. */
+  readonly volumes?: (log: BackupLog) => PersistentVolumeSteps;
+  /** Called for each item in the order of the restore. */
+  readonly onItem: (item: RehearsedItem) => void;
+  /** What is said of no item that would be restored: what is left out, and what cannot be read. */
+  readonly onNote: (note: RehearsalNote, about: About | undefined) => void;
+}
+
+export interface RehearsalResult {
+  readonly items: number;
+  /** Made in namespaces or of kinds that are not there yet: nobody could be asked whether they are valid. */
+  readonly unchecked: number;
+}
+
+/** Lines that wait for their item. Items need few others first; what is left out has no end that would be told. */
+const WAITING_MAX = 200;
+/** So long one that is going is waited for: a rehearsal tells, and does not wait. */
+const SOON_MS = 1000;
+
+/**
+ * Goes through a restore as the server would, and changes nothing: what would be made or changed is sent to the API server as a dry run. Plugins of others
+ * are not asked, nor is anything begun that moves data. Throws as {@link runRestore} does.
+ */
+export async function rehearseRestore(options: RehearsalOptions): Promise<RehearsalResult> {
+  const { client, discovery, volumes, onItem, onNote } = options;
+  const kinds = new NewKinds();
+  const lines = new ItemLines(onNote, (resource) => discovery.find(resource)?.kind);
+  let unchecked = 0;
+  const cluster = new RehearsedCluster({
+    ...{ client, kinds },
+    onChange: ({ namespace = '', name }, change) => {
+      const fields = changedFields(change);
+      if (fields.length > 0) lines.changed({ namespace, name }, fields.join(', '));
+    },
+    onUnchecked: () => unchecked++,
+  });
+  const { totalItems } = await runRestore({
+    ...options,
+    client: cluster,
+    discovery: {
+      find: (name) => {
+        const [resource = '', ...group] = name.split('.');
+        return discovery.find(name) ?? kinds.findIn(group.join('.'), resource);
+      },
+      findIn: (group, name) => discovery.findIn(group, name) ?? kinds.findIn(group, name),
+      // What would be served is known from the definitions.
+      refresh: () => Promise.resolve(),
+    },
+    volumes: volumes?.(lines),
+    ...{ log: lines, terminatingMs: SOON_MS, resourceTimeoutMs: SOON_MS },
+    sink: {
+      put: (item) => {
+        const { kind, namespace, name, outcome, restoredAs } = item;
+        onItem({
+          ...{ kind, namespace, name, outcome, notes: lines.take(item) },
+          ...(restoredAs !== undefined && { restoredAs }),
+        });
+        return Promise.resolve();
+      },
+    },
+  });
+  lines.flush();
+  return { items: totalItems, unchecked };
+}
+
+interface Line {
+  readonly note: RehearsalNote;
+  readonly about: About;
+}
+
+/** What is said while the run goes on, until the item that it is about is done. */
+class ItemLines implements BackupLog {
+  readonly #onNote: RehearsalOptions['onNote'];
+  readonly #kindOf: (resource: string) => string | undefined;
+  #waiting: Line[] = [];
+
+  constructor(
+    onNote: RehearsalOptions['onNote'],
+    kindOf: (resource: string) => string | undefined,
+  ) {
+    this.#onNote = onNote;
+    this.#kindOf = kindOf;
+  }
+
+  info(message: string, about?: About): void {
+    this.#add({ level: 'info', text: message }, about);
+  }
+
+  warn(message: string, about?: About): void {
+    this.#add({ level: 'warning', text: message }, about);
+  }
+
+  error(message: string, about?: About): void {
+    this.#add({ level: 'error', text: message }, about);
+  }
+
+  changed({ namespace, name }: { namespace: string; name: string }, fields: string): void {
+    this.#add({ level: 'info', text: `changes ${fields}` }, { namespace, name });
+  }
+
+  #add(note: RehearsalNote, about: About | undefined): void {
+    if (about?.name === undefined) this.#onNote(note, about);
+    else this.#waiting.push({ note, about });
+    const oldest = this.#waiting.length > WAITING_MAX ? this.#waiting.shift() : undefined;
+    if (oldest) this.#onNote(oldest.note, oldest.about);
+  }
+
+  /** Of an item that is done. Older lines are of items that came to nothing: they were left out. */
+  take(item: Pick<RehearsedItem, 'kind' | 'namespace' | 'name'>): RehearsalNote[] {
+    const isOf = ({ about }: Line): boolean =>
+      about.name === item.name &&
+      (about.namespace ?? '') === item.namespace &&
+      this.#isKind(about.resource, item.kind);
+    const own = this.#waiting.filter(isOf);
+    this.#waiting = this.#waiting.filter((line) => !isOf(line));
+    return own.map(({ note }) => note);
+  }
+
+  /** What is left at the end. */
+  flush(): void {
+    for (const { note, about } of this.#waiting) this.#onNote(note, about);
+    this.#waiting = [];
+  }
+
+  #isKind(resource: string | undefined, kind: string): boolean {
+    if (resource === undefined) return true;
+    const known = this.#kindOf(resource);
+    return known === undefined || kind.endsWith(`/${known}`);
+  }
+}

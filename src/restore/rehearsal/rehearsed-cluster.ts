@@ -1,0 +1,105 @@
+import { CodedError, ObjectNames } from '../../base/index.ts';
+import {
+  type KubeClient,
+  type KubeObject,
+  type NewObject,
+  type ObjectRef,
+  type Resource,
+  type WriteOptions,
+} from '../../kube/index.ts';
+import type { NewKinds } from './new-kinds.ts';
+
+export interface RehearsedClusterOptions {
+  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly kinds: NewKinds;
+  /** Told of each object that would be changed, with the merge patch. */
+  readonly onChange: (ref: ObjectRef, change: object) => void;
+  /** Told of each object that would be made and that the API server cannot judge yet. */
+  readonly onUnchecked: () => void;
+}
+
+const DEFINITIONS = 'customresourcedefinitions';
+
+/**
+ * The cluster as a restore would leave it, without a change to the one that is there. What would be made is sent to the API server as a dry run, so that
+ * quotas, webhooks and validation say what they would say; where its namespace or its kind are not there yet, nobody can be asked.
+ */
+export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'patch'> {
+  readonly #options: RehearsedClusterOptions;
+  readonly #namespaces = new Set<string>();
+  readonly #made = new ObjectNames();
+
+  constructor(options: RehearsedClusterOptions) {
+    this.#options = options;
+  }
+
+  async find<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options?: Parameters<KubeClient['find']>[2],
+  ): Promise<T | undefined> {
+    const { client, kinds } = this.#options;
+    if (isOfKind(resource, 'namespaces') && this.#namespaces.has(ref.name)) {
+      return { metadata: { name: ref.name } } as T;
+    }
+    if (isOfKind(resource, DEFINITIONS)) {
+      const definition = kinds.definition(ref.name);
+      if (definition) return definition as T;
+    }
+    if (this.#isUnknown(resource, ref.namespace)) return undefined;
+    return await client.find(resource, ref, options);
+  }
+
+  async create<T extends KubeObject>(
+    resource: Resource<T>,
+    object: NewObject<T>,
+    options: WriteOptions = {},
+  ): Promise<T> {
+    const { client, kinds, onUnchecked } = this.#options;
+    const { namespace, name = '' } = object.metadata;
+    if (this.#has(resource, { namespace, name })) {
+      throw new CodedError('KUBE_ALREADY_EXISTS', `${resource.plural} "${name}" already exists`);
+    }
+    let made: T;
+    if (this.#isUnknown(resource, namespace)) {
+      onUnchecked();
+      made = { ...object, metadata: { ...object.metadata, name } } as unknown as T;
+    } else {
+      made = await client.create(resource, object, { ...options, isDryRun: true });
+    }
+    this.#made.add(keyOf(resource), { namespace: namespace ?? '', name: made.metadata.name });
+    if (isOfKind(resource, 'namespaces')) this.#namespaces.add(name);
+    if (isOfKind(resource, DEFINITIONS)) kinds.add(made);
+    return made;
+  }
+
+  async patch<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    patch: object,
+    options: WriteOptions & { subresource?: string } = {},
+  ): Promise<T> {
+    // Of what would be made, its status and the managers of its fields.
+    if (this.#has(resource, ref)) return { ...patch, metadata: { ...ref } } as T;
+    const changed = await this.#options.client.patch(resource, ref, patch, {
+      ...options,
+      isDryRun: true,
+    });
+    this.#options.onChange(ref, patch);
+    return changed;
+  }
+
+  #has(resource: Resource<KubeObject>, { namespace = '', name }: Partial<ObjectRef>): boolean {
+    return this.#made.find(keyOf(resource), { namespace, name: name ?? '' }) >= 0;
+  }
+
+  /** Whether the API server does not have the namespace or the kind. */
+  #isUnknown(resource: Resource<KubeObject>, namespace: string | undefined): boolean {
+    return this.#options.kinds.has(resource) || this.#namespaces.has(namespace ?? '');
+  }
+}
+
+const keyOf = ({ group, plural }: Resource<KubeObject>): string => `${plural}.${group}`;
+
+const isOfKind = ({ plural, group }: Resource<KubeObject>, wanted: string): boolean =>
+  plural === wanted && (group === '' || group === 'apiextensions.k8s.io');

@@ -1,0 +1,41 @@
+import type { ResourceFinder } from '../../backup/index.ts';
+import { type KubeClient, PODS } from '../../kube/index.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import type { BackedUpItems, ItemFile } from './contract.ts';
+import { readItem } from './item-file.ts';
+import { isCompleted, isMadeBy, isMirrorPod } from './object-form.ts';
+import { RestoreSelection } from './selection.ts';
+
+export interface RestoredPodOptions {
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly resources: ResourceFinder;
+  readonly restore: Restore;
+  readonly items: Pick<BackedUpItems, 'load'>;
+  readonly signal: AbortSignal;
+}
+
+const TYPE = 'pods';
+
+/**
+ * Whether a restore makes a pod of the backup when its turn comes, or has made it: it is in the backup, selected, has not ended, and is no other's in the
+ * cluster. Throws what the cluster and the contents throw, and `BAD_ITEM`.
+ */
+export async function isPodRestored(
+  { namespace, name }: { readonly namespace: string; readonly name: string },
+  { client, resources, restore, items, signal }: RestoredPodOptions,
+): Promise<boolean> {
+  const file: ItemFile = {
+    ...{ groupResource: TYPE, version: undefined, isPreferred: true },
+    ...{ namespace, name },
+  };
+  const bytes = await items.load(file);
+  if (!bytes) return false;
+  const pod = readItem(file, bytes);
+  const selection = new RestoreSelection(restore, resources);
+  if (selection.folderRefusal(file) !== undefined) return false;
+  if (selection.looksAtLabels(TYPE) && !selection.takesLabels(pod.metadata.labels)) return false;
+  if (isCompleted(TYPE, pod) || isMirrorPod(TYPE, pod)) return false;
+  const ref = { namespace: targetNamespace(namespace, restore), name };
+  const found = await client.find(PODS, ref, { signal });
+  return !found || isMadeBy(restore, found);
+}

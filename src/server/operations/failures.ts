@@ -1,0 +1,140 @@
+import { messageOf, rfc3339Seconds } from '../../base/index.ts';
+import type { Results as StoredResults } from '../../archive/index.ts';
+import { type About, type ResultLists, Results } from '../../backup/index.ts';
+import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+
+/** What the operations of a backup or restore and its finalizer add to its log and its results. Pure, so that a second try adds the same. */
+
+/** Before each message of the finalizer: what an earlier try of it said is told from the rest. */
+export const FINALIZING = 'Finalizing: ';
+
+export interface LogLine {
+  /** RFC 3339. */
+  readonly time: string;
+  readonly level: 'info' | 'warning' | 'error';
+  readonly message: string;
+  readonly about?: About;
+}
+
+/** Lines as Velero's log of `of` has them. */
+export const logText = (
+  of: 'backup' | 'restore',
+  { metadata }: KubeObject,
+  lines: readonly LogLine[],
+): string =>
+  lines
+    .map(({ time, level, message, about = {} }) => {
+      const { namespace = '', name } = metadata;
+      const { error, ...item } = about;
+      const fields = {
+        [of]: `${namespace}/${name}`,
+        ...(error !== undefined && { error: messageOf(error) }),
+        ...item,
+      };
+      const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${quoted(value)}`);
+      return `time=${quoted(time)} level=${level} msg=${JSON.stringify(message)}${rest.join('')}\n`;
+    })
+    .join('');
+
+const quoted = (text: string): string => (/^[\w./@+-]+$/.test(text) ? text : JSON.stringify(text));
+
+/** Results of lines: of a restore sentences alone, of a backup what they are about as well. */
+export function resultsOf(lines: readonly LogLine[], form: 'line' | 'sentence'): AddedResults {
+  const results = new Results(undefined, undefined, form);
+  for (const { level, message, about } of lines) {
+    if (level === 'error') results.error(message, about);
+    if (level === 'warning') results.warn(message, about);
+  }
+  return results.lists;
+}
+
+/** Of each operation that failed; its time is of the operation, so that the line is the same each time. */
+export function failureLines(
+  operations: readonly Operation[],
+  textOf = (operation: Operation): string => failureLine(operation, actionOf(operation)),
+): LogLine[] {
+  return failed(operations).map((operation) => {
+    const { updated, started, created } = operation.status;
+    return {
+      time: updated ?? started ?? created ?? rfc3339Seconds(0n),
+      level: 'error',
+      message: textOf(operation),
+      about: aboutOf(operation),
+    };
+  });
+}
+
+/** The same as results of a backup. */
+export function failureResults(operations: readonly Operation[]): ResultLists {
+  return resultsOf(failureLines(operations), 'line').errors ?? {};
+}
+
+const failed = (operations: readonly Operation[]): Operation[] =>
+  operations.filter(({ status }) => status.phase === 'Failed');
+
+function aboutOf({ spec: { resourceIdentifier: item } }: Operation): About {
+  const { Group, Resource, Namespace, Name } = item;
+  return {
+    resource: Group === '' ? Resource : `${Resource}.${Group}`,
+    namespace: Namespace,
+    name: Name,
+  };
+}
+
+export interface AddedResults {
+  readonly errors?: ResultLists;
+  readonly warnings?: ResultLists;
+}
+
+/** Results with these added, each text once; what an earlier try of the finalizer said is left out. */
+export const mergedResults = (
+  stored: StoredResults,
+  ...added: readonly AddedResults[]
+): StoredResults => ({
+  ...stored,
+  errors: mergedLists(
+    stored.errors,
+    added.map(({ errors }) => errors),
+  ),
+  warnings: mergedLists(
+    stored.warnings,
+    added.map(({ warnings }) => warnings),
+  ),
+});
+
+type StoredLists = NonNullable<StoredResults['errors']>;
+
+function mergedLists(
+  stored: StoredLists = {},
+  added: readonly (ResultLists | undefined)[],
+): StoredLists {
+  const all = (
+    before: readonly string[] | null | undefined,
+    of: (lists: ResultLists) => readonly string[] | undefined,
+  ): string[] => {
+    const kept = (before ?? []).filter(
+      (text) => !text.includes(`message: /${FINALIZING}`) && !text.startsWith(FINALIZING),
+    );
+    return [...new Set([...kept, ...added.flatMap((lists) => of(lists ?? {}) ?? [])])];
+  };
+  const velero = all(stored.velero, (lists) => lists.velero);
+  const cluster = all(stored.cluster, (lists) => lists.cluster);
+  const before = new Map(Object.entries(stored.namespaces ?? {}));
+  const names = new Set([
+    ...before.keys(),
+    ...added.flatMap((lists) => Object.keys(lists?.namespaces ?? {})),
+  ]);
+  const namespaces = [...names].flatMap((name): [string, string[]][] => {
+    const list = all(before.get(name), ({ namespaces = {} }) =>
+      Object.hasOwn(namespaces, name) ? namespaces[name] : undefined,
+    );
+    return list.length > 0 ? [[name, list]] : [];
+  });
+  return {
+    ...stored,
+    velero: velero.length > 0 ? velero : undefined,
+    cluster: cluster.length > 0 ? cluster : undefined,
+    namespaces: namespaces.length > 0 ? Object.fromEntries(namespaces) : undefined,
+  };
+}

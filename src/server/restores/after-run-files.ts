@@ -1,0 +1,55 @@
+import type { Restore } from '../../restore/index.ts';
+import type { Buckets } from '../backups/contract.ts';
+import { type AfterRun, loadAfterRun, storeAfterRun } from './contract.ts';
+import type { RestoreLocations } from './locations.ts';
+
+export interface AfterRunFilesOptions {
+  readonly buckets: Buckets;
+  readonly locations: RestoreLocations;
+}
+
+/** The files that runs have left, for all that read and write them in this process. A bucket is open for one call. */
+export class AfterRunFiles {
+  readonly #options: AfterRunFilesOptions;
+  /** The last change of each, by UID: one at a time, since each reads what the one before it has written. */
+  readonly #changes = new Map<string, Promise<unknown>>();
+
+  constructor(options: AfterRunFilesOptions) {
+    this.#options = options;
+  }
+
+  /** Throws what {@link loadAfterRun} and {@link RestoreLocations.of} throw. */
+  async load(restore: Restore, signal: AbortSignal): Promise<AfterRun | undefined> {
+    const { buckets, locations } = this.#options;
+    await using opened = await buckets.open(await locations.of(restore, signal), signal);
+    return await loadAfterRun(opened.bucket, restore.metadata, { signal });
+  }
+
+  /** Reads the file, and stores it changed. Undefined where there is none; then nothing is stored. */
+  async change(
+    restore: Restore,
+    changed: (left: AfterRun) => AfterRun,
+    { signal, assertLeading }: { signal: AbortSignal; assertLeading: () => void },
+  ): Promise<AfterRun | undefined> {
+    const { buckets, locations } = this.#options;
+    const { uid } = restore.metadata;
+    const before = this.#changes.get(uid) ?? Promise.resolve();
+    const change = before
+      .catch(() => undefined)
+      .then(async () => {
+        await using opened = await buckets.open(await locations.of(restore, signal), signal);
+        const left = await loadAfterRun(opened.bucket, restore.metadata, { signal });
+        if (!left) return undefined;
+        const next = changed(left);
+        assertLeading();
+        await storeAfterRun(opened.bucket, restore.metadata, next, { signal });
+        return next;
+      });
+    this.#changes.set(uid, change);
+    try {
+      return await change;
+    } finally {
+      if (this.#changes.get(uid) === change) this.#changes.delete(uid);
+    }
+  }
+}

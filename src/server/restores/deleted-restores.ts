@@ -1,0 +1,115 @@
+import { RestoreArchive } from '../../archive/index.ts';
+import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import type { Restore } from '../../restore/index.ts';
+import type { Buckets, OpenBucket } from '../backups/contract.ts';
+import { isFinalizing, isWaiting } from '../backups/phases.ts';
+import type { RunsView } from '../runs/runs-view.ts';
+import type { RestoreLocations } from './locations.ts';
+import { phaseOf } from './restore-kind.ts';
+import type { RestoreRunner } from './run/contract.ts';
+
+export interface DeletedRestoresOptions {
+  readonly restores: RunsView<Restore>;
+  readonly runner: () => Promise<RestoreRunner>;
+  readonly locations: RestoreLocations;
+  readonly buckets: Buckets;
+  readonly operations: Pick<OperationMap, 'forget'>;
+  readonly logger: Logger;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+/** By it a server removes the files of a Restore that is deleted (Velero: pkg/controller/restore_controller.go). */
+export const FILES_FINALIZER = 'restores.velero.io/external-resources-finalizer';
+/** A Restore does not stay for ever because of an operation that cannot be told to stop: what it moves belongs to the Restore, and goes with it. Our choice. */
+const TELLING_MAX = 5;
+
+export const isDeleted = ({ metadata }: Restore): boolean =>
+  metadata.deletionTimestamp !== undefined;
+
+/** Restores that somebody deletes: what they have begun ends, their files go, and then they do. */
+export class DeletedRestores {
+  readonly #options: DeletedRestoresOptions;
+  /** By UID, how often operations could not all be told to stop. */
+  readonly #told = new Map<string, number>();
+
+  constructor(options: DeletedRestoresOptions) {
+    this.#options = options;
+  }
+
+  /** Of one whose run has ended here. May be repeated. Throws what is worth another try. */
+  async remove(restore: Restore): Promise<void> {
+    const { finalizers = [] } = restore.metadata;
+    if (!isDeleted(restore) || !finalizers.includes(FILES_FINALIZER)) return;
+    await this.removeFiles(restore);
+    const { restores } = this.#options;
+    const rest = finalizers.filter((each) => each !== FILES_FINALIZER);
+    try {
+      await restores.patch(restore, { metadata: { finalizers: rest } });
+    } catch (error) {
+      // Whoever deletes its backup was first.
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+
+  /** Also of one that is gone already. */
+  async removeFiles(restore: Restore): Promise<void> {
+    const { operations, logger, assertLeading, signal } = this.#options;
+    const { name, uid } = restore.metadata;
+    const location = await this.#locationOf(restore);
+    if (location !== undefined) {
+      const phase = phaseOf(restore);
+      if (phase === 'InProgress' || isWaiting(phase) || isFinalizing(phase)) {
+        await this.#end(restore, location);
+      }
+      await using opened = await this.#openedIfThere(location);
+      if (opened) {
+        assertLeading();
+        const options = { signal, assertAllowed: assertLeading };
+        await new RestoreArchive(opened.bucket).delete(name, options);
+      }
+    } else {
+      const text = 'files of a restore stay in the bucket, since its backup is gone';
+      logger.info({ restore: name, uid }, text);
+    }
+    operations.forget(uid);
+    this.#told.delete(uid);
+  }
+
+  async #end(restore: Restore, location: string): Promise<void> {
+    const { runner, logger, signal } = this.#options;
+    const { name, uid } = restore.metadata;
+    try {
+      await (await runner()).end(restore, location, signal);
+    } catch (error) {
+      if (isCode(error, 'NO_LOCATION')) return;
+      const times = (this.#told.get(uid) ?? 0) + 1;
+      this.#told.set(uid, times);
+      if (!isCode(error, 'NOT_ENDED') || times < TELLING_MAX) throw error;
+      const fields = { restore: name, error: messageOf(error) };
+      logger.warn(fields, 'a restore is deleted, and not all of its operations could be told');
+    }
+  }
+
+  /** Undefined where nobody can say it any more: as with Velero its files stay. */
+  async #locationOf(restore: Restore): Promise<string | undefined> {
+    const { locations, signal } = this.#options;
+    try {
+      return await locations.of(restore, signal);
+    } catch (error) {
+      if (isCode(error, 'NO_BACKUP')) return undefined;
+      throw error;
+    }
+  }
+
+  async #openedIfThere(location: string): Promise<OpenBucket | undefined> {
+    const { buckets, signal } = this.#options;
+    try {
+      return await buckets.open(location, signal);
+    } catch (error) {
+      if (isCode(error, 'NO_LOCATION')) return undefined;
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,258 @@
+import { RestoreArchive } from '../../../archive/index.ts';
+import {
+  isCode,
+  type Logger,
+  MINUTE_NS,
+  type Nanoseconds,
+  parseDuration,
+  rfc3339Seconds,
+} from '../../../base/index.ts';
+import type { Bucket } from '../../../blob/index.ts';
+import type { Operation, OperationMap } from '../../../item-operations/index.ts';
+import type { KubeClient, ObjectRef } from '../../../kube/index.ts';
+import type { Restore } from '../../../restore/index.ts';
+import { isFinalizing, isPartial } from '../../backups/phases.ts';
+import type { Buckets } from '../../backups/contract.ts';
+import { FinalizerLog } from '../../operations/finalizer-log.ts';
+import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
+import type { AfterRunFiles } from '../after-run-files.ts';
+import { type AfterRun, loadAfterRun } from '../contract.ts';
+import type { RestoreLocations } from '../locations.ts';
+import { storedResults } from '../operations/operations-step.ts';
+import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
+import { removeTemporaryObjects } from '../temporary-objects.ts';
+import { claimKey, patchVolumes } from './claims.ts';
+import { endStatus, endLines } from './end.ts';
+import { leftByOthers } from './left-by-others.ts';
+import { newVolumeInfos } from './new-volume-infos.ts';
+import type { Waits } from './waits.ts';
+
+export interface FinalizeRestoreOptions {
+  readonly client: Pick<KubeClient, 'find' | 'patch' | 'list' | 'delete' | 'clock'>;
+  readonly logger: Logger;
+  readonly map: OperationMap;
+  readonly buckets: Buckets;
+  readonly locations: RestoreLocations;
+  readonly files: AfterRunFiles;
+  /** What this process knows of Restores that wait. */
+  readonly waits: Waits;
+  /** Hooks that are left run elsewhere. `expire` ends those of one Restore. */
+  readonly hooks: { expire(uid: string): void };
+  /** Room for the log while something is added to it. */
+  readonly scratch: string;
+  /** `--resource-timeout`: how long claims may take to be bound. */
+  readonly resourceTimeoutNs: Nanoseconds;
+  /** How long hooks that have no time of their own are waited for, where the Restore does not say how long its operations may take. */
+  readonly hookTimeoutNs: Nanoseconds;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+/** As Velero polls; sooner in the beginning. */
+const AGAIN_MS = 10_000;
+const SOON_MS = 2000;
+const SOON_TIMES = 5;
+/** A Backup that is gone does not come back, but for one that is synced again. Our choice. */
+const WITHOUT_BACKUP_NS = 10n * MINUTE_NS;
+
+/**
+ * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked at again while claims or hooks are waited for; else
+ * the Restore is `Completed` or `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos, and the Restore
+ * last, so that whoever is killed in between leaves what the next one does again with the same end. Throws what is worth another try.
+ */
+export async function finalizeRestore(
+  ref: ObjectRef,
+  options: FinalizeRestoreOptions,
+): Promise<{ readonly againMs: number } | undefined> {
+  const { client, buckets, locations, waits, signal } = options;
+  const restore = await client.find(RESTORE_RESOURCE, ref, { signal, isExact: true });
+  if (!restore || !isFinalizing(phaseOf(restore))) return undefined;
+  const { uid, deletionTimestamp } = restore.metadata;
+  if (deletionTimestamp !== undefined) return undefined;
+  const location = await locations.of(restore, signal).catch((error: unknown) => {
+    if (isCode(error, 'NO_BACKUP')) return error;
+    throw error;
+  });
+  if (typeof location !== 'string') {
+    if (!waits.isOver(uid, undefined, WITHOUT_BACKUP_NS)) return { againMs: AGAIN_MS };
+    await endWithoutFiles(restore, location.message, options);
+    return undefined;
+  }
+  await using opened = await buckets.open(location, signal);
+  const again = await look(restore, opened.bucket, options);
+  return again;
+}
+
+/** Nobody can say where its files are: its CR alone says so. */
+async function endWithoutFiles(
+  restore: Restore,
+  failureReason: string,
+  options: FinalizeRestoreOptions,
+): Promise<void> {
+  const { client, signal, assertLeading } = options;
+  await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  await write(restore, options, {
+    phase: 'PartiallyFailed',
+    errors: (statusOf(restore).errors ?? 0) + 1,
+    failureReason,
+    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+  });
+}
+
+async function write(
+  { metadata }: Restore,
+  { client, map, locations, waits, signal, assertLeading }: FinalizeRestoreOptions,
+  status: object,
+): Promise<void> {
+  const { uid, resourceVersion } = metadata;
+  assertLeading();
+  const patch = { metadata: { uid, resourceVersion }, status };
+  await client.patch(RESTORE_RESOURCE, metadata, patch, { signal });
+  map.forget(uid);
+  locations.forget(uid);
+  waits.forget(uid);
+}
+
+async function look(
+  restore: Restore,
+  bucket: Bucket,
+  options: FinalizeRestoreOptions,
+): Promise<{ readonly againMs: number } | undefined> {
+  const { client, logger, map, signal, assertLeading, waits } = options;
+  const { name, uid } = restore.metadata;
+  const subject = subjectOf(restore);
+  await map.reload(subject, signal);
+  const operations = await map.get(subject, signal);
+  const log = new FinalizerLog(logger, client.clock, 'sentence');
+  const known = await loadLeft(bucket, restore, log, signal);
+  const left = await waited(restore, known, operations, options);
+  if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
+  sayClaims(restore, left, log, options);
+  await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  const archive = new RestoreArchive(bucket);
+  const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
+  const lines = endLines(restore, operations, left, log.lines);
+  if (lines.length > 0) {
+    assertLeading();
+    const { scratch: directory } = options;
+    await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
+    const stored = await storedResults(archive, name, signal);
+    const results = mergedResults(stored, resultsOf(lines, 'sentence'));
+    assertLeading();
+    await archive.put(name, { results }, { signal });
+  }
+  if (volumeInfos) {
+    assertLeading();
+    await archive.put(name, { volumeInfos }, { signal });
+  }
+  const { errorCount, warningCount } = log.results;
+  const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
+  const said = { errors: errorCount, warnings: warningCount };
+  await write(restore, options, {
+    ...endStatus(restore, operations, { said, left, isPartial: isPartial(phaseOf(restore)) }),
+    completionTimestamp,
+  });
+  return undefined;
+}
+
+interface Left {
+  readonly left: AfterRun;
+  /** It is in the bucket, and may be changed there. */
+  readonly isStored: boolean;
+}
+
+async function loadLeft(
+  bucket: Bucket,
+  restore: Restore,
+  log: FinalizerLog,
+  signal: AbortSignal,
+): Promise<Left> {
+  try {
+    const left = await loadAfterRun(bucket, restore.metadata, { signal });
+    if (left) return { left, isStored: true };
+    log.info('the run was made by another server: its volumes are found in the volume infos');
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    log.error('what the run has left to be done is damaged: hooks that were due are not run', {
+      error,
+    });
+  }
+  try {
+    return { left: await leftByOthers(bucket, restore, signal), isStored: false };
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    const text = 'which volumes were provisioned anew cannot be read: they keep what they have';
+    log.error(text, { error });
+    const hooks = { attempted: 0, failed: 0, pods: [], failures: [] };
+    const { uid } = restore.metadata;
+    const left: AfterRun = { version: 1, restoreUID: uid, claims: [], podVolumes: [], hooks };
+    return { left, isStored: false };
+  }
+}
+
+/** What is left when nothing is waited for any more; undefined while something is. */
+async function waited(
+  restore: Restore,
+  { left, isStored }: Left,
+  operations: readonly Operation[],
+  options: FinalizeRestoreOptions,
+): Promise<AfterRun | undefined> {
+  const { client, files, waits, hooks, signal, assertLeading } = options;
+  const { uid } = restore.metadata;
+  const wait = waits.of(uid);
+  wait.looks++;
+  const open = left.claims.filter((claim) => !wait.settled.has(claimKey(claim)));
+  const outcomes = await patchVolumes(open, operations, { client, assertLeading, signal });
+  const since = left.finalizingSince;
+  // Nobody waits for one that is canceled.
+  const isLate = isCanceled(restore) || waits.isOver(uid, since, options.resourceTimeoutNs);
+  let isWaiting = false;
+  for (const [key, outcome] of outcomes) {
+    if (outcome.kind === 'waiting' && !isLate) isWaiting = true;
+    else wait.settled.set(key, outcome);
+  }
+  if (left.hooks.pods.length > 0) {
+    isWaiting = true;
+    const boundNs = hookTimeoutNs(restore, options);
+    if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) hooks.expire(uid);
+  }
+  if (!isWaiting) return left;
+  if (since === undefined && isStored) {
+    // After a restart the time goes on.
+    const now = rfc3339Seconds(client.clock.nowNs());
+    const begun = (file: AfterRun): AfterRun => ({ finalizingSince: now, ...file });
+    await files.change(restore, begun, { signal, assertLeading });
+  }
+  return undefined;
+}
+
+function hookTimeoutNs({ spec }: Restore, options: FinalizeRestoreOptions): Nanoseconds {
+  const asked = parseDuration(spec.itemOperationTimeout ?? '') ?? 0n;
+  return asked > 0n ? asked : options.hookTimeoutNs;
+}
+
+/** What became of claims is an error where their volumes did not get what they should. */
+function sayClaims(
+  restore: Restore,
+  { claims }: AfterRun,
+  log: FinalizerLog,
+  { waits, resourceTimeoutNs }: FinalizeRestoreOptions,
+): void {
+  const { settled } = waits.of(restore.metadata.uid);
+  for (const claim of claims) {
+    const outcome = settled.get(claimKey(claim));
+    if (!outcome || outcome.kind === 'done') continue;
+    const { namespace, name } = claim;
+    const about = { resource: 'persistentvolumeclaims', namespace, name };
+    const what = `the volume of claim ${namespace}/${name}`;
+    if (outcome.kind === 'skipped') {
+      log.info(`${what} keeps its reclaim policy and labels: ${outcome.why}`, about);
+      continue;
+    }
+    const seconds = resourceTimeoutNs / 1_000_000_000n;
+    const waited = isCanceled(restore) ? 'the restore is canceled' : `waited for ${seconds} s`;
+    const late = outcome.kind === 'waiting' ? ` (${waited})` : '';
+    const text = `${what} did not get the reclaim policy and the labels of the old one: ${outcome.why}${late}`;
+    log.error(text, about);
+  }
+}

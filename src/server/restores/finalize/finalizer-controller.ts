@@ -1,0 +1,102 @@
+import type { PodExec } from '../../../backup/index.ts';
+import { HOUR_NS, type Logger, MINUTE_NS, type Nanoseconds } from '../../../base/index.ts';
+import type { OperationMap } from '../../../item-operations/index.ts';
+import type { KubeClient } from '../../../kube/index.ts';
+import type { Restore } from '../../../restore/index.ts';
+import type { Buckets } from '../../backups/contract.ts';
+import { isFinalizing, isOver, isWaiting } from '../../backups/phases.ts';
+import { FinalizerQueue } from '../../operations/finalized-objects.ts';
+import type { ServerController } from '../../server.ts';
+import { AfterRunFiles } from '../after-run-files.ts';
+import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
+import type { RestoreLocations } from '../locations.ts';
+import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
+import type { SharedRestores } from '../shared-restores.ts';
+import { TemporaryObjects } from '../temporary-objects.ts';
+import { finalizeRestore } from './finalize.ts';
+import { Waits } from './waits.ts';
+
+export interface RestoreFinalizerControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly host: string;
+  readonly namespace: string;
+  readonly restores: SharedRestores;
+  /** The one that the other controllers of restores use. */
+  readonly map: OperationMap;
+  readonly buckets: Buckets;
+  readonly locations: RestoreLocations;
+  /** Runs a command in a container: hooks that the run has left. */
+  readonly exec: PodExec;
+  readonly scratch: string;
+  /** `--resource-timeout`; 10 minutes where nothing is said. */
+  readonly resourceTimeoutNs?: Nanoseconds;
+  /** How long hooks without a time of their own are waited for; 4 hours where nothing is said. */
+  readonly hookTimeoutNs?: Nanoseconds;
+  /** In tests. */
+  readonly watch?: FollowedHooksOptions['watch'];
+}
+
+/** Velero: pkg/cmd/server/config/config.go. */
+const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
+/** Velero waits for ever. Our choice: as long as operations may take. */
+const HOOK_TIMEOUT_NS = 4n * HOUR_NS;
+
+/** Ends Restores whose operations are over, and runs the hooks that their runs have left. Velero's controller of that name. */
+export class RestoreFinalizerController implements ServerController {
+  readonly name = 'restore-finalizer';
+  readonly #options: RestoreFinalizerControllerOptions;
+
+  constructor(options: RestoreFinalizerControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#options.restores.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
+    const { exec, watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
+    await using watched = await restores.open(signal);
+    const files = new AfterRunFiles({ buckets, locations });
+    const waits = new Waits(client.clock);
+    const hooks = new FollowedHooks({
+      ...{ client, logger, exec, files, signal, assertLeading },
+      ...(watch && { watch }),
+      onOver: (key) => {
+        finalizer.look(key);
+      },
+    });
+    const finalizer = new FinalizerQueue<Restore>({
+      ...{ client, logger, host, kind: FOLLOWED_RESTORES, signal },
+      // Of the backup: all of one location have the same, and two of different ones seldom do.
+      placeOf: ({ spec }) => spec.backupName ?? '',
+      finalize: ({ metadata }) =>
+        finalizeRestore(metadata, {
+          ...this.#options,
+          // A time-out of nothing is none that anybody wants.
+          resourceTimeoutNs: resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS,
+          hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
+          ...{ files, waits, hooks, assertLeading, signal },
+        }),
+    });
+    const temporary = new TemporaryObjects({
+      ...{ client, logger, namespace, signal, assertLeading },
+      restores: () => watched.cache.list(),
+    });
+    watched.cache.onChange((after, before) => {
+      const restore = after ?? before;
+      if (!restore) return;
+      const { uid, deletionTimestamp } = restore.metadata;
+      const phase = after && deletionTimestamp === undefined ? phaseOf(after) : '';
+      if (isWaiting(phase) || isFinalizing(phase)) hooks.begin(restore);
+      else hooks.stop(uid);
+      if (!after) waits.forget(uid);
+      const isEnd = before !== undefined && (!after || isOver(phaseOf(after)));
+      if (isEnd && !isOver(phaseOf(before))) temporary.look();
+    });
+    await Promise.all([finalizer.run(watched), temporary.run()]);
+    await hooks.ended();
+  }
+}

@@ -1,0 +1,245 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { PodExec } from '../../../backup/index.ts';
+import {
+  createLimiter,
+  isCode,
+  type Logger,
+  mapLimited,
+  messageOf,
+  rfc3339Seconds,
+} from '../../../base/index.ts';
+import { type KubeClient, keyOf } from '../../../kube/index.ts';
+import {
+  type PodWatch,
+  type Restore,
+  RestoreHooks,
+  watchRestoredPods,
+} from '../../../restore/index.ts';
+import type { AfterRunFiles } from '../after-run-files.ts';
+import type { AfterRun, HookFailure } from '../contract.ts';
+
+export interface FollowedHooksOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly exec: PodExec;
+  readonly files: Pick<AfterRunFiles, 'load' | 'change'>;
+  /** Pods of a restore; less in tests. */
+  readonly watch?: (restore: Restore) => PodWatch & { run(signal: AbortSignal): Promise<void> };
+  /** All hooks of a Restore are over, and its file says so. */
+  readonly onOver: (key: string) => void;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  readonly againMs?: number;
+}
+
+/** Restores at once. Each is a watch of its pods. Our choice. */
+const RESTORES_MAX = 100;
+/** Pods asked for at once. Our choice. */
+const PODS_AT_ONCE = 8;
+/** After the bucket or the API server could not be reached. Our choice. */
+const AGAIN_MS = 5000;
+/** For results and log; what is more is counted. Our choice: more than anybody reads. */
+const FAILURES_MAX = 10_000;
+/** The longest that a timer knows: hooks end by their own times, or by {@link FollowedHooks.expire}. */
+const NO_END_MS = 2 ** 31 - 1;
+
+/** One Restore whose hooks are followed. */
+interface Followed {
+  readonly abort: AbortController;
+  readonly end: Promise<void>;
+  hooks: RestoreHooks | undefined;
+  isExpired: boolean;
+}
+
+/**
+ * Runs the hooks that runs of restores have left, while their operations are still going on, too: a hook is due when its container is up, which may be long
+ * before the last volume is there. What becomes of each is in the file in the bucket before the Restore says it.
+ */
+export class FollowedHooks {
+  readonly #options: FollowedHooksOptions;
+  /** By UID. */
+  readonly #followed = new Map<string, Followed>();
+  readonly #places = createLimiter(RESTORES_MAX);
+
+  constructor(options: FollowedHooksOptions) {
+    this.#options = options;
+  }
+
+  /** Begins with a Restore whose run is over. May be called as often as wanted. */
+  begin(restore: Restore): void {
+    const { uid } = restore.metadata;
+    if (this.#followed.has(uid) || this.#options.signal.aborted) return;
+    const abort = new AbortController();
+    const signal = AbortSignal.any([abort.signal, this.#options.signal]);
+    const end = this.#places.run(() => this.#follow(restore, signal));
+    this.#followed.set(uid, { abort, end, hooks: undefined, isExpired: false });
+  }
+
+  /** Hooks that are left have waited long enough: each is an error now. */
+  expire(uid: string): void {
+    const followed = this.#followed.get(uid);
+    if (!followed || followed.isExpired) return;
+    followed.isExpired = true;
+    if (followed.hooks) this.#endNow(followed.hooks);
+  }
+
+  /** Of one that is over, deleted or canceled: nothing more is run, and nothing is said. */
+  stop(uid: string): void {
+    this.#followed.get(uid)?.abort.abort();
+    this.#followed.delete(uid);
+  }
+
+  /** Resolves when nothing runs any more: after an abort. */
+  async ended(): Promise<void> {
+    await Promise.allSettled([...this.#followed.values()].map(({ end }) => end));
+  }
+
+  #endNow(hooks: RestoreHooks): void {
+    const { signal } = this.#options;
+    // Whoever waits for the first `finish` gets the rejection, too.
+    hooks.finish({ timeoutMs: 0, signal }).catch(() => undefined);
+  }
+
+  async #follow(restore: Restore, signal: AbortSignal): Promise<void> {
+    const { name } = restore.metadata;
+    for (;;) {
+      try {
+        await this.#once(restore, signal);
+        return;
+      } catch (error) {
+        if (signal.aborted) return;
+        // The finalizer says it to the user.
+        if (isCode(error, 'DAMAGED_ARCHIVE')) return;
+        const fields = { restore: name, error: messageOf(error) };
+        this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
+        await sleep(this.#options.againMs ?? AGAIN_MS, undefined, { signal }).catch(
+          () => undefined,
+        );
+      }
+    }
+  }
+
+  /** From what the file says now to the last hook. Hooks that ran are not run again where this fails before they are stored: they are stored first. */
+  async #once(restore: Restore, signal: AbortSignal): Promise<void> {
+    const { client, logger, exec, files, onOver } = this.#options;
+    const left = await files.load(restore, signal);
+    if (!left || left.hooks.pods.length === 0) return;
+    const { metadata, spec } = restore;
+    const watch =
+      this.#options.watch?.(restore) ??
+      watchRestoredPods({ client, restore: metadata.name, logger });
+    const watching = new AbortController();
+    const running = watch.run(AbortSignal.any([signal, watching.signal]));
+    running.catch(() => undefined);
+    const records = new Records(left, () => rfc3339Seconds(client.clock.nowNs()));
+    const saver = this.#saver(restore, records, signal);
+    const hooks = new RestoreHooks({
+      ...{ spec: spec.hooks, watch, exec },
+      log: {
+        info: (message, about) => logger.info({ restore: metadata.name, ...about }, message),
+        warn: (message, about) => logger.warn({ restore: metadata.name, ...about }, message),
+        error: (message, { namespace = '', name = '' } = {}) => {
+          records.failed({ namespace, name, message });
+        },
+      },
+      onRecord: ({ id, hasFailed }) => {
+        records.over(id, hasFailed);
+        saver.wake();
+      },
+    });
+    try {
+      // All before the first hook is run: where one cannot be asked for, none is run twice.
+      const pods = await mapLimited(left.hooks.pods, PODS_AT_ONCE, async (pod) => ({
+        ...{ left: pod, now: await watch.look(pod, signal) },
+      }));
+      for (const pod of pods) hooks.podLeft(pod.left, pod.now);
+      const followed = this.#followed.get(metadata.uid);
+      if (followed) followed.hooks = hooks;
+      if (followed?.isExpired === true) this.#endNow(hooks);
+      await hooks.finish({ timeoutMs: NO_END_MS, signal });
+    } finally {
+      await hooks.close();
+      watching.abort();
+      await running.catch(() => undefined);
+      await saver.close();
+    }
+    onOver(keyOf(metadata));
+  }
+
+  /** Stores what is over, again and again until nothing is new: one call at a time, and what comes meanwhile is in the next one. */
+  #saver(restore: Restore, records: Records, signal: AbortSignal) {
+    const { files, logger, assertLeading, againMs = AGAIN_MS } = this.#options;
+    let working = Promise.resolve();
+    let isWorking = false;
+    const work = async (): Promise<void> => {
+      while (records.isNew) {
+        const upTo = records.count;
+        try {
+          await files.change(restore, (left) => records.appliedTo(left), { signal, assertLeading });
+          records.stored = upTo;
+        } catch (error) {
+          if (signal.aborted || isCode(error, 'DAMAGED_ARCHIVE')) return;
+          const fields = { restore: restore.metadata.name, error: messageOf(error) };
+          logger.warn(fields, 'what became of hooks cannot be stored; tried again');
+          await sleep(againMs, undefined, { signal }).catch(() => undefined);
+        }
+      }
+    };
+    const wake = (): void => {
+      if (isWorking) return;
+      isWorking = true;
+      working = work().finally(() => (isWorking = false));
+    };
+    return {
+      wake,
+      close: async (): Promise<void> => {
+        await working;
+        wake();
+        await working;
+      },
+    };
+  }
+}
+
+/** What became of hooks since the file was read. */
+class Records {
+  readonly #before: AfterRun['hooks'];
+  readonly #now: () => string;
+  readonly #over = new Map<string, boolean>();
+  readonly #failures: HookFailure[] = [];
+  stored = 0;
+
+  constructor({ hooks }: AfterRun, now: () => string) {
+    this.#before = hooks;
+    this.#now = now;
+  }
+
+  get count(): number {
+    return this.#over.size;
+  }
+
+  get isNew(): boolean {
+    return this.stored < this.count;
+  }
+
+  failed(failure: Omit<HookFailure, 'time'>): void {
+    if (this.#before.failures.length + this.#failures.length >= FAILURES_MAX) return;
+    this.#failures.push({ time: this.#now(), ...failure });
+  }
+
+  over(id: string, hasFailed: boolean): void {
+    this.#over.set(id, hasFailed);
+  }
+
+  /** The file with all that is known here. The same where it is applied twice. */
+  appliedTo(left: AfterRun): AfterRun {
+    const { failed, failures } = this.#before;
+    const pods = left.hooks.pods.flatMap((pod) => {
+      const open = pod.open.filter((id) => !this.#over.has(id));
+      return open.length === 0 ? [] : [{ ...pod, open }];
+    });
+    const more = [...this.#over.values()].filter((hasFailed) => hasFailed).length;
+    const hooks = { pods, failed: failed + more, failures: [...failures, ...this.#failures] };
+    return { ...left, hooks: { ...left.hooks, ...hooks } };
+  }
+}

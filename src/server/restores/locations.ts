@@ -1,0 +1,50 @@
+import { CodedError } from '../../base/index.ts';
+import type { KubeClient, ObjectRef } from '../../kube/index.ts';
+import { BACKUP_RESOURCE } from '../backups/phases.ts';
+
+/** A Restore, as far as its place is concerned. */
+interface Placed {
+  readonly metadata: { readonly name: string; readonly uid: string };
+  readonly spec: { readonly backupName?: string };
+}
+
+/** Our choice: more than anybody makes in a day. */
+const KNOWN_MAX = 10_000;
+
+/**
+ * The backup storage locations of restores: a Restore has its files where its backup has them. What was found once is remembered, so that a restore comes
+ * to its end although the Backup is deleted meanwhile.
+ */
+export class RestoreLocations {
+  readonly #client: Pick<KubeClient, 'find'>;
+  readonly #namespace: string;
+  readonly #known = new Map<string, string>();
+
+  constructor(client: Pick<KubeClient, 'find'>, namespace: string) {
+    this.#client = client;
+    this.#namespace = namespace;
+  }
+
+  /** Throws `NO_BACKUP` where the Backup is gone and nothing is remembered, and what the API server throws. */
+  async of({ metadata: { name, uid }, spec }: Placed, signal: AbortSignal): Promise<string> {
+    const { backupName = '' } = spec;
+    const namespace = this.#namespace;
+    const ref: ObjectRef = { namespace, name: backupName };
+    const backup =
+      backupName === '' ? undefined : await this.#client.find(BACKUP_RESOURCE, ref, { signal });
+    const location = backup?.spec.storageLocation ?? this.#known.get(uid);
+    if (location === undefined || location === '') {
+      const text = `Backup ${namespace}/${backupName} of restore ${name} is not there any more: only it says in which backup storage location the files of the restore are`;
+      throw new CodedError('NO_BACKUP', text);
+    }
+    this.#known.delete(uid);
+    this.#known.set(uid, location);
+    const [oldest] = this.#known.keys();
+    if (this.#known.size > KNOWN_MAX && oldest !== undefined) this.#known.delete(oldest);
+    return location;
+  }
+
+  forget(uid: string): void {
+    this.#known.delete(uid);
+  }
+}

@@ -1,0 +1,54 @@
+import { countsOf, type Operation } from '../../item-operations/index.ts';
+import { type Change, changeOf } from '../operations/change.ts';
+import type { LogLine } from '../operations/failures.ts';
+import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
+import type { Restore } from '../../restore/index.ts';
+
+/**
+ * Operations that the status of a Restore counts and that its operations file does not have: the file is gone, or it was damaged. Nobody knows
+ * what became of them, so that they count as failed.
+ */
+export const lostOperations = (restore: Restore, operations: readonly Operation[]): number =>
+  Math.max(0, (statusOf(restore).restoreItemOperationsAttempted ?? 0) - operations.length);
+
+/** As {@link changeOf}, with the lost ones. Each is counted once: by the write after which the status counts it as failed. */
+export function restoreChangeOf(
+  restore: Restore,
+  operations: readonly Operation[],
+): Change | undefined {
+  const lost = lostOperations(restore, operations);
+  if (lost === 0) return changeOf(FOLLOWED_RESTORES, restore, operations);
+  const before = statusOf(restore);
+  const { failed } = countsOf(operations);
+  const newly = Math.max(0, failed + lost - (before.restoreItemOperationsFailed ?? 0));
+  // As though nothing had been counted as failed yet: the phase follows from that.
+  const counted = { ...before, restoreItemOperationsFailed: undefined };
+  const change = changeOf(FOLLOWED_RESTORES, { ...restore, status: counted }, operations);
+  const stage = change?.status.phase ?? before.phase ?? '';
+  const phase = stage.endsWith('PartiallyFailed') ? stage : `${stage}PartiallyFailed`;
+  const status = {
+    ...change?.status,
+    phase,
+    errors: (before.errors ?? 0) + newly,
+    restoreItemOperationsAttempted: operations.length + lost,
+    restoreItemOperationsFailed: failed + lost,
+  };
+  const isSame =
+    newly === 0 &&
+    phase === before.phase &&
+    (before.restoreItemOperationsCompleted ?? 0) === countsOf(operations).completed;
+  return isSame ? undefined : { status, isStored: newly > 0 || phase !== before.phase };
+}
+
+/** For log and results; the same each time. */
+export const lostLines = (
+  restore: Restore,
+  operations: readonly Operation[],
+): readonly LogLine[] => {
+  const lost = lostOperations(restore, operations);
+  if (lost === 0) return [];
+  const all = operations.length + lost;
+  const message = `${lost} of ${all} item operations are missing in the operations file of the restore, which is gone or damaged: what became of them is not known. Look at the DataDownloads and PodVolumeRestores of the restore, and at its volumes`;
+  const time = restore.metadata.creationTimestamp ?? '';
+  return [{ time, level: 'error', message }];
+};

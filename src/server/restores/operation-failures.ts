@@ -1,0 +1,20 @@
+import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
+import type { Restore } from '../../restore/index.ts';
+import { failureLines, type LogLine } from '../operations/failures.ts';
+import { lostLines } from './lost-operations.ts';
+
+/**
+ * What the operations of a restore add to its log and its results. Results of restores are sentences alone, so each names its item. Velero:
+ * pkg/controller/restore_controller.go, runValidatedRestore.
+ */
+export const restoreFailureLines = (
+  restore: Restore,
+  operations: readonly Operation[],
+): readonly LogLine[] => [
+  ...lostLines(restore, operations),
+  ...failureLines(operations, (operation) => {
+    const { Resource, Name } = operation.spec.resourceIdentifier;
+    const failure = failureLine(operation, actionOf(operation));
+    return `error from restore item operation: ${Resource} ${Name}: ${failure}`;
+  }),
+];

@@ -1,0 +1,74 @@
+import { isCode, type Logger, MINUTE_NS } from '../../../base/index.ts';
+import type { Restore } from '../../../restore/index.ts';
+import type { Buckets } from '../../backups/contract.ts';
+import {
+  FollowedOperations,
+  type OperationsSettings,
+} from '../../operations/followed-operations.ts';
+import type { AskingSession } from '../../operations/session-asker.ts';
+import type { ServerController } from '../../server.ts';
+import type { RestoreLocations } from '../locations.ts';
+import { FOLLOWED_RESTORES, isCanceled } from '../restore-kind.ts';
+import type { SharedRestores } from '../shared-restores.ts';
+import { removeTemporaryObjects } from '../temporary-objects.ts';
+import { endRestore } from './cancel-operations.ts';
+import { restoreOperationsStep } from './operations-step.ts';
+
+/** Reaches the restore item actions of plugins. */
+export interface RestoreAskers {
+  /** `logger`: what plugins log. */
+  open(restore: Restore, logger: Logger): Promise<AskingSession>;
+}
+
+export interface RestoreOperationsControllerOptions extends OperationsSettings<Restore> {
+  readonly restores: SharedRestores;
+  readonly locations: RestoreLocations;
+  readonly buckets: Buckets;
+  readonly sessions: RestoreAskers;
+  readonly scratch: string;
+}
+
+/** A Backup that is gone does not come back, but for one that is synced again. Our choice. */
+const WITHOUT_BACKUP_NS = 10n * MINUTE_NS;
+
+/** Follows the operations of Restores that wait for them, until each is over. Velero's controller of that name. */
+export class RestoreOperationsController implements ServerController {
+  readonly name = 'restore-operations';
+  readonly #options: RestoreOperationsControllerOptions;
+
+  constructor(options: RestoreOperationsControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#options.restores.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    const options = this.#options;
+    const { restores, client, map, buckets, locations, scratch, sessions, logger } = options;
+    await using watched = await restores.open(signal);
+    const followed = new FollowedOperations(
+      {
+        ...{ ...options, kind: FOLLOWED_RESTORES },
+        open: (restore) => sessions.open(restore, logger),
+        locationOf: (restore) => locations.of(restore, signal),
+        step: (restore, step) =>
+          restoreOperationsStep(restore, { ...step, client, map, buckets, locations, scratch }),
+        isCanceled,
+        whenDeleted: async (restore, asker) => {
+          const end = { client, logger, map, asker, assertLeading, signal };
+          const untold = await endRestore(restore, end);
+          const fields = { restore: restore.metadata.name, untold };
+          logger.info(fields, 'operations of a restore that is deleted are told to stop');
+        },
+        whenGivenUp: (restore) =>
+          removeTemporaryObjects(client, restore, { signal, assertLeading }),
+        awayNsOf: (error) => (isCode(error, 'NO_BACKUP') ? WITHOUT_BACKUP_NS : undefined),
+      },
+      watched,
+      { signal, assertLeading },
+    );
+    await followed.run();
+  }
+}

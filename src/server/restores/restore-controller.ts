@@ -1,0 +1,415 @@
+import {
+  CanceledError,
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  rfc3339Seconds,
+  systemClock,
+} from '../../base/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import { Controller, keyOf, type KubeClient, refOf, type Result } from '../../kube/index.ts';
+import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import {
+  type Restore,
+  type RestoreProgress,
+  type RestoreValidationSources,
+  validateRestore,
+} from '../../restore/index.ts';
+import type { Buckets } from '../backups/contract.ts';
+import { isOver } from '../backups/phases.ts';
+import { CurrentRun } from '../current-run.ts';
+import { endingSignal } from '../runs/ending.ts';
+import { patiently } from '../runs/patience.ts';
+import { RunsView } from '../runs/runs-view.ts';
+import type { ServerController } from '../server.ts';
+import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
+import type { RestoreLocations } from './locations.ts';
+import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import type { RestoreMetrics } from './restore-metrics.ts';
+import type { RestoreRunner } from './run/contract.ts';
+import type { SharedRestores } from './shared-restores.ts';
+
+export interface RestoreControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** The watch that it shares with the controllers that follow it. */
+  readonly restores: SharedRestores;
+  readonly locations: RestoreLocations;
+  readonly buckets: Buckets;
+  readonly operations: Pick<OperationMap, 'forget'>;
+  readonly runner: () => Promise<RestoreRunner>;
+  readonly validation: Omit<RestoreValidationSources, 'client'>;
+  readonly metrics: RestoreMetrics;
+  readonly clock?: Clock;
+}
+
+const QUEUE_KEY = 'queue';
+/** Should a watch have missed something. Our choice. */
+const LOOK_MS = 60_000;
+/** Our choice: the next progress says more. */
+const PROGRESS_PATIENCE_MS = 10_000;
+/** Of one that the API server does not let be written, which keeps no other one waiting. Our choice. */
+const REFUSED_MS = 10_000;
+const DELETED_AT_ONCE = 4;
+const CANCELED = 'canceled by user';
+/** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
+const LEFT_IN_PROGRESS =
+  'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
+
+/**
+ * Velero's controller `restore`: restores run one after the other, and one that only waits for its operations holds up no other one. What is under way when
+ * this process dies, another one goes on with.
+ */
+export class RestoreController implements ServerController {
+  readonly name = 'restore';
+  readonly #options: RestoreControllerOptions;
+  readonly #run = new CurrentRun<RestoresRun>();
+
+  constructor(options: RestoreControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#options.restores.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    await this.#run.carryOut(new RestoresRun(this.#options, signal, assertLeading));
+  }
+}
+
+/** The restore that runs here. */
+interface Task {
+  readonly key: string;
+  readonly uid: string;
+  readonly abort: AbortController;
+  readonly done: Promise<void>;
+}
+
+/** One time that this process leads. */
+class RestoresRun {
+  readonly #options: RestoreControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #clock: Clock;
+  readonly #restores: RunsView<Restore>;
+  readonly #deleted: DeletedRestores;
+  readonly #queue: Controller;
+  readonly #deletions: Controller;
+  #task: Task | undefined;
+  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  readonly #hadRun = new Set<string>();
+  /** By UID, until when one is left alone. */
+  readonly #refused = new Map<string, number>();
+  #hasStarted = false;
+
+  constructor(options: RestoreControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, restores: shared } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#clock = options.clock ?? systemClock;
+    this.#restores = new RunsView({
+      ...{ client, logger, namespace, assertLeading, signal, shared },
+      resource: RESTORE_RESOURCE,
+    });
+    const { runner, locations, buckets, operations } = options;
+    this.#deleted = new DeletedRestores({
+      ...{ runner, locations, buckets, operations, logger, assertLeading, signal },
+      restores: this.#restores,
+    });
+    this.#queue = new Controller({
+      ...{ name: 'restore', workers: 1, logger },
+      reconcile: () => this.#reconcileQueue(),
+    });
+    this.#deletions = new Controller({
+      ...{ name: 'restore-deletion', workers: DELETED_AT_ONCE, logger },
+      reconcile: (key) => this.#remove(key),
+    });
+  }
+
+  async run(): Promise<void> {
+    const watched = await this.#restores.open();
+    try {
+      if (!this.#signal.aborted) await this.#runWatched();
+    } finally {
+      await watched[Symbol.asyncDispose]();
+    }
+  }
+
+  async #runWatched(): Promise<void> {
+    this.#restores.onChange((after, before) => {
+      this.#changed(after, before);
+    });
+    this.#hasStarted = true;
+    for (const restore of this.#restores.list()) {
+      this.#wake(restore);
+      if (phaseOf(restore) === 'InProgress' && !isOurs(restore)) await this.#endOfAnother(restore);
+    }
+    this.#queue.queue.add(QUEUE_KEY);
+    await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
+    await this.#task?.done;
+  }
+
+  #changed(after: Restore | undefined, before: Restore | undefined): void {
+    if (!this.#hasStarted) return;
+    if (before && before.metadata.uid !== after?.metadata.uid) {
+      const { uid } = before.metadata;
+      // Somebody has taken its finalizer off, and it is gone.
+      if (this.#task?.uid === uid) this.#task.abort.abort(new CanceledError('user'));
+      this.#hadRun.delete(uid);
+      this.#refused.delete(uid);
+    }
+    if (after) this.#wake(after);
+    const isSame = before?.metadata.uid === after?.metadata.uid;
+    if (after && before && isSame && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
+      this.#options.metrics.ended(after);
+    }
+    if (!isSame || phaseOf(after as Restore) !== phaseOf(before as Restore)) {
+      this.#queue.queue.add(QUEUE_KEY);
+    }
+  }
+
+  #wake(restore: Restore): void {
+    if (isDeleted(restore)) this.#deletions.queue.add(keyOf(restore.metadata));
+    if (!isDeleted(restore) && !isCanceled(restore)) return;
+    if (this.#task?.uid === restore.metadata.uid) {
+      this.#task.abort.abort(new CanceledError('user'));
+    } else this.#queue.queue.add(QUEUE_KEY);
+  }
+
+  async #remove(key: string): Promise<Result | undefined> {
+    // It comes back when its run has ended.
+    if (this.#task?.key === key) return undefined;
+    const restore = this.#restores.get(refOf(key));
+    if (restore && isDeleted(restore)) await this.#deleted.remove(restore);
+    return undefined;
+  }
+
+  async #reconcileQueue(): Promise<Result> {
+    const all = this.#restores.list();
+    this.#options.metrics.exist(all.length);
+    const waiting = all.filter((restore) => this.#isDue(restore)).sort(byTurn);
+    for (const restore of waiting) {
+      if (this.#task) break;
+      await this.#begin(restore);
+    }
+    return { requeueAfterMs: Math.min(LOOK_MS, ...this.#refusedMs()) };
+  }
+
+  #isDue(restore: Restore): boolean {
+    const { uid } = restore.metadata;
+    const phase = phaseOf(restore);
+    if (!['', 'New', 'InProgress'].includes(phase) || isDeleted(restore)) return false;
+    // What another server makes meanwhile is none of ours.
+    if (phase === 'InProgress' && !isOurs(restore)) return false;
+    return !this.#hadRun.has(uid) && (this.#refused.get(uid) ?? 0) <= performance.now();
+  }
+
+  #refusedMs(): number[] {
+    const nowMs = performance.now();
+    return [...this.#refused.values()].map((ms) => Math.max(100, ms - nowMs));
+  }
+
+  /** Validates it where it is new. One that cannot be written is tried again, after the others. */
+  async #begin(given: Restore): Promise<void> {
+    const { logger } = this.#options;
+    const { name, uid } = given.metadata;
+    try {
+      const restore = phaseOf(given) === 'InProgress' ? given : await this.#start(given);
+      this.#refused.delete(uid);
+      if (restore) this.#runBeside(restore);
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      if (isCode(error, 'KUBE_NOT_FOUND')) return;
+      this.#refused.set(uid, performance.now() + REFUSED_MS);
+      if (isCode(error, 'KUBE_CONFLICT')) return;
+      const fields = { restore: name, error: messageOf(error) };
+      logger.error(fields, 'the phase of a restore cannot be written, and others go on');
+    }
+  }
+
+  /** Undefined where it does not run, and says why. */
+  async #start(given: Restore): Promise<Restore | undefined> {
+    const { client, validation, metrics, logger } = this.#options;
+    const { name } = given.metadata;
+    if (isCanceled(given)) {
+      await this.#restores.patch(given, { status: failedStatus(CANCELED, this.#clock) });
+      return undefined;
+    }
+    const { finalizers = [] } = given.metadata;
+    const held = finalizers.includes(FILES_FINALIZER)
+      ? given
+      : await this.#restores.patch(given, {
+          metadata: { finalizers: [...finalizers, FILES_FINALIZER] },
+        });
+    const { restore, errors } = await validateRestore(
+      held,
+      { ...validation, client },
+      this.#signal,
+    );
+    if (errors.length > 0) {
+      const status = { phase: 'FailedValidation', validationErrors: errors };
+      await this.#restores.patch(held, { spec: restore.spec, status });
+      logger.error({ restore: name, errors }, 'a Restore is not valid');
+      metrics.invalid(restore);
+      return undefined;
+    }
+    const started = await this.#restores.patch(held, {
+      metadata: {
+        annotations: { ...held.metadata.annotations, [MADE_BY_ANNOTATION]: 'longshore' },
+      },
+      spec: restore.spec,
+      status: {
+        ...{ phase: 'InProgress', startTimestamp: rfc3339Seconds(this.#clock.nowNs()) },
+      },
+    });
+    metrics.attempted(started);
+    return started;
+  }
+
+  /** Beside the controllers, until it has its next phase. */
+  #runBeside(restore: Restore): void {
+    const { logger } = this.#options;
+    const { uid, name } = restore.metadata;
+    const key = keyOf(restore.metadata);
+    const abort = new AbortController();
+    // Whatever ends this process's turn, another one goes on.
+    const leave = (): void => {
+      abort.abort(new CanceledError('shutdown'));
+    };
+    this.#signal.addEventListener('abort', leave, { once: true });
+    if (this.#signal.aborted) leave();
+    const done = this.#make(restore, abort.signal)
+      .catch((error: unknown) => {
+        if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
+        this.#refused.set(uid, performance.now() + REFUSED_MS);
+        const fields = { restore: name, error: messageOf(error) };
+        logger.error(fields, 'a restore could not be run, and is looked at again');
+      })
+      .finally(() => {
+        this.#signal.removeEventListener('abort', leave);
+        this.#task = undefined;
+        if (this.#signal.aborted) return;
+        this.#deletions.queue.add(key);
+        this.#queue.queue.add(QUEUE_KEY);
+      });
+    this.#task = { key, uid, abort, done };
+    // It may have been deleted or canceled since it was looked at.
+    const now = this.#restores.get(restore.metadata);
+    if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) this.#wake(now);
+  }
+
+  async #make(restore: Restore, signal: AbortSignal): Promise<void> {
+    const { logger, locations } = this.#options;
+    const { name, uid } = restore.metadata;
+    let location: string | undefined;
+    try {
+      const about = { what: 'find the location of a restore', logger, signal: this.#signal };
+      const place = await patiently(() => locations.of(restore, this.#signal), about);
+      location = place;
+      const runner = await this.#runner();
+      if (isCanceled(restore)) {
+        // While no server led: what earlier runs have begun is told to stop.
+        await runner.end(restore, place, endingSignal(this.#signal));
+        throw new CanceledError('user');
+      }
+      const outcome = await runner.run({
+        ...{ restore, location, signal, leaving: this.#signal },
+        assertLeading: this.#assertLeading,
+        onProgress: (progress) => this.#tell(restore, progress),
+      });
+      const status = { ...outcome.status, phase: outcome.phase };
+      const written = await this.#restores.insist(restore, { status });
+      this.#hadRun.add(uid);
+      if (written) await this.#forget(restore, place);
+      else await this.#gone(restore);
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
+      const isCancel = signal.aborted || isCode(error, 'CANCELED');
+      logger.error({ restore: name, error: messageOf(error) }, 'restore failed');
+      const reason = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
+      if (!(await this.#end(restore, reason))) await this.#gone(restore);
+      else if (location !== undefined) await this.#forget(restore, location);
+    }
+  }
+
+  #runner(): Promise<RestoreRunner> {
+    const { logger, runner } = this.#options;
+    const about = { what: 'ask the API server what it serves', logger, signal: this.#signal };
+    return patiently(() => runner(), about);
+  }
+
+  /** Nobody goes on with what a server of another kind has left: as with Velero it has failed when a server begins to lead. */
+  async #endOfAnother(restore: Restore): Promise<void> {
+    try {
+      await this.#end(restore, LEFT_IN_PROGRESS);
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.error(fields, 'a restore that another server has left stays as it is');
+    }
+  }
+
+  /** False where it is gone. */
+  async #end(restore: Restore, reason: string): Promise<boolean> {
+    const { uid } = restore.metadata;
+    const status = failedStatus(reason, this.#clock);
+    const written = await this.#restores.insist(restore, { status });
+    this.#hadRun.add(uid);
+    this.#options.operations.forget(uid);
+    return written !== undefined;
+  }
+
+  /** It was deleted without its finalizer. */
+  async #gone(restore: Restore): Promise<void> {
+    const about = { logger: this.#options.logger, signal: this.#signal };
+    const what = 'remove the files of a restore that is gone';
+    await patiently(() => this.#deleted.removeFiles(restore), { ...about, what });
+  }
+
+  /** The next one says more: none is waited for. */
+  async #tell(restore: Restore, progress: RestoreProgress): Promise<void> {
+    try {
+      await this.#restores.insist(restore, { status: { progress } }, PROGRESS_PATIENCE_MS);
+    } catch (error) {
+      if (!isCode(error, 'STILL_AWAY')) throw error;
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the progress of a restore could not be written');
+    }
+  }
+
+  /** The journal is of no use any more; one that stays goes with the files of the restore. */
+  async #forget(restore: Restore, location: string): Promise<void> {
+    try {
+      await (await this.#options.runner()).forget(restore, location, this.#signal);
+    } catch (error) {
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the journal of a restore could not be removed');
+    }
+  }
+}
+
+const isOurs = ({ metadata }: Restore): boolean =>
+  metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
+
+const failedStatus = (failureReason: string, clock: Clock): object => ({
+  ...{ phase: 'Failed', failureReason },
+  completionTimestamp: rfc3339Seconds(clock.nowNs()),
+});
+
+/** What was under way first, then in the order in which they were made. */
+function byTurn(a: Restore, b: Restore): number {
+  const [first, second] = [turnOf(a), turnOf(b)];
+  return first < second ? -1 : first > second ? 1 : 0;
+}
+
+const turnOf = (restore: Restore): string => {
+  const { creationTimestamp, name } = restore.metadata;
+  const { startTimestamp = '' } = statusOf(restore) as { readonly startTimestamp?: string };
+  return phaseOf(restore) === 'InProgress'
+    ? `0 ${startTimestamp} ${name}`
+    : `1 ${creationTimestamp} ${name}`;
+};

@@ -1,0 +1,33 @@
+import { RESTORES, type Resource } from '../../kube/index.ts';
+import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
+import type { Restore } from '../../restore/index.ts';
+import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
+
+/** With the fields that are looked at. */
+export const RESTORE_RESOURCE = RESTORES as Resource<Restore>;
+
+/** For what follows a run. */
+export const FOLLOWED_RESTORES: FollowedKind<Restore> = {
+  ...{ kind: 'Restore', word: 'restore', resource: RESTORE_RESOURCE },
+  counts: {
+    attempted: 'restoreItemOperationsAttempted',
+    completed: 'restoreItemOperationsCompleted',
+    failed: 'restoreItemOperationsFailed',
+  },
+};
+
+/** The part of a Restore's status that the controllers after its run read and write. */
+export interface AfterRunStatus extends FollowedStatus, OperationFields {
+  readonly hookStatus?: { readonly hooksAttempted?: number; readonly hooksFailed?: number };
+}
+
+export const statusOf = ({ status }: Restore): AfterRunStatus => status ?? {};
+export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? '';
+
+/** Somebody wants it to end: `longshore restore cancel`. */
+export const isCanceled = ({ metadata }: Restore): boolean =>
+  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
+
+/** Of a Restore, for the map of its operations. */
+export const subjectOf = ({ metadata: { name, uid } }: Restore) =>
+  ({ kind: 'Restore', name, uid }) as const;

@@ -1,0 +1,66 @@
+import { Counter, Gauge, type Registry } from 'prom-client';
+import type { Restore } from '../../restore/index.ts';
+import { phaseOf } from './restore-kind.ts';
+
+const LABELS = ['schedule'] as const;
+
+/** Velero's metrics of restores, by its names (pkg/metrics/metrics.go). */
+export class RestoreMetrics {
+  readonly #total: Gauge;
+  readonly #counters: Record<
+    'attempt' | 'invalid' | 'success' | 'partial' | 'failed',
+    Counter<'schedule'>
+  >;
+
+  constructor(registry: Registry) {
+    const registers = [registry];
+    const counter = (name: string, help: string): Counter<'schedule'> => {
+      const made = new Counter({
+        ...{ name: `velero_restore_${name}`, help, labelNames: LABELS, registers },
+      });
+      // Restores of backups without a schedule: an alert sees the first one as a change.
+      made.inc({ schedule: '' }, 0);
+      return made;
+    };
+    this.#total = new Gauge({
+      ...{ name: 'velero_restore_total', help: 'Current number of existent restores', registers },
+    });
+    this.#counters = {
+      attempt: counter('attempt_total', 'Total number of attempted restores'),
+      invalid: counter(
+        'validation_failed_total',
+        'Total number of failed restores failing validations',
+      ),
+      success: counter('success_total', 'Total number of successful restores'),
+      partial: counter('partial_failure_total', 'Total number of partially failed restores'),
+      failed: counter('failed_total', 'Total number of failed restores'),
+    };
+  }
+
+  /** How many there are. */
+  exist(count: number): void {
+    this.#total.set(count);
+  }
+
+  attempted(restore: Restore): void {
+    this.#counters.attempt.inc(labelsOf(restore));
+  }
+
+  invalid(restore: Restore): void {
+    this.#counters.invalid.inc(labelsOf(restore));
+  }
+
+  /** It has its last phase now. */
+  ended(restore: Restore): void {
+    const counters: Record<string, Counter<'schedule'>> = {
+      Completed: this.#counters.success,
+      PartiallyFailed: this.#counters.partial,
+      Failed: this.#counters.failed,
+    };
+    counters[phaseOf(restore)]?.inc(labelsOf(restore));
+  }
+}
+
+const labelsOf = ({ spec }: Restore): { schedule: string } => ({
+  schedule: spec.scheduleName ?? '',
+});

@@ -1,0 +1,171 @@
+import type { BackupVolumeInfo } from '../../../archive/index.ts';
+import type { BackupLog, Results } from '../../../backup/index.ts';
+import { isCode, mapLimited, messageOf } from '../../../base/index.ts';
+import { countsOf, type Operation } from '../../../item-operations/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  type KubeClient,
+  type PersistentVolumeClaim,
+  PVCS,
+  VOLUME_SNAPSHOTS,
+} from '../../../kube/index.ts';
+import {
+  type DoneItem,
+  type Restore,
+  type RestoreRunResult,
+  targetNamespace,
+} from '../../../restore/index.ts';
+import {
+  POD_VOLUME_RESTORE_ACTION,
+  type RestoredClaim,
+  type RestoreInfoSources,
+} from '../../../restore-volumes/index.ts';
+import type { ProvisionedClaim, RestoredPodVolume } from '../contract.ts';
+import { phaseAfterRun } from '../../runs/phase-after.ts';
+import type { JournaledOperation } from './restore-journal.ts';
+
+/** What a restore says of itself after its items, and what it leaves to others. */
+
+/** Objects that are looked up at once. Our choice. */
+const LOOKS_AT_ONCE = 8;
+
+/** Go leaves out zeros. */
+export function statusAfterItems(
+  { totalItems, itemsRestored }: Pick<RestoreRunResult, 'totalItems' | 'itemsRestored'>,
+  { warningCount, errorCount }: Pick<Results, 'warningCount' | 'errorCount'>,
+  operations: readonly Operation[],
+): { readonly phase: string; readonly status: Readonly<Record<string, unknown>> } {
+  return {
+    phase: phaseAfterRun(errorCount, operations),
+    status: {
+      progress: totalItems === 0 ? {} : { totalItems, itemsRestored },
+      ...countFields({ warningCount, errorCount }, operations),
+    },
+  };
+}
+
+export function countFields(
+  { warningCount, errorCount }: Pick<Results, 'warningCount' | 'errorCount'>,
+  operations: readonly Operation[],
+): Record<string, number> {
+  const { attempted, completed, failed } = countsOf(operations);
+  const all = {
+    warnings: warningCount,
+    errors: errorCount,
+    restoreItemOperationsAttempted: attempted,
+    restoreItemOperationsCompleted: completed,
+    restoreItemOperationsFailed: failed,
+  };
+  return Object.fromEntries(Object.entries(all).filter(([, count]) => count > 0));
+}
+
+const PROVISIONED = ['PodVolumeBackup', 'CSISnapshot'];
+
+/** Claims whose PersistentVolume gets what the old one had. */
+export function provisionedClaims(
+  claims: readonly DoneItem[],
+  infos: readonly BackupVolumeInfo[],
+  restore: Restore,
+): ProvisionedClaim[] {
+  const idOf = (namespace: string, name: string): string => `${namespace}/${name}`;
+  const byClaim = new Map(
+    infos.map((info) => {
+      const namespace = targetNamespace(info.pvcNamespace ?? '', restore);
+      return [idOf(namespace, info.pvcName ?? ''), info];
+    }),
+  );
+  return claims.flatMap(({ namespace, name, restoredAs = name }) => {
+    const info = byClaim.get(idOf(namespace, name));
+    const { backupMethod = '', pvInfo } = info ?? {};
+    if (!PROVISIONED.includes(backupMethod) || !pvInfo) return [];
+    const { reclaimPolicy = '', labels } = pvInfo;
+    return [{ namespace, name: restoredAs, backupMethod, reclaimPolicy, labels: { ...labels } }];
+  });
+}
+
+/** Volumes of pods that are restored by their files, and are ones of claims. */
+export const podVolumesOf = (operations: readonly JournaledOperation[]): RestoredPodVolume[] =>
+  operations.flatMap(({ action, operationId, claim }) =>
+    action === POD_VOLUME_RESTORE_ACTION && claim !== undefined
+      ? [{ name: operationId, claim }]
+      : [],
+  );
+
+/** Says which claims would get files of the backup, and were made without any. */
+export function sayWhatIsEmpty(
+  {
+    claims,
+    withFiles,
+    operations,
+    restore,
+  }: {
+    readonly claims: readonly DoneItem[];
+    /** `namespace/name` in the backup. */
+    readonly withFiles: Iterable<string>;
+    readonly operations: readonly JournaledOperation[];
+    readonly restore: Restore;
+  },
+  log: BackupLog,
+): void {
+  const filled = new Set(
+    operations.flatMap(({ item, claim }) =>
+      claim === undefined ? [] : [`${item.namespace}/${claim}`],
+    ),
+  );
+  const made = new Set(claims.map(({ namespace, name }) => `${namespace}/${name}`));
+  for (const id of withFiles) {
+    const [from = '', name = ''] = id.split('/');
+    const namespace = targetNamespace(from, restore);
+    const claim = `${namespace}/${name}`;
+    if (!made.has(claim) || filled.has(claim)) continue;
+    const text = `the files of PersistentVolumeClaim ${claim} are not restored, since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well`;
+    log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
+  }
+}
+
+export interface InfoOptions {
+  readonly client: Pick<KubeClient, 'find' | 'list'>;
+  readonly restore: Restore;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+}
+
+/** What the cluster has of the claims and the moved data of a restore. What cannot be asked for is a warning, and missing. */
+export async function restoredVolumes(
+  claims: readonly DoneItem[],
+  options: InfoOptions,
+): Promise<Pick<RestoreInfoSources, 'claims' | 'downloads'>> {
+  const { client, restore, log, signal } = options;
+  try {
+    const found = await mapLimited(claims, LOOKS_AT_ONCE, (claim) => claimNow(claim, options));
+    const { namespace, uid } = restore.metadata;
+    const labelSelector = `velero.io/restore-uid=${uid}`;
+    const downloads = await client
+      .list(DATA_DOWNLOADS, { namespace, labelSelector, signal })
+      .catch((error: unknown): DataDownload[] => {
+        // A cluster where no data are moved has no such kind.
+        if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+        throw error;
+      });
+    return { claims: found.filter((each) => each !== undefined), downloads };
+  } catch (error) {
+    signal.throwIfAborted();
+    log.warn(`what was restored of volumes could not all be noted: ${messageOf(error)}`);
+    return { claims: [], downloads: [] };
+  }
+}
+
+async function claimNow(
+  { namespace, name, restoredAs = name }: DoneItem,
+  { client, signal }: InfoOptions,
+): Promise<RestoredClaim | undefined> {
+  const claim = await client.find(PVCS, { namespace, name: restoredAs }, { signal });
+  if (!claim) return undefined;
+  const { dataSource } = claim.spec as PersistentVolumeClaim['spec'] & {
+    dataSource?: { kind?: string; name?: string } | null;
+  };
+  if (dataSource?.kind !== 'VolumeSnapshot') return { claim };
+  const ref = { namespace, name: dataSource.name ?? '' };
+  return { claim, snapshot: await client.find(VOLUME_SNAPSHOTS, ref, { signal }) };
+}

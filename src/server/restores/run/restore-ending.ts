@@ -1,0 +1,112 @@
+import { RestoreArchive } from '../../../archive/index.ts';
+import { CodedError, type Logger, messageOf } from '../../../base/index.ts';
+import type { Bucket } from '../../../blob/index.ts';
+import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
+import type { Restore } from '../../../restore/index.ts';
+import { cancelOperations } from '../../operations/cancel.ts';
+import { endingSignal } from '../../runs/ending.ts';
+import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
+import { journaledOperations, type RestoreJournal } from './restore-journal.ts';
+import type { RestoreLog } from './restore-log.ts';
+import type { Leading } from './while-leading.ts';
+
+export interface RestoreEndingOptions {
+  readonly sessions: RestoreSessions;
+  readonly operations: OperationMap;
+  readonly logger: Logger;
+}
+
+/** What one run works with. */
+export interface RunParts extends Leading {
+  readonly bucket: Bucket;
+  readonly journal: RestoreJournal;
+  readonly log: RestoreLog;
+  readonly subject: Subject;
+}
+
+/** How long the files of a restore that was canceled, or has failed, may take to be stored. Our choice. */
+const FAREWELL_MS = 60_000;
+const CANCELED_MS = 4000;
+
+/** Ends what runs of restores have begun. */
+export class RestoreEnding {
+  readonly #options: RestoreEndingOptions;
+
+  constructor(options: RestoreEndingOptions) {
+    this.#options = options;
+  }
+
+  /** Its operations are told to stop. Its log and results are stored, so that somebody can read why. */
+  async fail(
+    request: RestoreRequest,
+    { bucket, journal, log, subject, signal, assertLeading }: RunParts,
+    { session, reason }: { readonly session: RestoreSession | undefined; readonly reason: unknown },
+  ): Promise<void> {
+    const { restore, leaving } = request;
+    const { operations, logger } = this.#options;
+    const { name } = restore.metadata;
+    assertLeading();
+    try {
+      const stopping = endingSignal(leaving);
+      const untold =
+        session &&
+        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
+      if (untold !== undefined) log.error(untold);
+    } catch (cause) {
+      const fields = { restore: name, error: messageOf(cause) };
+      logger.warn(fields, 'operations of a restore that has failed could not be told to stop');
+    }
+    if (leaving?.aborted === true) return;
+    log.error('restore failed', { error: reason });
+    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
+    try {
+      const known = await operations.get(subject, late);
+      const logFile = await journal.finishLog();
+      assertLeading();
+      await new RestoreArchive(bucket).put(
+        name,
+        {
+          itemOperations: known.map(orderedRecord),
+          log: logFile,
+          results: log.results.lists,
+          resourceList: {},
+          volumeInfos: [],
+        },
+        { signal: late },
+      );
+    } catch (cause) {
+      const fields = { restore: name, error: messageOf(cause) };
+      logger.warn(fields, 'the log of a restore that has failed could not be stored');
+    }
+  }
+
+  /** What a journal has that nobody can go on with. */
+  async endUnread(request: RestoreRequest, subject: Subject, bucket: Bucket): Promise<void> {
+    const { restore, leaving } = request;
+    try {
+      await this.cancel(restore, subject, { bucket, signal: endingSignal(leaving) });
+    } catch (error) {
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      const text = 'what an earlier run of a restore has begun could not all be ended';
+      this.#options.logger.warn(fields, text);
+    }
+  }
+
+  /** Tells its operations to stop, also those that only its journal names. Throws `NOT_ENDED`, and what the bucket throws. */
+  async cancel(
+    restore: Restore,
+    subject: Subject,
+    { bucket, signal }: { readonly bucket: Bucket; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const { operations, sessions, logger } = this.#options;
+    const { name, uid } = restore.metadata;
+    const journaled = await journaledOperations({ bucket, name, uid, signal });
+    await operations.get(subject, signal);
+    operations.note(subject, journaled);
+    const known = await operations.get(subject, signal);
+    if (known.length === 0) return;
+    await using session = await sessions.open(restore, logger);
+    const untold = await cancelOperations(operations, subject, { asker: session.asker, signal });
+    if (untold !== undefined) throw new CodedError('NOT_ENDED', untold, { retry: 'backoff' });
+  }
+}

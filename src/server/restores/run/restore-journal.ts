@@ -1,0 +1,346 @@
+import { promisify } from 'node:util';
+import { gzip as gzipWithCallback } from 'node:zlib';
+import { restoreJournalFolder, ScratchFile } from '../../../archive/index.ts';
+import {
+  type Clock,
+  isCode,
+  type Logger,
+  rfc3339Seconds,
+  systemClock,
+} from '../../../base/index.ts';
+import type { Bucket } from '../../../blob/index.ts';
+import type {
+  DoneItem,
+  FinishedRestoreItem,
+  HookRecord,
+  RestoreJournal as EarlierItems,
+  RestoreSink,
+  StartedRestoreOperation,
+} from '../../../restore/index.ts';
+import type { FileRestoreFact, VolumeFact } from '../../../restore-volumes/index.ts';
+import { patiently } from '../../runs/patience.ts';
+import type { LogSink } from '../../runs/run-log.ts';
+import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
+import { type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
+import { readSegment, StoredTries } from '../../runs/stored-tries.ts';
+import { type RestoreRecords, restoreRecordsSchema } from './records.ts';
+
+/** An operation of an item, and since when there is one. */
+export interface JournaledOperation extends StartedRestoreOperation {
+  /** RFC 3339. */
+  readonly created?: string;
+  /** Of a volume of a pod: the claim that it is of. */
+  readonly claim?: string;
+}
+
+/** It was missing, and is made next. */
+interface NamespaceFact {
+  readonly kind: 'namespace';
+  readonly name: string;
+}
+
+export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact;
+
+export interface RestoreJournalOptions {
+  readonly bucket: Bucket;
+  /** The Restore's name and UID. */
+  readonly name: string;
+  readonly uid: string;
+  /** Scratch space for the log. */
+  readonly directory: string;
+  /** Right before each put. */
+  readonly assertLeading: () => void;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  readonly clock?: Clock | undefined;
+  readonly patienceMs?: number | undefined;
+  readonly limits?: SegmentLimits | undefined;
+}
+
+const gzip = promisify(gzipWithCallback);
+const NOTHING = Buffer.alloc(0);
+const CLAIM = 'v1/PersistentVolumeClaim';
+
+/** What is done, and not stored yet. */
+interface Pending {
+  readonly records: RestoreRecords;
+  readonly log: string[];
+}
+
+const newPending = (): Pending => ({
+  records: { items: [], entries: [], facts: [], hooks: [] },
+  log: [],
+});
+
+/**
+ * What a restore has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed: items, what was
+ * begun with them, hooks that are over, warnings and errors, and the log. What has begun something beyond the objects is stored before its call returns.
+ * An object that was made and is in no segment is recognised by its labels.
+ */
+export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
+  readonly #clock: Clock;
+  readonly #log: ScratchFile;
+  readonly #segments: SegmentWriter<Pending>;
+  readonly #earlier: DoneItem[] = [];
+  /** Of this try and earlier ones: what the run leaves is made from them. */
+  readonly #claims: DoneItem[] = [];
+  readonly #operations: JournaledOperation[] = [];
+  readonly #entries: JournalEntry[] = [];
+  readonly #facts: RestoreFact[] = [];
+  readonly #hooks: HookRecord[] = [];
+  #pending = newPending();
+  #isChanged = false;
+  #isLogFinished = false;
+
+  private constructor(options: RestoreJournalOptions, log: ScratchFile) {
+    const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
+    this.#clock = options.clock ?? systemClock;
+    this.#log = log;
+    this.#segments = new SegmentWriter({
+      ...{ bucket, folder: restoreJournalFolder(name, uid), kind: 'restore', assertLeading },
+      ...{ logger, signal, patienceMs, limits },
+      take: () => this.#taken(),
+      encode,
+      onStored: async (parts) => {
+        if (parts.log.length > 0) await log.append(parts.log);
+      },
+      // The log of a restore that fails has it all the same.
+      onLost: (pending) => this.#pending.log.unshift(...pending.log),
+    });
+  }
+
+  /**
+   * Reads what earlier tries have stored, and says so in a segment of its own before anything else is done. Throws `DAMAGED_JOURNAL` where one cannot be
+   * read: what is in it may have begun operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
+   */
+  static async open(options: RestoreJournalOptions): Promise<RestoreJournal> {
+    const log = await ScratchFile.create(options.directory);
+    try {
+      const journal = new RestoreJournal(options, log);
+      await journal.#read(options);
+      return journal;
+    } catch (error) {
+      await log.close();
+      throw error;
+    }
+  }
+
+  async #read(options: RestoreJournalOptions): Promise<void> {
+    const { bucket, name, uid, signal, logger, patienceMs } = options;
+    const tries = new StoredTries({
+      ...{ bucket, signal, folder: restoreJournalFolder(name, uid), kind: 'restore' },
+      schema: restoreRecordsSchema,
+      patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
+    });
+    const last = await tries.last();
+    this.#segments.follow(last);
+    for await (const segment of tries.segments(last)) await this.#take(segment);
+    this.#pending.records.includes = [...last.keys];
+    this.#isChanged = true;
+    await this.flush();
+  }
+
+  async #take({ records, log }: Segment<RestoreRecords>): Promise<void> {
+    for (const item of records.items) {
+      const { k: kind, ns: namespace, n: name, o: outcome, x, as: restoredAs, ops = [] } = item;
+      const exists = x === 1;
+      const done: DoneItem = {
+        ...{ kind, namespace, name, outcome, exists },
+        ...(restoredAs !== undefined && { restoredAs }),
+      };
+      this.#earlier.push(done);
+      this.#noteClaim(done);
+      this.#operations.push(...(ops as unknown as JournaledOperation[]));
+    }
+    this.#entries.push(...records.entries);
+    this.#facts.push(...(records.facts as unknown as RestoreFact[]));
+    this.#hooks.push(...records.hooks);
+    if (log.length > 0) await this.#log.append(log);
+  }
+
+  /** Whether an earlier try has left anything. */
+  get isContinued(): boolean {
+    return this.#segments.isContinued;
+  }
+
+  /** Items of earlier tries. */
+  all(): Iterable<DoneItem> {
+    return this.#earlier;
+  }
+
+  /** Claims that this try or an earlier one has made. */
+  get claims(): readonly DoneItem[] {
+    return this.#claims;
+  }
+
+  #noteClaim(item: DoneItem): void {
+    if (item.kind === CLAIM && item.outcome === 'created') this.#claims.push(item);
+  }
+
+  /** Of earlier tries and this one. */
+  get operations(): readonly JournaledOperation[] {
+    return this.#operations;
+  }
+
+  /** Warnings and errors of earlier tries. */
+  get entries(): readonly JournalEntry[] {
+    return this.#entries;
+  }
+
+  get facts(): readonly RestoreFact[] {
+    return this.#facts;
+  }
+
+  /** Hooks that earlier tries have run. */
+  get hooks(): readonly HookRecord[] {
+    return this.#hooks;
+  }
+
+  async put(item: FinishedRestoreItem): Promise<void> {
+    this.#segments.assertUsable();
+    const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
+    // A time-out counts from here, also for the server that goes on.
+    const created = rfc3339Seconds(this.#clock.nowNs());
+    const begun = operations.map((operation): JournaledOperation => ({ ...operation, created }));
+    this.#pending.records.items.push({
+      ...{ k, ns, n, o },
+      ...(exists && { x: 1 as const }),
+      ...(restoredAs !== undefined && { as: restoredAs }),
+      ...(begun.length > 0 && { ops: begun.map((operation) => ({ ...operation })) }),
+    });
+    this.#added(k.length + ns.length + n.length + 64);
+    if (begun.length > 0 || this.#segments.isFull) await this.flush();
+    else this.#segments.flushLater();
+    this.#noteClaim(item);
+    this.#operations.push(...begun);
+  }
+
+  willCreateNamespace(name: string): Promise<void> {
+    return this.addFact({ kind: 'namespace', name });
+  }
+
+  wasNamespaceBegun(name: string): boolean {
+    return this.#facts.some((fact) => fact.kind === 'namespace' && fact.name === name);
+  }
+
+  /** Stored when the call returns: whoever goes on must not do it again. */
+  async addFact(fact: RestoreFact): Promise<void> {
+    this.#segments.assertUsable();
+    this.#pending.records.facts.push({ ...fact });
+    this.#added(64);
+    await this.flush();
+    this.#facts.push(fact);
+  }
+
+  /** Stored soon: of a process that is killed before, the hook runs once more. */
+  addHook(record: HookRecord): void {
+    this.#pending.records.hooks.push(record);
+    this.#added(record.id.length);
+    // Whatever comes next throws what has failed.
+    this.flush().catch(() => undefined);
+  }
+
+  addLine(line: string): void {
+    this.#pending.log.push(line);
+    this.#added(line.length);
+    this.#segments.flushLater();
+  }
+
+  addEntry(entry: JournalEntry): void {
+    this.#pending.records.entries.push(entry);
+    this.#added(entry.text.length + 32);
+    this.#segments.flushLater();
+  }
+
+  #added(bytes: number): void {
+    this.#isChanged = true;
+    this.#segments.added(bytes);
+  }
+
+  #taken(): Pending | undefined {
+    if (!this.#isChanged) return undefined;
+    const pending = this.#pending;
+    this.#pending = newPending();
+    this.#isChanged = false;
+    return pending;
+  }
+
+  /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  flush(): Promise<void> {
+    return this.#segments.flush();
+  }
+
+  /** The log, whole, after everything was stored. It is closed with the journal. */
+  async finish(): Promise<ScratchFile> {
+    await this.flush();
+    return this.#finishedLog();
+  }
+
+  /** The log of a restore that has failed, with what could not be stored in the bucket. */
+  async finishLog(): Promise<ScratchFile> {
+    await this.#segments.end('the restore has failed');
+    return this.#finishedLog();
+  }
+
+  #finishedLog(): Promise<ScratchFile> {
+    return this.#segments.alone(async () => {
+      if (this.#isLogFinished) return this.#log;
+      const { log } = this.#pending;
+      if (log.length > 0) await this.#log.append(await gzip(log.join('')));
+      if (this.#log.lengthBytes === 0) await this.#log.append(await gzip(''));
+      this.#pending = newPending();
+      this.#isLogFinished = true;
+      this.#log.finish();
+      return this.#log;
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#segments.close();
+    await this.#log.close();
+  }
+}
+
+async function encode({ records, log }: Pending): Promise<SegmentParts> {
+  const [packed, logPart] = await Promise.all([
+    gzip(JSON.stringify(records)),
+    log.length === 0 ? NOTHING : gzip(log.join('')),
+  ]);
+  return { records: packed, tar: NOTHING, log: logPart };
+}
+
+export interface RestoreJournalPlace {
+  readonly bucket: Bucket;
+  /** The Restore's name and UID. */
+  readonly name: string;
+  readonly uid: string;
+  readonly signal: AbortSignal;
+}
+
+/** Operations that the journal of a restore names, as far as it can be read. Throws what the bucket throws. */
+export async function journaledOperations(
+  place: RestoreJournalPlace,
+): Promise<readonly JournaledOperation[]> {
+  const { bucket, name, uid, signal } = place;
+  const operations: JournaledOperation[] = [];
+  const keys = await Array.fromAsync(bucket.list(restoreJournalFolder(name, uid), { signal }));
+  for (const key of keys.sort()) {
+    try {
+      const { records } = await readSegment(bucket, key, { schema: restoreRecordsSchema, signal });
+      operations.push(
+        ...records.items.flatMap(({ ops = [] }) => ops as unknown as JournaledOperation[]),
+      );
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
+    }
+  }
+  return operations;
+}
+
+/** Of a restore whose phase says how its run ended: nobody goes on with it any more. Throws what the bucket throws. */
+export async function removeRestoreJournal(place: RestoreJournalPlace): Promise<void> {
+  const { bucket, name, uid, signal } = place;
+  for await (const key of bucket.list(restoreJournalFolder(name, uid), { signal })) {
+    await bucket.delete(key, { signal });
+  }
+}

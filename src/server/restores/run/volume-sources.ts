@@ -1,0 +1,115 @@
+import type { BackupVolumeInfo, NativeSnapshot, StoredArchive } from '../../../archive/index.ts';
+import {
+  CONFIG_MAPS,
+  type KubeClient,
+  type KubeObject,
+  type PersistentVolume,
+  POD_VOLUME_BACKUPS,
+  type PodVolumeBackup,
+  validLabel,
+} from '../../../kube/index.ts';
+import type { Restore } from '../../../restore/index.ts';
+import type { VolumeFacts } from '../../../restore-volumes/index.ts';
+import { BACKUP_NAME } from '../../backups/labels.ts';
+
+/** What a backup has of the volumes that were in it. */
+export interface VolumeSources {
+  readonly infos: readonly BackupVolumeInfo[];
+  readonly natives: readonly NativeSnapshot[];
+  readonly podVolumeBackups: readonly PodVolumeBackup[];
+  readonly factsOf: (pv: PersistentVolume) => Promise<VolumeFacts>;
+}
+
+export interface VolumeSourcesOptions {
+  readonly client: Pick<KubeClient, 'list' | 'listPage'>;
+  readonly stored: StoredArchive;
+  readonly restore: Restore;
+  readonly signal: AbortSignal;
+}
+
+const CLAIM_ANNOTATION = 'velero.io/pvc-name';
+/** On ConfigMaps with the result of an upload (Velero: pkg/apis/velero/v1/labels_annotations.go). */
+const UPLOAD_LABELS = { usage: 'velero.io/resource-usage', claim: 'velero.io/pvc-namespace-name' };
+
+/**
+ * Reads it from the files of the backup, and PodVolumeBackups from the cluster as well: those of a cluster that has just got the backup may still be
+ * missing there. Throws `DAMAGED_ARCHIVE`, and what the bucket and the API server throw.
+ */
+export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<VolumeSources> {
+  const { stored, restore, signal } = options;
+  const infos = await stored.volumeInfos({ signal });
+  const natives = await stored.volumeSnapshots({ signal });
+  const snapshots = await stored.objects('csiVolumeSnapshots', { signal });
+  const podVolumeBackups = await podVolumeBackupsOf(options);
+  const infoOf = new Map(infos.map((info) => [info.pvName, info]));
+  const nativeOf = new Map(natives.map((each) => [each.spec.persistentVolumeName, each]));
+  const idOf = (namespace = '', name = ''): string => `${namespace}/${name}`;
+  const snapped = new Set(
+    snapshots.map(({ metadata, ...snapshot }) => {
+      const { spec } = snapshot as { spec?: { source?: { persistentVolumeClaimName?: string } } };
+      return idOf(metadata.namespace, spec?.source?.persistentVolumeClaimName);
+    }),
+  );
+  const filed = new Set(
+    podVolumeBackups
+      .filter(({ status }) => status?.phase === 'Completed' && (status.snapshotID ?? '') !== '')
+      .map(({ metadata, spec }) =>
+        idOf(spec.pod.namespace, metadata.annotations?.[CLAIM_ANNOTATION]),
+      ),
+  );
+  return {
+    ...{ infos, natives, podVolumeBackups },
+    factsOf: async ({ metadata, spec }) => {
+      const info = infoOf.get(metadata.name);
+      const native = nativeOf.get(metadata.name);
+      const { restorePVs } = restore.spec;
+      const { namespace, name } = spec.claimRef ?? {};
+      // Without a note the files of the backup say it.
+      const isAsked = info === undefined && name !== undefined;
+      const claim = idOf(namespace, name);
+      return {
+        ...{ info, native, restorePVs },
+        hasFileBackup: isAsked && filed.has(claim),
+        hasCsiSnapshot: isAsked && snapped.has(claim),
+        hasUploadResult: isAsked && (await hasUploadResult(options, `${namespace ?? ''}.${name}`)),
+      };
+    },
+  };
+}
+
+async function podVolumeBackupsOf({
+  client,
+  stored,
+  restore,
+  signal,
+}: VolumeSourcesOptions): Promise<PodVolumeBackup[]> {
+  const { namespace } = restore.metadata;
+  const labelSelector = `${BACKUP_NAME}=${validLabel(restore.spec.backupName ?? '')}`;
+  const present = await client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
+  const names = new Set(present.map(({ metadata }) => metadata.name));
+  const filed = await stored.objects('podVolumeBackups', { signal });
+  const missing = filed.filter(({ metadata }) => !names.has(metadata.name));
+  return [...present, ...missing.filter(isPodVolumeBackup)];
+}
+
+/** The file may have been written by anybody. */
+function isPodVolumeBackup(object: KubeObject): object is PodVolumeBackup {
+  const { spec } = object as Partial<PodVolumeBackup>;
+  return typeof spec?.pod === 'object' && typeof spec.volume === 'string';
+}
+
+async function hasUploadResult(
+  { client, restore, signal }: VolumeSourcesOptions,
+  claim: string,
+): Promise<boolean> {
+  const { namespace, uid } = restore.metadata;
+  const labels = [
+    `${UPLOAD_LABELS.usage}=DataUpload`,
+    `velero.io/restore-uid=${validLabel(uid)}`,
+    `${UPLOAD_LABELS.claim}=${validLabel(claim)}`,
+  ];
+  const found = await client.list(CONFIG_MAPS, {
+    ...{ namespace, labelSelector: labels.join(','), signal },
+  });
+  return found.length > 0;
+}

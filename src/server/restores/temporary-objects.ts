@@ -1,0 +1,113 @@
+import { HOUR_NS, isCode, type Logger, messageOf, MINUTE_NS } from '../../base/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  Controller,
+  type KubeClient,
+  type Result,
+  validLabel,
+} from '../../kube/index.ts';
+import type { Restore } from '../../restore/index.ts';
+import { isOver } from '../backups/phases.ts';
+import { phaseOf } from './restore-kind.ts';
+
+/** Velero: pkg/apis/velero/v1/labels_annotations.go. */
+const RESTORE_UID = 'velero.io/restore-uid';
+const USAGE = 'velero.io/resource-usage=DataUpload';
+
+interface RemovalOptions {
+  readonly signal: AbortSignal;
+  readonly assertLeading: () => void;
+}
+
+/**
+ * Removes what a restore has put into the cluster for its own use alone: a ConfigMap for each DataUpload of its backup, which the actions of its PVCs
+ * read. Nobody needs them once all items are restored, however it ends. May be repeated. Throws what the API server throws. Velero: pkg/restore/restore.go,
+ * deletes them at the end of the run, and leaves them where that fails or the server is killed.
+ */
+export async function removeTemporaryObjects(
+  client: Pick<KubeClient, 'list' | 'delete'>,
+  { metadata: { namespace, uid } }: Restore,
+  options: RemovalOptions,
+): Promise<void> {
+  const { signal } = options;
+  const labelSelector = `${RESTORE_UID}=${validLabel(uid)},${USAGE}`;
+  for (const found of await client.list(CONFIG_MAPS, { namespace, labelSelector, signal })) {
+    await remove(client, found, options);
+  }
+}
+
+async function remove(
+  client: Pick<KubeClient, 'delete'>,
+  { metadata }: ConfigMap,
+  { signal, assertLeading }: RemovalOptions,
+): Promise<void> {
+  assertLeading();
+  try {
+    await client.delete(CONFIG_MAPS, metadata, { uid: metadata.uid, signal });
+  } catch (error) {
+    // Somebody was faster, or another one has the name.
+    if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+  }
+}
+
+/** A Restore that is not known may have been made a moment ago, and not have arrived here. Our choice. */
+const UNKNOWN_NS = 10n * MINUTE_NS;
+const SWEEP_MS = Number(HOUR_NS / 1_000_000n);
+
+export interface TemporaryObjectsOptions extends RemovalOptions {
+  readonly client: Pick<KubeClient, 'list' | 'delete' | 'clock'>;
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** As they are known now. */
+  readonly restores: () => readonly Restore[];
+}
+
+/** Removes what restores have left that failed, were canceled or deleted while they ran, or whose server was killed: now and then, and when one ends. */
+export class TemporaryObjects {
+  readonly #options: TemporaryObjectsOptions;
+  readonly #controller: Controller;
+
+  constructor(options: TemporaryObjectsOptions) {
+    this.#options = options;
+    this.#controller = new Controller({
+      ...{ name: 'restore-leftovers', workers: 1, logger: options.logger },
+      reconcile: () => this.#sweep(),
+    });
+  }
+
+  /** A Restore has ended, or is gone. */
+  look(): void {
+    this.#controller.queue.add('all');
+  }
+
+  async run(): Promise<void> {
+    this.look();
+    await this.#controller.run(this.#options.signal);
+  }
+
+  async #sweep(): Promise<Result> {
+    const { client, logger, namespace, restores, signal } = this.#options;
+    const again = { requeueAfterMs: SWEEP_MS };
+    const found = await client.list(CONFIG_MAPS, { namespace, labelSelector: USAGE, signal });
+    if (found.length === 0) return again;
+    const known = new Map(
+      restores().map((restore) => [validLabel(restore.metadata.uid), restore] as const),
+    );
+    const oldMs = Number((client.clock.nowNs() - UNKNOWN_NS) / 1_000_000n);
+    for (const map of found) {
+      const uid = map.metadata.labels?.[RESTORE_UID] ?? '';
+      const restore = known.get(uid);
+      const isOld = Date.parse(map.metadata.creationTimestamp ?? '') < oldMs;
+      if (uid === '' || (restore ? !isOver(phaseOf(restore)) : !isOld)) continue;
+      try {
+        await remove(client, map, this.#options);
+      } catch (error) {
+        signal.throwIfAborted();
+        const fields = { configMap: map.metadata.name, error: messageOf(error) };
+        logger.warn(fields, 'a ConfigMap of a restore that is over could not be removed');
+      }
+    }
+    return again;
+  }
+}

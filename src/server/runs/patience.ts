@@ -1,0 +1,40 @@
+import { CodedError, type Logger, messageOf, retryOf, withRetry } from '../../base/index.ts';
+
+/** How long a bucket may be away while a backup waits for it. Our choice: longer than services restart, shorter than a night. */
+const PATIENCE_MS = 20 * 60_000;
+const FIRST_DELAY_MS = 2000;
+const DELAY_MS_MAX = 30_000;
+
+export interface PatienceOptions {
+  readonly what: string;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  readonly patienceMs?: number | undefined;
+}
+
+/** Tries again as long as it may help: a backup of hours must not be lost to a bucket that is away for minutes. */
+export async function patiently<T>(
+  task: () => Promise<T>,
+  { what, logger, signal, patienceMs = PATIENCE_MS }: PatienceOptions,
+): Promise<T> {
+  return withRetry(
+    () => {
+      signal.throwIfAborted();
+      return task();
+    },
+    {
+      budgetOf: () => ({ attemptsMax: Infinity, delayMsMax: DELAY_MS_MAX }),
+      firstDelayMs: Math.min(FIRST_DELAY_MS, patienceMs / 4),
+      tryingMsMax: patienceMs,
+      signal,
+      onRetry: (error, attempt) => {
+        logger.warn({ error: messageOf(error), attempt }, `cannot ${what}, and try again`);
+      },
+    },
+  ).catch((error: unknown) => {
+    signal.throwIfAborted();
+    if (retryOf(error) === 'never') throw error;
+    const text = `cannot ${what}: ${messageOf(error)}`;
+    throw new CodedError('STILL_AWAY', text, { cause: error });
+  });
+}

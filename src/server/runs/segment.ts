@@ -1,0 +1,87 @@
+import { createHash } from 'node:crypto';
+import { gunzipSync } from 'node:zlib';
+import { z } from 'zod';
+import { CodedError, messageOf } from '../../base/index.ts';
+
+/** A warning or an error of a run. */
+export const entrySchema = z.object({
+  level: z.enum(['warn', 'error']),
+  namespace: z.string().optional(),
+  text: z.string(),
+  /** Of restores: what it is about, by which one that is said again is told from another one. */
+  resource: z.string().optional(),
+  name: z.string().optional(),
+});
+export type JournalEntry = z.infer<typeof entrySchema>;
+
+/** What the records of every journal have. */
+export const triesSchema = z.object({
+  /** Of the first one of a try: which segments of earlier ones count. What a late process adds to those is none of them. */
+  includes: z.array(z.string()).optional(),
+});
+export type TryRecords = z.infer<typeof triesSchema>;
+
+/** A numbered object of a journal. All of it counts, or nothing. */
+export interface Segment<R extends TryRecords> {
+  readonly records: R;
+  /** A member of a gzip file: a part of the tarball, which is these behind one another. Restores have none. */
+  readonly tar: Buffer;
+  /** The same of the log. */
+  readonly log: Buffer;
+}
+
+const MAGIC = Buffer.from('LSJRNL1\n');
+const HEAD_BYTES = MAGIC.length + 3 * 4 + 32;
+/** Our choice: more than a segment ever has. */
+const RECORDS_BYTES_MAX = 256 << 20;
+
+/** Each is compressed; `records` are JSON. */
+export interface SegmentParts {
+  readonly records: Buffer;
+  readonly tar: Buffer;
+  readonly log: Buffer;
+}
+
+/** Head, three lengths, the SHA-256 of what follows; then records, tar and log. */
+export function encodeSegment(parts: SegmentParts): Buffer {
+  const body = Buffer.concat([parts.records, parts.tar, parts.log]);
+  const head = Buffer.alloc(HEAD_BYTES);
+  MAGIC.copy(head);
+  let at = MAGIC.length;
+  for (const { length } of [parts.records, parts.tar, parts.log])
+    at = head.writeUInt32LE(length, at);
+  createHash('sha256').update(body).digest().copy(head, at);
+  return Buffer.concat([head, body]);
+}
+
+/** Throws `DAMAGED_JOURNAL`. */
+export function decodeSegment<R extends TryRecords>(
+  bytes: Buffer,
+  key: string,
+  schema: z.ZodType<R>,
+): Segment<R> {
+  if (bytes.length < HEAD_BYTES || !bytes.subarray(0, MAGIC.length).equals(MAGIC)) {
+    throw damaged(key, 'it is no segment of a journal');
+  }
+  const lengths = [0, 1, 2].map((index) => bytes.readUInt32LE(MAGIC.length + 4 * index));
+  const body = bytes.subarray(HEAD_BYTES);
+  const sum = bytes.subarray(HEAD_BYTES - 32, HEAD_BYTES);
+  const [records = 0, tar = 0, log = 0] = lengths;
+  if (records + tar + log !== body.length) throw damaged(key, 'its length is wrong');
+  if (!createHash('sha256').update(body).digest().equals(sum)) {
+    throw damaged(key, 'its checksum is wrong');
+  }
+  try {
+    const text = gunzipSync(body.subarray(0, records), { maxOutputLength: RECORDS_BYTES_MAX });
+    return {
+      records: schema.parse(JSON.parse(text.toString('utf8'))),
+      tar: body.subarray(records, records + tar),
+      log: body.subarray(records + tar),
+    };
+  } catch (error) {
+    throw damaged(key, messageOf(error));
+  }
+}
+
+const damaged = (key: string, reason: string): CodedError =>
+  new CodedError('DAMAGED_JOURNAL', `${key} cannot be read: ${reason}`);

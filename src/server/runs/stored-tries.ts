@@ -1,0 +1,143 @@
+import { assert, CodedError, formatBytes, isCode } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import type { z } from 'zod';
+import { decodeSegment, type Segment, type TryRecords } from './segment.ts';
+
+/** One server's work on a backup or a restore. */
+export interface Try {
+  readonly number: number;
+  /** At random: two processes may take the same number. */
+  readonly owner: string;
+  /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
+  readonly keys: readonly string[];
+}
+
+/** What a try goes on from. */
+export interface LastTry<R extends TryRecords> {
+  /** The number of the last one, whether it counts or not; 0 where there was none. */
+  readonly number: number;
+  /** Segments that count, in their order. */
+  readonly keys: readonly string[];
+  /** The first one of the try that has begun last, which was read already. */
+  readonly head?: { readonly key: string; readonly segment: Segment<R> };
+}
+
+export interface StoredTriesOptions<R extends TryRecords> {
+  readonly bucket: Bucket;
+  readonly schema: z.ZodType<R>;
+  /** `backup`, `restore`: for messages. */
+  readonly kind: string;
+  /** Of one journal. */
+  readonly folder: string;
+  readonly signal: AbortSignal;
+  /** Around each step, of which it is told the name: tries again. */
+  readonly patiently: <T>(what: string, task: () => Promise<T>) => Promise<T>;
+}
+
+const SEGMENT_BYTES_MAX = 512 << 20;
+const NUMBER_DIGITS = 8;
+const READ_AHEAD = 8;
+
+/** The tries of a journal as they are in the bucket. */
+export class StoredTries<R extends TryRecords> {
+  readonly #options: StoredTriesOptions<R>;
+
+  constructor(options: StoredTriesOptions<R>) {
+    this.#options = options;
+  }
+
+  /**
+   * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
+   * and has stored nothing but its beginning. One that was killed before that has nothing.
+   */
+  async last(): Promise<LastTry<R>> {
+    const { bucket, folder, kind, signal, patiently } = this.#options;
+    const keys = await patiently(`list the journal of a ${kind}`, () =>
+      Array.fromAsync(bucket.list(folder, { signal })),
+    );
+    const tries = triesIn(keys.sort(), folder);
+    const numbers = [...new Set(tries.map(({ number }) => number))].sort((a, b) => b - a);
+    const [last = 0] = numbers;
+    for (const number of numbers) {
+      const all = await Promise.all(
+        tries
+          .filter((each) => each.number === number && each.keys.length > 0)
+          .map(async ({ keys: own }) => {
+            const [key = ''] = own;
+            const segment = await this.#load(key);
+            const before = segment.records.includes ?? [];
+            return { keys: [...before, ...own], head: { key, segment } };
+          }),
+      );
+      const [best] = all.sort((a, b) => b.keys.length - a.keys.length);
+      if (best) return { number: last, ...best };
+    }
+    return { number: last, keys: [] };
+  }
+
+  /** Those of a try in their order, some read ahead: a backup of days has tens of thousands. */
+  async *segments({ keys, head }: LastTry<R>): AsyncGenerator<Segment<R>> {
+    const ahead: Promise<Segment<R>>[] = [];
+    let next = 0;
+    for (const key of keys) {
+      while (ahead.length < READ_AHEAD && next < keys.length) {
+        const loading = this.#load(keys[next++] ?? '');
+        // Thrown when its turn comes.
+        loading.catch(() => undefined);
+        ahead.push(loading);
+      }
+      const segment = await ahead.shift();
+      assert(segment, 'a segment that was asked for');
+      yield key === head?.key ? head.segment : segment;
+    }
+  }
+
+  async #load(key: string): Promise<Segment<R>> {
+    const { bucket, schema, signal, patiently } = this.#options;
+    try {
+      return await patiently(`read ${key}`, () => readSegment(bucket, key, { schema, signal }));
+    } catch (error) {
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+      throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
+    }
+  }
+}
+
+/** Throws `DAMAGED_JOURNAL`, and what the bucket throws. */
+export async function readSegment<R extends TryRecords>(
+  bucket: Bucket,
+  key: string,
+  { schema, signal }: { readonly schema: z.ZodType<R>; readonly signal: AbortSignal },
+): Promise<Segment<R>> {
+  const pieces: Uint8Array[] = [];
+  let length = 0;
+  for await (const piece of bucket.get(key, { signal })) {
+    pieces.push(piece);
+    length += piece.length;
+    if (length > SEGMENT_BYTES_MAX) {
+      const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
+      throw new CodedError('DAMAGED_JOURNAL', text);
+    }
+  }
+  return decodeSegment(Buffer.concat(pieces), key, schema);
+}
+
+const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
+
+/** Of the segment that is the `at`-th one of a try. */
+export const keyOf = (
+  folder: string,
+  { number, owner }: Pick<Try, 'number' | 'owner'>,
+  at: number,
+): string => `${folder}${padded(number)}-${owner}-${padded(at)}`;
+
+function triesIn(keys: readonly string[], folder: string): Try[] {
+  const all = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
+  return [...all].map(([name, found]): Try => {
+    const [number = '', owner = ''] = name.split('-');
+    const own = { number: Number(number), owner };
+    const sorted = [...found].sort();
+    const end = sorted.findIndex((key, at) => key !== keyOf(folder, own, at));
+    return { ...own, keys: end === -1 ? sorted : sorted.slice(0, end) };
+  });
+}

@@ -1,0 +1,67 @@
+import { type Logger, untilAborted } from '../base/index.ts';
+import { Cache, type KubeClient, type KubeObject, type Resource } from '../kube/index.ts';
+
+export interface SharedObjectsOptions<T extends KubeObject> {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly resource: Resource<T>;
+  /** As much of an object as is kept. */
+  readonly trim: (object: T) => T;
+}
+
+/** Objects of one kind as controllers watch them. */
+export interface WatchedObjects<T extends KubeObject> extends AsyncDisposable {
+  readonly cache: Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
+}
+
+/** One watch of all objects of a kind for the controllers that need it: it begins with the first of them, and ends with the last. */
+export class SharedObjects<T extends KubeObject> {
+  readonly #options: SharedObjectsOptions<T>;
+  #use:
+    | {
+        readonly cache: Cache<T>;
+        readonly abort: AbortController;
+        readonly running: Promise<void>;
+        users: number;
+        isSynced: boolean;
+      }
+    | undefined;
+
+  constructor(options: SharedObjectsOptions<T>) {
+    this.#options = options;
+  }
+
+  /** Why nothing is heard of them at present. */
+  get failure(): string | undefined {
+    return this.#use?.cache.failure;
+  }
+
+  /** All of the namespace, as {@link SharedObjectsOptions.trim} leaves them; undefined where nobody follows them. */
+  list(): readonly T[] | undefined {
+    return this.#use?.isSynced === true ? this.#use.cache.list() : undefined;
+  }
+
+  /** Resolves after the first list, or an abort. */
+  async open(signal: AbortSignal): Promise<WatchedObjects<T>> {
+    const { client, logger, namespace, resource, trim } = this.#options;
+    if (!this.#use) {
+      const abort = new AbortController();
+      const cache = new Cache({ client, logger, resource, scope: { namespace }, trim });
+      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0, isSynced: false };
+    }
+    const use = this.#use;
+    use.users++;
+    await untilAborted(signal, use.cache.synced);
+    use.isSynced ||= !signal.aborted;
+    return {
+      cache: use.cache,
+      [Symbol.asyncDispose]: async () => {
+        if (--use.users > 0) return;
+        if (this.#use === use) this.#use = undefined;
+        use.abort.abort();
+        await use.running;
+      },
+    };
+  }
+}

@@ -1,0 +1,141 @@
+import { asError, posix, Semaphore } from '../../base/index.ts';
+import {
+  contentIdOf,
+  hashOf,
+  type ObjectPiece,
+  readPiece,
+  type Repository,
+} from '../../repository/index.ts';
+import { readRangeInto } from '../../volume-files/index.ts';
+import type { FilePieces } from './file-pieces.ts';
+import type { RangeComparer } from './range-comparer.ts';
+
+/** Ranges of one file that are asked for at once. Our choice: the threads never wait. */
+const OUTSTANDING_MAX = 256;
+
+/** Which pieces of a file differ from the snapshot: a bit for each. */
+export class Difference {
+  #bits = new Uint8Array(64);
+  /** Of the snapshot, in pieces that differ. */
+  bytes = 0;
+  pieces = 0;
+
+  add(number: number, lengthBytes: number): void {
+    const at = number >> 3;
+    if (at >= this.#bits.length) {
+      const grown = new Uint8Array(2 ** Math.ceil(Math.log2(at + 1)));
+      grown.set(this.#bits);
+      this.#bits = grown;
+    }
+    this.#bits[at] = (this.#bits[at] ?? 0) | (1 << (number & 7));
+    this.bytes += lengthBytes;
+    this.pieces++;
+  }
+
+  has(number: number): boolean {
+    return (((this.#bits[number >> 3] ?? 0) >> (number & 7)) & 1) === 1;
+  }
+}
+
+/** Told as the target is gone through. */
+export interface ComparisonEvents {
+  /** Bytes that were read and compared, or need not be read, since they are known to be zeros. */
+  readonly onCompared: (bytes: number, isRead: boolean) => void;
+}
+
+/** Compares files of the target with files of the snapshot, at the borders of the snapshot's contents. */
+export class FileComparer {
+  readonly #repository: Repository;
+  readonly #ranges: RangeComparer;
+  readonly #signal: AbortSignal;
+  readonly #events: ComparisonEvents;
+
+  constructor(
+    repository: Repository,
+    ranges: RangeComparer,
+    signal: AbortSignal,
+    events: ComparisonEvents,
+  ) {
+    this.#repository = repository;
+    this.#ranges = ranges;
+    this.#signal = signal;
+    this.#events = events;
+  }
+
+  /**
+   * What of the snapshot's file an open one does not have. Behind its end it is taken for zeros, as it will be when it has been
+   * made longer. Throws what the system says when it cannot be read, and `BAD_OBJECT`.
+   */
+  async compare(pieces: FilePieces, descriptor: number): Promise<Difference> {
+    const difference = new Difference();
+    const slots = new Semaphore(OUTSTANDING_MAX);
+    const under = new Set<Promise<void>>();
+    let failure: unknown;
+    const check = async (piece: ObjectPiece, number: number): Promise<void> => {
+      await slots.acquire();
+      const done = this.#isEqual(piece, descriptor)
+        .then((isEqual) => {
+          this.#events.onCompared(piece.length, true);
+          if (!isEqual) difference.add(number, piece.length);
+        })
+        .catch((error: unknown) => {
+          failure ??= error;
+        })
+        .finally(() => {
+          slots.release();
+          under.delete(done);
+        });
+      under.add(done);
+    };
+    try {
+      for await (const { piece, number } of pieces.numbered()) {
+        if (piece.length === 0) continue;
+        for (const i of this.#places(piece, descriptor)) {
+          this.#signal.throwIfAborted();
+          if (failure !== undefined) break;
+          await check({ ...piece, start: piece.start + i * piece.length, count: 1 }, number + i);
+        }
+        if (failure !== undefined) break;
+      }
+    } finally {
+      await Promise.all(under);
+    }
+    if (failure !== undefined) throw asError(failure);
+    return difference;
+  }
+
+  /** Which repetitions of a piece have to be read: of zeros only those where the file has data. */
+  *#places(piece: ObjectPiece, descriptor: number): Generator<number> {
+    const { start, length, count } = piece;
+    if (count === 1 || !this.#isZeros(piece)) {
+      for (let i = 0; i < count; i++) yield i;
+      return;
+    }
+    let next = 0;
+    while (next < count) {
+      const data = posix().seekData(descriptor, start + next * length);
+      const at = data === undefined ? count : Math.min(count, Math.floor((data - start) / length));
+      if (at > next) this.#events.onCompared((at - next) * length, false);
+      if (at < count) yield at;
+      next = at + 1;
+    }
+  }
+
+  #isZeros({ length, contentId, compressed }: ObjectPiece): boolean {
+    if (compressed) return false;
+    const { hasher } = this.#repository.codec;
+    return contentIdOf('', hasher.hash([new Uint8Array(length)])) === contentId;
+  }
+
+  async #isEqual(piece: ObjectPiece, descriptor: number): Promise<boolean> {
+    const { start: offset, length, contentId } = piece;
+    if (!piece.compressed) {
+      return this.#ranges.isEqual({ descriptor, offset, length, hash: hashOf(contentId) });
+    }
+    // Repositories of index version 1 hash what they have compressed: only its bytes tell.
+    const wanted = await readPiece(this.#repository.contents, piece, { signal: this.#signal });
+    const found = Buffer.alloc(length);
+    readRangeInto({ descriptor, offset }, [found]);
+    return found.equals(wanted);
+  }
+}

@@ -1,0 +1,266 @@
+import { constants } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import {
+  CodedError,
+  pinnedPath,
+  Semaphore,
+  shareOfDescriptors,
+  systemCode,
+} from '../../base/index.ts';
+import type { Repository } from '../../repository/index.ts';
+import type { DirectoryEntry } from '../../snapshot/index.ts';
+import { PieceWriter } from '../piece-writer.ts';
+import { hasAttributes } from '../restore-entry.ts';
+import type { InPlaceEntries, RestoreCounters } from '../restore-report.ts';
+import { RestoreWriter } from '../restore-writer.ts';
+import type { Pinned, TargetDirectory } from '../target-directory.ts';
+import { type Difference, FileComparer } from './difference.ts';
+import { DifferenceWriter } from './difference-writer.ts';
+import { FilePieces } from './file-pieces.ts';
+import {
+  type ChangeKind,
+  type InPlaceCounters,
+  type InPlaceOptions,
+  WriteBudget,
+} from './in-place-report.ts';
+import { RangeComparer } from './range-comparer.ts';
+import { asMixture } from './mixture.ts';
+import { removeTree } from './remove-tree.ts';
+import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
+
+const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
+/** Files that are compared at once, three descriptors each; and the share of the descriptors for them. */
+const FILES_MAX = 64;
+const FILES_SHARE = 1 / 24;
+
+/** What a file of the target is beside that of the snapshot. */
+type Outcome =
+  | { readonly kind: Exclude<ChangeKind, 'change' | 'remove'> | 'same' }
+  | { readonly kind: 'change'; readonly difference: Difference; readonly pieces: FilePieces };
+
+export interface FilesInPlaceParts {
+  readonly repository: Repository;
+  readonly signal: AbortSignal;
+  readonly options: Pick<
+    InPlaceOptions,
+    'trustTimes' | 'maxWriteBytes' | 'keepExtra' | 'selection'
+  >;
+  readonly counters: RestoreCounters;
+  readonly result: InPlaceCounters;
+  readonly root: TargetRoot;
+}
+
+/** Compares files of a target with those of the snapshot, and writes what differs. */
+export class FilesInPlace implements InPlaceEntries {
+  readonly #parts: FilesInPlaceParts;
+  readonly #comparer: FileComparer;
+  readonly #writer: DifferenceWriter;
+  readonly #budget: WriteBudget;
+  readonly #open = new Semaphore(shareOfDescriptors(FILES_SHARE, FILES_MAX));
+
+  constructor(parts: FilesInPlaceParts) {
+    const { repository, signal, counters, result } = parts;
+    this.#parts = parts;
+    this.#budget = new WriteBudget(parts.options.maxWriteBytes);
+    const ranges = new RangeComparer(repository, signal);
+    this.#comparer = new FileComparer(repository, ranges, signal, {
+      onCompared: (bytes, isRead) => {
+        counters.bytes += bytes;
+        counters.bytesSkipped += bytes;
+        if (isRead) result.bytesCompared += bytes;
+      },
+    });
+    const writer = new RestoreWriter(repository, signal);
+    const pieces = new PieceWriter(repository, writer, signal, (bytes) => {
+      result.bytesWritten += bytes;
+      counters.bytesSkipped -= bytes;
+    });
+    this.#writer = new DifferenceWriter(repository, pieces, signal);
+  }
+
+  /** What would have to be done, and how much of it is bytes to write. Nothing is changed. */
+  look(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+  ): Promise<{ kind: Outcome['kind']; bytes: number }> {
+    return this.#withOutcome(directory, entry, (outcome) => {
+      const { kind } = outcome;
+      const isWhole = kind === 'create' || kind === 'replace';
+      const bytes = kind === 'change' ? outcome.difference.bytes : isWhole ? entry.size : 0;
+      return Promise.resolve({ kind, bytes });
+    });
+  }
+
+  assertRoot(directory: TargetDirectory): void {
+    assertSameRoot(directory.descriptor, this.#parts.root);
+  }
+
+  patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+    const { counters, result } = this.#parts;
+    return this.#withOutcome(directory, entry, async (outcome, pinned) => {
+      if (outcome.kind === 'create' || outcome.kind === 'replace' || !pinned) {
+        return false;
+      }
+      if (outcome.kind === 'change') {
+        result.bytesDifferent += outcome.difference.bytes;
+        await this.#write(pinned, entry, outcome);
+        result.changed++;
+        counters.files++;
+        return true;
+      }
+      counters.skipped++;
+      if (outcome.kind === 'same') result.unchanged++;
+      else {
+        await this.#setAttributes(pinned.descriptor, entry);
+        result.attributes++;
+      }
+      return true;
+    });
+  }
+
+  beforeWhole({ size }: DirectoryEntry): void {
+    const { result } = this.#parts;
+    this.#budget.take(size);
+    result.bytesDifferent += size;
+    result.bytesWritten += size;
+  }
+
+  onWhole(isNew: boolean): void {
+    const { result } = this.#parts;
+    if (isNew) result.created++;
+    else result.replaced++;
+  }
+
+  async enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
+    const { result, root } = this.#parts;
+    const enter = async (): Promise<TargetDirectory> => {
+      try {
+        return await parent.enter(name);
+      } catch (error) {
+        if (!['ENOTDIR', 'ELOOP'].includes(systemCode(error) ?? '')) throw error;
+        await parent.remove(name);
+        result.replaced++;
+        return parent.enter(name);
+      }
+    };
+    const directory = await enter();
+    try {
+      assertSameMount(directory.descriptor, root.mountId, directory.shown);
+      return directory;
+    } catch (error) {
+      directory.close();
+      throw error;
+    }
+  }
+
+  async removeDirectory(parent: TargetDirectory, name: string): Promise<void> {
+    const { root, signal, result, options } = this.#parts;
+    const { selection, keepExtra } = options;
+    const path = `${parent.shown.slice(root.path === '/' ? 0 : root.path.length)}/${name}`;
+    const rules = {
+      mountId: root.mountId,
+      signal,
+      ...(selection && {
+        takes: (below: string, isDirectory: boolean) => selection.takes(path + below, isDirectory),
+      }),
+      onRemoved: () => {
+        result.removed++;
+      },
+    };
+    if (keepExtra !== true && (await removeTree(parent, Buffer.from(name), rules))) return;
+    const text = 'a directory is in the way, with files that are to be kept: move it elsewhere';
+    throw new CodedError('TARGET_IN_THE_WAY', text);
+  }
+
+  async #withOutcome<T>(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    task: (outcome: Outcome, pinned?: Pinned) => Promise<T>,
+  ): Promise<T> {
+    await this.#open.acquire();
+    try {
+      this.#parts.signal.throwIfAborted();
+      return await directory.pin(entry.name, async (pinned) =>
+        task(pinned ? await this.#outcomeOf(pinned, entry) : { kind: 'create' }, pinned),
+      );
+    } finally {
+      this.#open.release();
+    }
+  }
+
+  async #outcomeOf(pinned: Pinned, entry: DirectoryEntry): Promise<Outcome> {
+    if (pinned.type !== 'f') return { kind: 'replace' };
+    const { repository, signal } = this.#parts;
+    const pieces = new FilePieces(repository, entry, signal);
+    const difference = await this.#differenceOf(pinned, entry, pieces);
+    const isSame = difference === undefined || difference.pieces === 0;
+    if (isSame && pinned.size === entry.size && hasAttributes(pinned, entry)) {
+      return { kind: 'same' };
+    }
+    // Whoever else has the file under another name keeps it as it is.
+    if (!pinned.isSingle) return { kind: 'replace' };
+    if (isSame && pinned.size === entry.size) return { kind: 'attributes' };
+    return { kind: 'change', difference: difference as Difference, pieces };
+  }
+
+  /** Undefined where it is not looked for. */
+  async #differenceOf(
+    pinned: Pinned,
+    entry: DirectoryEntry,
+    pieces: FilePieces,
+  ): Promise<Difference | undefined> {
+    const { options, counters } = this.#parts;
+    const isSameSize = pinned.size === entry.size;
+    const isTrusted = options.trustTimes === true && pinned.attributes.mtimeNs === entry.mtimeNs;
+    if (isSameSize && (isTrusted || entry.size === 0)) {
+      counters.bytes += entry.size;
+      counters.bytesSkipped += entry.size;
+      return undefined;
+    }
+    const file = await fs.open(pinnedPath(pinned.descriptor), O_RDONLY | O_NONBLOCK);
+    try {
+      return await this.#comparer.compare(pieces, file.fd);
+    } finally {
+      await file.close();
+    }
+  }
+
+  async #write(
+    pinned: Pinned,
+    entry: DirectoryEntry,
+    { difference, pieces }: Extract<Outcome, { kind: 'change' }>,
+  ): Promise<void> {
+    const { mountId } = this.#parts.root;
+    this.#budget.take(difference.bytes);
+    await this.#writer.assertThere(pieces, difference);
+    const file = await openForWriting(pinned);
+    try {
+      assertSameMount(file.fd, mountId, entry.name);
+      if (pinned.size !== entry.size) await file.truncate(entry.size);
+      await this.#writer.write(pieces, difference, file.fd);
+      // Its time says that it is whole: the bytes have to be on disk before.
+      await file.datasync();
+      await this.#setAttributes(file.fd, entry);
+      await file.close();
+    } catch (error) {
+      await file.close().catch(() => undefined);
+      throw asMixture(error);
+    }
+  }
+
+  async #setAttributes(descriptor: number, entry: DirectoryEntry): Promise<void> {
+    await this.#parts.repository.dataPath?.pool.setAttributes(descriptor, entry, false);
+  }
+}
+
+/** Of a file that its owner may not write to, as of one with mode 0400, the mode is changed until it is restored. */
+async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.FileHandle> {
+  const path = pinnedPath(descriptor);
+  try {
+    return await fs.open(path, O_WRONLY | O_NONBLOCK);
+  } catch (error) {
+    if (systemCode(error) !== 'EACCES') throw error;
+    await fs.chmod(path, attributes.mode | 0o200);
+    return fs.open(path, O_WRONLY | O_NONBLOCK);
+  }
+}

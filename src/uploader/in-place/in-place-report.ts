@@ -1,0 +1,99 @@
+import { CodedError, formatBytes } from '../../base/index.ts';
+import type { RestoreOptions } from '../restore-report.ts';
+
+/** What becomes of one entry of the target. */
+export type ChangeKind =
+  /** It is missing. */
+  | 'create'
+  /** Its content differs in part, or its length. */
+  | 'change'
+  /** It is of another type, or has other names too (hard links), and is written whole. */
+  | 'replace'
+  /** Its content is as in the snapshot; its owner, mode or time is not. */
+  | 'attributes'
+  /** It is not in the snapshot. */
+  | 'remove';
+
+export interface Change {
+  readonly kind: ChangeKind;
+  /** As it is shown to a person. */
+  readonly path: string;
+  /** Bytes to write. */
+  readonly bytes: number;
+}
+
+export interface InPlaceCounters {
+  /** Read from the target and compared with the snapshot. */
+  bytesCompared: number;
+  bytesWritten: number;
+  /** What differs, whether or not it is written. */
+  bytesDifferent: number;
+  unchanged: number;
+  created: number;
+  changed: number;
+  replaced: number;
+  attributes: number;
+  removed: number;
+  /** Not in the snapshot, and left where they are. */
+  kept: number;
+}
+
+export const newInPlaceCounters = (): InPlaceCounters => ({
+  bytesCompared: 0,
+  bytesWritten: 0,
+  bytesDifferent: 0,
+  unchanged: 0,
+  created: 0,
+  changed: 0,
+  replaced: 0,
+  attributes: 0,
+  removed: 0,
+  kept: 0,
+});
+
+export interface InPlaceOptions extends Omit<RestoreOptions, 'overwrite' | 'sparse' | 'leaveOut'> {
+  /** Of the run that writes. */
+  readonly result?: InPlaceCounters;
+  /** Leave what the snapshot does not have. */
+  readonly keepExtra?: boolean;
+  /** Take files of the same size and time for equal, unread. */
+  readonly trustTimes?: boolean;
+  /** Go on although processes have files of the target open. */
+  readonly ignoreOpenFiles?: boolean;
+  /** With more to write, nothing is written. */
+  readonly maxWriteBytes?: number;
+  /** Writes nothing. */
+  readonly dryRun?: boolean;
+  /** Called for each entry that is or would be changed. */
+  readonly onChange?: (change: Change) => Promise<void> | void;
+  /** Called with each sentence about what could not be checked. */
+  readonly onUnchecked?: (text: string) => void;
+}
+
+/** Bytes that may still be written. */
+export class WriteBudget {
+  readonly #max: number;
+  #taken = 0;
+
+  constructor(maxBytes = Number.POSITIVE_INFINITY) {
+    this.#max = maxBytes;
+  }
+
+  /** Before they are written. Throws `WRITE_LIMIT`. */
+  take(bytes: number): void {
+    this.#taken += bytes;
+    if (this.#taken > this.#max) throw tooMuch(this.#max);
+  }
+
+  /** Throws `WRITE_LIMIT`: nothing has been written. */
+  assertEnough(bytes: number): void {
+    if (bytes <= this.#max) return;
+    const text = `more than ${formatBytes(this.#max)} (--max-write) would have to be written; nothing was written. Use --dry-run to see what differs`;
+    throw new CodedError('WRITE_LIMIT', text);
+  }
+}
+
+function tooMuch(max: number): CodedError {
+  const text = `more than ${formatBytes(max)} (--max-write) would have to be written, because the target has changed since it was counted; stop what writes to it and run the command again`;
+  return new CodedError('WRITE_LIMIT', text);
+}

@@ -1,0 +1,99 @@
+import { shareOfDescriptors, systemCode } from '../../base/index.ts';
+import type { TargetDirectory } from '../target-directory.ts';
+import { assertSameMount } from './same-mount.ts';
+
+/** Directories that are open on the way down; a deeper tree gives those above back meanwhile. */
+const HELD_SHARE = 1 / 8;
+const HELD_MAX = 1024;
+/** What may be made in a directory while it is emptied. Our choice. */
+const TRIES = 3;
+
+export interface RemoveRules {
+  readonly signal: AbortSignal;
+  /** Of the target's root. */
+  readonly mountId: string;
+  /** Whether an entry below, by its path from the removed directory on, is to go; all are unless it is said. */
+  readonly takes?: (path: string, isDirectory: boolean) => boolean;
+  /** Looks only: nothing is removed. */
+  readonly dryRun?: boolean;
+  readonly onRemoved: (path: string) => Promise<void> | void;
+}
+
+/**
+ * Removes a directory with all below it, never through a link, and never what is mounted there. False when something in it is to
+ * stay, and then it stays. Throws system errors, `MOUNT_BELOW_TARGET`.
+ */
+export async function removeTree(
+  parent: TargetDirectory,
+  name: Buffer,
+  rules: RemoveRules,
+): Promise<boolean> {
+  const heldMax = shareOfDescriptors(HELD_SHARE, HELD_MAX);
+  /** Returns whether nothing stays. */
+  const empty = async (directory: TargetDirectory, path: string): Promise<boolean> => {
+    let isEmpty = true;
+    const directories: Buffer[] = [];
+    for await (const entry of directory.names()) {
+      rules.signal.throwIfAborted();
+      if (await isDirectoryIn(directory, entry)) directories.push(entry.name);
+      else if (rules.takes?.(`${path}/${String(entry.name)}`, false) === false) isEmpty = false;
+      else {
+        if (rules.dryRun !== true) await directory.removeNamed(entry.name, false);
+        await rules.onRemoved(`${path}/${String(entry.name)}`);
+      }
+    }
+    for (const below of directories) {
+      if (!(await remove(directory, below, `${path}/${String(below)}`))) isEmpty = false;
+    }
+    return isEmpty;
+  };
+  const remove = async (above: TargetDirectory, at: Buffer, path: string): Promise<boolean> => {
+    if (rules.takes?.(path, true) === false) return false;
+    const directory = await above.open(at);
+    try {
+      assertSameMount(directory.descriptor, rules.mountId, directory.shown);
+      // The first one above is the caller's, who may be using it.
+      const isDeep = above !== parent && directory.openCount > heldMax;
+      if (isDeep) await above.park();
+      let isEmpty: boolean;
+      try {
+        isEmpty = await empty(directory, path);
+      } finally {
+        if (isDeep) await above.unpark(directory);
+      }
+      if (!isEmpty) return false;
+      if (rules.dryRun !== true) await removeEmptied(above, at, () => empty(directory, path));
+    } finally {
+      directory.close();
+    }
+    await rules.onRemoved(path);
+    return true;
+  };
+  return remove(parent, name, '');
+}
+
+/** Some file systems leave names out that come after one that is removed. */
+async function removeEmptied(
+  above: TargetDirectory,
+  name: Buffer,
+  emptyAgain: () => Promise<unknown>,
+): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      await above.removeNamed(name, true);
+      return;
+    } catch (error) {
+      if (systemCode(error) !== 'ENOTEMPTY' || tries === TRIES) throw error;
+      await emptyAgain();
+    }
+  }
+}
+
+/** Also where the file system does not tell with the name. */
+export async function isDirectoryIn(
+  directory: TargetDirectory,
+  entry: { readonly name: Buffer; isDirectory(): boolean; isFile(): boolean },
+): Promise<boolean> {
+  if (entry.isDirectory() || entry.isFile()) return entry.isDirectory();
+  return (await directory.typeOf(entry.name)) === 'd';
+}

@@ -1,0 +1,163 @@
+import { constants } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { CodedError, messageOf, systemCode } from '../../base/index.ts';
+import type { Repository } from '../../repository/index.ts';
+import type { DirectoryEntry } from '../../snapshot/index.ts';
+import { restoreTree } from '../restore.ts';
+import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
+import { TargetDirectory } from '../target-directory.ts';
+import { FilesInPlace } from './files-in-place.ts';
+import { Guard } from './guard.ts';
+import {
+  type InPlaceCounters,
+  type InPlaceOptions,
+  newInPlaceCounters,
+  WriteBudget,
+} from './in-place-report.ts';
+import { assertNoMountBelow, type TargetRoot, targetRoot } from './same-mount.ts';
+import { type SurveyTask, TreeSurvey } from './tree-survey.ts';
+
+/**
+ * Brings an existing directory back to a snapshot. What the snapshot does not have is removed first, which makes room; then files
+ * are compared, and what differs is written. A run that is stopped anywhere is completed by the next one. Throws
+ * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `MOUNT_BELOW_TARGET`, `WRITE_LIMIT`, `SNAPSHOT_INCOMPLETE`, and what `restoreTree` throws.
+ */
+export async function restoreTreeInPlace(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: string,
+  options: InPlaceOptions,
+): Promise<InPlaceCounters> {
+  assertComplete(root, options);
+  const result = options.result ?? newInPlaceCounters();
+  const { handle, path } = await openTarget(target);
+  try {
+    assertNoMountBelow(path);
+    const guard = await Guard.over({ path: target, descriptor: handle.fd }, options);
+    const run = new TreeInPlace(repository, root, targetRoot(path, handle.fd), options);
+    await options.selection?.assertSome({ repository, signal: options.signal }, root);
+    if (options.dryRun === true) {
+      (await run.survey('count', result)).throwIfFailed();
+      return result;
+    }
+    if (options.maxWriteBytes !== undefined) {
+      const counted = newInPlaceCounters();
+      (await run.survey('count', counted)).throwIfFailed();
+      new WriteBudget(options.maxWriteBytes).assertEnough(counted.bytesDifferent);
+      // From here on they tell of what is written.
+      if (options.counters) Object.assign(options.counters, newRestoreCounters());
+    }
+    const removal = await run.survey('remove', result);
+    if (removal.signal.aborted) removal.throwIfFailed();
+    await run.restore(result);
+    // What could not be removed kept nothing else from being restored.
+    removal.throwIfFailed();
+    await guard.assertStillUnused();
+  } finally {
+    await handle.close();
+  }
+  return result;
+}
+
+class TreeInPlace {
+  readonly #repository: Repository;
+  readonly #root: DirectoryEntry;
+  readonly #target: TargetRoot;
+  readonly #options: InPlaceOptions;
+
+  constructor(
+    repository: Repository,
+    root: DirectoryEntry,
+    target: TargetRoot,
+    options: InPlaceOptions,
+  ) {
+    this.#repository = repository;
+    this.#root = root;
+    this.#target = target;
+    this.#options = options;
+  }
+
+  /** Returns what failed. */
+  async survey(task: SurveyTask, result: InPlaceCounters): Promise<RestoreReport> {
+    const { onChange, ...options } = this.#options;
+    const isTold = this.#options.dryRun === true || task === 'remove';
+    const counters = task === 'count' ? options.counters : undefined;
+    const report = new RestoreReport({ ...options, counters: counters ?? newRestoreCounters() });
+    const survey = new TreeSurvey(
+      {
+        repository: this.#repository,
+        options: { ...options, ...(isTold && onChange && { onChange }) },
+        signal: report.signal,
+        report,
+        result,
+        files: this.#files(report, result),
+        root: this.#target,
+      },
+      task,
+    );
+    const directory = await TargetDirectory.openRoot(this.#target.path);
+    try {
+      await survey.run(this.#root, directory);
+    } finally {
+      directory.close();
+    }
+    return report;
+  }
+
+  async restore(result: InPlaceCounters): Promise<void> {
+    const { logger, signal, selection, owner } = this.#options;
+    const counters = this.#options.counters ?? newRestoreCounters();
+    const inPlace = this.#files({ counters, signal }, result);
+    await restoreTree(this.#repository, this.#root, this.#target.path, {
+      logger,
+      signal,
+      counters,
+      inPlace,
+      // Of what is written whole.
+      sparse: true,
+      ...(selection && { selection }),
+      ...(owner && { owner }),
+    });
+  }
+
+  #files(
+    { counters, signal }: Pick<RestoreReport, 'counters' | 'signal'>,
+    result: InPlaceCounters,
+  ): FilesInPlace {
+    const options = this.#options;
+    const [repository, root] = [this.#repository, this.#target];
+    return new FilesInPlace({ repository, signal, options, counters, result, root });
+  }
+}
+
+async function openTarget(target: string): Promise<{ handle: fs.FileHandle; path: string }> {
+  try {
+    const path = await fs.realpath(target);
+    return { handle: await fs.open(path, constants.O_RDONLY | constants.O_DIRECTORY), path };
+  } catch (cause) {
+    const code = systemCode(cause);
+    const reason =
+      code === 'ENOENT'
+        ? 'it does not exist; --in-place needs the directory that is to be brought back'
+        : code === 'ENOTDIR'
+          ? 'it is not a directory; a raw volume needs --block'
+          : messageOf(cause);
+    throw new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${reason}`, { cause });
+  }
+}
+
+/** What a snapshot lacks because it could not be read must not be removed for that. Throws `SNAPSHOT_INCOMPLETE`. */
+function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): void {
+  if (root.type !== 'd') {
+    const text =
+      'this is a single file, and --in-place is for a directory or, with --block, for a raw volume: restore it without --in-place';
+    throw new CodedError('TARGET_UNUSABLE', text);
+  }
+  const { incomplete, numFailed = 0, numIgnoredErrors = 0 } = root.summary ?? {};
+  if (keepExtra === true) return;
+  if (incomplete !== undefined) throw incompleteSnapshot('directory', incomplete);
+  const missing = numFailed + numIgnoredErrors;
+  if (missing === 0) return;
+  const text = `this snapshot lacks ${missing} entries that could not be read when it was made, and --in-place would remove them: use --keep-extra, or choose another snapshot`;
+  throw new CodedError('SNAPSHOT_INCOMPLETE', text);
+}

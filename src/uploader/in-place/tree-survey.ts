@@ -1,0 +1,311 @@
+import { isUtf8 } from 'node:buffer';
+import { join } from 'node:path';
+import { mapLimited, Semaphore, shareOfDescriptors, systemCode } from '../../base/index.ts';
+import { readObject, type Repository } from '../../repository/index.ts';
+import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
+import { NameSet } from '../name-set.ts';
+import { hasAttributes, isUnfinished, owned } from '../restore-entry.ts';
+import { assertPlainName } from '../restore-names.ts';
+import type { RestoreReport } from '../restore-report.ts';
+import { type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import type { FilesInPlace } from './files-in-place.ts';
+import type { Change, ChangeKind, InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
+import { isDirectoryIn, removeTree } from './remove-tree.ts';
+import { assertSameMount, type TargetRoot } from './same-mount.ts';
+
+/** Entries that are compared at once. */
+const COMPARED_MAX = 64;
+/** Directories that are looked at beside each other. */
+const DIRECTORIES_MAX = 8;
+/** Directories that are open on the way down. */
+const HELD_SHARE = 1 / 8;
+const HELD_MAX = 1024;
+/** Belongs to the file system, which wants it for repairs, and not to the volume's owner. */
+const LOST_AND_FOUND = 'lost+found';
+
+export interface SurveyParts {
+  readonly repository: Repository;
+  readonly options: InPlaceOptions;
+  readonly signal: AbortSignal;
+  readonly report: RestoreReport;
+  readonly result: InPlaceCounters;
+  readonly files: FilesInPlace;
+  readonly root: TargetRoot;
+}
+
+/** What a survey does: it counts all that differs, or it removes what the snapshot does not have. */
+export type SurveyTask = 'count' | 'remove';
+
+/** Goes through a snapshot and a target side by side, before anything is written. */
+export class TreeSurvey {
+  readonly #parts: SurveyParts;
+  readonly #task: SurveyTask;
+  readonly #directories = new Semaphore(DIRECTORIES_MAX);
+  readonly #heldMax = shareOfDescriptors(HELD_SHARE, HELD_MAX);
+
+  constructor(parts: SurveyParts, task: SurveyTask) {
+    this.#parts = parts;
+    this.#task = task;
+  }
+
+  async run(root: DirectoryEntry, target: TargetDirectory): Promise<void> {
+    this.#parts.files.assertRoot(target);
+    await this.#visit(root, target, '');
+  }
+
+  /** `directory` is undefined where there is none: then all of it is to be created. */
+  async #visit(
+    entry: DirectoryEntry,
+    directory: TargetDirectory | undefined,
+    path: string,
+  ): Promise<void> {
+    const { signal, report } = this.#parts;
+    const names = new NameSet();
+    // None of it rejects.
+    const beside = new Set<Promise<void>>();
+    try {
+      for await (const entries of this.#entriesOf(entry, path, names)) {
+        signal.throwIfAborted();
+        const files = entries.filter(({ type }) => type !== 'd');
+        if (this.#task === 'count') {
+          await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
+        }
+        for (const child of entries) {
+          if (child.type === 'd') await this.#enter(child, directory, path, beside);
+        }
+      }
+    } catch (error) {
+      // What the snapshot has here is not known: nothing is taken for more than that.
+      report.fail(this.#shown(path), error);
+      return;
+    } finally {
+      await Promise.all(beside);
+    }
+    if (directory) await this.#extras(directory, names, path);
+    if (directory && this.#task === 'count') {
+      const isSame = hasAttributes(
+        await pinnedAt(directory.descriptor),
+        owned(entry, this.#parts.options.owner),
+      );
+      if (!isSame) await this.#tell('attributes', path, 0);
+    }
+  }
+
+  /** What is meant; all names of the snapshot are noted. */
+  #entriesOf({ objectId }: DirectoryEntry, path: string, names: NameSet): Batches {
+    const { repository, signal, options } = this.#parts;
+    const { selection } = options;
+    const all = (async function* () {
+      for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
+        for (const { name } of entries) names.add(name);
+        yield entries;
+      }
+    })();
+    return selection ? selection.entriesOf({ repository, signal }, path, all) : all;
+  }
+
+  /** Beside the others while there is room, else in this very line of descent. */
+  async #enter(
+    child: DirectoryEntry,
+    parent: TargetDirectory | undefined,
+    path: string,
+    beside: Set<Promise<void>>,
+  ): Promise<void> {
+    const below = `${path}/${child.name}`;
+    if (!this.#directories.tryAcquire()) {
+      await this.#descend(child, parent, below, () => Promise.all(beside));
+      return;
+    }
+    const work = this.#descend(child, parent, below).finally(() => {
+      this.#directories.release();
+      beside.delete(work);
+    });
+    beside.add(work);
+  }
+
+  /** With `settle`, which ends all other work in the parent, that one need not stay open. Never rejects. */
+  async #descend(
+    entry: DirectoryEntry,
+    parent: TargetDirectory | undefined,
+    path: string,
+    settle?: () => Promise<unknown>,
+  ): Promise<void> {
+    const { root, report } = this.#parts;
+    try {
+      assertPlainName(entry.name);
+      const directory = await this.#open(parent, entry, path);
+      if (!directory) {
+        if (this.#task === 'count') await this.#visit(entry, undefined, path);
+        return;
+      }
+      try {
+        assertSameMount(directory.descriptor, root.mountId, directory.shown);
+        const isDeep = settle !== undefined && directory.openCount > this.#heldMax;
+        if (isDeep) {
+          await settle();
+          await parent?.park();
+        }
+        try {
+          await this.#visit(entry, directory, path);
+        } finally {
+          if (isDeep) await parent?.unpark(directory);
+        }
+      } finally {
+        directory.close();
+      }
+    } catch (error) {
+      report.fail(this.#shown(path), error);
+    }
+  }
+
+  async #open(
+    parent: TargetDirectory | undefined,
+    { name }: DirectoryEntry,
+    path: string,
+  ): Promise<TargetDirectory | undefined> {
+    try {
+      const found = await parent?.open(name);
+      if (!found && this.#task === 'count') await this.#tell('create', path, 0);
+      return found;
+    } catch (error) {
+      const code = systemCode(error) ?? '';
+      if (!['ENOENT', 'ENOTDIR', 'ELOOP'].includes(code)) throw error;
+      const kind = code === 'ENOENT' ? 'create' : 'replace';
+      if (this.#task === 'count') await this.#tell(kind, path, 0);
+      return undefined;
+    }
+  }
+
+  async #count(
+    found: DirectoryEntry,
+    directory: TargetDirectory | undefined,
+    path: string,
+  ): Promise<void> {
+    const { files, options, report, result } = this.#parts;
+    const entry = owned(found, options.owner);
+    const shown = `${path}/${entry.name}`;
+    try {
+      assertPlainName(entry.name);
+      if (entry.type === 's') {
+        const kind = directory ? await this.#kindOfLink(entry, directory) : 'create';
+        if (kind === 'same') result.unchanged++;
+        else await this.#tell(kind, shown, 0);
+        return;
+      }
+      if (!directory) {
+        await this.#tell('create', shown, entry.size);
+        return;
+      }
+      const { kind, bytes } = await files.look(directory, entry);
+      if (kind === 'same') result.unchanged++;
+      else await this.#tell(kind, shown, bytes);
+    } catch (error) {
+      report.fail(this.#shown(shown), error);
+    }
+  }
+
+  async #kindOfLink(
+    entry: DirectoryEntry,
+    directory: TargetDirectory,
+  ): Promise<ChangeKind | 'same'> {
+    const type = await directory.typeOf(entry.name);
+    if (type === undefined) return 'create';
+    if (type !== 's') return 'replace';
+    const wanted = await readObject(this.#parts.repository.contents, entry.objectId);
+    if (!(await directory.readlink(entry.name))?.equals(wanted)) return 'replace';
+    const isSame = await directory.pin(entry.name, (pinned) =>
+      Promise.resolve(pinned !== undefined && hasAttributes(pinned, entry)),
+    );
+    return isSame ? 'same' : 'attributes';
+  }
+
+  /** What the snapshot does not have. */
+  async #extras(directory: TargetDirectory, names: NameSet, path: string): Promise<void> {
+    const { report, signal } = this.#parts;
+    const directories: Buffer[] = [];
+    try {
+      for await (const named of directory.names()) {
+        signal.throwIfAborted();
+        if (!(await this.#isExtra(directory, named, names, path))) continue;
+        if (await isDirectoryIn(directory, named)) directories.push(named.name);
+        else await this.#remove(directory, named.name, path);
+      }
+      for (const name of directories) await this.#removeDirectory(directory, name, path);
+    } catch (error) {
+      report.fail(this.#shown(path), error);
+    }
+  }
+
+  async #isExtra(
+    directory: TargetDirectory,
+    named: Named,
+    names: NameSet,
+    path: string,
+  ): Promise<boolean> {
+    const { options, result } = this.#parts;
+    const name = String(named.name);
+    // A name that is not UTF-8 is stored with other characters: what looks like it may be it.
+    if (names.has(name)) {
+      if (!isUtf8(named.name)) result.kept++;
+      return false;
+    }
+    if (isUnfinished(name)) return true;
+    const isDirectory = await isDirectoryIn(directory, named);
+    const isTaken = options.selection?.takes(`${path}/${name}`, isDirectory) !== false;
+    const isOfFileSystem = path === '' && name === LOST_AND_FOUND && isDirectory;
+    // Snapshots hold no devices, pipes and sockets: that they are not in it says nothing.
+    const isSpecial =
+      !isDirectory &&
+      !named.isFile() &&
+      !named.isSymbolicLink() &&
+      (await directory.typeOf(named.name)) === 'special';
+    if (options.keepExtra !== true && isTaken && !isOfFileSystem && !isSpecial) return true;
+    result.kept++;
+    return false;
+  }
+
+  async #remove(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
+    const shown = `${path}/${String(name)}`;
+    try {
+      if (this.#task === 'remove') await directory.removeNamed(name, false);
+      await this.#tell('remove', shown, 0);
+    } catch (error) {
+      this.#parts.report.fail(this.#shown(shown), error);
+    }
+  }
+
+  async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
+    const { signal, root, options, report } = this.#parts;
+    const shown = `${path}/${String(name)}`;
+    const { selection } = options;
+    try {
+      await removeTree(directory, name, {
+        signal,
+        mountId: root.mountId,
+        dryRun: this.#task !== 'remove',
+        ...(selection && {
+          takes: (below, isDirectory) => selection.takes(shown + below, isDirectory),
+        }),
+        onRemoved: (below) => this.#tell('remove', shown + below, 0),
+      });
+    } catch (error) {
+      report.fail(this.#shown(shown), error);
+    }
+  }
+
+  async #tell(kind: ChangeKind, path: string, bytes: number): Promise<void> {
+    const { options, result } = this.#parts;
+    if (kind === 'remove') result.removed++;
+    else if (kind === 'create') result.created++;
+    else if (kind === 'change') result.changed++;
+    else if (kind === 'replace') result.replaced++;
+    else result.attributes++;
+    result.bytesDifferent += bytes;
+    const change: Change = { kind, path: this.#shown(path), bytes };
+    await options.onChange?.(change);
+  }
+
+  #shown(path: string): string {
+    return join(this.#parts.root.path, path);
+  }
+}

@@ -1,0 +1,276 @@
+import { join } from 'node:path';
+import { CodedError, randomBytes, Semaphore, shareOfDescriptors } from '../base/index.ts';
+import {
+  listPieces,
+  type ObjectPiece,
+  parseObjectId,
+  readObject,
+  type Repository,
+} from '../repository/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
+import { RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
+import { assertWhole, PieceWriter } from './piece-writer.ts';
+import { assertPlainName, inTheWay } from './restore-names.ts';
+import type { RestoreOptions, RestoreReport } from './restore-report.ts';
+import type { RestoreWriter } from './restore-writer.ts';
+import type { Pinned, TargetDirectory } from './target-directory.ts';
+
+/** Files of several contents open at once. */
+const OPEN_FILES_MAX = 64;
+/** Shares of the descriptors that this process may have: files, and entries that are held on to. */
+const OPEN_FILES_SHARE = 1 / 8;
+const PINS_SHARE = 1 / 8;
+const PINS_MAX = 4096;
+/** Files of one content up to this are made by a thread in one go. */
+const WHOLE_FILE_BYTES_MAX = 8 << 20;
+
+/** Restores files and symbolic links into directories of the target. */
+export class EntryRestore {
+  readonly #report: RestoreReport;
+  readonly #repository: Repository;
+  readonly #options: RestoreOptions;
+  readonly #pool: ThreadPool;
+  readonly #writer: RestoreWriter;
+  readonly #pieces: PieceWriter;
+  readonly #openFiles = new Semaphore(shareOfDescriptors(OPEN_FILES_SHARE, OPEN_FILES_MAX));
+  readonly #pins = new Semaphore(shareOfDescriptors(PINS_SHARE, PINS_MAX));
+
+  constructor(
+    repository: Repository,
+    writer: RestoreWriter,
+    options: RestoreOptions,
+    report: RestoreReport,
+  ) {
+    const { dataPath } = repository;
+    if (!dataPath) throw new TypeError('a restore needs a repository opened with a data path');
+    this.#repository = repository;
+    this.#options = options;
+    this.#pool = dataPath.pool;
+    this.#report = report;
+    this.#writer = writer;
+    this.#pieces = new PieceWriter(repository, writer, options.signal, (bytes) => {
+      this.#report.counters.bytes += bytes;
+    });
+  }
+
+  /** Never rejects: a failure is counted and reported at the end. */
+  async restore(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const shown = join(directory.shown, entry.name);
+    try {
+      assertPlainName(entry.name);
+      if (entry.type === 's') await this.#restoreSymlink(directory, entry);
+      else if (entry.type === 'f') await this.#restoreFile(directory, entry);
+      else
+        throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
+    } catch (error) {
+      this.#report.fail(shown, inTheWay(error));
+    }
+  }
+
+  async #restoreSymlink(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
+    if (!directory.isNew && (await this.#isSameLink(directory, entry, target))) {
+      this.#report.counters.skipped++;
+      return;
+    }
+    const isPut = await this.#putAt(directory, entry, async (name) => {
+      await directory.symlink(name, target);
+      const isLink = (pinned: Pinned): boolean => pinned.type === 's';
+      if (await this.#adopt(directory, { ...entry, name }, isLink)) return;
+      const text = 'another process replaced it while it was restored';
+      throw new CodedError('TARGET_CHANGED', text);
+    });
+    if (isPut) this.#report.counters.symlinks++;
+  }
+
+  /**
+   * Makes an entry under its name, where what has that name is removed first; in place, under a name of our own that takes the
+   * other one's place once it is whole. False when what is there is to stay.
+   */
+  async #putAt(
+    directory: TargetDirectory,
+    { name }: DirectoryEntry,
+    make: (name: string) => Promise<void>,
+  ): Promise<boolean> {
+    const { inPlace } = this.#options;
+    if (!inPlace) {
+      if (!(await this.#makeRoom(directory, name))) return false;
+      await make(name);
+      return true;
+    }
+    const found = directory.isNew ? undefined : await directory.look(name);
+    if (!found) await make(name);
+    else {
+      const unfinished = unfinishedName();
+      try {
+        await make(unfinished);
+        if (found.isDirectory) await inPlace.removeDirectory(directory, name);
+        await directory.rename(unfinished, name);
+      } catch (error) {
+        await directory.remove(unfinished).catch(() => undefined);
+        throw error;
+      }
+    }
+    inPlace.onWhole(!found);
+    return true;
+  }
+
+  async #isSameLink(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    target: Buffer,
+  ): Promise<boolean> {
+    if (this.#options.overwrite === 'always') return false;
+    const existing = await directory.readlink(entry.name);
+    if (!existing?.equals(target)) return false;
+    return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
+  }
+
+  /** Removes what has the name, unless it is to stay; a directory there is an error. */
+  async #makeRoom(directory: TargetDirectory, name: string): Promise<boolean> {
+    const found = directory.isNew ? undefined : await directory.look(name);
+    if (!found) return true;
+    if (this.#options.overwrite === 'never') {
+      this.#report.counters.skipped++;
+      return false;
+    }
+    if (found.isDirectory) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
+    await directory.remove(name);
+    return true;
+  }
+
+  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    this.#report.counters.filesFound++;
+    this.#report.counters.bytesFound += entry.size;
+    const { inPlace } = this.#options;
+    if (inPlace) {
+      if (!directory.isNew && (await inPlace.patch(directory, entry))) return;
+      inPlace.beforeWhole(entry);
+    } else if (!directory.isNew && (await this.#isSame(directory, entry))) {
+      this.#report.counters.skipped++;
+      this.#report.counters.bytes += entry.size;
+      this.#report.counters.bytesSkipped += entry.size;
+      return;
+    }
+    if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
+  }
+
+  /** False when what is there already is to stay. */
+  async #restoreContents(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+    const { signal } = this.#options;
+    const { contents } = this.#repository;
+    if (parseObjectId(entry.objectId).indirections === 0) {
+      const [only] = await listPieces(contents, entry.objectId, { signal });
+      if (only && only.length <= WHOLE_FILE_BYTES_MAX) {
+        assertWhole(entry, [only]);
+        return this.#restoreWhole(directory, entry, only);
+      }
+    }
+    // Thousands of entries are restored at once, and large files have many pieces: only those of open files are held.
+    await this.#openFiles.acquire();
+    try {
+      signal.throwIfAborted();
+      const pieces = await listPieces(contents, entry.objectId, { signal });
+      assertWhole(entry, pieces);
+      return await this.#putAt(directory, entry, (name) =>
+        this.#restoreLarge(directory, { ...entry, name }, pieces),
+      );
+    } finally {
+      this.#openFiles.release();
+    }
+  }
+
+  async #restoreWhole(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    { contentId, compressed, length }: ObjectPiece,
+  ): Promise<boolean> {
+    const isPut = await this.#putAt(directory, entry, (name) =>
+      this.#writer.add({
+        entry: this.#repository.contents.findOrThrow(contentId),
+        compressedObject: compressed,
+        target: { path: directory.pathOf(name), attributes: entry },
+      }),
+    );
+    if (isPut) this.#report.counters.bytes += length;
+    return isPut;
+  }
+
+  /** Whether the file is there already; its attributes are mended if need be. */
+  async #isSame(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+    const { overwrite = 'if-different' } = this.#options;
+    if (overwrite !== 'if-different') return false;
+    return this.#adopt(
+      directory,
+      entry,
+      ({ type, size, attributes }) =>
+        type === 'f' && size === entry.size && attributes.mtimeNs === entry.mtimeNs,
+    );
+  }
+
+  /** Gives what is there the entry's attributes; false when it is not what was expected. */
+  async #adopt(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    isExpected: (pinned: Pinned) => boolean,
+  ): Promise<boolean> {
+    await this.#pins.acquire();
+    try {
+      return await directory.pin(entry.name, async (pinned) => {
+        if (!pinned || !isExpected(pinned)) return false;
+        if (hasAttributes(pinned, entry)) return true;
+        // A second name may be anywhere: such a file is replaced rather than changed.
+        if (!pinned.isSingle) return false;
+        await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
+        return true;
+      });
+    } finally {
+      this.#pins.release();
+    }
+  }
+
+  async #restoreLarge(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    pieces: readonly ObjectPiece[],
+  ): Promise<void> {
+    const file = await directory.create(entry.name);
+    try {
+      await file.truncate(entry.size);
+      await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
+      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
+      if (this.#options.overwrite !== 'always') await file.datasync();
+      await this.#pool.setAttributes(file.fd, entry, false);
+      // Some file systems tell only now that the bytes did not find room.
+      await file.close();
+    } catch (error) {
+      // The error that came first matters.
+      await file.close().catch(() => undefined);
+      await directory.remove(entry.name).catch(() => undefined);
+      throw error;
+    }
+  }
+}
+
+/** What a name begins with of what is not whole yet. Sixteen hexadecimal digits follow. */
+const UNFINISHED = '.longshore-restore-';
+
+/** Whether a name is of what a restore in place was making when it was killed. */
+export const isUnfinished = (name: string): boolean =>
+  /^[0-9a-f]{16}$/.test(name.startsWith(UNFINISHED) ? name.slice(UNFINISHED.length) : '');
+
+const unfinishedName = (): string => UNFINISHED + Buffer.from(randomBytes(8)).toString('hex');
+
+/** What ran as its owner must not run as another one. */
+export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): DirectoryEntry {
+  if (!owner) return entry;
+  const keeps = entry.type === 'd' || (owner.uid === entry.uid && owner.gid === entry.gid);
+  return { ...entry, ...owner, mode: keeps ? entry.mode : entry.mode & ~RUNS_AS_OWNER };
+}
+
+/** Whether what is there has the entry's owner, mode and time. */
+export function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
+  const { uid, gid, mode, mtimeNs } = attributes;
+  const isOwned = uid === entry.uid && gid === entry.gid;
+  return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);
+}

@@ -1,0 +1,305 @@
+import * as fc from 'fast-check';
+import { expect, it } from 'vitest';
+import { CodedError, silentLogger } from '../../src/base/index.ts';
+import { type Backup, Results } from '../../src/backup/index.ts';
+import { ClusterVolumes } from '../../src/backup-volumes/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  CONFIG_MAPS,
+  type KubeClient,
+  type KubeObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  POD_VOLUME_BACKUPS,
+  PODS,
+  PVCS,
+  PVS,
+  type Resource as AnyResource,
+} from '../../src/kube/index.ts';
+import { VolumeChoice } from '../../src/plugin/actions/volume-choice.ts';
+import { choicesOf, policiesOfBackup, readsOf } from '../../src/plugin/backup-policies.ts';
+import type { Backup as PluginBackup, VolumeSnapshotter } from '../../src/plugin/index.ts';
+import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-policy/index.ts';
+
+type Resource = AnyResource<KubeObject>;
+
+// What policy-check says of a cluster is what a backup of it does: random clusters, policies and Backups.
+
+const signal = new AbortController().signal;
+const KINDS = {
+  csi: { csi: { driver: 'd', volumeHandle: 'h' } },
+  nfs: { nfs: { server: 's', path: '/' } },
+};
+const ACTIONS = [
+  ...['skip', 'fs-backup', 'snapshot', 'custom'],
+  ...['snapshot-csi', 'snapshot-native', 'snapshot-datamover'],
+];
+
+const volumes = fc.array(
+  fc.record({
+    kind: fc.constantFrom('csi', 'nfs'),
+    claim: fc.constantFrom('bound', 'bound', 'bound', 'none', 'unbound', 'excluded'),
+    gib: fc.constantFrom(1, 5, 10),
+    storageClass: fc.constantFrom('fast', 'slow'),
+    tier: fc.constantFrom('gold', 'tin'),
+  }),
+  { minLength: 1, maxLength: 4 },
+);
+const pods = fc.array(
+  fc.record({
+    mounts: fc.uniqueArray(fc.integer({ min: 0, max: 3 }), { maxLength: 3 }),
+    hasScratch: fc.boolean(),
+    isRunning: fc.boolean(),
+    optsIn: fc.boolean(),
+    optsOut: fc.boolean(),
+  }),
+  { maxLength: 3 },
+);
+const rules = fc.array(
+  fc.record({
+    conditions: fc.constantFrom(
+      '{}',
+      '{csi: {}}',
+      '{nfs: {}}',
+      '{capacity: "5Gi,"}',
+      '{storageClass: [fast]}',
+      '{pvcLabels: {tier: gold}}',
+      '{volumeTypes: [emptyDir]}',
+      '{pvcPhase: [Pending]}',
+    ),
+    type: fc.constantFrom(...ACTIONS),
+  }),
+  { maxLength: 3 },
+);
+const spec = fc.record({
+  snapshotMoveData: fc.boolean(),
+  snapshotVolumes: fc.constantFrom(undefined, true, false),
+  defaultVolumesToFsBackup: fc.boolean(),
+});
+
+interface World {
+  readonly pvs: KubeObject[];
+  readonly pvcs: KubeObject[];
+  readonly pods: KubeObject[];
+}
+
+type Given = typeof volumes extends fc.Arbitrary<infer T> ? T : never;
+type Mounting = typeof pods extends fc.Arbitrary<infer T> ? T : never;
+
+/** The objects of a case: PVCs `c0`, `c1`, … with their volumes `pv0`, `pv1`, … */
+function worldOf(all: Given, users: Mounting): World {
+  const pvs = all.flatMap(({ kind, claim, gib, storageClass }, i) =>
+    claim === 'unbound'
+      ? []
+      : [
+          {
+            metadata: { name: `pv${i}`, uid: `pv${i}` },
+            spec: {
+              ...{ capacity: { storage: `${gib}Gi` }, storageClassName: storageClass },
+              ...KINDS[kind],
+              ...(claim !== 'none' && {
+                claimRef: { namespace: 'app', name: `c${i}`, uid: `c${i}` },
+              }),
+            },
+          },
+        ],
+  );
+  const pvcs = all.flatMap(({ claim, gib, storageClass, tier }, i) => {
+    if (claim === 'none') return [];
+    const excluded = claim === 'excluded' ? { 'velero.io/exclude-from-backup': 'true' } : {};
+    const isBound = claim !== 'unbound';
+    return [
+      {
+        metadata: { namespace: 'app', name: `c${i}`, uid: `c${i}`, labels: { tier, ...excluded } },
+        spec: {
+          storageClassName: storageClass,
+          resources: { requests: { storage: `${gib}Gi` } },
+          ...(isBound && { volumeName: `pv${i}` }),
+        },
+        status: { phase: isBound ? 'Bound' : 'Pending' },
+      },
+    ];
+  });
+  const made = users.map(({ mounts, hasScratch, isRunning, optsIn, optsOut }, i) => {
+    const claims = mounts.filter((at) => all[at] && all[at].claim !== 'none');
+    const list = [
+      ...claims.map((at) => ({ name: `v${at}`, persistentVolumeClaim: { claimName: `c${at}` } })),
+      ...(hasScratch ? [{ name: 'scratch', emptyDir: {} }] : []),
+    ];
+    // A pod whose volume is not there does not run.
+    const runs = isRunning && claims.every((at) => all[at]?.claim !== 'unbound');
+    const [first = ''] = list.map(({ name }) => name);
+    return {
+      metadata: {
+        ...{ namespace: 'app', name: `p${i}`, uid: `p${i}` },
+        annotations: {
+          ...(optsIn && { 'backup.velero.io/backup-volumes': first }),
+          ...(optsOut && { 'backup.velero.io/backup-volumes-excludes': first }),
+        },
+      },
+      spec: { nodeName: 'n', containers: [{ volumeMounts: list }], volumes: list },
+      status: { phase: runs ? 'Running' : 'Pending' },
+    };
+  });
+  return { pvs, pvcs, pods: made } as unknown as World;
+}
+
+/** Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and volume. */
+function clientOf(world: World, policies: string, files: string[]): KubeClient {
+  const lists = new Map<Resource, KubeObject[]>([
+    [PVS, world.pvs],
+    [PVCS, world.pvcs],
+    [PODS, world.pods],
+  ]);
+  const find = (resource: Resource, { name }: { name: string }): Promise<unknown> => {
+    if (resource === CONFIG_MAPS) return Promise.resolve({ data: { policies } });
+    return Promise.resolve(lists.get(resource)?.find(({ metadata }) => metadata.name === name));
+  };
+  const client = {
+    find,
+    get: async (resource: Resource, ref: { name: string }) => {
+      const found = await find(resource, ref);
+      if (found) return found;
+      throw new CodedError('KUBE_NOT_FOUND', `${ref.name} is not there`);
+    },
+    collect: <T>(resource: Resource, _: object, take: (object: never) => T[]) =>
+      Promise.resolve((lists.get(resource) ?? []).flatMap((each) => take(each as never))),
+    list: (resource: Resource, { labelSelector }: { labelSelector?: string } = {}) =>
+      Promise.resolve(
+        resource === PODS && labelSelector !== undefined
+          ? [{ status: { phase: 'Running' } }]
+          : resource === BACKUP_REPOSITORIES
+            ? [READY]
+            : [],
+      ),
+    create: (
+      resource: Resource,
+      object: KubeObject & { spec: { pod: KubeObject['metadata']; volume: string } },
+    ) => {
+      expect(resource).toBe(POD_VOLUME_BACKUPS);
+      files.push(`${object.spec.pod.name}/${object.spec.volume}`);
+      return Promise.resolve(object);
+    },
+  };
+  return client as unknown as KubeClient;
+}
+
+const READY = {
+  metadata: {
+    name: 'r',
+    labels: {
+      'velero.io/volume-namespace': 'app',
+      'velero.io/storage-location': 'default',
+      'velero.io/repository-type': 'kopia',
+    },
+  },
+  spec: {
+    volumeNamespace: 'app',
+    backupStorageLocation: 'default',
+    repositoryType: 'kopia',
+  },
+  status: { phase: 'Ready' },
+};
+
+const SNAPSHOTTER = {
+  volumeIdOf: () => Promise.resolve('v'),
+  volumeInfo: () => Promise.resolve({ volumeType: 't', iops: undefined }),
+  createSnapshot: () => Promise.resolve('s'),
+} as unknown as VolumeSnapshotter;
+
+/** What a backup does with each volume, by its name as policy-check has it. */
+async function backedUp(
+  world: World,
+  backup: PluginBackup,
+  policies: string,
+): Promise<Map<string, string[]>> {
+  const files: string[] = [];
+  const client = clientOf(world, policies, files);
+  const helper = new VolumeHelper({
+    ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
+    backupExcludePvc: false,
+    volumes: new ListedVolumes(readsOf(client)),
+  });
+  const cluster = new ClusterVolumes({
+    ...{ client, helper, signal, hasCsi: true, log: new Results(silentLogger) },
+    ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000, backup: backup as unknown as Backup },
+    locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
+    snapshotters: () => SNAPSHOTTER,
+  });
+  const choice = new VolumeChoice({ client, logger: silentLogger });
+  const done = new Map<string, string[]>();
+  const note = (name: string, what: string): void => {
+    done.set(name, [...(done.get(name) ?? []), what]);
+  };
+  for (const pod of world.pods) {
+    try {
+      await cluster.before('pods', pod);
+    } catch {
+      // The pod is not in the backup, and its claim is told of.
+      continue;
+    }
+    await cluster.after('pods', pod);
+  }
+  for (const file of files) {
+    const [, volume = ''] = file.split('/');
+    note(volume.startsWith('v') ? volume.replace('v', 'c') : file, 'fs-backup');
+  }
+  const pvNamed = new Map(world.pvs.map((pv) => [pv.metadata.name, pv as PersistentVolume]));
+  const nameOf = (pv: PersistentVolume): string => pv.spec.claimRef?.name ?? pv.metadata.name;
+  const excluded = new Set<string>();
+  for (const claim of world.pvcs as PersistentVolumeClaim[]) {
+    if (claim.metadata.labels?.['velero.io/exclude-from-backup'] === 'true') {
+      excluded.add(claim.metadata.name);
+      continue;
+    }
+    try {
+      const planned = await choice.snapshotOf(claim, backup, signal);
+      if (planned && planned.way !== 'native') note(claim.metadata.name, planned.way);
+    } catch {
+      note(claim.metadata.name, 'error');
+    }
+  }
+  for (const pv of pvNamed.values()) {
+    // It is in a backup that takes all PersistentVolumes only: nobody asks for that of a PVC that is left out.
+    if (excluded.has(nameOf(pv))) continue;
+    const result = await cluster.after('persistentvolumes', pv);
+    if (result?.facts?.some(({ kind }) => kind === 'native') === true) note(nameOf(pv), 'native');
+    if ((result?.errors ?? []).length > 0) note(nameOf(pv), 'error');
+  }
+  return done;
+}
+
+it('policy-check says of each volume what a backup does with it, and a volume goes one way at most', async () => {
+  await fc.assert(
+    fc.asyncProperty(volumes, pods, rules, spec, async (given, mounting, some, asked) => {
+      const world = worldOf(given, mounting);
+      const document = `version: v1\nvolumePolicies:\n${some
+        .map(({ conditions, type }) => `- {conditions: ${conditions}, action: {type: ${type}}}\n`)
+        .join('')}`;
+      const backup = {
+        metadata: { name: 'b', namespace: 'velero', uid: 'u' },
+        spec: {
+          ...asked,
+          storageLocation: 'default',
+          ...(some.length > 0 && { resourcePolicy: { kind: 'configmap', name: 'p' } }),
+        },
+      } as unknown as PluginBackup;
+      const client = clientOf(world, document, []);
+      const checked = await checkVolumes(new ListedVolumes(readsOf(client), { keep: () => true }), {
+        ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
+        ...{ movesData: asked.snapshotMoveData, backupExcludePvc: false },
+      });
+      const done = await backedUp(world, backup, document);
+      const said = checked.map(({ pvc, pv, pods: users, outcome, way }) => {
+        const name = pvc ?? pv ?? `${users[0]?.pod ?? ''}/${users[0]?.volume ?? ''}`;
+        const what = way ?? (['fs-backup', 'error'].includes(outcome) ? outcome : undefined);
+        return [name, what === undefined ? [] : [what]];
+      });
+      expect(checked.map(({ pvc, pv }) => pvc ?? pv)).toHaveLength(said.length);
+      expect(
+        Object.fromEntries(said.map(([name]) => [name, done.get(name as string) ?? []])),
+      ).toEqual(Object.fromEntries(said));
+    }),
+    { numRuns: 300 },
+  );
+});

@@ -1,0 +1,79 @@
+import { describe, expect, it } from 'vitest';
+import { silentLogger, systemClock } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import type { KubeClient } from '../../../src/kube/index.ts';
+import { PhaseEvents } from '../../../src/server/backups/phase-events.ts';
+
+const backupIn = (
+  phase: string | undefined,
+  { name = 'b1', errors = 0, uid = 'u1' } = {},
+): Backup =>
+  ({
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
+    metadata: { name, namespace: 'velero', uid, resourceVersion: '1' },
+    spec: {},
+    status: { phase, errors },
+  }) as unknown as Backup;
+
+function eventsOf(create?: () => Promise<void>) {
+  const written: { reason: string; message: string; type: string }[] = [];
+  const client = {
+    create: async (_: unknown, event: (typeof written)[number]) => {
+      await create?.();
+      written.push(event);
+    },
+    patch: () => Promise.resolve(),
+  } as unknown as KubeClient;
+  const events = new PhaseEvents({ client, logger: silentLogger, host: 'h', clock: systemClock });
+  return { events, written };
+}
+
+describe('Events of a Backup', () => {
+  it('tell of each phase once, and of trouble as a warning', async () => {
+    const { events, written } = eventsOf();
+    const phases = [
+      ...['New', 'Queued', 'ReadyToStart', 'InProgress', 'InProgress'],
+      ...['WaitingForPluginOperationsPartiallyFailed', 'FinalizingPartiallyFailed'],
+      'PartiallyFailed',
+    ];
+    let before = backupIn(undefined);
+    for (const phase of phases) {
+      const after = backupIn(phase, { errors: 2 });
+      events.changed(after, before);
+      before = after;
+    }
+    await events.flush();
+    expect(written.map(({ reason }) => reason)).toEqual([...new Set(phases)]);
+    expect(written.at(-1)).toMatchObject({
+      type: 'Warning',
+      message:
+        'the backup has ended with 2 errors, which "longshore backup describe b1 --details" shows',
+    });
+    expect(written.slice(0, 4).map(({ type }) => type)).toEqual(Array(4).fill('Normal'));
+  });
+
+  it('tell nothing of one that is there from the start, is gone, or has another one before it', async () => {
+    const { events, written } = eventsOf();
+    events.changed(backupIn('Completed'), undefined);
+    events.changed(undefined, backupIn('Completed'));
+    events.changed(backupIn('InProgress', { uid: 'u2' }), backupIn('Completed'));
+    events.changed(backupIn('SomethingNew'), backupIn('InProgress'));
+    await events.flush();
+    expect(written).toEqual([]);
+  });
+
+  it('are waited for by nobody, and are bounded where the API server hangs', async () => {
+    let answer: (() => void) | undefined;
+    const hanging = new Promise<void>((resolve) => (answer = resolve));
+    const { events, written } = eventsOf(() => hanging);
+    for (let i = 0; i < 1000; i++) {
+      const about = { name: `b${i}`, uid: `u${i}` };
+      events.changed(backupIn('Completed', about), backupIn('Finalizing', about));
+    }
+    answer?.();
+    await events.flush();
+    expect(written.length).toBeGreaterThan(200);
+    expect(written.length).toBeLessThan(300);
+  });
+});

@@ -1,0 +1,162 @@
+import { gunzipSync } from 'node:zlib';
+import { describe, expect, it } from 'vitest';
+import { SECOND_NS } from '../../../src/base/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { done, failedWith, type Outside, progress } from '../backups/support/world.ts';
+import { claimLeft, podLeft, World } from './support/world.ts';
+
+/**
+ * Restores after their run, whose servers are killed between any two lines, lose answers, find the bucket away, or are two at once; by seed.
+ * `SEED=17 SEEDS=1` repeats one.
+ */
+const SEEDS = Number(process.env.SEEDS ?? 200);
+const FIRST = Number(process.env.SEED ?? 1);
+const scratch = tempDirectory('scratch');
+const OVER = /^(Completed|PartiallyFailed)$/;
+
+class Killed extends Error {}
+
+/** Numbers from a seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+interface Course {
+  readonly world: World;
+  readonly kills: number;
+  /** Errors that must be told, each once. */
+  readonly errors: number;
+  readonly hooks: { readonly attempted: number; readonly failed: number };
+}
+
+async function simulate(seed: number): Promise<Course> {
+  const random = randomOf(seed);
+  const upTo = (most: number): number => Math.floor(random() * (most + 1));
+  const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
+  const world = new World('WaitingForPluginOperations', { hooks });
+  const ids = Array.from({ length: 1 + upTo(3) }, (_, i) => `op-${i}`);
+  const ends = new Map(ids.map((id) => [id, random() < 0.3 ? failedWith(`${id} broke`) : done]));
+  const names = [...ids, ...Array.from({ length: upTo(3) }, (_, i) => `plain-${i}`)];
+  const neverBound = new Set(names.filter(() => random() < 0.1));
+  const pods = Array.from({ length: upTo(3) }, (_, i) => `pod-${i}`);
+  const broken = new Set(pods.filter(() => random() < 0.3));
+  const isLost = random() < 0.1;
+  await world.begin(ids, {
+    claims: names.map((name) => claimLeft(name)),
+    hooks: {
+      ...{ attempted: pods.length + 1, failed: 1, failures: [] },
+      pods: pods.map((pod) => podLeft(pod)),
+    },
+  });
+  // As the run has counted it.
+  world.say({ errors: 1 });
+  for (const pod of pods) world.addPod(pod);
+  world.exec = (text) =>
+    broken.has(text.split(':')[0] ?? '') ? Promise.reject(new Error('frozen')) : Promise.resolve();
+  for (const name of names) world.addClaim(name, { isBound: false });
+  world.cluster.add('configmaps', { metadata: { namespace: 'velero', name: 'du-1', uid: 'c' } });
+  for (const id of ids) world.answers.set(id, progress());
+  let kills = 0;
+  const start = () => {
+    let isAlive = true;
+    let server: ReturnType<World['server']> | undefined = undefined;
+    const die = (text: string): never => {
+      isAlive = false;
+      server?.kill();
+      throw new Killed(text);
+    };
+    const turn = (): void => {
+      if (!isAlive) throw new Killed('gone');
+      if (kills > 15 || random() >= 0.04) return;
+      kills++;
+      die('killed');
+    };
+    const outside: Outside = async (task, mayFail = false) => {
+      turn();
+      if (mayFail && kills <= 15 && random() < 0.03) throw new Error('the bucket is away');
+      const result = await task();
+      turn();
+      return result;
+    };
+    server = world.server(scratch, outside, { resourceNs: 120n * SECOND_NS });
+    return {
+      ...server,
+      isAlive: () => isAlive,
+      end: () => {
+        isAlive = false;
+        server?.kill();
+      },
+    };
+  };
+  if (isLost) world.bucket.objects.delete('restores/r1/restore-r1-itemoperations.json.gz');
+  let servers = [start(), ...(random() < 0.3 ? [start()] : [])];
+  for (let rounds = 0; !OVER.test(world.status.phase ?? ''); rounds++) {
+    expect(rounds, `seed ${seed}`).toBeLessThan(500);
+    world.clock.advance(10n * SECOND_NS);
+    const next = ids.find((id) => world.answers.get(id) !== ends.get(id));
+    if (next !== undefined && random() < 0.6) world.answers.set(next, ends.get(next) ?? done);
+    const open = names.filter((name) => !neverBound.has(name));
+    const bound = open.find((name) => !world.cluster.get('persistentvolumes', `pv-${name}`));
+    if (bound !== undefined && (random() < 0.6 || rounds > 3)) world.addClaim(bound);
+    const isWaiting = world.status.phase?.startsWith('Waiting') === true;
+    await Promise.all(
+      servers.map(async (server) => {
+        // By the Lease only one of two runs hooks; what follows is done by both.
+        if (server === servers[0]) server.hooks.begin(world.restore);
+        await (isWaiting ? server.step() : server.finalize()).catch(() => undefined);
+        await server.hooks.ended();
+      }),
+    );
+    servers = servers.map((server) => (server.isAlive() ? server : start()));
+  }
+  for (const server of servers) server.end();
+  const failed = isLost ? ids.length : [...ends.values()].filter((end) => end !== done).length;
+  const late = names.filter((name) => {
+    const hasFailed = !isLost && ends.has(name) && ends.get(name) !== done;
+    return neverBound.has(name) && !hasFailed;
+  }).length;
+  return {
+    ...{ world, kills, errors: 1 + failed + late + broken.size },
+    hooks: { attempted: pods.length + 1, failed: 1 + broken.size },
+  };
+}
+
+describe('a server that is killed anywhere after the run of a restore', () => {
+  it('completes each restore, loses no error and counts none twice', async () => {
+    let kills = 0;
+    for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
+      const { world, kills: killed, errors, hooks } = await simulate(seed);
+      kills += killed;
+      const what = `seed ${seed}`;
+      const { status, bucket, cluster } = world;
+      const phase = errors > 1 ? 'PartiallyFailed' : 'Completed';
+      expect([status.phase, status.errors], what).toEqual([phase, errors]);
+      expect(status.hookStatus, what).toEqual({
+        ...{ hooksAttempted: hooks.attempted, hooksFailed: hooks.failed },
+      });
+      expect(cluster.get('configmaps', 'velero/du-1'), what).toBeUndefined();
+      const log = bucket.objects.get('restores/r1/restore-r1-logs.gz');
+      const lines = log ? gunzipSync(log).toString().split('\n') : [];
+      const said = lines.filter((line) => line.includes('level=error'));
+      const isLost = said.some((line) => line.includes('are missing in the operations file'));
+      const texts = (await world.archive.results('r1')).errors;
+      const told = (texts?.velero ?? []).length + (texts?.namespaces?.app ?? []).length;
+      // What is lost is one sentence about all.
+      const lost = isLost ? (status.restoreItemOperationsFailed ?? 0) - 1 : 0;
+      expect([said.length, told], what).toEqual([errors - 1 - lost, errors - 1 - lost]);
+      // A hook that ran and was not noted before a kill is run once more, and no other one.
+      for (const hook of new Set(world.ran)) {
+        const times = world.ran.filter((text) => text === hook).length;
+        expect(times, `${what}, ${hook}`).toBeLessThanOrEqual(1 + killed);
+      }
+      expect(new Set(world.ran).size, what).toBe(hooks.attempted - 1);
+    }
+    if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
+  }, 300_000);
+});

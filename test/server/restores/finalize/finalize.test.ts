@@ -1,0 +1,340 @@
+import { gunzipSync, gzipSync } from 'node:zlib';
+import { describe, expect, it } from 'vitest';
+import { BackupArchive, type BackupVolumeInfo } from '../../../../src/archive/index.ts';
+import { MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
+import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
+import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
+import { failedWith, START } from '../../backups/support/world.ts';
+import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
+
+const scratch = tempDirectory('scratch');
+const LEFT = 'restores/r1/longshore-after-run.json.gz';
+const HOOKS = {
+  hooks: { resources: [{ name: 'h', postHooks: [{ exec: { command: ['x'] } }] }] },
+};
+const finalizing = (spec = {}) => new World('Finalizing', spec);
+const logOf = (world: World): string => {
+  const bytes = world.bucket.objects.get('restores/r1/restore-r1-logs.gz');
+  return bytes ? gunzipSync(bytes).toString() : '';
+};
+const resultsOf = async (world: World) => world.archive.results('r1');
+const pvOf = (world: World, name: string) =>
+  world.cluster.get('persistentvolumes', `pv-${name}`) as unknown as {
+    metadata: { labels: object };
+    spec: { persistentVolumeReclaimPolicy: string };
+  };
+
+/** Looks until nothing is waited for. */
+async function untilOver(world: World, server = world.server(scratch)): Promise<number> {
+  for (let looks = 1; looks < 200; looks++) {
+    const again = await server.finalize();
+    if (!again) return looks;
+    world.clock.advance(BigInt(again.againMs) * 1_000_000n);
+  }
+  throw new Error('it is not over');
+}
+
+describe('the finalizer of restores', () => {
+  it('completes a restore that left nothing, with few requests', async () => {
+    const world = await finalizing().begin([]);
+    world.say({ errors: 0, warnings: 2 });
+    expect(await untilOver(world)).toBe(1);
+    expect(world.status).toMatchObject({
+      ...{ phase: 'Completed', errors: 0, warnings: 2 },
+      completionTimestamp: '2026-11-21T02:00:00Z',
+    });
+    expect(world.status.hookStatus).toBeUndefined();
+    expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
+  });
+
+  it('gives new volumes the old policy and the labels that they lack', async () => {
+    const world = await finalizing().begin([], {
+      claims: [claimLeft('a', { tier: 'gold', zone: 'b' }), claimLeft('b')],
+    });
+    world.addClaim('a');
+    world.addClaim('b');
+    expect(await untilOver(world)).toBe(1);
+    expect(pvOf(world, 'a').metadata.labels).toEqual({ zone: 'a', tier: 'gold' });
+    expect(pvOf(world, 'a').spec.persistentVolumeReclaimPolicy).toBe('Retain');
+    expect(pvOf(world, 'b').metadata.labels).toEqual({ zone: 'a', tier: 'gold' });
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('waits for claims to be bound, holds nothing meanwhile, and goes on with the rest', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('a'), claimLeft('late')] });
+    world.addClaim('a');
+    world.addClaim('late', { isBound: false });
+    const server = world.server(scratch);
+    expect(await server.finalize()).toEqual({ againMs: 2000 });
+    expect(pvOf(world, 'a').spec.persistentVolumeReclaimPolicy).toBe('Retain');
+    world.requests.length = 0;
+    world.clock.advance(10n * SECOND_NS);
+    await server.finalize();
+    // What is settled is not asked for again.
+    expect(world.requests.filter((text) => text === 'GET persistentvolumeclaims')).toHaveLength(1);
+    world.addClaim('late');
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('says which volume did not get what it should when the time is over', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('late'), claimLeft('gone')] });
+    world.addClaim('late', { isBound: false });
+    await untilOver(world);
+    expect(world.clock.nowNs() - START).toBeGreaterThanOrEqual(600n * SECOND_NS);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 2 });
+    const text = (name: string, why: string) =>
+      `Finalizing: the volume of claim app/${name} did not get the reclaim policy and the labels of the old one: ${why} (waited for 600 s)`;
+    expect((await resultsOf(world)).errors?.namespaces).toEqual({
+      app: [
+        text('late', 'the claim is not bound (Pending)'),
+        text('gone', 'the claim is not there'),
+      ],
+    });
+    expect(logOf(world).match(/level=error/g)).toHaveLength(2);
+  });
+
+  it('counts the time across a restart, and not that of a clock that is set', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('late')] });
+    await world.server(scratch).finalize();
+    const left = await loadAfterRun(world.bucket, SUBJECT);
+    expect(left?.finalizingSince).toBe('2026-11-21T02:00:00Z');
+    world.clock.advance(9n * MINUTE_NS);
+    const second = world.server(scratch);
+    expect(await second.finalize()).toBeDefined();
+    world.clock.advance(61n * SECOND_NS);
+    expect(await second.finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('PartiallyFailed');
+  });
+
+  it('gives claims some time after a restart even where the clock says it is over', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('late')] });
+    await world.server(scratch).finalize();
+    world.clock.advance(10_000n * MINUTE_NS);
+    const second = world.server(scratch);
+    expect(await second.finalize()).toBeDefined();
+    world.addClaim('late');
+    expect(await second.finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('leaves claims alone that nobody uses yet, and those whose operation failed', async () => {
+    const world = await finalizing().begin(['idle'], {
+      claims: [claimLeft('idle'), claimLeft('first')],
+    });
+    world.say({ phase: 'WaitingForPluginOperations' });
+    world.answers.set('idle', failedWith('broke'));
+    world.addClaim('idle');
+    world.addClaim('first', { isBound: false });
+    world.cluster.add('storageclasses.storage.k8s.io', {
+      metadata: { name: 'fast' },
+      volumeBindingMode: 'WaitForFirstConsumer',
+    });
+    const server = world.server(scratch);
+    await server.step();
+    expect(await untilOver(world, server)).toBe(1);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(pvOf(world, 'idle').spec.persistentVolumeReclaimPolicy).toBe('Delete');
+    expect(logOf(world)).toContain('the claim is bound only when a pod uses it');
+    expect(logOf(world)).toContain('the operation that fills the claim is Failed');
+  });
+
+  it('does not overwrite what somebody changes meanwhile', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('a')] });
+    world.addClaim('a');
+    const pv = world.cluster.get('persistentvolumes', 'pv-a');
+    // After it was read, and before it is patched.
+    const server = world.server(scratch, async (task) => {
+      const result = await task();
+      if (pv && world.requests.at(-1) === 'GET persistentvolumes') {
+        pv.metadata.resourceVersion = '6';
+        pv.metadata.labels = { zone: 'a', tier: 'mine' };
+      }
+      return result;
+    });
+    expect(await server.finalize()).toBeDefined();
+    expect(world.requests).toContain('PATCH persistentvolumes');
+    expect(pvOf(world, 'a').spec.persistentVolumeReclaimPolicy).toBe('Delete');
+    await untilOver(world, server);
+    expect(pvOf(world, 'a').metadata.labels).toEqual({ zone: 'a', tier: 'mine' });
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('removes ConfigMaps that were there for the restore alone', async () => {
+    const world = await finalizing().begin([]);
+    world.cluster.add('configmaps', { metadata: { namespace: 'velero', name: 'du-1' } });
+    await untilOver(world);
+    expect(world.cluster.get('configmaps', 'velero/du-1')).toBeUndefined();
+  });
+
+  it('says what became of hooks, of which some have failed after the run', async () => {
+    const world = await finalizing().begin([], {
+      hooks: {
+        ...{ attempted: 4, failed: 2, pods: [] },
+        failures: [
+          { time: '2026-11-21T01:30:00Z', namespace: 'app', name: 'p', message: 'hook h broke' },
+        ],
+      },
+    });
+    world.say({ errors: 1 });
+    await untilOver(world);
+    expect(world.status).toMatchObject({
+      ...{ phase: 'PartiallyFailed', errors: 2 },
+      hookStatus: { hooksAttempted: 4, hooksFailed: 2 },
+    });
+    expect((await resultsOf(world)).errors?.namespaces).toEqual({ app: ['pod p: hook h broke'] });
+  });
+
+  it('waits for hooks, and tells them to end when they have had their time', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p', false);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(239n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(2n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    await server.hooks.ended();
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({
+      ...{ phase: 'PartiallyFailed', errors: 1 },
+      hookStatus: { hooksAttempted: 1, hooksFailed: 1 },
+    });
+    expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('not executed');
+  });
+
+  it('waits for hooks as long as the Restore lets its operations take', async () => {
+    const world = await finalizing({ ...HOOKS, itemOperationTimeout: '30m' }).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p', false);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(31n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    await server.hooks.ended();
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status.hookStatus).toEqual({ hooksAttempted: 1, hooksFailed: 1 });
+  });
+
+  it('waits no more for claims and hooks of a restore that is canceled', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      claims: [claimLeft('late')],
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p', false);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect(await server.finalize()).toBeDefined();
+    const annotations = { [CANCEL_ANNOTATION]: 'true' };
+    world.restore = { ...world.restore, metadata: { ...world.restore.metadata, annotations } };
+    await server.finalize();
+    await server.hooks.ended();
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 2 });
+    expect((await resultsOf(world)).errors?.namespaces?.app?.[1]).toContain(
+      'the claim is not there (the restore is canceled)',
+    );
+  });
+
+  it('says it where what the run left is damaged, and does what can be done', async () => {
+    const world = await finalizing().begin([]);
+    world.bucket.objects.set(LEFT, gzipSync('{"version":2}'));
+    await world.archive.put('r1', { resourceList: {} });
+    await untilOver(world);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect((await resultsOf(world)).errors?.velero?.[0]).toContain(
+      'what the run has left to be done is damaged',
+    );
+  });
+
+  it('ends a restore that another server has run, by the volume infos of the backup', async () => {
+    const world = await finalizing({ namespaceMapping: { old: 'app' } }).begin([]);
+    world.bucket.objects.delete(LEFT);
+    const entries = ['app/a(created)', 'app/b(skipped)'];
+    await world.archive.put('r1', { resourceList: { 'v1/PersistentVolumeClaim': entries } });
+    const info = (pvcName: string) => ({
+      ...{ pvcName, pvcNamespace: 'old', pvName: `old-${pvcName}`, backupMethod: 'CSISnapshot' },
+      pvInfo: { reclaimPolicy: 'Retain', labels: { tier: 'gold' } },
+    });
+    await storeBackup(world, [info('a'), info('b')]);
+    world.addClaim('a');
+    world.addClaim('b');
+    await untilOver(world);
+    expect(world.status.phase).toBe('Completed');
+    expect(pvOf(world, 'a').spec.persistentVolumeReclaimPolicy).toBe('Retain');
+    expect(pvOf(world, 'b').spec.persistentVolumeReclaimPolicy).toBe('Delete');
+  });
+
+  it('ends a restore by its CR alone where its backup is gone for long', async () => {
+    const world = await finalizing().begin([]);
+    world.cluster.remove('backups.velero.io', 'velero/b1');
+    world.cluster.add('configmaps', { metadata: { namespace: 'velero', name: 'du-1' } });
+    const server = world.server(scratch);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(11n * MINUTE_NS);
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(world.status.failureReason).toContain('Backup velero/b1 of restore r1 is not there');
+    expect(world.cluster.get('configmaps', 'velero/du-1')).toBeUndefined();
+  });
+
+  it('touches nothing of one that is deleted, or over', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('a')] });
+    const { metadata } = world.restore;
+    const deletionTimestamp = '2026-11-21T02:00:00Z';
+    world.restore = { ...world.restore, metadata: { ...metadata, deletionTimestamp } };
+    expect(await world.server(scratch).finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('Finalizing');
+    world.restore = { ...world.restore, metadata };
+    world.say({ phase: 'Completed' });
+    expect(await world.server(scratch).finalize()).toBeUndefined();
+    expect(world.requests.filter((text) => !text.startsWith('GET restores'))).toEqual([]);
+  });
+
+  it('notes what moved volumes have become, and where claims are bound', async () => {
+    const world = await finalizing().begin(
+      [],
+      { podVolumes: [{ name: 'pvr-1', claim: 'files' }] },
+      [
+        {
+          ...{ pvcName: 'moved', pvcNamespace: 'app', restoreMethod: 'CSISnapshot' },
+          snapshotDataMovementInfo: { operationID: 'dd-1', snapshotHandle: 's' },
+        },
+      ],
+    );
+    world.addClaim('moved');
+    world.addClaim('files');
+    world.cluster.add('datadownloads', {
+      metadata: { name: 'd', uid: 'd', labels: { 'velero.io/async-operation-id': 'dd-1' } },
+      spec: { targetVolume: { namespace: 'app', pvc: 'moved' }, snapshotID: 's' },
+      status: { phase: 'Completed', progress: { totalBytes: 7, bytesDone: 7 } },
+    });
+    world.cluster.add('podvolumerestores', {
+      metadata: { name: 'pvr-1', uid: 'p' },
+      spec: { pod: { namespace: 'app', name: 'p' }, volume: 'v', snapshotID: 't' },
+      status: { phase: 'Completed', progress: { totalBytes: 9 } },
+    });
+    await untilOver(world);
+    const infos = await world.archive.volumeInfos('r1');
+    expect(infos).toMatchObject([
+      { pvcName: 'files', pvName: 'pv-files', pvrInfo: { size: 9, Phase: 'Completed' } },
+      { pvName: 'pv-moved', snapshotDataMovementInfo: { size: 7, Phase: 'Completed' } },
+    ]);
+  });
+});
+
+async function storeBackup(world: World, volumeInfos: BackupVolumeInfo[]): Promise<void> {
+  const metadata = {
+    ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+    metadata: { name: 'b1', namespace: 'velero', uid: 'b' },
+    ...{ spec: {}, status: { phase: 'Completed' } },
+  };
+  await world.bucket.put('backups/b1/velero-backup.json', [Buffer.from(JSON.stringify(metadata))]);
+  await new BackupArchive(world.bucket).update('b1', { volumeInfos });
+}

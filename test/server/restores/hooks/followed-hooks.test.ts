@@ -1,0 +1,116 @@
+import { describe, expect, it } from 'vitest';
+import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { calm, type Outside } from '../../backups/support/world.ts';
+import { podLeft, SUBJECT, World } from '../support/world.ts';
+
+const SPEC = {
+  hooks: { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] },
+};
+const FILE = 'longshore-after-run.json.gz';
+
+async function waiting(...pods: string[]): Promise<World> {
+  return new World('WaitingForPluginOperations', SPEC).begin([], {
+    hooks: {
+      ...{ attempted: pods.length, failed: 0, failures: [] },
+      pods: pods.map((pod) => podLeft(pod)),
+    },
+  });
+}
+const hooksIn = async (world: World) => (await loadAfterRun(world.bucket, SUBJECT))?.hooks;
+
+describe('hooks that a run has left', () => {
+  it('run while operations go on, and are in the file afterwards', async () => {
+    const world = await waiting('a', 'b');
+    world.addPod('a');
+    world.addPod('b');
+    world.exec = (text) =>
+      text.startsWith('b') ? Promise.reject(new Error('frozen')) : Promise.resolve();
+    const { hooks } = world.server('');
+    hooks.begin(world.restore);
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(world.ran.sort()).toEqual(['a: thaw', 'b: thaw']);
+    expect(await hooksIn(world)).toEqual({
+      ...{ attempted: 2, failed: 1, pods: [] },
+      failures: [
+        {
+          ...{ time: '2026-11-21T02:00:00Z', namespace: 'app', name: 'b' },
+          message: 'hook h in container web failed to execute, err: frozen',
+        },
+      ],
+    });
+  });
+
+  it('ask nobody but the bucket where none is left', async () => {
+    const world = await waiting();
+    const { hooks } = world.server('');
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(world.requests).toEqual(['GET backups', `get ${FILE}`]);
+  });
+
+  it('fail where their pod is gone', async () => {
+    const world = await waiting('a');
+    const { hooks } = world.server('');
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(await hooksIn(world)).toMatchObject({ failed: 1, pods: [] });
+  });
+
+  it('are stored as soon as the bucket is there again, and not run twice for that', async () => {
+    const world = await waiting('a');
+    world.addPod('a');
+    let refused = 0;
+    const outside: Outside = (task, mayFail) => {
+      const isPut = world.requests.at(-1) === `put ${FILE}`;
+      if (mayFail === true && isPut && refused++ < 3) throw new Error('the bucket is away');
+      return calm(task);
+    };
+    const { hooks } = world.server('', outside);
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(refused).toBeGreaterThan(3);
+    expect(world.ran).toEqual(['a: thaw']);
+    expect(await hooksIn(world)).toMatchObject({ failed: 0, pods: [] });
+  });
+
+  it('are tried again where neither bucket nor pods could be asked', async () => {
+    const world = await waiting('a');
+    world.addPod('a');
+    let times = 0;
+    const outside: Outside = (task) => {
+      if (++times < 4) throw new Error('away');
+      return calm(task);
+    };
+    const { hooks } = world.server('', outside);
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(world.ran).toEqual(['a: thaw']);
+  });
+
+  it('end with an error when they have had their time, also where that was over before they were read', async () => {
+    const world = await waiting('a', 'b');
+    world.addPod('a', false);
+    world.addPod('b');
+    const { hooks } = world.server('');
+    hooks.begin(world.restore);
+    hooks.expire('u1');
+    await hooks.ended();
+    const left = await hooksIn(world);
+    expect(left?.pods).toEqual([]);
+    const about = left?.failures.find(({ name }) => name === 'a');
+    expect(about?.message).toContain('hook h in container web in pod app/a not executed');
+  });
+
+  it('are not run for a Restore that is deleted, and nothing is said of them', async () => {
+    const world = await waiting('a');
+    world.addPod('a', false);
+    const { hooks } = world.server('');
+    hooks.begin(world.restore);
+    await expect.poll(() => world.requests.length).toBeGreaterThan(1);
+    hooks.stop('u1');
+    await hooks.ended();
+    expect(world.ran).toEqual([]);
+    expect(await hooksIn(world)).toMatchObject({ failed: 0, pods: [{ name: 'a' }] });
+  });
+});

@@ -1,0 +1,237 @@
+import { describe, expect, it } from 'vitest';
+import { CanceledError, CodedError, isCode } from '../../../../src/base/index.ts';
+import type { ExecQuestion } from '../../../../src/backup/index.ts';
+import type { Bucket } from '../../../../src/blob/index.ts';
+import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
+import type { RestoreAction } from '../../../../src/restore/index.ts';
+import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { stored } from '../../../restore/support/backup.ts';
+import { RestoreCluster } from '../../../restore/support/cluster.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { Rig, storeBackup } from './support/rig.ts';
+
+/**
+ * Restores by servers that are killed between any two calls, or find the bucket away. What one has done, the next one does not do again, and in the end
+ * everything is as it is without that. `SEED=17 SEEDS=1` repeats one.
+ */
+const SEEDS = Number(process.env.SEEDS ?? 100);
+const FIRST = Number(process.env.SEED ?? 1);
+const KILLS_MAX = 12;
+
+class Killed extends Error {}
+
+/** Numbers from a seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+const HOOKS = {
+  resources: [
+    {
+      name: 'after',
+      postHooks: [{ exec: { command: ['run'] } }, { exec: { command: ['fail'] } }],
+    },
+  ],
+};
+
+/** What outlives a server. */
+class World {
+  readonly bucket = new MemoryBucket();
+  readonly cluster = new RestoreCluster();
+  readonly random: () => number;
+  /** How often a command has run, by pod. */
+  readonly ran = new Map<string, number>();
+  kills = 0;
+
+  constructor(seed: number) {
+    this.random = randomOf(seed);
+    // In the cluster already, and another one than in the backup.
+    this.cluster.namespaces('b');
+    this.cluster.add('configmaps', {
+      metadata: { name: 'c0', namespace: 'b', uid: 'x', resourceVersion: '1' },
+      data: { text: 'other' },
+    });
+  }
+
+  store(): Promise<void> {
+    return storeBackup(
+      this.bucket,
+      ['a', 'b'].flatMap((space) => [
+        stored('namespaces', space),
+        ...Array.from({ length: 6 }, (_, i) =>
+          stored('configmaps', `${space}/c${i}`, { data: { text: 'x'.repeat(50) } }),
+        ),
+        ...Array.from({ length: 2 }, (_, i) =>
+          stored('persistentvolumeclaims', `${space}/v${i}`, { spec: {} }),
+        ),
+        ...Array.from({ length: 2 }, (_, i) =>
+          stored('pods', `${space}/p${i}`, { spec: { containers: [{ name: 'c', image: 'i' }] } }),
+        ),
+      ]),
+      { raw: { 'resources/configmaps/namespaces/a/broken.json': '{' } },
+    );
+  }
+}
+
+/** One server: everything that it does outside of itself may be its last. */
+class Life {
+  readonly #world: World;
+  readonly #rate: number;
+  readonly rig: Rig;
+  isAlive = true;
+
+  constructor(world: World, seed: number) {
+    this.#world = world;
+    this.#rate = world.kills >= KILLS_MAX ? 0 : (seed % 6) * 0.005;
+    const actions: RestoreAction[] = [
+      {
+        name: 'example.io/moves',
+        appliesTo: { includedResources: ['persistentvolumeclaims'] },
+        // As an action that finds again what it has made for this restore.
+        execute: ({ item: { metadata } }) => {
+          const operationId = `op-${metadata.namespace ?? ''}/${metadata.name}`;
+          return this.outside(() => ({ operationId }));
+        },
+      },
+    ];
+    this.rig = new Rig({
+      ...{ cluster: world.cluster, bucket: this.#bucket, actions },
+      spec: { hooks: HOOKS },
+      outside: (task) => this.outside(task),
+      exec: (question) => this.#exec(question),
+      assertLeading: () => {
+        this.#turn();
+      },
+    });
+  }
+
+  #exec({ namespace, pod, command }: ExecQuestion) {
+    const key = `${namespace}/${pod} ${command.join(' ')}`;
+    this.#world.ran.set(key, (this.#world.ran.get(key) ?? 0) + 1);
+    if (command[0] === 'run') return Promise.resolve({ stdout: '', stderr: '' });
+    return Promise.reject(new CodedError('EXEC_FAILED', 'exit code 1'));
+  }
+
+  #turn(): void {
+    if (!this.isAlive) throw new Killed('gone');
+    if (this.#world.random() >= this.#rate) return;
+    this.isAlive = false;
+    this.#world.kills++;
+    // Nothing of this process is heard of any more.
+    this.rig.abort.abort(new CanceledError('shutdown'));
+    this.rig.leaving.abort(new CanceledError('shutdown'));
+    throw new Killed('killed');
+  }
+
+  async outside<T>(task: () => Promise<T> | T): Promise<T> {
+    this.#turn();
+    const result = await task();
+    this.#turn();
+    return result;
+  }
+
+  get #bucket(): Bucket {
+    const { bucket } = this.#world;
+    const away = (): void => {
+      if (this.#rate > 0 && this.#world.random() < 0.01) {
+        throw new CodedError('BLOB_UNAVAILABLE', 'the bucket is away', { retry: 'backoff' });
+      }
+    };
+    const all = <T>(items: AsyncIterable<T>): AsyncIterable<T> => {
+      const outside = (): Promise<T[]> => this.outside(() => Array.fromAsync(items));
+      return (async function* () {
+        yield* await outside();
+      })();
+    };
+    return {
+      displayName: 'memory',
+      put: (key, body) =>
+        this.outside(async () => {
+          away();
+          await bucket.put(key, await Array.fromAsync(body));
+          away();
+        }),
+      get: (key) => all(bucket.get(key)),
+      has: (key) => this.outside(() => bucket.has(key)),
+      delete: (key) => this.outside(() => bucket.delete(key)),
+      list: (prefix) => all(bucket.list(prefix)),
+      listFolders: (prefix) => bucket.listFolders(prefix),
+      signedUrl: () => bucket.signedUrl(),
+      close: () => Promise.resolve(),
+      [Symbol.asyncDispose]: () => Promise.resolve(),
+    };
+  }
+}
+
+async function restore(seed: number): Promise<World> {
+  const world = new World(seed);
+  await world.store();
+  for (let tries = 0; ; tries++) {
+    expect(tries, `seed ${seed} goes on for ever`).toBeLessThan(60);
+    const life = new Life(world, seed);
+    try {
+      const outcome = await life.rig.run();
+      expect(outcome, `seed ${seed}`).toEqual({
+        phase: 'WaitingForPluginOperationsPartiallyFailed',
+        status: {
+          progress: { totalItems: 21, itemsRestored: 21 },
+          ...{ warnings: 1, errors: 1 + hookErrors(world), restoreItemOperationsAttempted: 4 },
+        },
+      });
+      return world;
+    } catch (error) {
+      if (life.isAlive && !isCode(error, 'STILL_AWAY')) throw error;
+      if (life.isAlive) world.kills++;
+    }
+  }
+}
+
+/** Hooks that have failed by the end of the run: the others are handed over. */
+const hookErrors = (world: World): number =>
+  [...world.ran.keys()].filter((key) => key.endsWith(' fail')).length;
+
+describe('a restore by servers that die', () => {
+  it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
+    'does everything once: seed %i',
+    async (seed) => {
+      const { bucket, cluster, kills, ran } = await restore(seed);
+      const { archive } = new Rig({ cluster, bucket });
+      const list = await archive.resourceList('r1');
+      const ids = (kind: string, count: number): string[] =>
+        ['a', 'b'].flatMap((space) =>
+          Array.from({ length: count }, (_, i) => `${space}/${kind}${i}(created)`),
+        );
+      expect(list).toEqual({
+        'v1/ConfigMap': ids('c', 6).map((id) => id.replace('b/c0(created)', 'b/c0(failed)')),
+        'v1/Namespace': ['a(created)'],
+        'v1/PersistentVolumeClaim': ids('v', 2),
+        'v1/Pod': ids('p', 2),
+      });
+      const { warnings, errors } = await archive.results('r1');
+      expect(warnings?.namespaces?.b).toHaveLength(1);
+      expect(errors?.namespaces?.a?.filter((text) => text.includes('broken'))).toHaveLength(1);
+      const operations = await archive.loadItemOperations('r1', restoreOperationSchema);
+      expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
+        ['op-a/v0', 'op-a/v1', 'op-b/v0', 'op-b/v1'].sort(),
+      );
+      const made = cluster.calls.filter((call) => call.startsWith('create'));
+      // Asked again is only what was under way when a process died.
+      expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
+      const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
+      expect(left?.hooks.attempted).toBe(8);
+      expect(left?.hooks.failed).toBe([...ran.keys()].filter((key) => key.endsWith('fail')).length);
+      const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
+      expect(ran.size + open).toBe(8);
+      // Run again is only what had just run when a process died.
+      const again = [...ran.values()].reduce((sum, times) => sum + times - 1, 0);
+      expect(again).toBeLessThanOrEqual(8 * kills);
+      if (kills === 0) expect(again).toBe(0);
+    },
+  );
+});

@@ -1,0 +1,128 @@
+import { beforeEach, describe, expect, it } from 'vitest';
+import { CanceledError } from '../../../../src/base/index.ts';
+import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
+import type { RestoreAction } from '../../../../src/restore/index.ts';
+import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { stored } from '../../../restore/support/backup.ts';
+import { RestoreCluster } from '../../../restore/support/cluster.ts';
+import { reasonOf, Rig, storeBackup } from './support/rig.ts';
+
+const ITEMS = [
+  stored('namespaces', 'app'),
+  stored('configmaps', 'app/settings', { data: { a: '1' } }),
+  stored('configmaps', 'app/more', { data: { a: '2' } }),
+];
+
+const moves: RestoreAction = {
+  name: 'example.io/moves',
+  appliesTo: { includedResources: ['persistentvolumeclaims'] },
+  execute: ({ item }) => Promise.resolve({ operationId: `op-${item.metadata.name}` }),
+};
+
+describe('a restore', () => {
+  let cluster: RestoreCluster;
+  beforeEach(() => {
+    cluster = new RestoreCluster();
+  });
+
+  it('brings the items of a backup into the cluster, and stores what became of them', async () => {
+    const rig = new Rig({ cluster });
+    await storeBackup(rig.bucket, ITEMS);
+    const outcome = await rig.run();
+    expect(outcome).toEqual({
+      phase: 'Finalizing',
+      status: { progress: { totalItems: 3, itemsRestored: 3 } },
+    });
+    expect(cluster.get('configmaps', 'app/settings')?.data).toEqual({ a: '1' });
+    expect(await rig.archive.resourceList('r1')).toEqual({
+      'v1/ConfigMap': ['app/more(created)', 'app/settings(created)'],
+      'v1/Namespace': ['app(created)'],
+    });
+    expect(await rig.archive.results('r1')).toEqual({ errors: {}, warnings: {} });
+    expect(await rig.log()).toContain('restore=velero/r1');
+    expect(rig.progress.at(-1)).toEqual({ totalItems: 3, itemsRestored: 3 });
+    const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
+    expect(left).toMatchObject({ restoreUID: 'u1', claims: [], hooks: { attempted: 0, pods: [] } });
+  });
+
+  it('waits for operations that are saved before its phase says so', async () => {
+    const rig = new Rig({ cluster, actions: [moves] });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('persistentvolumeclaims', 'app/data', { spec: { volumeName: 'pv' } }),
+    ]);
+    const outcome = await rig.run();
+    expect(outcome.phase).toBe('WaitingForPluginOperations');
+    expect(outcome.status).toMatchObject({ restoreItemOperationsAttempted: 1 });
+    const [operation] = await rig.archive.loadItemOperations('r1', restoreOperationSchema);
+    expect(operation?.spec).toMatchObject({
+      ...{ restoreName: 'r1', restoreUID: 'u1', restoreItemAction: 'example.io/moves' },
+      operationID: 'op-data',
+      resourceIdentifier: { Resource: 'persistentvolumeclaims', Namespace: 'app', Name: 'data' },
+    });
+  });
+
+  it('leaves to the finalizer which claims get the policy of their old volume', async () => {
+    const rig = new Rig({ cluster, spec: { namespaceMapping: { app: 'copy' } } });
+    await storeBackup(
+      rig.bucket,
+      [
+        stored('namespaces', 'app'),
+        stored('persistentvolumeclaims', 'app/data', { spec: { volumeName: 'pv' } }),
+        stored('persistentvolumeclaims', 'app/other', { spec: {} }),
+      ],
+      {
+        volumeInfos: [
+          {
+            ...{ pvName: 'pv', pvcName: 'data', pvcNamespace: 'app' },
+            backupMethod: 'CSISnapshot',
+            pvInfo: { reclaimPolicy: 'Retain', labels: { zone: 'a' } },
+          },
+        ] as never,
+      },
+    );
+    await rig.run();
+    const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
+    expect(left?.claims).toEqual([
+      {
+        ...{ namespace: 'copy', name: 'data', backupMethod: 'CSISnapshot' },
+        ...{ reclaimPolicy: 'Retain', labels: { zone: 'a' } },
+      },
+    ]);
+  });
+
+  it('fails with the reason where the backup cannot be had, and stores the log', async () => {
+    const rig = new Rig({ cluster });
+    const reason = await reasonOf(rig.run());
+    expect(String(reason)).toContain('error downloading backup');
+    expect(await rig.log()).toContain('restore failed');
+    expect((await rig.archive.results('r1')).errors?.velero?.[0]).toContain('restore failed');
+  });
+
+  it('that is canceled tells its operations to stop, and says why', async () => {
+    const rig: Rig = new Rig({
+      cluster,
+      actions: [
+        moves,
+        {
+          ...moves,
+          name: 'example.io/cancels',
+          execute: ({ item }) => {
+            if (item.metadata.name === 'second') rig.abort.abort(canceled());
+            return Promise.resolve({});
+          },
+        },
+      ],
+    });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('persistentvolumeclaims', 'app/first', { spec: {} }),
+      stored('persistentvolumeclaims', 'app/second', { spec: {} }),
+    ]);
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
+    expect(rig.canceled).toEqual(['op-first']);
+    expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
+  });
+});
+
+const canceled = () => new CanceledError('user');

@@ -1,0 +1,231 @@
+import * as fs from 'node:fs';
+import { afterAll } from 'vitest';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  type NewTarEntry,
+  RestoreArchive,
+  storeTarball,
+} from '../../../../../src/archive/index.ts';
+import { CodedError, silentLogger } from '../../../../../src/base/index.ts';
+import type { ExecQuestion } from '../../../../../src/backup/index.ts';
+import type { Bucket } from '../../../../../src/blob/index.ts';
+import {
+  archiveStore,
+  type OperationAsker,
+  OperationMap,
+} from '../../../../../src/item-operations/index.ts';
+import type { KubeClient, KubeObject, Pod } from '../../../../../src/kube/index.ts';
+import type { Restore, RestoreAction } from '../../../../../src/restore/index.ts';
+import { ClusterRestoreRunner } from '../../../../../src/server/restores/run/restore-runner.ts';
+import { RestoreCluster } from '../../../../restore/support/cluster.ts';
+import type { StoredItem } from '../../../../restore/support/backup.ts';
+import { tempDirectory } from '../../../../support/kopia.ts';
+import { MemoryBucket } from '../../../../support/memory-bucket.ts';
+
+export const scratch = tempDirectory('restore-runner');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+export const RESTORE = {
+  apiVersion: 'velero.io/v1',
+  kind: 'Restore',
+  metadata: {
+    ...{ name: 'r1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
+    creationTimestamp: '2026-11-26T11:59:00Z',
+  },
+  spec: { backupName: 'b1', itemOperationTimeout: '4h0m0s' },
+  status: { phase: 'InProgress' },
+} as unknown as Restore;
+
+export interface BackedUp {
+  readonly volumeInfos?: readonly BackupVolumeInfo[];
+  readonly podVolumeBackups?: readonly KubeObject[];
+  /** Files of the tarball beside those of items. */
+  readonly raw?: Readonly<Record<string, string>>;
+}
+
+/** Puts a backup into a bucket as a server does. */
+export async function storeBackup(
+  bucket: Bucket,
+  items: readonly StoredItem[],
+  { volumeInfos = [], podVolumeBackups = [], raw = {} }: BackedUp = {},
+): Promise<void> {
+  const entries: NewTarEntry[] = [
+    ...items.map(({ type, object }) => {
+      const { namespace = '', name } = object.metadata;
+      const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
+      const bytes = Buffer.from(JSON.stringify(object));
+      return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
+    }),
+    ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
+  ];
+  await using contents = await storeTarball(scratch, each(entries));
+  await new BackupArchive(bucket).put('b1', {
+    contents,
+    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
+    volumeInfos,
+    podVolumeBackups,
+    metadata: {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
+    },
+  });
+}
+
+async function* each<T>(items: readonly T[]): AsyncGenerator<T> {
+  for (const item of items) yield await Promise.resolve(item);
+}
+
+export interface Parts {
+  readonly cluster: RestoreCluster;
+  readonly bucket?: Bucket;
+  readonly actions?: readonly RestoreAction[];
+  readonly ask?: OperationAsker['ask'];
+  readonly cancel?: OperationAsker['cancel'];
+  readonly exec?: (question: ExecQuestion) => Promise<{ stdout: string; stderr: string }>;
+  /** Around everything that the server does outside of itself. */
+  readonly outside?: <T>(task: () => Promise<T> | T) => Promise<T>;
+  readonly spec?: object;
+  readonly assertLeading?: () => void;
+}
+
+/** Every pod is up as soon as it is there. */
+function podWatch(cluster: RestoreCluster) {
+  const upNow = (pod: Pod): Pod => ({
+    ...pod,
+    status: {
+      phase: 'Running',
+      containerStatuses: pod.spec.containers.map(({ name }) => ({
+        ...{ name, ready: true, state: { running: {} } },
+      })),
+    },
+  });
+  const get = (ref: { namespace: string; name: string }): Pod | undefined => {
+    const pod = cluster.get('pods', `${ref.namespace}/${ref.name}`) as Pod | undefined;
+    return pod && upNow(pod);
+  };
+  return {
+    ...{
+      get,
+      onChange: () => undefined,
+      look: (ref: Parameters<typeof get>[0]) => Promise.resolve(get(ref)),
+    },
+    run: () => Promise.resolve(),
+  };
+}
+
+/** A server that makes one restore. */
+export class Rig {
+  readonly bucket: Bucket;
+  readonly canceled: string[] = [];
+  readonly progress: object[] = [];
+  readonly abort = new AbortController();
+  readonly leaving = new AbortController();
+  readonly operations: OperationMap;
+  readonly runner: Promise<ClusterRestoreRunner>;
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+    this.bucket = parts.bucket ?? new MemoryBucket();
+    const { bucket } = this;
+    const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
+    this.operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
+    this.runner = this.#open();
+  }
+
+  async #open(): Promise<ClusterRestoreRunner> {
+    const { cluster, actions = [], exec } = this.#parts;
+    const outside = <T>(task: () => Promise<T> | T): Promise<T> =>
+      this.#parts.outside?.(task) ?? Promise.resolve(task());
+    const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+    const list = async (resource: never, options: never): Promise<unknown[]> =>
+      (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
+    const client = {
+      listPage: cluster.listPage,
+      ...{ list, raw: () => Promise.resolve({}) },
+      find: (...given: Parameters<typeof cluster.find>) =>
+        outside(() => cluster.find(...given) as Promise<unknown>),
+      create: (...given: Parameters<typeof cluster.create>) =>
+        outside(() => cluster.create(...given) as Promise<unknown>),
+      patch: (...given: Parameters<typeof cluster.patch>) =>
+        outside(() => cluster.patch(...given) as Promise<unknown>),
+      get: async (...given: Parameters<typeof cluster.find>) => {
+        const found = await (cluster.find(...given) as Promise<unknown>);
+        if (found === undefined) throw new CodedError('KUBE_NOT_FOUND', `no ${given[1].name}`);
+        return found;
+      },
+      exec: (question: ExecQuestion) =>
+        outside(() => exec?.(question) ?? Promise.resolve({ stdout: '', stderr: '' })),
+    } as unknown as KubeClient;
+    return new ClusterRestoreRunner({
+      client,
+      discovery: (await cluster.resources()) as never,
+      buckets: { open: () => Promise.resolve({ bucket: this.bucket, ...nothing }) },
+      archiveOf: (opened) => new BackupArchive(opened),
+      sessions: {
+        open: () =>
+          Promise.resolve({
+            loadActions: () => Promise.resolve(actions),
+            asker: {
+              ask:
+                this.#parts.ask ??
+                (() => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false })),
+              cancel: async (operation, signal) => {
+                await this.#parts.cancel?.(operation, signal);
+                this.canceled.push(operation.spec.operationID);
+              },
+            },
+            snapshotter: () => {
+              throw new Error('none');
+            },
+            ...nothing,
+          }),
+      },
+      operations: this.operations,
+      snapshotLocations: () => Promise.resolve([]),
+      directory: scratch,
+      helper: { image: 'registry/longshore:v1', tag: 'v1' },
+      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 40 },
+      ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
+      podWatch: podWatch(cluster),
+      journalLimits: { segmentBytes: 2000, segmentMs: 5 },
+    });
+  }
+
+  get restore(): Restore {
+    return { ...RESTORE, spec: { ...RESTORE.spec, ...this.#parts.spec } };
+  }
+
+  async run() {
+    return (await this.runner).run({
+      restore: this.restore,
+      location: 'default',
+      onProgress: (progress) => {
+        this.progress.push(progress);
+        return Promise.resolve();
+      },
+      assertLeading: this.#parts.assertLeading ?? (() => undefined),
+      signal: this.abort.signal,
+      leaving: this.leaving.signal,
+    });
+  }
+
+  get archive(): RestoreArchive {
+    return new RestoreArchive(this.bucket);
+  }
+
+  async log(): Promise<string> {
+    const pieces = await Array.fromAsync(this.archive.readLog('r1'));
+    return Buffer.concat(pieces).toString();
+  }
+}
+
+export const reasonOf = (task: Promise<unknown>): Promise<unknown> =>
+  task.then(
+    () => undefined,
+    (error: unknown) => error,
+  );

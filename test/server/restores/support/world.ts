@@ -1,0 +1,288 @@
+import { ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
+import { RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
+import type { Bucket } from '../../../../src/blob/index.ts';
+import {
+  newOperation,
+  type Observation,
+  type OperationAsker,
+  OperationMap,
+  orderedRecord,
+} from '../../../../src/item-operations/index.ts';
+import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
+import type { Restore } from '../../../../src/restore/index.ts';
+import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
+import {
+  type AfterRun,
+  nothingLeft,
+  storeAfterRun,
+} from '../../../../src/server/restores/contract.ts';
+import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
+import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
+import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
+import { RestoreLocations } from '../../../../src/server/restores/locations.ts';
+import { restoreOperationStore } from '../../../../src/server/restores/operation-store.ts';
+import { endRestore } from '../../../../src/server/restores/operations/cancel-operations.ts';
+import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
+import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
+import { calm, type Outside, START } from '../../backups/support/world.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
+
+export const SUBJECT = { kind: 'Restore', name: 'r1', uid: 'u1' } as const;
+export const REF = { namespace: 'velero', name: 'r1' };
+export const ITEM = { group: '', resource: 'persistentvolumeclaims', namespace: 'app' };
+export const CLAIM_ACTION = 'velero.io/csi-pvc-restorer';
+
+export const claimLeft = (name: string, labels: Record<string, string> = { tier: 'gold' }) => ({
+  ...{ namespace: 'app', name, backupMethod: 'CSISnapshot', reclaimPolicy: 'Retain', labels },
+});
+export const podLeft = (name: string, hooks = ['h']) => ({
+  ...{ namespace: 'app', name, uid: `uid-${name}`, waitedMs: 0 },
+  open: hooks.map((hook) => `uid-${name}/spec/${hook}/web/0`),
+});
+
+const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+
+/** A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a server is made of it as often as wanted. */
+export class World {
+  readonly clock = new ManualClock(START);
+  readonly bucket = new MemoryBucket();
+  readonly cluster = new RestoreCluster();
+  /** By operation. */
+  readonly answers = new Map<string, Observation>();
+  readonly canceled: string[] = [];
+  readonly requests: string[] = [];
+  /** Commands of hooks, as they were run. */
+  readonly ran: string[] = [];
+  exec: (command: string) => Promise<void> = () => Promise.resolve();
+  restore: Restore;
+
+  constructor(phase = 'WaitingForPluginOperations', spec: Partial<Restore['spec']> = {}) {
+    this.restore = {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
+      metadata: {
+        ...{ ...REF, uid: 'u1', resourceVersion: '1' },
+        creationTimestamp: '2026-11-21T01:00:00Z',
+      },
+      spec: { backupName: 'b1', ...spec },
+    };
+    this.say({ phase });
+    this.cluster.namespaces('app', 'velero').add('backups.velero.io', {
+      metadata: { namespace: 'velero', name: 'b1', uid: 'b' },
+      spec: { storageLocation: 'default' },
+    });
+  }
+
+  say(status: object): void {
+    this.restore = { ...this.restore, status: { ...this.restore.status, ...status } };
+  }
+
+  get status(): AfterRunStatus {
+    return statusOf(this.restore);
+  }
+
+  get archive(): RestoreArchive {
+    return new RestoreArchive(this.bucket);
+  }
+
+  /** As a run leaves it. */
+  async begin(
+    operationIds: readonly string[],
+    left: Partial<AfterRun> = {},
+    volumeInfos: readonly RestoreVolumeInfo[] = [],
+  ): Promise<this> {
+    const itemOperations = operationIds.map((operationId) => {
+      const item = { ...ITEM, name: operationId };
+      const begun = { action: CLAIM_ACTION, operationId, item };
+      return orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs()));
+    });
+    await this.archive.put('r1', { itemOperations, results: {}, volumeInfos, resourceList: {} });
+    await storeAfterRun(this.bucket, SUBJECT, { ...nothingLeft('u1'), ...left });
+    this.say({ restoreItemOperationsAttempted: operationIds.length });
+    return this;
+  }
+
+  /** A claim, and its volume where it is bound. */
+  addClaim(name: string, { isBound = true, volume = {}, claim = {} } = {}): void {
+    const pv = `pv-${name}`;
+    this.cluster.remove('persistentvolumeclaims', `app/${name}`);
+    this.cluster.remove('persistentvolumes', pv);
+    this.cluster.add('persistentvolumeclaims', {
+      metadata: { namespace: 'app', name, uid: `uid-${name}` },
+      spec: { storageClassName: 'fast', ...(isBound && { volumeName: pv }), ...claim },
+      status: { phase: isBound ? 'Bound' : 'Pending' },
+    });
+    if (!isBound) return;
+    this.cluster.add('persistentvolumes', {
+      metadata: { name: pv, uid: `uid-${pv}`, resourceVersion: '5', labels: { zone: 'a' } },
+      spec: { claimRef: { namespace: 'app', name }, persistentVolumeReclaimPolicy: 'Delete' },
+      status: { phase: 'Bound' },
+      ...volume,
+    });
+  }
+
+  addPod(name: string, isUp = true): void {
+    const status = { name: 'web', ready: true, state: isUp ? { running: {} } : { waiting: {} } };
+    this.cluster.remove('pods', `app/${name}`);
+    this.cluster.add('pods', {
+      metadata: { namespace: 'app', name, uid: `uid-${name}` },
+      spec: { containers: [{ name: 'web' }] },
+      status: { phase: 'Running', containerStatuses: [status] },
+    });
+  }
+
+  /** What reads or waits for a Restore of this process ends with it. */
+  server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
+    const bucket = this.#bucketOf(outside);
+    const asker = this.#askerOf(outside);
+    const client = this.#clientOf(outside);
+    const abort = new AbortController();
+    const { signal } = abort;
+    const assertLeading = (): void => undefined;
+    const buckets = { open: () => Promise.resolve({ bucket, ...nothing }) };
+    const locations = new RestoreLocations(client, 'velero');
+    const files = new AfterRunFiles({ buckets, locations });
+    const stored = { client, namespace: 'velero', buckets, locations, logger: silentLogger };
+    const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
+    const hooks = new FollowedHooks({
+      ...{ client: client as KubeClient, logger: silentLogger, files, assertLeading, signal },
+      exec: async ({ pod, command }) => {
+        const text = `${pod}: ${command.join(' ')}`;
+        await outside(() => {
+          this.ran.push(text);
+        });
+        await this.exec(text);
+        return { stdout: '', stderr: '' };
+      },
+      watch: () => ({
+        onChange: () => undefined,
+        get: ({ namespace, name }) => this.#pod(namespace, name),
+        look: ({ namespace, name }) => outside(() => this.#pod(namespace, name)),
+        run: () => Promise.resolve(),
+      }),
+      onOver: () => undefined,
+      againMs: 1,
+    });
+    const common = {
+      ...{ client, map, buckets, locations, scratch, assertLeading, signal },
+      ...{ logger: silentLogger, asker },
+    };
+    return {
+      ...{ map, asker, signal, hooks, locations },
+      step: () =>
+        restoreOperationsStep(this.restore, { ...common, timeoutNsOf: () => 3600n * SECOND_NS }),
+      finalize: () =>
+        finalizeRestore(REF, {
+          ...{ ...common, files, hooks, waits: this.#waitsOf(abort) },
+          resourceTimeoutNs: timeouts.resourceNs ?? 600n * SECOND_NS,
+          hookTimeoutNs: 14_400n * SECOND_NS,
+        }),
+      endIt: () => endRestore(this.restore, common),
+      kill: () => {
+        abort.abort(new Error('killed'));
+      },
+    };
+  }
+
+  readonly #waits = new WeakMap<AbortController, Waits>();
+  #waitsOf(of: AbortController): Waits {
+    const waits = this.#waits.get(of) ?? new Waits(this.clock);
+    this.#waits.set(of, waits);
+    return waits;
+  }
+
+  #pod(namespace: string, name: string): Pod | undefined {
+    return structuredClone(this.cluster.get('pods', `${namespace}/${name}`)) as Pod | undefined;
+  }
+
+  #bucketOf(outside: Outside): Bucket {
+    const { bucket, requests } = this;
+    const noted = (what: string, key: string): void => {
+      requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
+    };
+    return {
+      displayName: 'memory',
+      put: async (key, body, options) => {
+        const pieces = await Array.fromAsync(body);
+        noted('put', key);
+        await outside(() => bucket.put(key, pieces, options), true);
+      },
+      get: async function* (key) {
+        noted('get', key);
+        yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
+      },
+      has: (key) => outside(() => bucket.has(key), true),
+      delete: (key) => outside(() => bucket.delete(key), true),
+      list: (prefix) => bucket.list(prefix),
+      listFolders: (prefix) => bucket.listFolders(prefix),
+      signedUrl: () => bucket.signedUrl(),
+      close: () => Promise.resolve(),
+      ...nothing,
+    };
+  }
+
+  #askerOf(outside: Outside): OperationAsker {
+    return {
+      ask: ({ spec: { operationID } }) =>
+        outside(
+          () =>
+            this.answers.get(operationID) ?? {
+              ...{ kind: 'unasked', isLasting: true },
+              error: `operation ID ${operationID} is invalid`,
+            },
+        ),
+      cancel: ({ spec: { operationID } }) =>
+        outside(() => {
+          this.canceled.push(operationID);
+        }),
+    };
+  }
+
+  #clientOf(outside: Outside) {
+    const { clock, requests, cluster } = this;
+    const find = (resource: Resource<KubeObject>, ref: { name: string; namespace?: string }) =>
+      outside(() => {
+        requests.push(`GET ${resource.plural}`);
+        if (resource.plural === 'restores') return structuredClone(this.restore);
+        const id = ref.namespace === undefined ? ref.name : `${ref.namespace}/${ref.name}`;
+        const type =
+          resource.group === '' ? resource.plural : `${resource.plural}.${resource.group}`;
+        return structuredClone(cluster.get(type, id));
+      });
+    const patch = (resource: Resource<KubeObject>, ref: { name: string }, change: object) =>
+      outside(async () => {
+        requests.push(`PATCH ${resource.plural}`);
+        const { metadata, status } = change as Restore;
+        if (resource.plural !== 'restores') {
+          const found = cluster.get(resource.plural, ref.name);
+          if (found?.metadata.resourceVersion !== metadata.resourceVersion) {
+            throw refused('KUBE_CONFLICT', 'somebody has changed it');
+          }
+          return cluster.patch(resource, ref, change);
+        }
+        const { resourceVersion } = metadata;
+        if (resourceVersion !== this.restore.metadata.resourceVersion) {
+          throw refused('KUBE_CONFLICT', 'somebody has changed it');
+        }
+        this.say(status ?? {});
+        const next = `${Number(resourceVersion) + 1}`;
+        const changed = { ...this.restore.metadata, resourceVersion: next };
+        this.restore = { ...this.restore, metadata: changed };
+        return this.restore;
+      });
+    const list = (resource: Resource<KubeObject>) =>
+      outside(() => {
+        requests.push(`LIST ${resource.plural}`);
+        return structuredClone(cluster.objects.get(resource.plural) ?? []);
+      });
+    const remove = (resource: Resource<KubeObject>, { name, namespace }: KubeObject['metadata']) =>
+      outside(() => {
+        requests.push(`DELETE ${resource.plural} ${name}`);
+        cluster.remove(resource.plural, `${namespace ?? ''}/${name}`);
+      });
+    return { find, patch, list, delete: remove, clock } as unknown as Pick<
+      KubeClient,
+      'find' | 'patch' | 'list' | 'delete' | 'clock'
+    >;
+  }
+}
