@@ -1,6 +1,12 @@
 import { isUtf8 } from 'node:buffer';
 import { join } from 'node:path';
-import { mapLimited, Semaphore, shareOfDescriptors, systemCode } from '../../base/index.ts';
+import {
+  decodeGoUtf8,
+  mapLimited,
+  Semaphore,
+  shareOfDescriptors,
+  systemCode,
+} from '../../base/index.ts';
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
@@ -243,8 +249,8 @@ export class TreeSurvey {
     path: string,
   ): Promise<boolean> {
     const { options, result } = this.#parts;
-    const name = String(named.name);
     // A name that is not UTF-8 is stored with other characters: what looks like it may be it.
+    const name = decodeGoUtf8(named.name);
     if (names.has(name)) {
       if (!isUtf8(named.name)) result.kept++;
       return false;
