@@ -83,7 +83,7 @@ function opened({
   const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
   const volumes = new ClusterVolumes({
     ...{
-      backup: { ...BACKUP, spec: { snapshotMoveData: moves } } as unknown as Backup,
+      backup: { ...BACKUP, spec: { snapshotMoveData: moves } },
       helper,
       log,
       signal,

@@ -21,7 +21,7 @@ export const askOnce = <T>(
   { metadata }: Backup,
   what: string,
   ask: () => Promise<T>,
-): Promise<T> => (recent ? recent.of(`${metadata.uid} ${what}`, ask) : ask());
+): Promise<T> => (recent ? recent.of(`${metadata.uid}/${what}`, ask) : ask());
 
 /** Drivers delete in the background, or say within seconds that they cannot. Our choice. */
 export const DELETION_MS = 60_000;

@@ -22,7 +22,7 @@ export async function snapshotClassFor(
   signal: AbortSignal,
 ): Promise<VolumeSnapshotClass> {
   const { client, logger } = setting;
-  const all = await askOnce(setting, backup, 'snapshot classes', () =>
+  const all = await askOnce(setting, backup, 'volumesnapshotclasses', () =>
     patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal),
   );
   const { snapshotClass } = backup;

@@ -137,7 +137,7 @@ export class Snapshots {
     const { provisioner } = await askOnce(
       this.#setting,
       backup,
-      `storage class ${storageClass}`,
+      `storageclasses/${storageClass}`,
       () =>
         patiently(() => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }), signal),
     );
