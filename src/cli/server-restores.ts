@@ -16,7 +16,6 @@ import {
   ClusterRestoreRunner,
   HostRestoreSessions,
   OperationMetrics,
-  ReadOnlyLocations,
   RestoreController,
   RestoreFinalizerController,
   RestoreLocations,
@@ -94,7 +93,6 @@ export function openRestores(
     if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
     return plugins.host();
   });
-  const readOnly = new ReadOnlyLocations(client, namespace);
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
   const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
@@ -147,7 +145,6 @@ export function openRestores(
         ...{ ...after, sessions },
         metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
-        isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
         timeoutNsOf,
       }),

@@ -40,7 +40,12 @@ afterEach(async () => {
 
 /** Both controllers on the embedded API server, beside a bucket in memory. */
 async function start(
-  options: { timeoutNs?: bigint; awayNs?: bigint; isBackupGone?: boolean } = {},
+  options: {
+    timeoutNs?: bigint;
+    awayNs?: bigint;
+    isBackupGone?: boolean;
+    isReadOnly?: () => Promise<boolean>;
+  } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -61,7 +66,7 @@ async function start(
   await client.patch(PODS, { namespace: 'app', name: 'p' }, up, { subresource: 'status' });
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
   const world = new World();
-  const state = { isThere: true, isReadOnly: false, sessions: 0, ran: 0 };
+  const state = { isThere: true, sessions: 0, ran: 0 };
   const restore: Restore = await client.create(RESTORE_RESOURCE, {
     metadata: { ...REF, finalizers: [FINALIZER] },
     spec: { backupName: 'b1', hooks },
@@ -102,7 +107,6 @@ async function start(
   const controllers = [
     new RestoreOperationsController({
       ...{ ...common, ...options, syncFrequencyMs: 20 },
-      isReadOnly: () => Promise.resolve(state.isReadOnly),
       metrics: new OperationMetrics({ registry, clock: systemClock }),
       sessions: {
         open: () => {
@@ -219,14 +223,16 @@ describe('the controllers of operations and of the end of restores', () => {
     expect(world.canceled).toEqual([]);
   });
 
-  it('wait for a location that is read-only or missing, and say so', async () => {
+  it('follow a restore from a location that is read-only to its end', async () => {
+    const { world, phase, events } = await start({ isReadOnly: () => Promise.resolve(true) });
+    world.answers.set('op-1', done);
+    await phase('Completed');
+    expect(await events()).toEqual([]);
+  });
+
+  it('wait for a location that is missing, and say so', async () => {
     const { world, phase, state, events } = await start();
-    state.isReadOnly = true;
-    await expect
-      .poll(events, PATIENT)
-      .toContainEqual(expect.stringContaining('location default is read-only'));
     state.isThere = false;
-    state.isReadOnly = false;
     world.answers.set('op-1', failedWith('broke'));
     await expect
       .poll(events, PATIENT)
@@ -239,10 +245,10 @@ describe('the controllers of operations and of the end of restores', () => {
     const { world, state, phase, configMaps } = await start({
       ...{ timeoutNs: 1n, awayNs: 200_000_000n },
     });
-    state.isReadOnly = true;
+    state.isThere = false;
     const restore = await phase('PartiallyFailed');
     expect(statusOf(restore)).toMatchObject({ errors: 1 });
-    expect(statusOf(restore).failureReason).toContain('location default is read-only');
+    expect(statusOf(restore).failureReason).toContain('no location default');
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);
