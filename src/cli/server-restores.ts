@@ -150,7 +150,6 @@ export function openRestores(
       }),
       'restore-finalizer': new RestoreFinalizerController({
         ...{ ...after, namespace },
-        exec: (question, signal) => client.exec({ ...question, signal }),
         resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
         hookTimeoutNs: settings.operationTimeoutNs,
       }),

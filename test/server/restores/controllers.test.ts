@@ -9,6 +9,7 @@ import {
   connectToCluster,
   CONFIG_MAPS,
   EVENTS,
+  type KubeClient,
   NAMESPACES,
   PODS,
   waitFor,
@@ -46,6 +47,7 @@ async function start(
     isBackupGone?: boolean;
     isReadOnly?: () => Promise<boolean>;
   } = {},
+  given: { execsRefused?: number } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -66,7 +68,7 @@ async function start(
   await client.patch(PODS, { namespace: 'app', name: 'p' }, up, { subresource: 'status' });
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
   const world = new World();
-  const state = { isThere: true, sessions: 0, ran: 0 };
+  const state = { isThere: true, sessions: 0, ran: 0, execsRefused: 0, ...given };
   const restore: Restore = await client.create(RESTORE_RESOURCE, {
     metadata: { ...REF, finalizers: [FINALIZER] },
     spec: { backupName: 'b1', hooks },
@@ -119,13 +121,7 @@ async function start(
         },
       },
     }),
-    new RestoreFinalizerController({
-      ...common,
-      exec: () => {
-        state.ran++;
-        return Promise.resolve({ stdout: '', stderr: '' });
-      },
-    }),
+    new RestoreFinalizerController({ ...common, client: withExec(client, state) }),
   ];
   const abort = new AbortController();
   const running = Promise.all(
@@ -150,6 +146,25 @@ async function start(
   return { client, world, state, registry, phase, configMaps, events };
 }
 
+/** Commands of hooks are counted, and first fail as an API server does that is away. */
+const withExec = (client: KubeClient, state: { ran: number; execsRefused: number }): KubeClient =>
+  new Proxy(client, {
+    get: (target, key) => {
+      if (key === 'exec') {
+        return (): Promise<object> => {
+          if (state.execsRefused-- > 0) {
+            const retry = { retry: 'backoff' } as const;
+            return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
+          }
+          state.ran++;
+          return Promise.resolve({ stdout: '', stderr: '' });
+        };
+      }
+      const value: unknown = Reflect.get(target, key, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+
 const podLeftOf = (uid: string) => ({
   ...{ namespace: 'app', name: 'p', uid, waitedMs: 0 },
   open: [`${uid}/spec/h/web/0`],
@@ -171,6 +186,13 @@ describe('the controllers of operations and of the end of restores', () => {
     });
     await expect.poll(() => state.sessions, PATIENT).toBe(0);
     expect(await configMaps()).toBe(0);
+    expect(state.ran).toBe(1);
+  });
+
+  it('run a hook again whose request an API server did not take that was away for a moment', async () => {
+    const { world, phase, state } = await start({}, { execsRefused: 2 });
+    world.answers.set('op-1', done);
+    expect(statusOf(await phase('Completed'))).toMatchObject({ hookStatus: { hooksAttempted: 1 } });
     expect(state.ran).toBe(1);
   });
 
