@@ -18,6 +18,9 @@ export const pathOf = ({
     `${name}.json`,
   ].join('/');
 
+/** A version is a part of the path of a request. */
+const WORD = /^[a-z0-9]+$/i;
+
 /**
  * An item as it is stored. Its place in the archive says what it is, and in which namespace: whoever has written something else into the file must not
  * reach another one by it. Throws `BAD_ITEM`.
@@ -35,6 +38,15 @@ export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
   const { apiVersion, kind, metadata } = item;
   if (typeof apiVersion !== 'string' || apiVersion === '') throw bad('it has no apiVersion');
   if (typeof kind !== 'string' || kind === '') throw bad("Object 'Kind' is missing");
+  const [version, group = ''] = apiVersion.split('/').reverse();
+  const [, ...folderGroup] = file.groupResource.split('.');
+  if (
+    apiVersion.split('/').length > 2 ||
+    group !== folderGroup.join('.') ||
+    !WORD.test(version ?? '')
+  ) {
+    throw bad(`its apiVersion ${JSON.stringify(apiVersion)} is not of the group of its file`);
+  }
   const { name, namespace = '', labels, annotations } = metadata;
   if (name !== file.name || namespace !== file.namespace) {
     throw bad('its name or namespace is not that of its file');
