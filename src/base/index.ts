@@ -38,6 +38,7 @@ export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
 export {
   compareUtf8,
   decodeGoUtf8,
+  goEscaped,
   goJson,
   goString,
   isExactNumber,
