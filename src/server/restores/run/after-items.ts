@@ -92,17 +92,28 @@ export const podVolumesOf = (operations: readonly JournaledOperation[]): Restore
       : [],
   );
 
-/** Says which claims would get files of the backup, and were made without any. */
+/** Claims whose files the backup says it has, as `namespace/name` in the backup. An empty volume has no snapshot. */
+const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
+  infos.flatMap(({ backupMethod, pvbInfo, pvcNamespace = '', pvcName = '' }) =>
+    backupMethod === 'PodVolumeBackup' && (pvbInfo?.snapshotHandle ?? '') !== '' && pvcName !== ''
+      ? [`${pvcNamespace}/${pvcName}`]
+      : [],
+  );
+
+/** Says which claims would get files of the backup, and were made without any: also where its PodVolumeBackups are lost. */
 export function sayWhatIsEmpty(
   {
     claims,
     withFiles,
+    infos,
     operations,
     restore,
   }: {
     readonly claims: readonly DoneItem[];
     /** `namespace/name` in the backup. */
     readonly withFiles: Iterable<string>;
+    /** Of the backup. */
+    readonly infos: readonly BackupVolumeInfo[];
     readonly operations: readonly JournaledOperation[];
     readonly restore: Restore;
   },
@@ -114,12 +125,16 @@ export function sayWhatIsEmpty(
     ),
   );
   const made = new Set(claims.map(({ namespace, name }) => `${namespace}/${name}`));
-  for (const id of withFiles) {
+  const known = new Set(withFiles);
+  for (const id of new Set([...known, ...withNotedFiles(infos)])) {
     const [from = '', name = ''] = id.split('/');
     const namespace = targetNamespace(from, restore);
     const claim = `${namespace}/${name}`;
     if (!made.has(claim) || filled.has(claim)) continue;
-    const text = `the files of PersistentVolumeClaim ${claim} are not restored, since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well`;
+    const why = known.has(id)
+      ? 'since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well'
+      : 'since the PodVolumeBackups of the backup are neither in the cluster nor in its file: the claim is empty. Its files are in the repository, in a snapshot that the volume infos of the backup name';
+    const text = `the files of PersistentVolumeClaim ${claim} are not restored, ${why}`;
     log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
 }

@@ -91,6 +91,26 @@ describe('a restore', () => {
     ]);
   });
 
+  it('says that a claim is empty whose PodVolumeBackups are lost', async () => {
+    const rig = new Rig({ cluster });
+    const info = (pvcName: string, snapshotHandle: string) => ({
+      ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', result: 'succeeded' },
+      ...{ backupMethod: 'PodVolumeBackup', pvbInfo: { snapshotHandle } },
+    });
+    await storeBackup(
+      rig.bucket,
+      ['data', 'empty'].map((name) =>
+        stored('persistentvolumeclaims', `app/${name}`, { spec: {} }),
+      ),
+      { volumeInfos: [info('data', 'k1'), info('empty', '')] as never },
+    );
+    expect(await rig.run()).toMatchObject({ phase: 'FinalizingPartiallyFailed' });
+    const { errors } = await rig.archive.results('r1');
+    expect(errors?.namespaces?.app).toEqual([
+      expect.stringContaining('the files of PersistentVolumeClaim app/data are not restored'),
+    ]);
+  });
+
   it('fails with the reason where the backup cannot be had, and stores the log', async () => {
     const rig = new Rig({ cluster });
     const reason = await reasonOf(rig.run());
