@@ -1,8 +1,9 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { CanceledError } from '../../../../src/base/index.ts';
+import { CanceledError, CodedError } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, storeBackup } from './support/rig.ts';
@@ -109,6 +110,29 @@ describe('a restore', () => {
     expect(errors?.namespaces?.app).toEqual([
       expect.stringContaining('the files of PersistentVolumeClaim app/data are not restored'),
     ]);
+  });
+
+  it('stores no further file once another server leads, which may have stored newer ones', async () => {
+    const bucket = new MemoryBucket();
+    let isLeading = true;
+    const put = bucket.put.bind(bucket);
+    bucket.put = async (key, ...given) => {
+      await put(key, ...given);
+      if (key.endsWith('itemoperations.json.gz')) {
+        isLeading = false;
+        await put('restores/r1/restore-r1-results.gz', [Buffer.from('newer')]);
+      }
+    };
+    const assertLeading = (): void => {
+      if (!isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one leads');
+    };
+    const rig = new Rig({ cluster, bucket, assertLeading });
+    await storeBackup(bucket, ITEMS);
+    isLeading = true;
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'LEADERSHIP_LOST' });
+    const key = 'restores/r1/restore-r1-results.gz';
+    const stored = Buffer.concat(await Array.fromAsync(bucket.get(key)));
+    expect(stored.toString()).toBe('newer');
   });
 
   it('fails with the reason where the backup cannot be had, and stores the log', async () => {
