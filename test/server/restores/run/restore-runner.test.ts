@@ -92,6 +92,27 @@ describe('a restore', () => {
     ]);
   });
 
+  it('leaves the policy that keeps data where claims of several namespaces are mapped to one', async () => {
+    const rig = new Rig({ cluster, spec: { namespaceMapping: { a: 'x', b: 'x' } } });
+    const info = (pvcNamespace: string, reclaimPolicy: string) => ({
+      ...{ pvName: `pv-${pvcNamespace}`, pvcName: 'data', pvcNamespace },
+      backupMethod: 'CSISnapshot',
+      pvInfo: { reclaimPolicy, labels: { zone: 'z', of: pvcNamespace } },
+    });
+    const claim = (id: string) => stored('persistentvolumeclaims', id, { spec: {} });
+    await storeBackup(rig.bucket, [claim('a/data'), claim('b/data')], {
+      volumeInfos: [info('a', 'Retain'), info('b', 'Delete')] as never,
+    });
+    await rig.run();
+    const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
+    expect(left?.claims).toEqual([
+      {
+        ...{ namespace: 'x', name: 'data', backupMethod: 'CSISnapshot' },
+        ...{ reclaimPolicy: 'Retain', labels: { zone: 'z' } },
+      },
+    ]);
+  });
+
   it('says that a claim is empty whose PodVolumeBackups are lost', async () => {
     const rig = new Rig({ cluster });
     const info = (pvcName: string, snapshotHandle: string) => ({
