@@ -161,7 +161,8 @@ const withExec = (client: KubeClient, state: { ran: number; execsRefused: number
         };
       }
       const value: unknown = Reflect.get(target, key, target);
-      return typeof value === 'function' ? value.bind(target) : value;
+      if (typeof value !== 'function') return value;
+      return (value as (...given: unknown[]) => unknown).bind(target);
     },
   });
 

@@ -69,18 +69,30 @@ export function provisionedClaims(
   restore: Restore,
 ): ProvisionedClaim[] {
   const idOf = (namespace: string, name: string): string => `${namespace}/${name}`;
-  const byClaim = new Map(
-    infos.map((info) => {
-      const namespace = targetNamespace(info.pvcNamespace ?? '', restore);
-      return [idOf(namespace, info.pvcName ?? ''), info];
-    }),
+  // Of several namespaces that are mapped to one, nobody knows which one's claim was made.
+  const byClaim = Map.groupBy(infos, ({ pvcNamespace = '', pvcName = '' }) =>
+    idOf(targetNamespace(pvcNamespace, restore), pvcName),
   );
   return claims.flatMap(({ namespace, name, restoredAs = name }) => {
-    const info = byClaim.get(idOf(namespace, name));
-    const { backupMethod = '', pvInfo } = info ?? {};
-    if (!PROVISIONED.includes(backupMethod) || !pvInfo) return [];
-    const { reclaimPolicy = '', labels } = pvInfo;
-    return [{ namespace, name: restoredAs, backupMethod, reclaimPolicy, labels: { ...labels } }];
+    const found = (byClaim.get(idOf(namespace, name)) ?? []).flatMap(
+      ({ backupMethod = '', pvInfo }) =>
+        PROVISIONED.includes(backupMethod) && pvInfo ? [{ backupMethod, pvInfo }] : [],
+    );
+    const [first, ...more] = found;
+    if (!first) return [];
+    const policies = found.map(({ pvInfo: { reclaimPolicy = '' } }) => reclaimPolicy);
+    // The one that keeps what is in the volume, and the labels that all have.
+    const reclaimPolicy = policies.includes('Retain') ? 'Retain' : (policies[0] ?? '');
+    const labels = Object.entries(first.pvInfo.labels ?? {}).filter(([key, value]) =>
+      more.every(({ pvInfo }) => pvInfo.labels?.[key] === value),
+    );
+    const { backupMethod } = first;
+    return [
+      {
+        ...{ namespace, name: restoredAs, backupMethod, reclaimPolicy },
+        labels: Object.fromEntries(labels),
+      },
+    ];
   });
 }
 

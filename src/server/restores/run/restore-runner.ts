@@ -296,7 +296,6 @@ export class ClusterRestoreRunner implements RestoreRunner {
       async () => {
         assertLeading();
         await storeAfterRun(bucket, restore.metadata, left, { signal });
-        assertLeading();
         await new RestoreArchive(bucket).put(
           restore.metadata.name,
           {
@@ -313,7 +312,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
               })),
             }),
           },
-          { signal },
+          { signal, assertAllowed: assertLeading },
         );
       },
       { ...about, what: 'store the files of a restore' },
