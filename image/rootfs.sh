@@ -118,6 +118,8 @@ tool readlink "$out/bin/readlink"
 # an init that forwards signals and reaps
 tool tini "$out/sbin/tini"
 ln -s /opt/longshore/bin/longshore "$out/velero"
+# What pods wait with whose volumes are restored file by file.
+ln -s /opt/longshore/bin/longshore "$out/velero-restore-helper"
 ln -s /opt/longshore/bin/longshore "$out/bin/longshore"
 printf 'root:x:0:0:root:/scratch:/bin/sh\nnonroot:x:65532:65532:nonroot:/scratch:/bin/sh\n' >"$out/etc/passwd"
 printf 'root:x:0:\nnonroot:x:65532:\n' >"$out/etc/group"

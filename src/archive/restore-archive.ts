@@ -39,15 +39,26 @@ export class RestoreArchive {
     this.#bucket = bucket;
   }
 
-  /** Operations first: a restore whose operations are unknown would be taken for one that has none. Throws what the bucket throws. */
-  async put(name: string, files: RestoreFiles, options: SignalOptions = {}): Promise<void> {
+  /**
+   * Operations first: a restore whose operations are unknown would be taken for one that has none. `assertAllowed`: right before each file; another process
+   * may have stored newer ones meanwhile. Throws what it and the bucket throw.
+   */
+  async put(
+    name: string,
+    files: RestoreFiles,
+    { assertAllowed, ...options }: DeletionOptions = {},
+  ): Promise<void> {
     const put = async (file: RestoreFile, value: unknown): Promise<void> => {
       const bytes = await encodeJsonGzip(value);
+      assertAllowed?.();
       await this.#bucket.put(restoreKey(name, file), [bytes], options);
     };
     const { itemOperations, log, results, resourceList, volumeInfos } = files;
     if (itemOperations) await put('itemOperations', itemOperations);
-    if (log) await this.#bucket.put(restoreKey(name, 'log'), log.read(), options);
+    if (log) {
+      assertAllowed?.();
+      await this.#bucket.put(restoreKey(name, 'log'), log.read(), options);
+    }
     if (results) await put('results', RESULTS(results));
     if (resourceList) await put('resourceList', sortedResourceList(resourceList));
     if (volumeInfos) await put('volumeInfos', volumeInfos.map(RESTORE_VOLUME_INFO));

@@ -28,6 +28,9 @@ export function goString(text: string): string {
   return `"${escaped.isWellFormed() ? escaped : escaped.replaceAll(/\p{Surrogate}/gu, '\\ufffd')}"`;
 }
 
+/** JSON of any writer, with the characters escaped that Go escapes. They can only stand in strings. */
+export const goEscaped = (json: string): string => json.replaceAll(/[<>&\u2028\u2029]/g, escapeOne);
+
 /** A number that must reach the JSON text digit by digit (Go's int64 exceeds a double). */
 export class RawNumber {
   readonly text: string;

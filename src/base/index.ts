@@ -33,11 +33,12 @@ export {
   unixSeconds,
 } from './clock.ts';
 export { type Certificate, makeCertificate } from './certificate.ts';
-export { Stopwatch } from './stopwatch.ts';
+export { monotonicOf, Stopwatch } from './stopwatch.ts';
 export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
 export {
   compareUtf8,
   decodeGoUtf8,
+  goEscaped,
   goJson,
   goString,
   isExactNumber,

@@ -28,3 +28,7 @@ export class Stopwatch {
     return wall > monotonic ? wall : monotonic;
   }
 }
+
+/** A clock that nobody sets, where `clock` has one: for a {@link Stopwatch} that must not run ahead when the wall clock is set. */
+export const monotonicOf = (clock: Clock): Clock =>
+  clock.monotonicNs ? { nowNs: () => clock.monotonicNs?.() ?? clock.nowNs() } : clock;

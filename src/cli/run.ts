@@ -21,6 +21,7 @@ import { addInstallVerbs } from './install/verbs.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
 import { addRepositoryCommands } from './repository.ts';
+import { addRestoreHelperVerb } from './restore-helper.ts';
 import { addServerVerb } from './server.ts';
 import { addSnapshotCommands } from './snapshot.ts';
 import { addStoreCommands } from './store.ts';
@@ -73,6 +74,7 @@ export function createProgram(): Command {
   addStoreCommands(program);
   addNodeAgentCommands(program);
   addServerVerb(program);
+  addRestoreHelperVerb(program);
   addRepoMaintenanceVerb(program);
   addDataMoverCommands(program);
   addPodVolumeCommands(program);

@@ -205,9 +205,7 @@ export async function openBackups(
   isServed = (mover: string): Promise<boolean | undefined> =>
     isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
-  const { logger, namespace, registry, plugins, backups, reads } = common;
-  // All that backups ask for is bounded together.
-  const { client } = reads;
+  const { client, logger, namespace, registry, plugins, backups, reads } = common;
   const directory = join(common.directory, 'backups');
   const buckets = locationBuckets(common, directory);
   const metrics = new BackupMetrics(registry, {
@@ -218,7 +216,7 @@ export async function openBackups(
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
   const sessions = new HostSessions(
-    client,
+    reads.client,
     () => {
       if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
       return plugins.host();
@@ -279,8 +277,9 @@ export async function openBackups(
       runner ??= theDiscovery().then(
         (found) =>
           new ClusterRunner({
+            // Runs alone: whoever ends a backup must not see it as it was before its last change.
             ...{
-              client,
+              client: reads.client,
               readAhead,
               discovery: found,
               buckets,

@@ -16,7 +16,6 @@ import {
   ClusterRestoreRunner,
   HostRestoreSessions,
   OperationMetrics,
-  ReadOnlyLocations,
   RestoreController,
   RestoreFinalizerController,
   RestoreLocations,
@@ -94,7 +93,6 @@ export function openRestores(
     if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
     return plugins.host();
   });
-  const readOnly = new ReadOnlyLocations(client, namespace);
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
   const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
@@ -147,13 +145,11 @@ export function openRestores(
         ...{ ...after, sessions },
         metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
-        isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
         timeoutNsOf,
       }),
       'restore-finalizer': new RestoreFinalizerController({
         ...{ ...after, namespace },
-        exec: (question, signal) => client.exec({ ...question, signal }),
         resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
         hookTimeoutNs: settings.operationTimeoutNs,
       }),

@@ -5,6 +5,7 @@ import {
   type Logger,
   mapLimited,
   messageOf,
+  monotonicOf,
   type Nanoseconds,
   parseGoTime,
   SECOND_NS,
@@ -394,7 +395,3 @@ const newEntry = (): Entry => ({
 
 const operationsOf = ({ tracked }: Entry): Operation[] =>
   [...tracked.values()].map(({ operation }) => operation);
-
-/** A clock that nobody sets, where there is one. */
-const monotonicOf = (clock: Clock): Clock =>
-  clock.monotonicNs ? { nowNs: () => clock.monotonicNs?.() ?? clock.nowNs() } : clock;

@@ -13,7 +13,7 @@ import {
   PVCS,
   PVS,
 } from '../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore/index.ts';
+import { isMadeBy, type Restore, targetNamespace } from '../restore/index.ts';
 import { planVolume, type VolumeFacts } from './decisions.ts';
 
 /** One thing that was done about a volume, as JSON, for whoever continues the restore. */
@@ -176,14 +176,17 @@ export class RestoredVolumes {
     return `velero-clone-${[...parts, `8${hex.slice(17, 20)}`, hex.slice(20, 32)].join('-')}`;
   }
 
-  /** The namespace of its claim is mapped to another one, and the volume that it was backed up from is still there. */
+  /**
+   * The namespace of its claim is mapped to another one, and the volume that it was backed up from is still there. One that an earlier try of this restore has
+   * made is not that: a second one of another name would stand for the same storage.
+   */
   async #isTakenByOrigin(pv: PersistentVolume): Promise<boolean> {
     const { client, restore, signal } = this.#options;
     const namespace = pv.spec.claimRef?.namespace ?? '';
     if (namespace === '' || targetNamespace(namespace, restore) === namespace) return false;
     if (this.#renamed.has(pv.metadata.name)) return true;
     const found = await client.find(PVS, { name: pv.metadata.name }, { signal });
-    return found !== undefined;
+    return found !== undefined && !isMadeBy(restore, found);
   }
 
   /**
@@ -207,11 +210,13 @@ export class RestoredVolumes {
   }
 
   async #standingOf(name: string): Promise<'gone' | 'going' | 'stays'> {
-    const { client, signal } = this.#options;
+    const { client, restore, signal } = this.#options;
     const pv = await client.find(PVS, { name }, { signal });
     if (!pv) return 'gone';
     const { claimRef } = pv.spec;
     if (pv.status?.phase === 'Released' || isLeaving(pv)) return 'going';
+    // Of an earlier try, which was killed before it came to the claim.
+    if (isMadeBy(restore, pv)) return 'stays';
     if (!claimRef?.name) return 'stays';
     const ref = { namespace: claimRef.namespace, name: claimRef.name };
     const claim = await client.find(PVCS, ref, { signal });

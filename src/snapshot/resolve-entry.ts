@@ -16,19 +16,20 @@ import type { SourceInfo } from './source.ts';
 
 /**
  * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with `/sub/path`.
- * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_SNAPSHOT_NAME`.
+ * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_SNAPSHOT_NAME`, and the reason of the signal.
  */
 export async function resolveEntry(
   repository: Repository,
   text: string,
   source?: SourceInfo,
+  options: { signal?: AbortSignal | undefined } = {},
 ): Promise<DirectoryEntry> {
   const [id = '', ...path] = text.split('/');
   let entry = await resolveRoot(repository, id, source);
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
     const child =
-      entry.type === 'd' ? await findChild(repository, entry.objectId, name) : undefined;
+      entry.type === 'd' ? await findChild(repository, entry.objectId, name, options) : undefined;
     if (!child) {
       const shown = path.slice(0, depth + 1).join('/');
       throw new CodedError('PATH_NOT_FOUND', `there is no ${shown} in ${id}`);
@@ -42,8 +43,10 @@ async function findChild(
   { contents }: Repository,
   id: ObjectId,
   name: string,
+  options: { signal?: AbortSignal | undefined },
 ): Promise<DirectoryEntry | undefined> {
-  for await (const entries of streamDirectory(contents, id)) {
+  for await (const entries of streamDirectory(contents, id, options)) {
+    options.signal?.throwIfAborted();
     const child = entries.find((candidate) => candidate.name === name);
     if (child) return child;
   }

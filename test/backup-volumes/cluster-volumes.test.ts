@@ -39,6 +39,10 @@ interface World {
   readonly action?: string;
   readonly hasClaim?: boolean;
   readonly hasCsi?: boolean;
+  /** The Backup moves all snapshots. */
+  readonly moves?: boolean;
+  /** VolumeSnapshots of the backup, whether each is moved. */
+  readonly snapshots?: readonly boolean[];
 }
 
 function opened({
@@ -50,6 +54,8 @@ function opened({
   action = isSkip ? 'skip' : undefined,
   hasClaim = true,
   hasCsi = true,
+  moves = false,
+  snapshots = [],
 }: World = {}) {
   let taken = 0;
   const snapshotter = {
@@ -77,7 +83,7 @@ function opened({
   const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
   const volumes = new ClusterVolumes({
     ...{
-      backup: BACKUP,
+      backup: { ...BACKUP, spec: { snapshotMoveData: moves } },
       helper,
       log,
       signal,
@@ -86,7 +92,8 @@ function opened({
       podVolumeTimeoutMs: 10,
     },
     client: {
-      list: () => Promise.resolve([]),
+      list: ({ plural }: { plural: string }) =>
+        Promise.resolve(plural === 'volumesnapshots' ? snapshots.map(snapshotOf) : []),
       find: () => Promise.resolve(undefined),
     } as unknown as KubeClient,
     locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
@@ -94,6 +101,11 @@ function opened({
   });
   return { volumes, log, lines, taken: () => taken };
 }
+
+const snapshotOf = (isMoved: boolean) => ({
+  metadata: { name: 's', namespace: 'a', labels: { 'longshore.io/moved': String(isMoved) } },
+  spec: { source: { persistentVolumeClaimName: 'claim' } },
+});
 
 const after = async (world: ReturnType<typeof opened>, object: KubeObject) => {
   const {
@@ -225,6 +237,17 @@ describe('a rule that names the way of a snapshot', () => {
     expect(volumeInfos).toMatchObject([
       { skipped: true, skippedReason: 'volumeSnapshot: no applicable volumesnapshotter found;' },
     ]);
+  });
+
+  it.each([
+    ['all are kept', {}, 2],
+    ['all are moved', { moves: true }, 0],
+    ['a rule keeps some of those that are moved', { moves: true, action: 'snapshot-csi' }, 1],
+    ['a rule moves some of those that are kept', { action: 'snapshot-datamover' }, 1],
+  ])('counts the snapshots that stay where %s', async (_, given, count) => {
+    const isMixed = 'action' in given;
+    const { volumes } = opened({ ...given, snapshots: [false, isMixed] });
+    expect((await volumes.outcome([], signal)).csiSnapshots).toBe(count);
   });
 
   it('is left to the action for PVCs, which takes the snapshot or says why it cannot', async () => {

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import {
   type InfoSources,
   type NotedVolume,
+  podVolumeKey,
   volumeInfosOf,
 } from '../../src/backup-volumes/volume-infos.ts';
 import { validLabel } from '../../src/kube/index.ts';
@@ -161,6 +162,20 @@ describe('what is noted of volumes', () => {
         Phase: 'Accepted',
       },
     });
+  });
+
+  it('says of each what decided, behind all that Velero says, and keeps it at the end', () => {
+    const volumes = SOURCES.volumes.map((each) => ({ ...each, decidedBy: `rule of ${each.name}` }));
+    const decided = new Map([[podVolumeKey('a', 'p', 'empty'), 'annotation x of pod p']]);
+    const infos = volumeInfosOf({ ...SOURCES, volumes, decided });
+    const expected = [
+      ...['skipped', 'native', 'csi', 'files'].map((name) => `rule of ${name}`),
+      ...['annotation x of pod p', 'rule of moved'],
+    ];
+    expect(infos.map(({ decidedBy }) => decidedBy)).toEqual(expected);
+    const facts = { dataUploads: [], podVolumeBackups: [], operations: [] };
+    expect(updatedVolumeInfos(infos, facts).map(({ decidedBy }) => decidedBy)).toEqual(expected);
+    expect(volumeInfosOf(SOURCES).every((info) => !('decidedBy' in info))).toBe(true);
   });
 
   it('is completed when all operations are over', () => {

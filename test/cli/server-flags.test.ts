@@ -2,7 +2,11 @@ import { execFileSync } from 'node:child_process';
 import { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { addServerVerb } from '../../src/cli/server.ts';
-import { chosenControllers, CONTROLLERS } from '../../src/cli/server-controllers.ts';
+import {
+  chosenControllers,
+  CONTROLLERS,
+  RESTORE_CONTROLLERS,
+} from '../../src/cli/server-controllers.ts';
 import { addVeleroServerFlags, flagsWithoutEffect } from '../../src/cli/velero-server-flags.ts';
 import { hasPeers, peer } from '../support/real-api.ts';
 
@@ -18,15 +22,19 @@ describe('which controllers run', () => {
     ],
     ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
+    // Only where they are named.
+    [`gc,${RESTORE_CONTROLLERS.join(',')}`, undefined, ['gc', ...RESTORE_CONTROLLERS]],
+    ['gc', 'restore,restore-operations', ['gc']],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {
     expect(chosenControllers(named, disabled)).toEqual(expected);
   });
   it.each([
     [
-      'restore',
+      'gc,restore,restore-finalizer',
       undefined,
-      '--controllers: the controller "restore" of Velero\'s server is not here',
+      'restores need all of restore, restore-operations, restore-finalizer, and restore-operations would not run',
     ],
+    [RESTORE_CONTROLLERS.join(','), 'restore', 'restore would not run: name all of them, or none'],
     ['nope', undefined, '--controllers: there is no controller "nope"'],
     [undefined, 'nope', '--disable-controllers: there is no controller "nope"'],
     ['backup-repo', 'repository', 'no controller is left to run'],

@@ -35,6 +35,11 @@ const FOR_BACKUPS = [
   ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
 ].join(',');
 
+const FOR_RESTORES = FOR_BACKUPS.replace(
+  'server-status-request}',
+  'server-status-request,restore,restore-operations,restore-finalizer}',
+);
+
 describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   let api: RealApi;
   beforeAll(async () => {
@@ -93,6 +98,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
     ],
     ['server-for-backups', 10, FOR_BACKUPS],
+    ['server-for-restores', 10, FOR_RESTORES],
   ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
     const ours = parseManifests(await renderOverlay(api, name));
     expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');

@@ -11,6 +11,7 @@ import {
   BackupMetrics,
   DeletionMetrics,
   OperationMetrics,
+  RestoreMetrics,
   Server,
 } from '../../src/server/index.ts';
 import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
@@ -59,8 +60,6 @@ const QUERIES = [
 /** What Prometheus adds to each series that it reads. */
 const OF_PROMETHEUS = ['instance', 'job'];
 const PHASES = ['New', 'Accepted', 'Prepared', 'InProgress', 'Completed', 'Failed', 'Canceled'];
-/** Velero's metrics of restores (pkg/metrics/metrics.go, v1.18.3), which its own server has as long as ours has none. */
-const RESTORES = ['attempt', 'success', 'partial_failure', 'failed', 'validation_failed'];
 /** Phases of Backups that are not over. */
 const BACKUP_PHASES = ['New', 'Queued', 'ReadyToStart', 'InProgress'];
 const METRIC = /\b(?:longshore|podVolume|process|velero)_[A-Za-z_]+[A-Za-z]/g;
@@ -97,6 +96,7 @@ beforeAll(async () => {
   registerSyncMetrics(server, () => []);
   new BackupMetrics(server, { backups: () => [] });
   new DeletionMetrics(server);
+  new RestoreMetrics(server);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },
@@ -120,17 +120,7 @@ beforeAll(async () => {
       for (const end of ['sum', 'count']) labels.set(`${name}_${end}`, all);
     } else labels.set(name, all);
   }
-  ofVelero('velero_restore_total', []);
-  for (const what of RESTORES) ofVelero(`velero_restore_${what}_total`, ['schedule']);
 });
-
-/** Metrics that Velero's server has, and that need no row in the docs of ours. */
-const others = new Set<string>();
-function ofVelero(name: string, own: readonly string[]): void {
-  if (labels.has(name)) return;
-  labels.set(name, [...own, ...OF_PROMETHEUS]);
-  others.add(name);
-}
 
 const wordsOf = (list: string | undefined): string[] =>
   (list ?? '').split(',').flatMap((word) => word.trim() || []);
@@ -254,7 +244,7 @@ describe('monitoring', () => {
       ]),
     );
     const there = [...labels].flatMap(([name, all]) => {
-      if (/_(bucket|sum)$/.test(name) || others.has(name)) return [];
+      if (/_(bucket|sum)$/.test(name)) return [];
       const own = all.filter((label) => !OF_PROMETHEUS.includes(label));
       const metric = labels.has(name.replace(/_count$/, '_bucket'))
         ? name.replace(/_count$/, '')

@@ -12,7 +12,9 @@ function world() {
     asked.push(options?.isExact === true ? `${name}!` : name);
     return answer(name);
   };
-  const client = { find, get: find, clock: 'the clock' } as unknown as KubeClient;
+  const write = () => Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'no answer came'));
+  const writes = { patch: write, replace: write, delete: write };
+  const client = { find, get: find, ...writes, clock: 'the clock' } as unknown as KubeClient;
   const reads = new ReadsAhead(client, { nowMs: () => nowMs });
   return {
     ...{ reads, asked },
@@ -41,8 +43,9 @@ describe('objects that are read ahead', () => {
     reads.begin(PVS, { name: 'a' }, { isExact: true });
     await find('a');
     expect(asked).toEqual(['a!', 'a']);
-    await find('a', { isExact: true });
-    expect(asked).toEqual(['a!', 'a']);
+    reads.begin(PVS, { name: 'b' }, { isExact: true });
+    await find('b', { isExact: true });
+    expect(asked).toEqual(['a!', 'a', 'b!']);
   });
 
   it('are asked for again where the look ahead has failed, or has found nothing', async () => {
@@ -71,6 +74,28 @@ describe('objects that are read ahead', () => {
     wait(5001);
     reads.begin(PVS, { name: 'late' });
     expect(versionOf(await find('late'))).toBe('67');
+  });
+
+  it.each(['patch', 'replace', 'delete'] as const)(
+    'are asked for again after a %s of the same client',
+    async (verb) => {
+      const { reads, find } = world();
+      reads.begin(PVS, { name: 'a' });
+      reads.begin(PVS, { name: 'a' }, { isExact: true });
+      const object = { metadata: { name: 'a' } } as KubeObject;
+      const isWhole = verb === 'replace';
+      const write = Reflect.get(reads.client, verb) as (...given: unknown[]) => Promise<unknown>;
+      await write(PVS, isWhole ? object : object.metadata, {}).catch(() => undefined);
+      expect(versionOf(await find('a'))).toBe('3');
+      expect(versionOf(await find('a', { isExact: true }))).toBe('4');
+    },
+  );
+
+  it('are asked for again by whoever has waited for a change of the object', async () => {
+    const { reads, find } = world();
+    reads.begin(PVS, { name: 'a' }, { isExact: true });
+    expect(versionOf(await find('a'))).toBe('2');
+    expect(versionOf(await find('a', { isExact: true }))).toBe('3');
   });
 
   it('are as many as are allowed', async () => {

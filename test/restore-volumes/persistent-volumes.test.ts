@@ -67,8 +67,11 @@ class World {
     }: { mapping?: Record<string, string>; terminatingMs?: number } = {},
   ) {
     const restore = {
-      metadata: { name: 'r', namespace: 'velero', uid: 'restore-uid' },
-      spec: { namespaceMapping: mapping ?? {} },
+      metadata: {
+        ...{ name: 'r', namespace: 'velero', uid: 'restore-uid' },
+        creationTimestamp: '2026-11-26T11:59:00Z',
+      },
+      spec: { backupName: 'b', namespaceMapping: mapping ?? {} },
     } as unknown as Restore;
     const log = (level: string) => (message: string) => {
       if (level !== 'info') this.lines.push(`${level}: ${message}`);
@@ -172,6 +175,36 @@ describe('PersistentVolumes of a restore', () => {
     expect(await volumes.prepare(pvOf())).toMatchObject({ item: { volumeId: 'vol-9' } });
     expect(world.asked.filter(([what]) => what === 'create')).toEqual([]);
     expect(volumes.usedSnapshots).toHaveLength(1);
+  });
+
+  // Made by this very restore, whose server was killed before it could say so.
+  const ownPv = (claimRef: object): object => ({
+    metadata: {
+      ...{ name: 'pv1', creationTimestamp: '2026-11-26T12:00:00Z' },
+      labels: { 'velero.io/backup-name': 'b', 'velero.io/restore-name': 'r' },
+    },
+    spec: { claimRef },
+    status: { phase: 'Available' },
+  });
+
+  it('are found after a restart, although their claim is not there yet', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', ownPv({ namespace: 'app', name: 'data' }));
+    const volumes = world.volumes(native);
+    volumes.resume([{ kind: 'volume', pv: 'pv1', volumeId: 'vol-9' }]);
+    expect(await volumes.prepare(pvOf())).toMatchObject({ item: { metadata: { name: 'pv1' } } });
+    expect(world.asked.filter(([what]) => what === 'create')).toEqual([]);
+    expect(volumes.usedSnapshots).toEqual([{ pv: 'pv1', snapshot: NATIVE }]);
+  });
+
+  it('get no second PersistentVolume for their volume after a restart', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', ownPv({ namespace: 'copy', name: 'data' }));
+    const volumes = world.volumes(native, { mapping: { app: 'copy' } });
+    volumes.resume([{ kind: 'volume', pv: 'pv1', volumeId: 'vol-9' }]);
+    expect(await volumes.prepare(pvOf())).toMatchObject({ item: { metadata: { name: 'pv1' } } });
+    expect(volumes.claimOf(claimOf('pv1')).spec.volumeName).toBe('pv1');
+    expect(world.facts).toEqual([]);
   });
 
   it('get none where the one of that name is there and stays', async () => {

@@ -10,6 +10,7 @@ import type {
 import type { Restore } from '../../src/restore/index.ts';
 import {
   FileBackups,
+  type FileRestoreFact,
   fileBackupsOf,
   PodVolumeRestores,
   waitContainerAction,
@@ -377,5 +378,47 @@ describe('PodVolumeRestores', () => {
     expect(operations).toEqual([]);
     expect(errors.map(messageOf)[0]).toContain('the volumes data were backed up by restic');
     expect(world.made.size).toBe(0);
+  });
+});
+
+describe('files of a claim of several pods', () => {
+  const claim = { annotations: { 'velero.io/pvc-name': 'claim' } };
+  const shared = {
+    ...backupOf('data'),
+    metadata: { name: 'pvb', ...claim },
+  } as unknown as PodVolumeBackup;
+  const other = podOf(
+    { volumes: [{ name: 'theirs', persistentVolumeClaim: { claimName: 'claim' } }] },
+    { name: 'other' },
+  );
+  const namesOf = async (files: FileBackups, pod: Pod): Promise<string[]> => [
+    ...fileBackupsOf(pod, 'app', await files.of(pod, 'app')).keys(),
+  ];
+
+  it('are restored through the pod that they were backed up through, where it is made', async () => {
+    const files = new FileBackups({ backups: [shared], isMade: () => Promise.resolve(true) });
+    expect(await namesOf(files, other)).toEqual([]);
+    expect(await namesOf(files, podOf())).toEqual(['data']);
+  });
+
+  it('are restored through another pod where it is not made, through one only', async () => {
+    const facts: FileRestoreFact[] = [];
+    const options = {
+      ...{ backups: [shared], isMade: () => Promise.resolve(false) },
+      onFact: (fact: FileRestoreFact) => Promise.resolve(void facts.push(fact)),
+    };
+    const files = new FileBackups(options);
+    expect(await namesOf(files, other)).toEqual(['theirs']);
+    // The action that makes it wait has asked before.
+    expect(await namesOf(files, other)).toEqual(['theirs']);
+    const third = { ...other, metadata: { ...other.metadata, name: 'third' } };
+    expect(await namesOf(files, third)).toEqual([]);
+    expect(facts).toEqual([{ kind: 'files', claim: 'app/claim', pod: 'app/other' }]);
+    // It comes all the same, as where another item wants it.
+    expect(await namesOf(files, podOf())).toEqual([]);
+    const next = new FileBackups({ ...options, isMade: () => Promise.resolve(true) });
+    next.resume(facts);
+    expect(await namesOf(next, third)).toEqual([]);
+    expect(await namesOf(next, other)).toEqual(['theirs']);
   });
 });

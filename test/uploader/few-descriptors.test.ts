@@ -84,6 +84,21 @@ describe('a process that may have 256 files open', () => {
     expect(contentsOf(at('again'))).toEqual(contentsOf(at('tree')));
   });
 
+  it('brings it back in place, and removes a tree that is as deep', () => {
+    const target = at('in-place');
+    const restore = ['snapshot', 'restore', id, target];
+    longshore(256, ...restore);
+    const extra = join(target, ...Array.from({ length: DEEP / 2 }, () => 'd'), 'a');
+    fs.mkdirSync(join(extra, ...Array.from({ length: DEEP }, () => 'x')), { recursive: true });
+    for (let i = 0; i < WIDE; i++) {
+      fs.writeFileSync(join(target, `wide/${i}`), `changed ${i}`);
+      fs.rmSync(join(target, `links/${i}`));
+      fs.writeFileSync(join(target, `links/${i}`), '');
+    }
+    longshore(256, ...restore, '--in-place', '--max-write', '1MiB');
+    expect(contentsOf(target)).toEqual(contentsOf(at('tree')));
+  });
+
   it('starts fewer threads', () => {
     const url = (path: string): string =>
       JSON.stringify(new URL(`../../src/${path}`, import.meta.url).href);

@@ -1,3 +1,4 @@
+import { setImmediate } from 'node:timers/promises';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCode, type Logger, SECOND_NS, Stopwatch } from '../../base/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
@@ -73,13 +74,13 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
     for (let isFirst = true; ; isFirst = false) {
       const loan = await this.#repositories.borrow(where, signal);
       try {
-        const entry = await resolvePlace(loan.repository, snapshotId, place);
+        const entry = await resolvePlace(loan.repository, snapshotId, place, signal);
         return openEntry(loan, entry);
       } catch (error) {
         const isFresh = loan.ageNs < FRESH_NS;
         const isNowhere = isCode(error, 'PATH_NOT_FOUND');
-        // A snapshot may be newer than the index that is held, and whatever else failed may be better with another one.
-        if (!isNowhere) loan.retire();
+        // A snapshot may be newer than the index that is held, and whatever else failed may be better with another one. That a visitor goes says nothing.
+        if (!isNowhere && !signal.aborted) loan.retire();
         loan[Symbol.dispose]();
         if (isNowhere) throw nowhere(place);
         if (isFresh || !isFirst) throw error;
@@ -129,14 +130,17 @@ async function resolvePlace(
   repository: Repository,
   snapshotId: string,
   { path, objectId }: FilePlace,
+  signal: AbortSignal,
 ): Promise<DirectoryEntry> {
   const last = path.at(-1);
   if (objectId === undefined || last === undefined) {
-    return resolveEntry(repository, [snapshotId, ...path].join('/'));
+    return resolveEntry(repository, [snapshotId, ...path].join('/'), undefined, { signal });
   }
-  const above = await resolveEntry(repository, [snapshotId, ...path.slice(0, -1)].join('/'));
+  const directory = [snapshotId, ...path.slice(0, -1)].join('/');
+  const above = await resolveEntry(repository, directory, undefined, { signal });
   if (above.type === 'd') {
-    for await (const entries of streamDirectory(repository.contents, above.objectId)) {
+    for await (const entries of streamDirectory(repository.contents, above.objectId, { signal })) {
+      signal.throwIfAborted();
       const found = entries.find((entry) => entry.name === last && entry.objectId === objectId);
       if (found) return found;
     }
@@ -186,7 +190,8 @@ async function* fileEntries(
   signal: AbortSignal,
 ): AsyncGenerator<readonly FileEntry[]> {
   for await (const entries of streamDirectory(contents, directory.objectId, { signal })) {
-    signal.throwIfAborted();
+    // The next ones may be in memory already, and parsing a million of them would keep everything else of this process waiting.
+    await setImmediate(undefined, { signal });
     yield entries.map(fileEntryOf);
   }
 }

@@ -9,6 +9,10 @@ const HELD_MAX = 64;
 const AGE_MS_MAX = 5000;
 /** Our choice: what somebody waits for already must get through. */
 const AT_ONCE = 8;
+const WRITES: readonly unknown[] = ['patch', 'replace', 'delete'];
+
+/** The object itself, or which one. */
+type WrittenTo = ObjectRef | KubeObject;
 
 interface Held {
   readonly sentMs: number;
@@ -19,6 +23,7 @@ interface Held {
 /**
  * Single objects that are asked for before it is their turn, many at a time. {@link ReadsAhead.client} answers `get` and `find` from them, each once, and
  * as if it had asked just then but for an age of five seconds at most: what was not there, could not be read, or has become too old is asked for again.
+ * Nobody is given an older object than one that was written, or asked for, through the same client before.
  */
 export class ReadsAhead {
   /** Everything else of it is the client itself. */
@@ -67,6 +72,11 @@ export class ReadsAhead {
     return this.#isFresh(held) ? object : undefined;
   }
 
+  /** However it is read: what is held of it is older than what somebody knows. */
+  #forget(resource: Resource<KubeObject>, ref: ObjectRef): void {
+    for (const isExact of [false, true]) this.#held.delete(keyOf(resource, ref, isExact));
+  }
+
   #isFresh({ sentMs }: Held): boolean {
     return this.#nowMs() - sentMs <= AGE_MS_MAX;
   }
@@ -86,14 +96,28 @@ export class ReadsAhead {
         resource: Resource<KubeObject>,
         ref: ObjectRef,
         options?: CallOptions,
-      ): Promise<KubeObject | undefined> =>
-        (await this.#take(resource, ref, options)) ??
-        (await this.#asked[name](resource, ref, options));
+      ): Promise<KubeObject | undefined> => {
+        const ahead = await this.#take(resource, ref, options);
+        if (ahead) return ahead;
+        const object = await this.#asked[name](resource, ref, options);
+        this.#forget(resource, ref);
+        return object;
+      };
     const calls = { get: answer('get'), find: answer('find') };
     return new Proxy(this.#asked, {
       get: (target, key) => {
         if (key === 'get' || key === 'find') return calls[key];
         const value: unknown = Reflect.get(target, key, target);
+        if (WRITES.includes(key) && typeof value === 'function') {
+          return async (resource: Resource<KubeObject>, what: WrittenTo, ...rest: unknown[]) => {
+            try {
+              return (await Reflect.apply(value, target, [resource, what, ...rest])) as unknown;
+            } finally {
+              // Also after a failure, behind which it may have been written.
+              this.#forget(resource, 'metadata' in what ? what.metadata : what);
+            }
+          };
+        }
         return typeof value === 'function' ? (value.bind(target) as unknown) : value;
       },
     });

@@ -8,6 +8,7 @@ import {
   asError,
   type Clock,
   CodedError,
+  goEscaped,
   lastLinesOf,
   parseJsonExact,
   SECOND_NS,
@@ -186,7 +187,9 @@ export class Transport {
 
   async #send(request: Request): Promise<http.IncomingMessage> {
     const { options, agent, streams } = await this.#connect();
-    const body = request.body === undefined ? undefined : JSON.stringify(request.body);
+    // An API server keeps some parts of objects as the bytes that it was sent, and compares them with what Go makes of them: the data of a
+    // ControllerRevision with an & in it could not be patched any more, since its data would seem to change.
+    const body = request.body === undefined ? undefined : goEscaped(JSON.stringify(request.body));
     const isTls = this.#base.protocol === 'https:';
     const timeoutMs = request.timeoutMs ?? REQUEST_MS;
     const sentMs = this.#clock.ownMs();

@@ -6,12 +6,15 @@ import { PodVolumeRestoreOperation } from './pod-volume-restore-operation.ts';
 import { PvcBackup } from './pvc-backup.ts';
 import { PvcBlock } from './pvc-block.ts';
 import { PvcRestore } from './pvc-restore.ts';
+import { RecentAnswers } from './recent-answers.ts';
 import type { Setting } from './setting.ts';
 import { UploadDelete } from './upload-delete.ts';
 import { UploadResults } from './upload-result.ts';
 
 /** The item actions of one process. */
-export const openActions = (setting: Setting) => ({
+export const openActions = (given: Setting) => actionsOf({ recent: new RecentAnswers(), ...given });
+
+const actionsOf = (setting: Setting) => ({
   pvcBackup: () => new PvcBackup(setting),
   snapshotBackup: () => new SnapshotBackup(setting),
   contentBackup: () => CONTENT_BACKUP,

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
 import type { KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup, ResourceIdentifier } from '../contract.ts';
+import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
 
 /** What all actions of one process share. */
@@ -10,7 +11,17 @@ export interface Setting {
   readonly logger: Logger;
   /** How long the deletion of a group is waited for; {@link DELETION_MS} where it is left out. */
   readonly deletionMs?: number;
+  /** Of questions that all PVCs of a backup ask; without it each asks for itself. */
+  readonly recent?: RecentAnswers;
 }
+
+/** What all PVCs of a backup ask, {@link RecentAnswers}. */
+export const askOnce = <T>(
+  { recent }: Setting,
+  { metadata }: Backup,
+  what: string,
+  ask: () => Promise<T>,
+): Promise<T> => (recent ? recent.of(`${metadata.uid}/${what}`, ask) : ask());
 
 /** Drivers delete in the background, or say within seconds that they cannot. Our choice. */
 export const DELETION_MS = 60_000;

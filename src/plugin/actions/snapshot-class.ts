@@ -6,7 +6,7 @@ import {
   type VolumeSnapshotClass,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
-import { patiently, type Setting } from './setting.ts';
+import { askOnce, patiently, type Setting } from './setting.ts';
 import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
 
@@ -18,10 +18,13 @@ export async function snapshotClassFor(
   driver: string,
   pvc: PersistentVolumeClaim,
   backup: PlannedBackup,
-  { client, logger }: Setting,
+  setting: Setting,
   signal: AbortSignal,
 ): Promise<VolumeSnapshotClass> {
-  const all = await patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal);
+  const { client, logger } = setting;
+  const all = await askOnce(setting, backup, 'volumesnapshotclasses', () =>
+    patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal),
+  );
   const { snapshotClass } = backup;
   if (snapshotClass) return namedClass(all, snapshotClass.name, driver, snapshotClass.rule);
   for (const [place, name] of namesIn(driver, pvc, backup)) {

@@ -15,6 +15,7 @@ import type { Backup } from '../contract.ts';
 import { goesOn } from './backup-phase.ts';
 import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {
+  askOnce,
   durationMs,
   nameFor,
   patiently,
@@ -133,9 +134,12 @@ export class Snapshots {
     const { client } = this.#setting;
     const { name, namespace, labels } = pvc.metadata;
     const storageClass = pvc.spec.storageClassName ?? '';
-    const { provisioner } = await patiently(
-      () => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }),
-      signal,
+    const { provisioner } = await askOnce(
+      this.#setting,
+      backup,
+      `storageclasses/${storageClass}`,
+      () =>
+        patiently(() => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }), signal),
     );
     const chosen = await snapshotClassFor(provisioner, pvc, backup, this.#setting, signal);
     return {

@@ -18,6 +18,10 @@ export const pathOf = ({
     `${name}.json`,
   ].join('/');
 
+/** Both are parts of the path of a request, and are none of its other parts. */
+const RESOURCE = /^[a-z0-9][-a-z0-9.]*$/;
+const VERSION = /^[a-z0-9]+$/i;
+
 /**
  * An item as it is stored. Its place in the archive says what it is, and in which namespace: whoever has written something else into the file must not
  * reach another one by it. Throws `BAD_ITEM`.
@@ -35,6 +39,13 @@ export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
   const { apiVersion, kind, metadata } = item;
   if (typeof apiVersion !== 'string' || apiVersion === '') throw bad('it has no apiVersion');
   if (typeof kind !== 'string' || kind === '') throw bad("Object 'Kind' is missing");
+  const [version = '', group = '', ...more] = apiVersion.split('/').reverse();
+  const { groupResource } = file;
+  const ofFolder = groupResource.split('.').slice(1).join('.');
+  if (group !== ofFolder || more.length > 0 || !VERSION.test(version)) {
+    throw bad(`its apiVersion ${JSON.stringify(apiVersion)} is not of the group of its file`);
+  }
+  if (!RESOURCE.test(groupResource)) throw bad(`${JSON.stringify(groupResource)} is no resource`);
   const { name, namespace = '', labels, annotations } = metadata;
   if (name !== file.name || namespace !== file.namespace) {
     throw bad('its name or namespace is not that of its file');

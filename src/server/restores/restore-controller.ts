@@ -144,7 +144,10 @@ class RestoresRun {
       this.#changed(after, before);
     });
     this.#hasStarted = true;
-    for (const restore of this.#restores.list()) this.#wake(restore);
+    for (const restore of this.#restores.list()) {
+      this.#wake(restore);
+      if (phaseOf(restore) === 'InProgress' && !isOurs(restore)) await this.#endOfAnother(restore);
+    }
     this.#queue.queue.add(QUEUE_KEY);
     await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
     await this.#task?.done;
@@ -198,7 +201,10 @@ class RestoresRun {
 
   #isDue(restore: Restore): boolean {
     const { uid } = restore.metadata;
-    if (!['', 'New', 'InProgress'].includes(phaseOf(restore)) || isDeleted(restore)) return false;
+    const phase = phaseOf(restore);
+    if (!['', 'New', 'InProgress'].includes(phase) || isDeleted(restore)) return false;
+    // What another server makes meanwhile is none of ours.
+    if (phase === 'InProgress' && !isOurs(restore)) return false;
     return !this.#hadRun.has(uid) && (this.#refused.get(uid) ?? 0) <= performance.now();
   }
 
@@ -298,11 +304,7 @@ class RestoresRun {
 
   async #make(restore: Restore, signal: AbortSignal): Promise<void> {
     const { logger, locations } = this.#options;
-    const { name, uid, annotations } = restore.metadata;
-    if (annotations?.[MADE_BY_ANNOTATION] === undefined) {
-      await this.#end(restore, LEFT_IN_PROGRESS);
-      return;
-    }
+    const { name, uid } = restore.metadata;
     let location: string | undefined;
     try {
       const about = { what: 'find the location of a restore', logger, signal: this.#signal };
@@ -338,6 +340,17 @@ class RestoresRun {
     const { logger, runner } = this.#options;
     const about = { what: 'ask the API server what it serves', logger, signal: this.#signal };
     return patiently(() => runner(), about);
+  }
+
+  /** Nobody goes on with what a server of another kind has left: as with Velero it has failed when a server begins to lead. */
+  async #endOfAnother(restore: Restore): Promise<void> {
+    try {
+      await this.#end(restore, LEFT_IN_PROGRESS);
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.error(fields, 'a restore that another server has left stays as it is');
+    }
   }
 
   /** False where it is gone. */
@@ -378,6 +391,9 @@ class RestoresRun {
     }
   }
 }
+
+const isOurs = ({ metadata }: Restore): boolean =>
+  metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
 const failedStatus = (failureReason: string, clock: Clock): object => ({
   ...{ phase: 'Failed', failureReason },

@@ -48,7 +48,7 @@ export async function findOpenFiles(
   const place = placeOf(own, sought.path);
   const search = new Search(sought, place, proc);
   search.addKernelUses(own, sys);
-  const processes = readdirSync(proc).filter((name) => /^\d+$/.test(name));
+  const processes = namesIn(proc).filter((name) => /^\d+$/.test(name));
   for (const [i, pid] of processes.entries()) {
     if (i % TURN_PROCESSES === 0) await setImmediate();
     signal.throwIfAborted();

@@ -52,7 +52,8 @@ export async function removeTree(
     const directory = await above.open(at);
     try {
       assertSameMount(directory.descriptor, rules.mountId, directory.shown);
-      const isDeep = directory.openCount > heldMax;
+      // The first one above is the caller's, who may be using it.
+      const isDeep = above !== parent && directory.openCount > heldMax;
       if (isDeep) await above.park();
       let isEmpty: boolean;
       try {

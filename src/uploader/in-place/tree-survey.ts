@@ -1,6 +1,12 @@
 import { isUtf8 } from 'node:buffer';
 import { join } from 'node:path';
-import { mapLimited, shareOfDescriptors, systemCode } from '../../base/index.ts';
+import {
+  decodeGoUtf8,
+  mapLimited,
+  Semaphore,
+  shareOfDescriptors,
+  systemCode,
+} from '../../base/index.ts';
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
@@ -15,6 +21,8 @@ import { assertSameMount, type TargetRoot } from './same-mount.ts';
 
 /** Entries that are compared at once. */
 const COMPARED_MAX = 64;
+/** Directories that are looked at beside each other. */
+const DIRECTORIES_MAX = 8;
 /** Directories that are open on the way down. */
 const HELD_SHARE = 1 / 8;
 const HELD_MAX = 1024;
@@ -38,6 +46,7 @@ export type SurveyTask = 'count' | 'remove';
 export class TreeSurvey {
   readonly #parts: SurveyParts;
   readonly #task: SurveyTask;
+  readonly #directories = new Semaphore(DIRECTORIES_MAX);
   readonly #heldMax = shareOfDescriptors(HELD_SHARE, HELD_MAX);
 
   constructor(parts: SurveyParts, task: SurveyTask) {
@@ -58,6 +67,8 @@ export class TreeSurvey {
   ): Promise<void> {
     const { signal, report } = this.#parts;
     const names = new NameSet();
+    // None of it rejects.
+    const beside = new Set<Promise<void>>();
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
         signal.throwIfAborted();
@@ -66,13 +77,15 @@ export class TreeSurvey {
           await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
         }
         for (const child of entries) {
-          if (child.type === 'd') await this.#descend(child, directory, `${path}/${child.name}`);
+          if (child.type === 'd') await this.#enter(child, directory, path, beside);
         }
       }
     } catch (error) {
       // What the snapshot has here is not known: nothing is taken for more than that.
       report.fail(this.#shown(path), error);
       return;
+    } finally {
+      await Promise.all(beside);
     }
     if (directory) await this.#extras(directory, names, path);
     if (directory && this.#task === 'count') {
@@ -97,10 +110,31 @@ export class TreeSurvey {
     return selection ? selection.entriesOf({ repository, signal }, path, all) : all;
   }
 
+  /** Beside the others while there is room, else in this very line of descent. */
+  async #enter(
+    child: DirectoryEntry,
+    parent: TargetDirectory | undefined,
+    path: string,
+    beside: Set<Promise<void>>,
+  ): Promise<void> {
+    const below = `${path}/${child.name}`;
+    if (!this.#directories.tryAcquire()) {
+      await this.#descend(child, parent, below, () => Promise.all(beside));
+      return;
+    }
+    const work = this.#descend(child, parent, below).finally(() => {
+      this.#directories.release();
+      beside.delete(work);
+    });
+    beside.add(work);
+  }
+
+  /** With `settle`, which ends all other work in the parent, that one need not stay open. Never rejects. */
   async #descend(
     entry: DirectoryEntry,
     parent: TargetDirectory | undefined,
     path: string,
+    settle?: () => Promise<unknown>,
   ): Promise<void> {
     const { root, report } = this.#parts;
     try {
@@ -112,8 +146,11 @@ export class TreeSurvey {
       }
       try {
         assertSameMount(directory.descriptor, root.mountId, directory.shown);
-        const isDeep = directory.openCount > this.#heldMax;
-        if (isDeep) await parent?.park();
+        const isDeep = settle !== undefined && directory.openCount > this.#heldMax;
+        if (isDeep) {
+          await settle();
+          await parent?.park();
+        }
         try {
           await this.#visit(entry, directory, path);
         } finally {
@@ -212,8 +249,8 @@ export class TreeSurvey {
     path: string,
   ): Promise<boolean> {
     const { options, result } = this.#parts;
-    const name = String(named.name);
     // A name that is not UTF-8 is stored with other characters: what looks like it may be it.
+    const name = decodeGoUtf8(named.name);
     if (names.has(name)) {
       if (!isUtf8(named.name)) result.kept++;
       return false;

@@ -1,12 +1,17 @@
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { silentLogger } from '../../../src/base/index.ts';
+import { ClusterBackupFiles } from '../../../src/cli/browse/backup-files.ts';
+import { OpenRepositories } from '../../../src/cli/browse/open-repositories.ts';
+import type { Repository } from '../../../src/repository/index.ts';
 import { fileBytes } from '../../../src/cli/browse/file-bytes.ts';
 import { resolveEntry } from '../../../src/snapshot/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../../../src/kube/index.ts';
-import { FakeApi } from '../../server/page/support/fake-api.ts';
+import { FakeApi, NAMESPACE } from '../../server/page/support/fake-api.ts';
 import { openPage, PATIENT, textOf } from '../../server/page/support/page.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../../support/repositories.ts';
@@ -21,6 +26,25 @@ const BROKEN = Buffer.from([0x61, 0xff, 0xfe]);
 const NUMBERED = 450;
 const KIND = { apiVersion: 'velero.io/v1', kind: 'Backup' };
 const bearer = { authorization: 'Bearer good' };
+
+/** Directories never come. */
+function hanging(repository: Repository): Repository {
+  const withCalls = <T extends object>(whole: T, calls: object): T =>
+    new Proxy(whole, {
+      get: (target, key) => {
+        if (key in calls) return Reflect.get(calls, key) as unknown;
+        const value: unknown = Reflect.get(target, key, target);
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+  const getContent = (_id: unknown, { signal }: { signal?: AbortSignal } = {}) =>
+    new Promise((_, reject) => {
+      signal?.addEventListener('abort', () => {
+        reject(signal.reason as Error);
+      });
+    });
+  return withCalls(repository, { contents: withCalls(repository.contents, { getContent }) });
+}
 
 describe('files of backups on the status page', () => {
   const api = new FakeApi();
@@ -116,6 +140,31 @@ describe('files of backups on the status page', () => {
     [...body.matchAll(/<a\s+href="([^"]*)"[^>]*>(.*?)<\/a\s*>/gs)]
       .filter(([, , inner = '']) => textOf(inner).trim() === text)
       .map(([, href = '']) => href.replaceAll('&amp;', '&'));
+
+  it('a visitor who goes while the bucket hangs gives the place back, and the repository stays open for others', async () => {
+    let openings = 0;
+    const options = { client: api.client, namespace: NAMESPACE, logger: silentLogger };
+    const repositories = new OpenRepositories({
+      ...options,
+      withRepository: async (_place, _session, work) => {
+        openings++;
+        await using opened = await openTest(join(store, 'kopia/shop'));
+        await work(hanging(opened));
+      },
+    });
+    await using files = new ClusterBackupFiles({ ...options, repositories });
+    const backup = { name: 'nightly', uid: 'uid-nightly', location: 'default' };
+    for (const more of [{ path: ['etc', 'hosts'] }, { path: ['etc'], objectId: 'kffff' }]) {
+      const gone = new AbortController();
+      const opening = files.open(backup, { volume: 'shop/data', ...more }, gone.signal);
+      setTimeout(() => {
+        gone.abort(new Error('gone'));
+      }, 300);
+      const late = sleep(3000, 'still waiting');
+      await expect(Promise.race([opening, late])).rejects.toThrow('gone');
+    }
+    expect(openings).toBe(1);
+  });
 
   it('leads from a backup to its volumes, directories and files', async () => {
     const own = await page.ask('/backups/nightly', { headers: bearer });

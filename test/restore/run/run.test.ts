@@ -323,6 +323,28 @@ describe('what is restored', () => {
     }
   });
 
+  it.each([
+    ['secrets.evil.io', 'v1'],
+    ['secrets?a=b', 'v1'],
+    ['secrets.evil.io', '../v1'],
+    ['secrets', '../v1/namespaces/kube-system/secrets?'],
+    ['deployments.apps', 'batch/v1'],
+  ])(
+    'makes nothing of another group than that of a file of %s, which the restore may exclude (%s)',
+    async (type, apiVersion) => {
+      const object = { ...stored('secrets', 'a/planted').object, apiVersion };
+      const raw = { [`resources/${type}/namespaces/a/planted.json`]: JSON.stringify(object) };
+      const { log, cluster } = await run({
+        ...{ items: [stored('namespaces', 'a')], raw },
+        ...(type !== 'secrets' && { spec: { excludedResources: ['secrets'] } }),
+      });
+      expect(log.lists.errors.namespaces?.a?.[0]).toMatch(
+        /is not of the group of its file|is no resource/,
+      );
+      expect(created(cluster)).toEqual(['namespaces a']);
+    },
+  );
+
   it('warns of a backup that has nothing', async () => {
     const { log, result } = await run({ items: [] });
     expect(log.lists.warnings.velero).toEqual([

@@ -9,6 +9,7 @@ import {
   connectToCluster,
   CONFIG_MAPS,
   EVENTS,
+  type KubeClient,
   NAMESPACES,
   PODS,
   waitFor,
@@ -40,7 +41,13 @@ afterEach(async () => {
 
 /** Both controllers on the embedded API server, beside a bucket in memory. */
 async function start(
-  options: { timeoutNs?: bigint; awayNs?: bigint; isBackupGone?: boolean } = {},
+  options: {
+    timeoutNs?: bigint;
+    awayNs?: bigint;
+    isBackupGone?: boolean;
+    isReadOnly?: () => Promise<boolean>;
+  } = {},
+  given: { execsRefused?: number } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -61,7 +68,7 @@ async function start(
   await client.patch(PODS, { namespace: 'app', name: 'p' }, up, { subresource: 'status' });
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
   const world = new World();
-  const state = { isThere: true, isReadOnly: false, sessions: 0, ran: 0 };
+  const state = { isThere: true, sessions: 0, ran: 0, execsRefused: 0, ...given };
   const restore: Restore = await client.create(RESTORE_RESOURCE, {
     metadata: { ...REF, finalizers: [FINALIZER] },
     spec: { backupName: 'b1', hooks },
@@ -102,7 +109,6 @@ async function start(
   const controllers = [
     new RestoreOperationsController({
       ...{ ...common, ...options, syncFrequencyMs: 20 },
-      isReadOnly: () => Promise.resolve(state.isReadOnly),
       metrics: new OperationMetrics({ registry, clock: systemClock }),
       sessions: {
         open: () => {
@@ -115,13 +121,7 @@ async function start(
         },
       },
     }),
-    new RestoreFinalizerController({
-      ...common,
-      exec: () => {
-        state.ran++;
-        return Promise.resolve({ stdout: '', stderr: '' });
-      },
-    }),
+    new RestoreFinalizerController({ ...common, client: withExec(client, state) }),
   ];
   const abort = new AbortController();
   const running = Promise.all(
@@ -146,6 +146,26 @@ async function start(
   return { client, world, state, registry, phase, configMaps, events };
 }
 
+/** Commands of hooks are counted, and first fail as an API server does that is away. */
+const withExec = (client: KubeClient, state: { ran: number; execsRefused: number }): KubeClient =>
+  new Proxy(client, {
+    get: (target, key) => {
+      if (key === 'exec') {
+        return (): Promise<object> => {
+          if (state.execsRefused-- > 0) {
+            const retry = { retry: 'backoff' } as const;
+            return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
+          }
+          state.ran++;
+          return Promise.resolve({ stdout: '', stderr: '' });
+        };
+      }
+      const value: unknown = Reflect.get(target, key, target);
+      if (typeof value !== 'function') return value;
+      return (value as (...given: unknown[]) => unknown).bind(target);
+    },
+  });
+
 const podLeftOf = (uid: string) => ({
   ...{ namespace: 'app', name: 'p', uid, waitedMs: 0 },
   open: [`${uid}/spec/h/web/0`],
@@ -167,6 +187,13 @@ describe('the controllers of operations and of the end of restores', () => {
     });
     await expect.poll(() => state.sessions, PATIENT).toBe(0);
     expect(await configMaps()).toBe(0);
+    expect(state.ran).toBe(1);
+  });
+
+  it('run a hook again whose request an API server did not take that was away for a moment', async () => {
+    const { world, phase, state } = await start({}, { execsRefused: 2 });
+    world.answers.set('op-1', done);
+    expect(statusOf(await phase('Completed'))).toMatchObject({ hookStatus: { hooksAttempted: 1 } });
     expect(state.ran).toBe(1);
   });
 
@@ -219,14 +246,16 @@ describe('the controllers of operations and of the end of restores', () => {
     expect(world.canceled).toEqual([]);
   });
 
-  it('wait for a location that is read-only or missing, and say so', async () => {
+  it('follow a restore from a location that is read-only to its end', async () => {
+    const { world, phase, events } = await start({ isReadOnly: () => Promise.resolve(true) });
+    world.answers.set('op-1', done);
+    await phase('Completed');
+    expect(await events()).toEqual([]);
+  });
+
+  it('wait for a location that is missing, and say so', async () => {
     const { world, phase, state, events } = await start();
-    state.isReadOnly = true;
-    await expect
-      .poll(events, PATIENT)
-      .toContainEqual(expect.stringContaining('location default is read-only'));
     state.isThere = false;
-    state.isReadOnly = false;
     world.answers.set('op-1', failedWith('broke'));
     await expect
       .poll(events, PATIENT)
@@ -239,10 +268,10 @@ describe('the controllers of operations and of the end of restores', () => {
     const { world, state, phase, configMaps } = await start({
       ...{ timeoutNs: 1n, awayNs: 200_000_000n },
     });
-    state.isReadOnly = true;
+    state.isThere = false;
     const restore = await phase('PartiallyFailed');
     expect(statusOf(restore)).toMatchObject({ errors: 1 });
-    expect(statusOf(restore).failureReason).toContain('location default is read-only');
+    expect(statusOf(restore).failureReason).toContain('no location default');
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);

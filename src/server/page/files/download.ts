@@ -16,13 +16,14 @@ export async function sendDownload(
   response: ServerResponse,
   bytes: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
+  partMs = PART_MS,
 ): Promise<void> {
   try {
     for await (const piece of bytes) {
       for (let at = 0; at < piece.length; at += PART_BYTES) {
         if (signal.aborted) return;
         if (response.write(piece.subarray(at, at + PART_BYTES))) continue;
-        await drained(response, signal);
+        await drained(response, signal, partMs);
       }
     }
     if (signal.aborted) return;
@@ -34,16 +35,18 @@ export async function sendDownload(
   }
 }
 
-async function drained(response: ServerResponse, signal: AbortSignal): Promise<void> {
+async function drained(
+  response: ServerResponse,
+  signal: AbortSignal,
+  partMs: number,
+): Promise<void> {
   const done = new AbortController();
   const taken = new Promise<'taken'>((resolve) => {
     response.once('drain', () => {
       resolve('taken');
     });
   });
-  const late = sleep(PART_MS, 'late' as const, { signal: done.signal }).catch(
-    () => 'late' as const,
-  );
+  const late = sleep(partMs, 'late' as const, { signal: done.signal }).catch(() => 'late' as const);
   let outcome: 'taken' | 'late' | undefined;
   const first = Promise.race([taken, late]).then((which) => (outcome = which));
   try {
@@ -52,6 +55,6 @@ async function drained(response: ServerResponse, signal: AbortSignal): Promise<v
     done.abort();
   }
   if (outcome !== 'late' || signal.aborted) return;
-  const text = `a download was ended: its client took less than ${PART_BYTES} bytes in ${PART_MS / 1000} seconds`;
+  const text = `a download was ended: its client took less than ${PART_BYTES} bytes in ${partMs / 1000} seconds`;
   throw new CodedError('CLIENT_STALLED', text);
 }

@@ -42,7 +42,7 @@ export interface FilesRequest {
   readonly signal: AbortSignal;
 }
 
-/** Our choices: four downloads take up to 260 MiB (measured, in pieces of 8 MiB), and each listing some 10 MiB for a moment. */
+/** Our choices: four downloads take up to 260 MiB (measured, in pieces of 8 MiB), and each listing some 20 MiB for a moment. */
 const DOWNLOADS_MAX = 4;
 /** Of a location: one whose bucket hangs keeps nobody waiting but its own visitors. */
 const LISTINGS_MAX = 2;

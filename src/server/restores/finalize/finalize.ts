@@ -4,6 +4,7 @@ import {
   type Logger,
   MINUTE_NS,
   type Nanoseconds,
+  parseDuration,
   rfc3339Seconds,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -15,7 +16,7 @@ import type { Buckets } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
-import { type AfterRun, loadAfterRun } from '../contract.ts';
+import { type AfterRun, loadAfterRun, nothingLeft } from '../contract.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { storedResults } from '../operations/operations-step.ts';
 import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
@@ -41,7 +42,7 @@ export interface FinalizeRestoreOptions {
   readonly scratch: string;
   /** `--resource-timeout`: how long claims may take to be bound. */
   readonly resourceTimeoutNs: Nanoseconds;
-  /** How long hooks that have no time of their own are waited for. */
+  /** How long hooks that have no time of their own are waited for, where the Restore does not say how long its operations may take. */
   readonly hookTimeoutNs: Nanoseconds;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -122,10 +123,14 @@ async function look(
   const subject = subjectOf(restore);
   await map.reload(subject, signal);
   const operations = await map.get(subject, signal);
-  const log = new FinalizerLog(logger, client.clock, 'sentence');
-  const known = await loadLeft(bucket, restore, log, signal);
+  const known = await loadLeft(bucket, restore, signal);
   const left = await waited(restore, known, operations, options);
   if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
+  // Nothing is said twice, however often it is looked at.
+  const log = new FinalizerLog(logger, client.clock, 'sentence');
+  known.notes.forEach((note) => {
+    note(log);
+  });
   sayClaims(restore, left, log, options);
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
   const archive = new RestoreArchive(bucket);
@@ -158,34 +163,34 @@ interface Left {
   readonly left: AfterRun;
   /** It is in the bucket, and may be changed there. */
   readonly isStored: boolean;
+  /** What there is to say about how it was found. */
+  readonly notes: readonly ((log: FinalizerLog) => void)[];
 }
 
-async function loadLeft(
-  bucket: Bucket,
-  restore: Restore,
-  log: FinalizerLog,
-  signal: AbortSignal,
-): Promise<Left> {
+async function loadLeft(bucket: Bucket, restore: Restore, signal: AbortSignal): Promise<Left> {
+  const notes: ((log: FinalizerLog) => void)[] = [];
   try {
     const left = await loadAfterRun(bucket, restore.metadata, { signal });
-    if (left) return { left, isStored: true };
-    log.info('the run was made by another server: its volumes are found in the volume infos');
+    if (left) return { left, isStored: true, notes };
+    notes.push((log) => {
+      log.info('the run was made by another server: its volumes are found in the volume infos');
+    });
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
-    log.error('what the run has left to be done is damaged: hooks that were due are not run', {
-      error,
+    notes.push((log) => {
+      const text = 'what the run has left to be done is damaged: hooks that were due are not run';
+      log.error(text, { error });
     });
   }
   try {
-    return { left: await leftByOthers(bucket, restore, signal), isStored: false };
+    return { left: await leftByOthers(bucket, restore, signal), isStored: false, notes };
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
-    const text = 'which volumes were provisioned anew cannot be read: they keep what they have';
-    log.error(text, { error });
-    const hooks = { attempted: 0, failed: 0, pods: [], failures: [] };
-    const { uid } = restore.metadata;
-    const left: AfterRun = { version: 1, restoreUID: uid, claims: [], podVolumes: [], hooks };
-    return { left, isStored: false };
+    notes.push((log) => {
+      const text = 'which volumes were provisioned anew cannot be read: they keep what they have';
+      log.error(text, { error });
+    });
+    return { left: nothingLeft(restore.metadata.uid), isStored: false, notes };
   }
 }
 
@@ -212,7 +217,8 @@ async function waited(
   }
   if (left.hooks.pods.length > 0) {
     isWaiting = true;
-    if (isCanceled(restore) || waits.isOver(uid, since, options.hookTimeoutNs)) hooks.expire(uid);
+    const boundNs = hookTimeoutNs(restore, options);
+    if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) hooks.expire(uid);
   }
   if (!isWaiting) return left;
   if (since === undefined && isStored) {
@@ -222,6 +228,11 @@ async function waited(
     await files.change(restore, begun, { signal, assertLeading });
   }
   return undefined;
+}
+
+function hookTimeoutNs({ spec }: Restore, options: FinalizeRestoreOptions): Nanoseconds {
+  const asked = parseDuration(spec.itemOperationTimeout ?? '') ?? 0n;
+  return asked > 0n ? asked : options.hookTimeoutNs;
 }
 
 /** What became of claims is an error where their volumes did not get what they should. */

@@ -1,4 +1,3 @@
-import type { PodExec } from '../../../backup/index.ts';
 import { HOUR_NS, type Logger, MINUTE_NS, type Nanoseconds } from '../../../base/index.ts';
 import type { OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
@@ -6,6 +5,7 @@ import type { Restore } from '../../../restore/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { isFinalizing, isOver, isWaiting } from '../../backups/phases.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
+import { patientClient } from '../../runs/while-away.ts';
 import type { ServerController } from '../../server.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
@@ -26,8 +26,6 @@ export interface RestoreFinalizerControllerOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
-  /** Runs a command in a container: hooks that the run has left. */
-  readonly exec: PodExec;
   readonly scratch: string;
   /** `--resource-timeout`; 10 minutes where nothing is said. */
   readonly resourceTimeoutNs?: Nanoseconds;
@@ -57,12 +55,15 @@ export class RestoreFinalizerController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
-    const { exec, watch } = this.#options;
+    const { watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations });
     const waits = new Waits(client.clock);
+    // A hook must not be lost to an API server that is away for a while. One whose answer is lost has perhaps run, and that is an error of the restore.
+    const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
-      ...{ client, logger, exec, files, signal, assertLeading },
+      ...{ client, logger, files, signal, assertLeading },
+      exec: (question, asked) => cluster.exec({ ...question, isOnce: true, signal: asked }),
       ...(watch && { watch }),
       onOver: (key) => {
         finalizer.look(key);
@@ -74,8 +75,10 @@ export class RestoreFinalizerController implements ServerController {
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) =>
         finalizeRestore(metadata, {
-          ...{ resourceTimeoutNs: RESOURCE_TIMEOUT_NS, hookTimeoutNs: HOOK_TIMEOUT_NS },
           ...this.#options,
+          // A time-out of nothing is none that anybody wants.
+          resourceTimeoutNs: resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS,
+          hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
           ...{ files, waits, hooks, assertLeading, signal },
         }),
     });

@@ -1,5 +1,6 @@
 import {
   type Clock,
+  monotonicOf,
   type Nanoseconds,
   parseGoTime,
   SECOND_NS,
@@ -72,6 +73,3 @@ export class Waits {
     }
   }
 }
-
-const monotonicOf = (clock: Clock): Clock =>
-  clock.monotonicNs ? { nowNs: () => clock.monotonicNs?.() ?? clock.nowNs() } : clock;

@@ -20,7 +20,13 @@ export interface RestoreAskers {
   open(restore: Restore, logger: Logger): Promise<AskingSession>;
 }
 
-export interface RestoreOperationsControllerOptions extends OperationsSettings<Restore> {
+/**
+ * `isReadOnly` is not asked for: a read-only location is one that clusters restore from, and whatever a restore has is written there, as Velero's server writes it.
+ */
+export interface RestoreOperationsControllerOptions extends Omit<
+  OperationsSettings<Restore>,
+  'isReadOnly'
+> {
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
   readonly buckets: Buckets;
@@ -51,6 +57,7 @@ export class RestoreOperationsController implements ServerController {
     const followed = new FollowedOperations(
       {
         ...{ ...options, kind: FOLLOWED_RESTORES },
+        isReadOnly: () => Promise.resolve(false),
         open: (restore) => sessions.open(restore, logger),
         locationOf: (restore) => locations.of(restore, signal),
         step: (restore, step) =>

@@ -69,18 +69,30 @@ export function provisionedClaims(
   restore: Restore,
 ): ProvisionedClaim[] {
   const idOf = (namespace: string, name: string): string => `${namespace}/${name}`;
-  const byClaim = new Map(
-    infos.map((info) => {
-      const namespace = targetNamespace(info.pvcNamespace ?? '', restore);
-      return [idOf(namespace, info.pvcName ?? ''), info];
-    }),
+  // Of several namespaces that are mapped to one, nobody knows which one's claim was made.
+  const byClaim = Map.groupBy(infos, ({ pvcNamespace = '', pvcName = '' }) =>
+    idOf(targetNamespace(pvcNamespace, restore), pvcName),
   );
   return claims.flatMap(({ namespace, name, restoredAs = name }) => {
-    const info = byClaim.get(idOf(namespace, name));
-    const { backupMethod = '', pvInfo } = info ?? {};
-    if (!PROVISIONED.includes(backupMethod) || !pvInfo) return [];
-    const { reclaimPolicy = '', labels } = pvInfo;
-    return [{ namespace, name: restoredAs, backupMethod, reclaimPolicy, labels: { ...labels } }];
+    const found = (byClaim.get(idOf(namespace, name)) ?? []).flatMap(
+      ({ backupMethod = '', pvInfo }) =>
+        PROVISIONED.includes(backupMethod) && pvInfo ? [{ backupMethod, pvInfo }] : [],
+    );
+    const [first, ...more] = found;
+    if (!first) return [];
+    const policies = found.map(({ pvInfo: { reclaimPolicy = '' } }) => reclaimPolicy);
+    // The one that keeps what is in the volume, and the labels that all have.
+    const reclaimPolicy = policies.includes('Retain') ? 'Retain' : (policies[0] ?? '');
+    const labels = Object.entries(first.pvInfo.labels ?? {}).filter(([key, value]) =>
+      more.every(({ pvInfo }) => pvInfo.labels?.[key] === value),
+    );
+    const { backupMethod } = first;
+    return [
+      {
+        ...{ namespace, name: restoredAs, backupMethod, reclaimPolicy },
+        labels: Object.fromEntries(labels),
+      },
+    ];
   });
 }
 
@@ -92,17 +104,28 @@ export const podVolumesOf = (operations: readonly JournaledOperation[]): Restore
       : [],
   );
 
-/** Says which claims would get files of the backup, and were made without any. */
+/** Claims whose files the backup says it has, as `namespace/name` in the backup. An empty volume has no snapshot. */
+const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
+  infos.flatMap(({ backupMethod, pvbInfo, pvcNamespace = '', pvcName = '' }) =>
+    backupMethod === 'PodVolumeBackup' && (pvbInfo?.snapshotHandle ?? '') !== '' && pvcName !== ''
+      ? [`${pvcNamespace}/${pvcName}`]
+      : [],
+  );
+
+/** Says which claims would get files of the backup, and were made without any: also where its PodVolumeBackups are lost. */
 export function sayWhatIsEmpty(
   {
     claims,
     withFiles,
+    infos,
     operations,
     restore,
   }: {
     readonly claims: readonly DoneItem[];
     /** `namespace/name` in the backup. */
     readonly withFiles: Iterable<string>;
+    /** Of the backup. */
+    readonly infos: readonly BackupVolumeInfo[];
     readonly operations: readonly JournaledOperation[];
     readonly restore: Restore;
   },
@@ -114,12 +137,16 @@ export function sayWhatIsEmpty(
     ),
   );
   const made = new Set(claims.map(({ namespace, name }) => `${namespace}/${name}`));
-  for (const id of withFiles) {
+  const known = new Set(withFiles);
+  for (const id of new Set([...known, ...withNotedFiles(infos)])) {
     const [from = '', name = ''] = id.split('/');
     const namespace = targetNamespace(from, restore);
     const claim = `${namespace}/${name}`;
     if (!made.has(claim) || filled.has(claim)) continue;
-    const text = `the files of PersistentVolumeClaim ${claim} are not restored, since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well`;
+    const why = known.has(id)
+      ? 'since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well'
+      : 'since the PodVolumeBackups of the backup are neither in the cluster nor in its file: the claim is empty. Its files are in the repository, in a snapshot that the volume infos of the backup name';
+    const text = `the files of PersistentVolumeClaim ${claim} are not restored, ${why}`;
     log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
 }

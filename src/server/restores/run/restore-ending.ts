@@ -62,7 +62,6 @@ export class RestoreEnding {
     try {
       const known = await operations.get(subject, late);
       const logFile = await journal.finishLog();
-      assertLeading();
       await new RestoreArchive(bucket).put(
         name,
         {
@@ -72,7 +71,7 @@ export class RestoreEnding {
           resourceList: {},
           volumeInfos: [],
         },
-        { signal: late },
+        { signal: late, assertAllowed: assertLeading },
       );
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };

@@ -263,7 +263,8 @@ export class ClusterRestoreRunner implements RestoreRunner {
     await contents.close();
     const handed = await hooks.handOver(signal);
     const { claims, operations: begun } = journal;
-    sayWhatIsEmpty({ claims, withFiles: files.claims(), operations: begun, restore }, log);
+    const { infos } = sources;
+    sayWhatIsEmpty({ claims, withFiles: files.claims(), infos, operations: begun, restore }, log);
     const found = await restoredVolumes(claims, { client: cluster, restore, log, signal });
     const claimOf = new Map(podVolumesOf(begun).map((each) => [each.name, each.claim]));
     const pods = await patiently(() => podVolumes.list(), {
@@ -295,7 +296,6 @@ export class ClusterRestoreRunner implements RestoreRunner {
       async () => {
         assertLeading();
         await storeAfterRun(bucket, restore.metadata, left, { signal });
-        assertLeading();
         await new RestoreArchive(bucket).put(
           restore.metadata.name,
           {
@@ -312,7 +312,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
               })),
             }),
           },
-          { signal },
+          { signal, assertAllowed: assertLeading },
         );
       },
       { ...about, what: 'store the files of a restore' },

@@ -5,13 +5,14 @@ import { CodedError, ManualClock, silentLogger } from '../../../../src/base/inde
 import { listenHttp } from '../../../../src/observability/index.ts';
 import { Access, PageHandler } from '../../../../src/server/index.ts';
 import type { BackupFiles, OpenEntry } from '../../../../src/server/page/files/contract.ts';
+import { sendDownload } from '../../../../src/server/page/files/download.ts';
 import type { World } from '../../../../src/server/page/view.ts';
 import { ask } from '../support/page.ts';
 
 const PIECE = Buffer.alloc(1 << 20, 'x');
 const PIECES = 4096;
 const PATH = '/backups/b/download?volume=v&path=/f';
-const LIMITS = { headersMs: 5000, idleMs: 15_000, connectionsMax: 20 };
+const LIMITS = { headersMs: 5000, idleMs: 15_000, connectionsMax: 100 };
 
 /** A file of 4 GiB of which each byte is made when it is asked for. */
 class Source implements BackupFiles {
@@ -29,10 +30,15 @@ class Source implements BackupFiles {
   async volumesOf({ location }: { readonly location: string }): Promise<never[]> {
     this.listings++;
     await this.held.get(location);
+    if (this.failure) throw this.failure;
     return [];
   }
 
+  /** What every question is answered with, where there is one. */
+  failure: Error | undefined;
+
   open(): Promise<OpenEntry> {
+    if (this.failure) return Promise.reject(this.failure);
     this.open_++;
     const bytes = (signal: AbortSignal): AsyncGenerator<Uint8Array> => this.#bytes(signal);
     return Promise.resolve({
@@ -59,6 +65,17 @@ class Source implements BackupFiles {
     await Promise.resolve();
     yield [];
   }
+}
+
+class Endless {
+  readonly bytes = {
+    async *[Symbol.asyncIterator]() {
+      for (;;) {
+        await Promise.resolve();
+        yield PIECE;
+      }
+    },
+  };
 }
 
 describe('a download', () => {
@@ -156,6 +173,65 @@ describe('a download', () => {
     expect(source.listings).toBe(3);
     resolve(undefined);
     for (const answer of await Promise.all(waiting)) expect(answer.status).toBe(200);
+  });
+
+  it('no more than so many wait for a bucket', async () => {
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    source.held.set('of-b', promise);
+    const headers = { authorization: 'Bearer t' };
+    let refused = 0;
+    const own = async (): Promise<number> => {
+      const { status, headers: told } = await ask(listener.address, '/backups/b/files', {
+        headers,
+      });
+      if (status === 503 && told['retry-after'] === '5') refused++;
+      return status;
+    };
+    const waiting = Array.from({ length: 40 }, own);
+    await vi.waitUntil(() => refused === 8, { timeout: 20_000, interval: 5 });
+    resolve(undefined);
+    const statuses = await Promise.all(waiting);
+    expect(statuses.filter((status) => status === 200).length).toBe(32);
+  });
+
+  const backoff = { retry: 'backoff' } as const;
+  it.each<[string, Error, number, RegExp]>([
+    ['so many repositories', new CodedError('REPOSITORIES_BUSY', 'in use', backoff), 503, /in use/],
+    ['a bucket that is away', new CodedError('STORAGE_FAILED', 'away', backoff), 503, /away/],
+    ['one that is slow', new DOMException('late', 'TimeoutError'), 503, /within 60 seconds/],
+    ['what is damaged', new CodedError('BAD_DIRECTORY', 'it is damaged'), 502, /it is damaged/],
+    ['what is gone', new CodedError('SNAPSHOT_NOT_FOUND', 'no snapshot'), 404, /no snapshot/],
+    ['what is a bug', new TypeError('x of undefined'), 500, /the log of the server says why/],
+    ['a token', new CodedError('STORAGE_DENIED', 'refused ?sig=secret'), 502, /sig=\*\*\*/],
+  ])('%s is told in a page', async (_, failure, status, text) => {
+    source.failure = failure;
+    const headers = { authorization: 'Bearer t' };
+    for (const path of ['/backups/b/files', '/backups/b/files?volume=v&path=/x', PATH]) {
+      const answer = await ask(listener.address, path, { headers });
+      expect([answer.status, answer.body]).toEqual([status, expect.stringMatching(text)]);
+      expect(answer.headers['content-type']).toContain('text/html');
+      expect(answer.headers['content-disposition']).toBeUndefined();
+    }
+    // Its place is free again.
+    for (let at = 0; at < 6; at++) {
+      expect((await ask(listener.address, PATH, { headers })).status).toBe(status);
+    }
+  });
+
+  it('a client that takes nothing for too long loses its place', async () => {
+    const { promise, resolve } = Promise.withResolvers<unknown>();
+    const server = await listenHttp('127.0.0.1:0', 'a test', LIMITS, () => (_, response) => {
+      const { signal } = new AbortController();
+      const { bytes } = new Endless();
+      resolve(sendDownload(response, bytes, signal, 50).catch((error: unknown) => error));
+    });
+    const socket = net.connect(Number(server.address.split(':')[1]), '127.0.0.1');
+    socket.on('error', () => undefined);
+    socket.pause();
+    socket.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n');
+    expect(await promise).toMatchObject({ code: 'CLIENT_STALLED' });
+    socket.destroy();
+    await server[Symbol.asyncDispose]();
   });
 
   it('a client that goes while the bucket is slow ends the read', async () => {

@@ -10,6 +10,9 @@ import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
 const LEFT = 'restores/r1/longshore-after-run.json.gz';
+const HOOKS = {
+  hooks: { resources: [{ name: 'h', postHooks: [{ exec: { command: ['x'] } }] }] },
+};
 const finalizing = (spec = {}) => new World('Finalizing', spec);
 const logOf = (world: World): string => {
   const bytes = world.bucket.objects.get('restores/r1/restore-r1-logs.gz');
@@ -184,10 +187,7 @@ describe('the finalizer of restores', () => {
   });
 
   it('waits for hooks, and tells them to end when they have had their time', async () => {
-    const spec = {
-      hooks: { resources: [{ name: 'h', postHooks: [{ exec: { command: ['x'] } }] }] },
-    };
-    const world = await finalizing(spec).begin([], {
+    const world = await finalizing(HOOKS).begin([], {
       hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
     });
     world.addPod('p', false);
@@ -207,8 +207,23 @@ describe('the finalizer of restores', () => {
     expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('not executed');
   });
 
+  it('waits for hooks as long as the Restore lets its operations take', async () => {
+    const world = await finalizing({ ...HOOKS, itemOperationTimeout: '30m' }).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p', false);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(31n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    await server.hooks.ended();
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status.hookStatus).toEqual({ hooksAttempted: 1, hooksFailed: 1 });
+  });
+
   it('waits no more for claims and hooks of a restore that is canceled', async () => {
-    const world = await finalizing().begin([], {
+    const world = await finalizing(HOOKS).begin([], {
       claims: [claimLeft('late')],
       hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
     });
@@ -235,6 +250,18 @@ describe('the finalizer of restores', () => {
     expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
     expect((await resultsOf(world)).errors?.velero?.[0]).toContain(
       'what the run has left to be done is damaged',
+    );
+  });
+
+  it('ends a restore of which neither that nor the list of its resources can be read', async () => {
+    const world = await finalizing().begin([]);
+    world.bucket.objects.set(LEFT, Buffer.from('no gzip'));
+    const list = 'restores/r1/restore-r1-resource-list.json.gz';
+    world.bucket.objects.set(list, Buffer.from('no gzip'));
+    await untilOver(world);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 2 });
+    expect((await resultsOf(world)).errors?.velero?.[1]).toContain(
+      'which volumes were provisioned anew cannot be read',
     );
   });
 

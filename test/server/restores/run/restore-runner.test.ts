@@ -1,8 +1,9 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { CanceledError } from '../../../../src/base/index.ts';
+import { CanceledError, CodedError } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, storeBackup } from './support/rig.ts';
@@ -89,6 +90,70 @@ describe('a restore', () => {
         ...{ reclaimPolicy: 'Retain', labels: { zone: 'a' } },
       },
     ]);
+  });
+
+  it('leaves the policy that keeps data where claims of several namespaces are mapped to one', async () => {
+    const rig = new Rig({ cluster, spec: { namespaceMapping: { a: 'x', b: 'x' } } });
+    const info = (pvcNamespace: string, reclaimPolicy: string) => ({
+      ...{ pvName: `pv-${pvcNamespace}`, pvcName: 'data', pvcNamespace },
+      backupMethod: 'CSISnapshot',
+      pvInfo: { reclaimPolicy, labels: { zone: 'z', of: pvcNamespace } },
+    });
+    const claim = (id: string) => stored('persistentvolumeclaims', id, { spec: {} });
+    await storeBackup(rig.bucket, [claim('a/data'), claim('b/data')], {
+      volumeInfos: [info('a', 'Retain'), info('b', 'Delete')] as never,
+    });
+    await rig.run();
+    const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
+    expect(left?.claims).toEqual([
+      {
+        ...{ namespace: 'x', name: 'data', backupMethod: 'CSISnapshot' },
+        ...{ reclaimPolicy: 'Retain', labels: { zone: 'z' } },
+      },
+    ]);
+  });
+
+  it('says that a claim is empty whose PodVolumeBackups are lost', async () => {
+    const rig = new Rig({ cluster });
+    const info = (pvcName: string, snapshotHandle: string) => ({
+      ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', result: 'succeeded' },
+      ...{ backupMethod: 'PodVolumeBackup', pvbInfo: { snapshotHandle } },
+    });
+    await storeBackup(
+      rig.bucket,
+      ['data', 'empty'].map((name) =>
+        stored('persistentvolumeclaims', `app/${name}`, { spec: {} }),
+      ),
+      { volumeInfos: [info('data', 'k1'), info('empty', '')] as never },
+    );
+    expect(await rig.run()).toMatchObject({ phase: 'FinalizingPartiallyFailed' });
+    const { errors } = await rig.archive.results('r1');
+    expect(errors?.namespaces?.app).toEqual([
+      expect.stringContaining('the files of PersistentVolumeClaim app/data are not restored'),
+    ]);
+  });
+
+  it('stores no further file once another server leads, which may have stored newer ones', async () => {
+    const bucket = new MemoryBucket();
+    let isLeading = true;
+    const put = bucket.put.bind(bucket);
+    bucket.put = async (key, ...given) => {
+      await put(key, ...given);
+      if (key.endsWith('itemoperations.json.gz')) {
+        isLeading = false;
+        await put('restores/r1/restore-r1-results.gz', [Buffer.from('newer')]);
+      }
+    };
+    const assertLeading = (): void => {
+      if (!isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one leads');
+    };
+    const rig = new Rig({ cluster, bucket, assertLeading });
+    await storeBackup(bucket, ITEMS);
+    isLeading = true;
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'LEADERSHIP_LOST' });
+    const key = 'restores/r1/restore-r1-results.gz';
+    const stored = Buffer.concat(await Array.fromAsync(bucket.get(key)));
+    expect(stored.toString()).toBe('newer');
   });
 
   it('fails with the reason where the backup cannot be had, and stores the log', async () => {

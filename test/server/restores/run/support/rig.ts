@@ -148,12 +148,13 @@ export class Rig {
       listPage: cluster.listPage,
       ...{ list, raw: () => Promise.resolve({}) },
       find: (...given: Parameters<typeof cluster.find>) =>
-        outside<unknown>(async () => (await cluster.find(...given))),
+        outside(() => cluster.find(...given) as Promise<unknown>),
       create: (...given: Parameters<typeof cluster.create>) =>
-        outside(() => cluster.create(...given)),
-      patch: (...given: Parameters<typeof cluster.patch>) => outside(() => cluster.patch(...given)),
+        outside(() => cluster.create(...given) as Promise<unknown>),
+      patch: (...given: Parameters<typeof cluster.patch>) =>
+        outside(() => cluster.patch(...given) as Promise<unknown>),
       get: async (...given: Parameters<typeof cluster.find>) => {
-        const found: unknown = await cluster.find(...given);
+        const found = await (cluster.find(...given) as Promise<unknown>);
         if (found === undefined) throw new CodedError('KUBE_NOT_FOUND', `no ${given[1].name}`);
         return found;
       },
