@@ -133,6 +133,8 @@ describe('a backup that waits for operations', () => {
     expect(world.canceled.sort()).toEqual(['op-1', 'op-2']);
     const cancel = (): Promise<never> => Promise.reject(new Error('no route'));
     const untold = await cancelOperations(map, SUBJECT, { asker: { ...asker, cancel }, signal });
-    expect(untold).toBe('2 operations could not be told to stop, and may go on: op-1, op-2: no route');
+    expect(untold).toBe(
+      '2 operations could not be told to stop, and may go on: op-1, op-2: no route',
+    );
   });
 });
