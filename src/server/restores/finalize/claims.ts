@@ -53,7 +53,8 @@ export async function patchVolumes(
 function operationPhases(operations: readonly Operation[]): Map<string, string> {
   const phases = new Map<string, string>();
   for (const { spec, status } of operations) {
-    if (!('restoreItemAction' in spec) || !CLAIM_ACTIONS.includes(spec.restoreItemAction)) continue;
+    if (!('restoreItemAction' in spec) || !CLAIM_ACTIONS.includes(String(spec.restoreItemAction)))
+      continue;
     const { Group, Resource, Namespace, Name } = spec.resourceIdentifier;
     if (Group !== '' || Resource !== 'persistentvolumeclaims') continue;
     const key = `${Namespace}/${Name}`;
