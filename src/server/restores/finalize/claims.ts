@@ -27,8 +27,8 @@ export type ClaimOutcome =
 
 /** Claims looked at at once, of one restore: three requests each. Our choice; Velero: three claims. */
 const AT_ONCE = 8;
-/** The action whose operation fills a claim. */
-const CLAIM_ACTION = 'velero.io/csi-pvc-restorer';
+/** Actions whose operation fills a claim: Velero's, and ours in its place. */
+const CLAIM_ACTIONS = ['velero.io/csi-pvc-restorer', 'longshore.io/csi-pvc-restorer'];
 
 export const claimKey = ({ namespace, name }: ProvisionedClaim): string => `${namespace}/${name}`;
 
@@ -53,7 +53,8 @@ export async function patchVolumes(
 function operationPhases(operations: readonly Operation[]): Map<string, string> {
   const phases = new Map<string, string>();
   for (const { spec, status } of operations) {
-    if (!('restoreItemAction' in spec) || spec.restoreItemAction !== CLAIM_ACTION) continue;
+    if (!('restoreItemAction' in spec) || !CLAIM_ACTIONS.includes(String(spec.restoreItemAction)))
+      continue;
     const { Group, Resource, Namespace, Name } = spec.resourceIdentifier;
     if (Group !== '' || Resource !== 'persistentvolumeclaims') continue;
     const key = `${Namespace}/${Name}`;
