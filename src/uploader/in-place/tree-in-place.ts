@@ -44,6 +44,7 @@ export async function restoreTreeInPlace(
       const counted = newInPlaceCounters();
       (await run.survey('count', counted)).throwIfFailed();
       new WriteBudget(options.maxWriteBytes).assertEnough(counted.bytesDifferent);
+      assertNotAllRemoved(root, counted);
       // From here on they tell of what is written.
       if (options.counters) Object.assign(options.counters, newRestoreCounters());
     }
@@ -128,6 +129,13 @@ class TreeInPlace {
     const [repository, root] = [this.#repository, this.#target];
     return new FilesInPlace({ repository, signal, options, counters, result, root });
   }
+}
+
+/** A snapshot of a volume that was not mounted holds nothing, and has nothing to write: a bound for that would stop nobody. Throws `WRITE_LIMIT`. */
+function assertNotAllRemoved({ summary }: DirectoryEntry, { removed }: InPlaceCounters): void {
+  if (!summary || removed === 0 || summary.files + summary.symlinks > 0) return;
+  const text = `this snapshot has no file at all, and ${removed} entries of the target would be removed; nothing was removed. Without --max-write they are`;
+  throw new CodedError('WRITE_LIMIT', text);
 }
 
 async function openTarget(target: string): Promise<{ handle: fs.FileHandle; path: string }> {

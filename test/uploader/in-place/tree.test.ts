@@ -243,6 +243,19 @@ describe('a tree that is brought back to a snapshot', () => {
 });
 
 describe('a bound on what is written', () => {
+  it('with a bound, is not emptied by a snapshot that holds nothing', async () => {
+    fs.mkdirSync(at('nothing'));
+    const empty = (await backUp(repository, at('nothing'))).rootEntry;
+    const target = await restored();
+    const refused = inPlace(target, { maxWriteBytes: 1 << 30 }, empty);
+    await expect(refused).rejects.toMatchObject({ code: 'WRITE_LIMIT' });
+    assertSameTree(at('tree'), target);
+    await inPlace(target, { maxWriteBytes: 1 << 30, keepExtra: true }, empty);
+    await inPlace(target, {}, empty);
+    expect(fs.readdirSync(target)).toEqual([]);
+    await inPlace(target, { maxWriteBytes: 1 << 30 }, empty);
+  });
+
   it('leaves all as it is when more would be written', async () => {
     const target = await restored();
     fs.rmSync(join(target, 'data/big'));
