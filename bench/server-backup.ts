@@ -10,10 +10,20 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { BACKUPS, CONFIG_MAPS, type KubeClient, NAMESPACES, PVCS, PVS } from '../src/kube/index.ts';
+import { BACKUPS, type KubeClient } from '../src/kube/index.ts';
 import { OwnServer } from '../test/support/own-server.ts';
 import { sharedPackage } from '../test/support/package.ts';
 import { startRealApi } from '../test/support/real-api.ts';
+import {
+  cpuSecondsOf,
+  fill,
+  fillClaims,
+  FINAL,
+  load,
+  residentOf,
+  round,
+  untilBound,
+} from './filled-cluster.ts';
 import { peakOf } from './measure.ts';
 
 const { values } = parseArgs({
@@ -27,80 +37,12 @@ const { values } = parseArgs({
   },
 });
 const PORT_BASE = 25_900;
-const AT_ONCE = 64;
-const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 const WALL_BAR = 3;
 const PEAK_BAR_MIB = 256;
 
 interface Status {
   readonly phase?: string;
   readonly progress?: { readonly itemsBackedUp?: number };
-}
-
-/** Makes so many objects, many at a time. */
-async function make(count: number, one: (index: number) => Promise<unknown>): Promise<void> {
-  let next = 0;
-  const work = async (): Promise<void> => {
-    while (next < count) await one(next++);
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
-}
-
-async function fill(client: KubeClient): Promise<void> {
-  const [objects, spaces] = [Number(values.objects), Number(values.namespaces)];
-  const text = 'x'.repeat(Number(values.bytes));
-  await make(spaces, (i) => client.create(NAMESPACES, { metadata: { name: `space-${i}` } }));
-  await make(objects, (i) =>
-    client.create(CONFIG_MAPS, {
-      metadata: { name: `config-${i}`, namespace: `space-${i % spaces}` },
-      data: { text },
-    }),
-  );
-}
-
-async function fillClaims(client: KubeClient): Promise<void> {
-  await client.create(NAMESPACES, { metadata: { name: 'claims' } });
-  await make(Number(values.claims), async (i) => {
-    const name = `volume-${i}`;
-    await client.create(PVS, {
-      metadata: { name },
-      spec: {
-        capacity: { storage: '1Gi' },
-        accessModes: ['ReadWriteOnce'],
-        storageClassName: 'by-hand',
-        hostPath: { path: `/${name}` },
-        claimRef: { apiVersion: 'v1', kind: 'PersistentVolumeClaim', namespace: 'claims', name },
-      },
-    });
-    await client.create(PVCS, {
-      metadata: { name, namespace: 'claims' },
-      spec: {
-        accessModes: ['ReadWriteOnce'],
-        storageClassName: 'by-hand',
-        volumeName: name,
-        resources: { requests: { storage: '1Gi' } },
-      },
-    });
-  });
-}
-
-/** Velero takes a claim without a volume for an error. */
-async function untilBound(client: KubeClient): Promise<void> {
-  for (;;) {
-    const claims = await client.list(PVCS, { namespace: 'claims' });
-    if (claims.every(({ status }) => status?.phase === 'Bound')) return;
-    await sleep(1000);
-  }
-}
-
-/** KiB that a process has in memory. */
-const residentOf = (pid: number): number =>
-  Number(/VmRSS:\s+(\d+)/.exec(fs.readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0);
-
-/** User and system time of a process so far. */
-function cpuSecondsOf(pid: number): number {
-  const fields = fs.readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
 async function backUp(
@@ -132,14 +74,15 @@ const SCENARIOS: Readonly<Record<string, object>> = {
   claims: { includedNamespaces: ['claims'] },
 };
 
-const load = (): string => fs.readFileSync('/proc/loadavg', 'utf8').split(' ')[0] ?? '';
-const round = (value: number): number => Math.round(value * 10) / 10;
-
 await using api = await startRealApi(PORT_BASE, { hasVeleroCrds: true });
 const { client, directory } = api;
 const filledMs = performance.now();
-await fill(client);
-await fillClaims(client);
+await fill(client, {
+  objects: Number(values.objects),
+  namespaces: Number(values.namespaces),
+  bytes: Number(values.bytes),
+});
+await fillClaims(client, Number(values.claims));
 console.log(`filled in ${round((performance.now() - filledMs) / 1000)} s, load ${load()}`);
 await untilBound(client);
 await api.stack('up', 's3');

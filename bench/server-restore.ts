@@ -1,0 +1,159 @@
+/**
+ * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own]`: restores of the same backup by our server and by Velero's, in
+ * turn, on one real API server with MinIO, each into namespaces of its own. The backup has so many ConfigMaps (300,000 by default, in 600 namespaces), another one
+ * so many PVCs with their volumes (metadata only: no data are moved). Prints for each restore: seconds from `InProgress` to its end as a watch of the CR has
+ * it, CPU seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves Velero's server out. Needs the peers of test/peers.
+ * `--objects 6000 --namespaces 60` takes some minutes: Velero's server asks at most 100 times a second.
+ */
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from '../src/cli/server-controllers.ts';
+import {
+  BACKUPS,
+  type KubeClient,
+  type KubeObject,
+  type Resource,
+  RESTORES,
+} from '../src/kube/index.ts';
+import { OwnServer } from '../test/support/own-server.ts';
+import { sharedPackage } from '../test/support/package.ts';
+import { startRealApi } from '../test/support/real-api.ts';
+import {
+  cpuSecondsOf,
+  fill,
+  fillClaims,
+  FINAL,
+  load,
+  round,
+  untilBound,
+} from './filled-cluster.ts';
+import { peakOf } from './measure.ts';
+
+const { values } = parseArgs({
+  options: {
+    objects: { type: 'string', default: '300000' },
+    namespaces: { type: 'string', default: '600' },
+    bytes: { type: 'string', default: '200' },
+    claims: { type: 'string', default: '1000' },
+    own: { type: 'boolean', default: false },
+  },
+});
+const PORT_BASE = 25_900;
+const WALL_BAR = 2;
+const PEAK_BAR_MIB = 256;
+const VELERO = 'velero';
+
+interface Status {
+  readonly phase?: string;
+  readonly progress?: { readonly itemsRestored?: number };
+  readonly warnings?: number;
+  readonly errors?: number;
+}
+
+/** Seconds from `InProgress` to its end. */
+async function untilEnd(
+  client: KubeClient,
+  resource: Resource<KubeObject>,
+  name: string,
+): Promise<Status & { readonly seconds: number }> {
+  let startMs: number | undefined;
+  for (;;) {
+    const { status = {} } = (await client.get(resource, { name, namespace: VELERO })) as {
+      status?: Status;
+    };
+    const { phase = '' } = status;
+    if (phase === 'InProgress') startMs ??= performance.now();
+    if (FINAL.test(phase)) {
+      return { ...status, seconds: (performance.now() - (startMs ?? performance.now())) / 1000 };
+    }
+    await sleep(100);
+  }
+}
+
+const SCENARIOS: Readonly<Record<string, object>> = {
+  objects: { includedNamespaces: ['space-*'], includedNamespaceScopedResources: ['configmaps'] },
+  claims: { includedNamespaces: ['claims'] },
+};
+
+/** Each into namespaces of its own. */
+function mappingOf(side: string): Record<string, string> {
+  const spaces = Array.from({ length: Number(values.namespaces) }, (_, i) => `space-${i}`);
+  return Object.fromEntries([...spaces, 'claims'].map((name) => [name, `${side}-${name}`]));
+}
+
+await using api = await startRealApi(PORT_BASE, { hasVeleroCrds: true });
+const { client, directory } = api;
+await fill(client, {
+  objects: Number(values.objects),
+  namespaces: Number(values.namespaces),
+  bytes: Number(values.bytes),
+});
+await fillClaims(client, Number(values.claims));
+await untilBound(client);
+console.log(`filled, load ${load()}`);
+await api.stack('up', 's3');
+// It makes the namespace and the location, too.
+await api.stack('up', 'velero');
+await api.stack('down', 'velero');
+const seconds = new Map<string, number>();
+
+async function measureServer(side: string, pid: number): Promise<void> {
+  for (const scenario of Object.keys(SCENARIOS)) {
+    const name = `${side}-${scenario}`;
+    // The high-water mark begins anew.
+    fs.writeFileSync(`/proc/${pid}/clear_refs`, '5');
+    const before = cpuSecondsOf(pid);
+    await client.create(RESTORES, {
+      metadata: { name, namespace: VELERO },
+      spec: { backupName: scenario, namespaceMapping: mappingOf(side) },
+    } as never);
+    const ended = await untilEnd(client, RESTORES, name);
+    seconds.set(`${side} ${scenario}`, ended.seconds);
+    console.log(
+      JSON.stringify({
+        ...{ side, scenario, phase: ended.phase, warnings: ended.warnings, errors: ended.errors },
+        ...{ seconds: round(ended.seconds), items: ended.progress?.itemsRestored },
+        cpuSeconds: round(cpuSecondsOf(pid) - before),
+        peakMiB: round(peakOf(pid) / 1024),
+        load: load(),
+      }),
+    );
+  }
+}
+
+{
+  const home = join(directory, 'own-home');
+  fs.mkdirSync(home, { recursive: true });
+  await using server = OwnServer.start({
+    program: join(sharedPackage(), 'bin/longshore'),
+    parameters: [
+      ...['server', '--namespace', VELERO, '--metrics-address', '127.0.0.1:0'],
+      ...['--plugin-dir', join(directory, 'plugins'), '--features', 'EnableCSI'],
+      ...['--controllers', [...CONTROLLERS, ...RESTORE_CONTROLLERS].join(',')],
+    ],
+    env: { ...process.env, KUBECONFIG: api.kubeconfig, HOME: home, TMPDIR: home },
+    log: join(directory, 'own-server.log'),
+  });
+  for (const [name, spec] of Object.entries(SCENARIOS)) {
+    await client.create(BACKUPS, {
+      metadata: { name, namespace: VELERO },
+      spec: { storageLocation: 'default', snapshotVolumes: false, ...spec },
+    } as never);
+    const { phase, seconds: took } = await untilEnd(client, BACKUPS, name);
+    console.log(`backup ${name}: ${phase} in ${round(took)} s`);
+  }
+  await measureServer('longshore', server.pid);
+}
+if (!values.own) {
+  await api.stack('up', 'velero');
+  await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));
+  for (const scenario of Object.keys(SCENARIOS)) {
+    const times =
+      (seconds.get(`velero ${scenario}`) ?? 0) / (seconds.get(`longshore ${scenario}`) ?? 1);
+    console.log(
+      `${scenario}: ${round(times)} times as fast as Velero (bar ${WALL_BAR}); peak bar ${PEAK_BAR_MIB} MiB`,
+    );
+  }
+}
