@@ -508,7 +508,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await expect(bad).rejects.toMatchObject({
       ...{ code: 2 },
       stderr: expect.stringContaining(
-        'the controller "restore" of Velero\'s server is not here yet; there are: backup, backup-operations, backup-finalizer, backup-deletion, gc, backup-repo',
+        'restores need all of restore, restore-operations, restore-finalizer',
       ) as string,
     });
   }, 60_000);
