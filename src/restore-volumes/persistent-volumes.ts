@@ -36,7 +36,10 @@ export interface VolumesOptions {
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
   readonly pollMs?: number;
-  /** Each fact, when it is one: of a process that is killed before it, a volume that was made is not known. */
+  /**
+   * Each fact, when it is one: of a process that is killed before it, a volume that was made is not known. What is provisioned or renamed is found out
+   * again in the same way; it need only be there when the item is noted that it is about.
+   */
   readonly onFact?: (fact: VolumeFact) => Promise<void>;
 }
 
@@ -184,9 +187,13 @@ export class RestoredVolumes {
     const { client, restore, signal } = this.#options;
     const namespace = pv.spec.claimRef?.namespace ?? '';
     if (namespace === '' || targetNamespace(namespace, restore) === namespace) return false;
-    if (this.#renamed.has(pv.metadata.name)) return true;
-    const found = await client.find(PVS, { name: pv.metadata.name }, { signal });
-    return found !== undefined && !isMadeBy(restore, found);
+    const { name } = pv.metadata;
+    if (this.#renamed.has(name)) return true;
+    const found = await client.find(PVS, { name }, { signal });
+    if (found) return !isMadeBy(restore, found);
+    // The volume of the origin has gone since an earlier try was killed, which has made the one of another name.
+    const clone = await client.find(PVS, { name: this.#cloneName(name) }, { signal });
+    return clone !== undefined && isMadeBy(restore, clone);
   }
 
   /**

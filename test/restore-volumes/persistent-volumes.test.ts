@@ -282,6 +282,22 @@ describe('PersistentVolumes of a restore', () => {
     expect(names[0]).toBe(names[1]);
   });
 
+  it('keep another name that an earlier try gave them, although the old volume has gone since', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', pvOf());
+    const mapping = { app: 'copy' };
+    const first = await world.volumes(native, { mapping }).prepare(pvOf());
+    const made = first.isRestored ? first.item : pvOf();
+    const labels = { 'velero.io/backup-name': 'b', 'velero.io/restore-name': 'r' };
+    world.objects.set(`persistentvolumes /${made.metadata.name}`, {
+      ...made,
+      metadata: { ...made.metadata, labels, creationTimestamp: '2026-11-26T12:00:00Z' },
+    });
+    world.objects.delete('persistentvolumes /pv1');
+    const again = await world.volumes(native, { mapping }).prepare(pvOf());
+    expect(again).toMatchObject({ item: { metadata: { name: made.metadata.name } } });
+  });
+
   it('keep their name where the namespace is mapped and the old volume is gone', async () => {
     const world = new World();
     const prepared = await world.volumes(native, { mapping: { app: 'copy' } }).prepare(pvOf());

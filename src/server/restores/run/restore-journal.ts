@@ -232,6 +232,15 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(fact);
   }
 
+  /** Stored with the items that come after it, if not before: whoever goes on without it finds out the same. */
+  noteFact(fact: RestoreFact): void {
+    this.#segments.assertUsable();
+    this.#pending.records.facts.push({ ...fact });
+    this.#added(64);
+    this.#segments.flushLater();
+    this.#facts.push(fact);
+  }
+
   /** Stored soon: of a process that is killed before, the hook runs once more. */
   addHook(record: HookRecord): void {
     this.#pending.records.hooks.push(record);

@@ -381,7 +381,12 @@ export class ClusterRestoreRunner implements RestoreRunner {
       locations: names.size === 0 ? [] : await snapshotLocations([...names], signal),
       snapshotters: (provider, config) => session.snapshotter(provider, config),
       ...(pollMs !== undefined && { pollMs }),
-      onFact: (fact) => journal.addFact(fact),
+      onFact: async (fact) => {
+        // A volume that the provider has made is known to nobody else. The rest is decided again as it was, and a put for each takes long with
+        // thousands of volumes.
+        if (fact.kind === 'volume') await journal.addFact(fact);
+        else journal.noteFact(fact);
+      },
     });
     volumes.resume(journal.facts.filter(isOfVolumes));
     return volumes;
