@@ -1,7 +1,7 @@
 import { messageOf, quantityBytes } from '../base/index.ts';
 import type { ActionContext, BackupLog } from '../backup/index.ts';
 import type { Container, KubeClient, Pod } from '../kube/index.ts';
-import { pluginConfig, readYamlObject, type RestoreAction } from '../restore/index.ts';
+import { PluginConfigs, readYamlObject, type RestoreAction } from '../restore/index.ts';
 import { fileBackupsOf } from './file-backups.ts';
 import type { FileBackups } from './shared-claims.ts';
 
@@ -40,28 +40,28 @@ const DEFAULT_SECURITY = {
  * Makes pods wait for their volumes: an init container that ends when each has the mark of this restore. One of an earlier restore goes, also where
  * the pod has nothing to wait for. Velero: pkg/restore/actions/pod_volume_restore_action.go (v1.18.3).
  */
-export const waitContainerAction = (options: WaitContainerOptions): RestoreAction => ({
-  name: WAIT_ACTION,
-  appliesTo: { includedResources: ['pods'] },
-  execute: async ({ item, itemFromBackup, restore }, context) => {
-    const pod = item as Pod;
-    const { initContainers = [] } = pod.spec;
-    const kept = initContainers.filter(({ name }) => !NAMES.includes(name));
-    const { namespace = '' } = itemFromBackup.metadata;
-    const volumes = fileBackupsOf(pod, namespace, await options.files.of(pod, namespace));
-    const config = volumes.size === 0 ? {} : await configOf(options, context);
-    const { uid } = restore.metadata;
-    const image = volumes.size === 0 ? '' : await imageOf(config, options, context);
-    const waits =
-      volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, image, options })];
-    if (waits.length === 0 && kept.length === initContainers.length) return {};
-    const changed = [...waits, ...kept];
-    return { item: { ...pod, spec: { ...pod.spec, initContainers: changed } } as Pod };
-  },
-});
-
-const configOf = ({ client, namespace }: WaitContainerOptions, { signal }: ActionContext) =>
-  pluginConfig(client, { namespace, action: WAIT_ACTION, signal });
+export function waitContainerAction(options: WaitContainerOptions): RestoreAction {
+  const configs = new PluginConfigs(options.client, options.namespace);
+  return {
+    name: WAIT_ACTION,
+    appliesTo: { includedResources: ['pods'] },
+    execute: async ({ item, itemFromBackup, restore }, context) => {
+      const pod = item as Pod;
+      const { initContainers = [] } = pod.spec;
+      const kept = initContainers.filter(({ name }) => !NAMES.includes(name));
+      const { namespace = '' } = itemFromBackup.metadata;
+      const volumes = fileBackupsOf(pod, namespace, await options.files.of(pod, namespace));
+      const config = volumes.size === 0 ? {} : await configs.of(WAIT_ACTION, context.signal);
+      const { uid } = restore.metadata;
+      const image = volumes.size === 0 ? '' : await imageOf(config, options, context);
+      const waits =
+        volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, image, options })];
+      if (waits.length === 0 && kept.length === initContainers.length) return {};
+      const changed = [...waits, ...kept];
+      return { item: { ...pod, spec: { ...pod.spec, initContainers: changed } } as Pod };
+    },
+  };
+}
 
 function container(
   pod: Pod,

@@ -21,7 +21,7 @@ export {
 } from './hooks/exec-hooks.ts';
 export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
 export { readYamlObject } from './modifiers/yaml-values.ts';
-export { pluginConfig } from './actions/plugin-config.ts';
+export { PluginConfigs } from './actions/plugin-config.ts';
 export type {
   BackedUpItems,
   DoneItem,

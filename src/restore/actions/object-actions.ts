@@ -9,7 +9,7 @@ import {
 import type { RestoreAction, RestoreActionInput, RestoreActionOutput } from '../contract.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
-import { pluginConfig } from './plugin-config.ts';
+import { PluginConfigs } from './plugin-config.ts';
 import { withoutGivenPorts } from './service-ports.ts';
 
 export type RestoreActionClient = Pick<KubeClient, 'list' | 'find'>;
@@ -37,8 +37,9 @@ export function openRestoreActions(
     appliesTo: { includedResources, ...(selector !== undefined && { selector }) },
     execute: async (input, context) => run(input, context),
   });
+  const configs = new PluginConfigs(client, namespace);
   const configOf = (name: string, { signal }: ActionContext) =>
-    pluginConfig(client, { namespace, action: `velero.io/${name}`, signal });
+    configs.of(`velero.io/${name}`, signal);
   return [
     action('add-pvc-from-pod', ['pods'], ({ item }) => ({ additionalItems: claimsOf(item) })),
     action(
