@@ -33,7 +33,7 @@ import { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
-import { cancelOperations, withUntold } from './operations/cancel.ts';
+import { cancelOperations, withUntold } from '../operations/cancel.ts';
 import { PhaseEvents } from './phase-events.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { BACKUP_RESOURCE, hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';

@@ -51,8 +51,9 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../contract.ts';
-import { failureLines, subjectOf } from '../after-run.ts';
-import { cancelOperations, withUntold } from '../operations/cancel.ts';
+import { subjectOf } from '../after-run.ts';
+import { cancelOperations, withUntold } from '../../operations/cancel.ts';
+import { failureLines } from '../../operations/failures.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';

@@ -7,7 +7,7 @@ import type { OperationMap, Subject } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
-import { cancelOperations } from '../operations/cancel.ts';
+import { cancelOperations } from '../../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
 import { readSegment } from '../../runs/stored-tries.ts';

@@ -2,7 +2,7 @@ import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive } from '../../../../src/archive/index.ts';
 import { HOUR_NS, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
-import { cancelOperations } from '../../../../src/server/backups/operations/cancel.ts';
+import { cancelOperations } from '../../../../src/server/operations/cancel.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { done, failedWith, ITEM, progress, SUBJECT, World } from '../support/world.ts';
 

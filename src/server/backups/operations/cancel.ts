@@ -1,1 +1,0 @@
-export { cancelOperations, withUntold } from '../../operations/cancel.ts';
