@@ -26,6 +26,7 @@ import {
   SCHEDULES,
   SECRETS,
   SERVER_STATUS_REQUESTS,
+  shortNamesOf,
   STORAGE_CLASSES,
   VELERO_GROUP,
   VOLUME_ATTACHMENTS,
@@ -102,7 +103,6 @@ interface Names {
 const ALL = ['all'];
 /** What kinds are called on a command line, as the real server and the definitions of Velero and of snapshots have it. */
 const NAMES: Readonly<Record<string, Names>> = {
-  backupstoragelocations: { shortNames: ['bsl'] },
   configmaps: { shortNames: ['cm'] },
   daemonsets: { shortNames: ['ds'], categories: ALL },
   deployments: { shortNames: ['deploy'], categories: ALL },
@@ -118,10 +118,10 @@ const NAMES: Readonly<Record<string, Names>> = {
   storageclasses: { shortNames: ['sc'] },
   volumesnapshotclasses: { shortNames: ['vsclass', 'vsclasses'] },
   volumesnapshotcontents: { shortNames: ['vsc', 'vscs'] },
-  volumesnapshotlocations: { shortNames: ['vsl'] },
   volumesnapshots: { shortNames: ['vs'] },
 };
-export const namesOf = ({ plural }: Resource<KubeObject>): Names => NAMES[plural] ?? {};
+export const namesOf = ({ group, plural }: Resource<KubeObject>): Names =>
+  group === VELERO_GROUP ? { shortNames: shortNamesOf(plural) } : (NAMES[plural] ?? {});
 
 export interface ResourcePlace {
   readonly resource: Resource<KubeObject>;
