@@ -219,8 +219,20 @@ export class ClusterRestoreRunner implements RestoreRunner {
       resourceTimeoutMs: this.#options.resourceTimeoutMs,
     });
     await using hooks = new HookRun({
-      ...{ client, restore, log, logger, earlier: journal.hooks },
+      ...{ client, restore, logger, earlier: journal.hooks, begun: journal.begunHooks },
+      log: {
+        info: (message, about) => {
+          log.info(message, about);
+        },
+        warn: (message, about) => {
+          log.warn(message, about);
+        },
+        error: (message, about) => {
+          log.newError(message, about);
+        },
+      },
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
+      onBegin: (id) => journal.willRunHook(id),
       onRecord: (record) => {
         journal.addHook(record);
       },
@@ -287,7 +299,9 @@ export class ClusterRestoreRunner implements RestoreRunner {
       podVolumes: podVolumesOf(begun),
       hooks: {
         ...{ attempted: handed.attempted, failed: handed.failed, failures: [] },
-        pods: handed.pods.map((pod) => ({ ...pod, open: [...pod.open] })),
+        pods: handed.pods.map(({ namespace, name, uid, waitedMs, open }) => ({
+          ...{ namespace, name, uid, waitedMs, open: [...open] },
+        })),
       },
     };
     const logFile = await journal.finish();
