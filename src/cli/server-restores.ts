@@ -95,6 +95,7 @@ export function openRestores(
   });
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
+  const resourceTimeoutNs = BigInt(resourceTimeoutMs) * 1_000_000n;
   const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
     settings.timeoutsOfActions.get(action) ?? askedNs;
   let runner: Promise<ClusterRestoreRunner> | undefined;
@@ -146,11 +147,11 @@ export function openRestores(
         metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         timeoutNs: settings.operationTimeoutNs,
-        timeoutNsOf,
+        ...{ timeoutNsOf, resourceTimeoutNs },
       }),
       'restore-finalizer': new RestoreFinalizerController({
         ...{ ...after, namespace },
-        resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
+        resourceTimeoutNs,
         hookTimeoutNs: settings.operationTimeoutNs,
       }),
     },

@@ -1,4 +1,4 @@
-import { HOUR_NS, type Logger, MINUTE_NS, type Nanoseconds } from '../../../base/index.ts';
+import { HOUR_NS, type Logger, type Nanoseconds } from '../../../base/index.ts';
 import type { OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
@@ -7,6 +7,7 @@ import { isFinalizing, isOver, isWaiting } from '../../backups/phases.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import { patientClient } from '../../runs/while-away.ts';
 import type { ServerController } from '../../server.ts';
+import { Absences, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
 import type { RestoreLocations } from '../locations.ts';
@@ -35,8 +36,6 @@ export interface RestoreFinalizerControllerOptions {
   readonly watch?: FollowedHooksOptions['watch'];
 }
 
-/** Velero: pkg/cmd/server/config/config.go. */
-const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
 /** Velero waits for ever. Our choice: as long as operations may take. */
 const HOOK_TIMEOUT_NS = 4n * HOUR_NS;
 
@@ -59,11 +58,14 @@ export class RestoreFinalizerController implements ServerController {
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations });
     const waits = new Waits(client.clock);
-    // A hook must not be lost to an API server that is away for a while. One whose answer is lost has perhaps run, and that is an error of the restore.
+    // A time-out of nothing is none that anybody wants.
+    const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
+    const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
+    // A hook must not be lost to an API server that is away for a while.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
       ...{ client, logger, files, signal, assertLeading },
-      exec: (question, asked) => cluster.exec({ ...question, isOnce: true, signal: asked }),
+      exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       ...(watch && { watch }),
       onOver: (key) => {
         finalizer.look(key);
@@ -76,10 +78,9 @@ export class RestoreFinalizerController implements ServerController {
       finalize: ({ metadata }) =>
         finalizeRestore(metadata, {
           ...this.#options,
-          // A time-out of nothing is none that anybody wants.
-          resourceTimeoutNs: resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS,
+          resourceTimeoutNs: boundNs,
           hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
-          ...{ files, waits, hooks, assertLeading, signal },
+          ...{ files, waits, absences, hooks, assertLeading, signal },
         }),
     });
     const temporary = new TemporaryObjects({
@@ -93,7 +94,10 @@ export class RestoreFinalizerController implements ServerController {
       const phase = after && deletionTimestamp === undefined ? phaseOf(after) : '';
       if (isWaiting(phase) || isFinalizing(phase)) hooks.begin(restore);
       else hooks.stop(uid);
-      if (!after) waits.forget(uid);
+      if (!after) {
+        waits.forget(uid);
+        absences.forget(uid);
+      }
       const isEnd = before !== undefined && (!after || isOver(phaseOf(after)));
       if (isEnd && !isOver(phaseOf(before))) temporary.look();
     });
