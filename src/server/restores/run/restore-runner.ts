@@ -136,6 +136,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const { bucket } = opened;
     const subject: Subject = { kind: 'Restore', name, uid, location };
     let journal: RestoreJournal;
+    request.onBegin?.();
     try {
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },

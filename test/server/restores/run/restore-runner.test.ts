@@ -185,8 +185,36 @@ describe('a restore', () => {
       stored('persistentvolumeclaims', 'app/second', { spec: {} }),
     ]);
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
-    expect(rig.canceled).toEqual(['op-first']);
+    expect([rig.canceled, rig.untold]).toEqual([['op-first'], []]);
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
+  });
+
+  it('says which operations could not be told to stop', async () => {
+    const rig: Rig = new Rig({
+      cluster,
+      cancel: () => Promise.reject(new Error('the plugin is away')),
+      actions: [
+        moves,
+        {
+          ...moves,
+          name: 'example.io/cancels',
+          execute: ({ item }) => {
+            if (item.metadata.name === 'second') rig.abort.abort(canceled());
+            return Promise.resolve({});
+          },
+        },
+      ],
+    });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('persistentvolumeclaims', 'app/first', { spec: {} }),
+      stored('persistentvolumeclaims', 'app/second', { spec: {} }),
+    ]);
+    await reasonOf(rig.run());
+    expect(rig.untold).toEqual([
+      '1 operation could not be told to stop, and may go on: op-first: the plugin is away',
+    ]);
+    expect((await rig.archive.results('r1')).errors?.velero).toContain(rig.untold[0]);
   });
 });
 

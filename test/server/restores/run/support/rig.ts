@@ -122,6 +122,7 @@ export class Rig {
   readonly bucket: Bucket;
   readonly canceled: string[] = [];
   readonly progress: object[] = [];
+  readonly untold: string[] = [];
   readonly abort = new AbortController();
   readonly leaving = new AbortController();
   readonly operations: OperationMap;
@@ -208,6 +209,7 @@ export class Rig {
         this.progress.push(progress);
         return Promise.resolve();
       },
+      onUntold: (text) => this.untold.push(text),
       assertLeading: this.#parts.assertLeading ?? (() => undefined),
       signal: this.abort.signal,
       leaving: this.leaving.signal,
