@@ -14,6 +14,7 @@ import {
 } from '../restore/index.ts';
 import {
   ClusterRestoreRunner,
+  FileWriters,
   HostRestoreSessions,
   OperationMetrics,
   RestoreController,
@@ -87,7 +88,9 @@ export function openRestores(
   const buckets = locationBuckets(common, directory);
   const restores = new SharedRestores({ client, logger, namespace });
   const locations = new RestoreLocations(client, namespace);
-  const store = restoreOperationStore({ client, namespace, buckets, locations, logger });
+  const writers = new FileWriters();
+  const places = { buckets, locations, writers };
+  const store = restoreOperationStore({ ...places, client, namespace, logger });
   const operations = new OperationMap({ store, logger });
   const sessions = new HostRestoreSessions(() => {
     if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
@@ -124,7 +127,7 @@ export function openRestores(
     runner.catch(() => (runner = undefined));
     return runner;
   };
-  const shared = { client, logger, restores, locations, buckets };
+  const shared = { ...places, client, logger, restores };
   const after = { ...shared, host, map: operations, scratch: directory };
   return {
     controllers: {

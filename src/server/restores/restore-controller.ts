@@ -26,6 +26,7 @@ import { patiently } from '../runs/patience.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
+import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
@@ -39,6 +40,7 @@ export interface RestoreControllerOptions {
   /** The watch that it shares with the controllers that follow it. */
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly operations: Pick<OperationMap, 'forget'>;
   readonly runner: () => Promise<RestoreRunner>;
@@ -121,9 +123,9 @@ class RestoresRun {
       ...{ client, logger, namespace, assertLeading, signal, shared },
       resource: RESTORE_RESOURCE,
     });
-    const { runner, locations, buckets, operations } = options;
+    const { runner, locations, writers, buckets, operations } = options;
     this.#deleted = new DeletedRestores({
-      ...{ runner, locations, buckets, operations, logger, assertLeading, signal },
+      ...{ runner, locations, writers, buckets, operations, logger, assertLeading, signal },
       restores: this.#restores,
     });
     this.#queue = new Controller({
@@ -356,7 +358,10 @@ class RestoresRun {
   async #endEarlier(
     restore: Restore,
   ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {
-    const soon = AbortSignal.any([this.#signal, AbortSignal.timeout(this.#options.foundMs ?? FOUND_MS)]);
+    const soon = AbortSignal.any([
+      this.#signal,
+      AbortSignal.timeout(this.#options.foundMs ?? FOUND_MS),
+    ]);
     let location: string | undefined;
     try {
       location = await this.#locationOf(restore, soon);

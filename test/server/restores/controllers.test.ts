@@ -17,6 +17,7 @@ import {
 import type { Restore } from '../../../src/restore/index.ts';
 import {
   CANCEL_ANNOTATION,
+  FileWriters,
   OperationMetrics,
   RestoreFinalizerController,
   RestoreLocations,
@@ -93,15 +94,18 @@ async function start(
         ? Promise.resolve({ bucket: world.bucket, ...nothing })
         : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
   };
+  const writers = new FileWriters();
   const shared = { client, logger: silentLogger, namespace: 'velero' };
-  const map = new OperationMap({ store: restoreOperationStore({ ...shared, buckets, locations }) });
+  const map = new OperationMap({
+    store: restoreOperationStore({ ...shared, buckets, locations, writers }),
+  });
   const begun = { action: CLAIM_ACTION, operationId: 'op-1', item: { ...ITEM, name: 'c' } };
   await map.record({ kind: 'Restore', name: 'r1', uid }, begun);
   world.answers.set('op-1', progress());
   const registry = new Registry();
   const { asker } = world.server(scratch);
   const common = {
-    ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations },
+    ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations, writers },
     namespace: 'velero',
     restores: new SharedRestores(shared),
   };

@@ -18,6 +18,7 @@ import {
 } from '../../../src/kube/index.ts';
 import {
   CANCEL_ANNOTATION,
+  FileWriters,
   RestoreController,
   RestoreLocations,
   RestoreMetrics,
@@ -92,6 +93,7 @@ describe('the controller of Restores', () => {
   let isBucketAway: boolean;
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
+  let writers: FileWriters;
   /** The API server does not say where backups are. */
   let isPlaceHidden: boolean;
 
@@ -164,6 +166,7 @@ describe('the controller of Restores', () => {
             : target.patch(...given);
       },
     });
+    writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };
     const controller = new RestoreController({
       ...common,
@@ -179,7 +182,7 @@ describe('the controller of Restores', () => {
       runner: () => Promise.resolve(runs),
       validation: { itemOperationTimeout: '4h0m0s' },
       metrics: new RestoreMetrics(registry),
-      foundMs: 50,
+      ...{ foundMs: 50, writers },
     });
     const running = controller.run(abort.signal, () => undefined);
     stop = async () => {
@@ -363,6 +366,28 @@ describe('the controller of Restores', () => {
     await gone('r1');
     expect(runs.begun[0]?.signal.aborted).toBe(true);
     expect([...bucket.objects.keys()]).toEqual(['restores/other/restore-other-logs.gz']);
+  });
+
+  it('deletes the files of one that is deleted after what is being written of it, and lets nobody write more', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    runs.finish(0, { phase: 'Finalizing', status: {} });
+    const { metadata } = await inPhase('r1', 'Finalizing');
+    const key = 'restores/r1/longshore-after-run.json.gz';
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    const write = async (): Promise<void> => {
+      await promise;
+      bucket.objects.set(key, Buffer.from('x'));
+    };
+    const writing = writers.run(metadata.uid, write);
+    await remove('r1');
+    await soon(() => runs.ended.length === 1);
+    resolve(undefined);
+    await writing;
+    await gone('r1');
+    expect(await writers.run(metadata.uid, write)).toBeUndefined();
+    expect([...bucket.objects.keys()]).toEqual([]);
   });
 
   it('ends one that is deleted while it waits, and lets it go although not all can be told', async () => {

@@ -10,6 +10,7 @@ import type { ServerController } from '../../server.ts';
 import { Absences, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
@@ -27,6 +28,7 @@ export interface RestoreFinalizerControllerOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly scratch: string;
   /** `--resource-timeout`; 10 minutes where nothing is said. */
   readonly resourceTimeoutNs?: Nanoseconds;
@@ -53,10 +55,11 @@ export class RestoreFinalizerController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
+    const { client, logger, host, namespace, restores, buckets, locations, writers } =
+      this.#options;
     const { watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
-    const files = new AfterRunFiles({ buckets, locations });
+    const files = new AfterRunFiles({ buckets, locations, writers });
     const waits = new Waits(client.clock);
     // A time-out of nothing is none that anybody wants.
     const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
@@ -76,12 +79,14 @@ export class RestoreFinalizerController implements ServerController {
       // Of the backup: all of one location have the same, and two of different ones seldom do.
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) =>
-        finalizeRestore(metadata, {
-          ...this.#options,
-          resourceTimeoutNs: boundNs,
-          hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
-          ...{ files, waits, absences, hooks, assertLeading, signal },
-        }),
+        writers.run(metadata.uid, () =>
+          finalizeRestore(metadata, {
+            ...this.#options,
+            resourceTimeoutNs: boundNs,
+            hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
+            ...{ files, waits, absences, hooks, assertLeading, signal },
+          }),
+        ),
     });
     const temporary = new TemporaryObjects({
       ...{ client, logger, namespace, signal, assertLeading },

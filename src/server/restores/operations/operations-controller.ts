@@ -8,6 +8,7 @@ import {
 import type { AskingSession } from '../../operations/session-asker.ts';
 import type { ServerController } from '../../server.ts';
 import { Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, isCanceled } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
@@ -30,6 +31,7 @@ export interface RestoreOperationsControllerOptions extends Omit<
 > {
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly sessions: RestoreAskers;
   readonly scratch: string;
@@ -55,7 +57,8 @@ export class RestoreOperationsController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const options = this.#options;
-    const { restores, client, map, buckets, locations, scratch, sessions, logger } = options;
+    const { restores, client, map, buckets, locations, writers, scratch, sessions, logger } =
+      options;
     const { resourceTimeoutNs: boundNs = RESOURCE_TIMEOUT_NS } = options;
     const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
     await using watched = await restores.open(signal);
@@ -67,7 +70,7 @@ export class RestoreOperationsController implements ServerController {
         locationOf: (restore) => locations.of(restore, signal),
         step: (restore, step) =>
           restoreOperationsStep(restore, {
-            ...{ ...step, client, map, buckets, locations, scratch, absences },
+            ...{ ...step, client, map, buckets, locations, writers, scratch, absences },
           }),
         isCanceled,
         whenDeleted: async (restore, asker) => {

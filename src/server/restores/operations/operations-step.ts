@@ -11,6 +11,7 @@ import {
   type StepOptions,
 } from '../../operations/operations-step.ts';
 import { type Absences, operationsAbsent } from '../absences.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { restoreChangeOf, uncountedLost } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
@@ -22,6 +23,7 @@ export interface RestoreStepOptions extends StepOptions {
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
   readonly absences: Absences;
+  readonly writers: FileWriters;
   /** Room for the log of a restore while something is added to it. */
   readonly scratch: string;
 }
@@ -34,7 +36,7 @@ export async function restoreOperationsStep(
   seen: Restore,
   options: RestoreStepOptions,
 ): Promise<OperationsStep> {
-  const { map, absences, signal } = options;
+  const { map, absences, writers, signal } = options;
   const subject = subjectOf(seen);
   const isLost = async (): Promise<boolean> =>
     uncountedLost(seen, await map.get(subject, signal)) > 0;
@@ -49,7 +51,9 @@ export async function restoreOperationsStep(
     ...options,
     kind: FOLLOWED_RESTORES,
     changeOf: restoreChangeOf,
-    store: (restore, operations) => store(restore, operations, options),
+    store: async (restore, operations) => {
+      await writers.run(seen.metadata.uid, () => store(restore, operations, options));
+    },
   });
 }
 

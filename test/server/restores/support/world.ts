@@ -17,6 +17,7 @@ import {
   nothingLeft,
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
+import { FileWriters } from '../../../../src/server/restores/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
@@ -153,8 +154,10 @@ export class World {
       ...{ client, clock: this.clock, boundNs: resourceNs, assertLeading },
     });
     const locations = new RestoreLocations(client, 'velero');
-    const files = new AfterRunFiles({ buckets, locations });
-    const stored = { client, namespace: 'velero', buckets, locations, logger: silentLogger };
+    const writers = new FileWriters(50);
+    const files = new AfterRunFiles({ buckets, locations, writers });
+    const places = { buckets, locations, writers };
+    const stored = { ...places, client, namespace: 'velero', logger: silentLogger };
     const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
     const hooks = new FollowedHooks({
       ...{ client: client as KubeClient, logger: silentLogger, files, assertLeading, signal },
@@ -176,11 +179,11 @@ export class World {
       againMs: 1,
     });
     const common = {
-      ...{ client, map, buckets, locations, scratch, assertLeading, signal },
+      ...{ ...places, client, map, scratch, assertLeading, signal },
       ...{ logger: silentLogger, asker, absences },
     };
     return {
-      ...{ map, asker, signal, hooks, locations },
+      ...{ map, asker, signal, hooks, locations, files, writers },
       step: () =>
         restoreOperationsStep(this.restore, { ...common, timeoutNsOf: () => 3600n * SECOND_NS }),
       finalize: () =>
