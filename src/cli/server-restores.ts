@@ -10,6 +10,7 @@ import {
   ResourceModifiers,
   type Restore,
   RESTORE_PRIORITIES,
+  type RestorePolicySummary,
   type RestorePriorities,
 } from '../restore/index.ts';
 import {
@@ -121,6 +122,7 @@ export function openRestores(
             },
             tag: VERSION,
           },
+          readPolicies: parsePolicyConfigMap,
           ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
         }),
     );
@@ -135,7 +137,7 @@ export function openRestores(
         ...{ ...shared, namespace, operations, runner: theRunner },
         validation: {
           itemOperationTimeout: settings.itemOperationTimeout,
-          readPolicies: (config) => summaryOf(config),
+          readPolicies: restorePoliciesOf,
           readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
         },
         metrics: new RestoreMetrics(registry),
@@ -162,13 +164,9 @@ export function openRestores(
   };
 }
 
-function summaryOf(config: ConfigMap) {
+/** What of the policies of a Restore is for backups alone. */
+export function restorePoliciesOf(config: ConfigMap): RestorePolicySummary {
   const policies = parsePolicyConfigMap(config);
-  if (policies.namespacedFilterPolicies || policies.clusterScopedFilterPolicy) {
-    const text =
-      'this server does not carry out filter policies of restores: use includedResources and labelSelector of the Restore';
-    throw new CodedError('BAD_VOLUME_POLICY', text);
-  }
   return {
     hasVolumePolicies: policies.rules.length > 0,
     hasIncludeExclude: policies.includeExcludePolicy !== undefined,

@@ -164,6 +164,28 @@ describe('a restore', () => {
     expect((await rig.archive.results('r1')).errors?.velero?.[0]).toContain('restore failed');
   });
 
+  it('restores what the policies of a ConfigMap take', async () => {
+    const resourceFilters = '[{kinds: [ConfigMap], names: ["keep-*"]}]';
+    const text = `version: v1\nnamespacedFilterPolicies: [{namespaces: [app], resourceFilters: ${resourceFilters}}]`;
+    cluster.add('configmaps', {
+      metadata: { namespace: 'velero', name: 'filters', uid: 'f' },
+      data: { 'policies.yaml': text },
+    });
+    const resourcePolicy = { kind: 'configmap', name: 'filters' };
+    const rig = new Rig({ cluster, spec: { resourcePolicy } });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('configmaps', 'app/keep-1'),
+      stored('configmaps', 'app/other'),
+      stored('secrets', 'app/keep-2'),
+    ]);
+    await rig.run();
+    expect(await rig.archive.resourceList('r1')).toEqual({
+      'v1/ConfigMap': ['app/keep-1(created)'],
+      'v1/Namespace': ['app(created)'],
+    });
+  });
+
   it('that is canceled tells its operations to stop, and says why', async () => {
     const rig: Rig = new Rig({
       cluster,
