@@ -69,6 +69,8 @@ export interface InPlaceOptions extends Omit<RestoreOptions, 'overwrite' | 'spar
   readonly dryRun?: boolean;
   /** Called for each entry that is or would be changed. */
   readonly onChange?: (change: Change) => Promise<void> | void;
+  /** Called often while the target is gone through: a sign that something moves. */
+  readonly onStep?: () => void;
   /** Called with each sentence about what could not be checked. */
   readonly onUnchecked?: (text: string) => void;
 }

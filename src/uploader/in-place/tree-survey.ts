@@ -79,6 +79,7 @@ export class TreeSurvey {
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
         signal.throwIfAborted();
+        this.#parts.options.onStep?.();
         const files = entries.filter(({ type }) => type !== 'd');
         if (this.#task === 'count') {
           await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
@@ -265,6 +266,7 @@ export class TreeSurvey {
     try {
       for await (const named of directory.names()) {
         signal.throwIfAborted();
+        this.#parts.options.onStep?.();
         if (!(await this.#isExtra(directory, named, names, path))) continue;
         if (await isDirectoryIn(directory, named)) directories.push(named.name);
         else await this.#remove(directory, named.name, path);
