@@ -76,7 +76,8 @@ export function assertInPlaceFlags(
   if (given) throw new UsageError(`${given[0]} needs --in-place`);
 }
 
-function maxWriteBytes({ maxWrite }: InPlaceFlags): number | undefined {
+/** Throws {@link UsageError}. */
+export function maxWriteBytes({ maxWrite }: Pick<InPlaceFlags, 'maxWrite'>): number | undefined {
   if (maxWrite === undefined) return undefined;
   const bytes = maxWrite === '0' ? 0 : parseBytes(maxWrite);
   if (bytes !== undefined) return bytes;
