@@ -96,6 +96,13 @@ export {
   VOLUME_SNAPSHOT_LOCATIONS,
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
+export {
+  IN_PLACE_MOVER,
+  inPlaceConfig,
+  type InPlaceOrder,
+  inPlaceOrderOf,
+  isInPlace,
+} from './api/in-place.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
