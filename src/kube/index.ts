@@ -124,6 +124,7 @@ export { isPassing } from './client/errors.ts';
 export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
+export { shortNamesOf } from './api/short-names.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
 export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
 export type { ExecOptions, ExecOutput } from './client/exec.ts';
