@@ -84,10 +84,21 @@ const EXPIRY_FREQUENCY = '--garbage-collection-frequency';
 const EXPIRY_MS = 3_600_000;
 const SYNC_PERIOD = '--backup-sync-period';
 
-/** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
+export interface ServerSurroundings {
+  /** Flags of Velero's that were set and change nothing here. */
+  readonly ineffective?: readonly string[];
+  /** The flags as they were typed, which plugins of others are given. */
+  readonly pluginFlags?: readonly string[];
+  /** Ends the server; without it the signals of the process do. */
+  readonly signal?: AbortSignal;
+  /** Told once it serves, with the address of the status page if there is one. */
+  readonly onServing?: (statusPage: string | undefined) => void;
+}
+
+/** Runs the server until it is told to end. */
 export async function runServer(
   flags: ServerFlags,
-  ineffective: readonly string[] = [],
+  { ineffective = [], pluginFlags = process.argv.slice(3), ...around }: ServerSurroundings = {},
 ): Promise<void> {
   const names = chosenControllers(flags.controllers, flags.disableControllers);
   const settings = settingsOf(flags, names);
@@ -114,7 +125,9 @@ export async function runServer(
   const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
   const registry = new Registry();
   const host = hostname();
-  const interrupt = interruptSignal();
+  const interrupt = around.signal
+    ? { signal: around.signal, dispose: () => undefined }
+    : interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const needsBackups = makesBackups || names.includes('backup-deletion');
   const reads = new ReadsAhead(client);
@@ -123,7 +136,7 @@ export async function runServer(
       ? ServerPlugins.begin({
           ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
           ...{ makesBackups, makesRestores },
-          flags: process.argv.slice(3),
+          flags: pluginFlags,
         })
       : undefined;
   const common = {
@@ -159,6 +172,7 @@ export async function runServer(
       },
       'serving metrics and health',
     );
+    around.onServing?.(page?.address);
     await server.run(interrupt.signal);
   } finally {
     collectNoMore();

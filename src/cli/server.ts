@@ -1,4 +1,4 @@
-import { type Command, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { withClusterOptions } from './cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 import { addBackupFlags, addRestoreFlags } from './server-backup-flags.ts';
@@ -86,6 +86,15 @@ export function addServerVerb(program: Command): void {
     )
     .action(async (flags: ServerFlags) => {
       const { runServer } = await import('./server-run.ts');
-      await runServer(flags, flagsWithoutEffect(command));
+      await runServer(flags, { ineffective: flagsWithoutEffect(command) });
     });
+}
+
+/** What the flags of the server are when these are given. */
+export function serverFlags(given: readonly string[]): ServerFlags {
+  const program = new Command();
+  addServerVerb(program);
+  const [command = program] = program.commands;
+  command.parseOptions([...given]);
+  return command.opts<ServerFlags & Record<string, unknown>>();
 }

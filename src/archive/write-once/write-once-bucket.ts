@@ -347,12 +347,14 @@ export const bucketOf = (
 ): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
 
 /** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
-export async function seal(
+export function seal(
   bucket: Bucket,
   folder: string,
   options: SealOptions,
 ): Promise<object | undefined> {
-  return bucket instanceof WriteOnceBucket ? bucket.seal(folder, options) : options.end;
+  return bucket instanceof WriteOnceBucket
+    ? bucket.seal(folder, options)
+    : Promise.resolve(options.end);
 }
 
 const exists = (key: string, place: string): CodedError =>
