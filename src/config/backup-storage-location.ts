@@ -94,7 +94,9 @@ export function repositoryLocation(
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
     throw bad(`"${volumeNamespace}" is not the name of a namespace`);
   }
-  return locationUrl(location, [REPOSITORY_FOLDER, volumeNamespace], files);
+  const once = isWriteOnce(location) && storageKindOf(location) !== 'file';
+  const more = once ? { writeOnce: 'true' } : {};
+  return locationUrl(location, [REPOSITORY_FOLDER, volumeNamespace], files, more);
 }
 
 /**
