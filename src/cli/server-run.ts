@@ -32,11 +32,7 @@ import {
 } from './server-backups.ts';
 import { interruptSignal } from './context.ts';
 import type { Common } from './server-common.ts';
-import {
-  chosenControllers,
-  type ControllerName,
-  RESTORE_CONTROLLERS,
-} from './server-controllers.ts';
+import { chosenControllers, type ControllerName } from './server-controllers.ts';
 import { collectAtRest } from './resting-memory.ts';
 import { ServerPlugins } from './server-plugins.ts';
 import {
@@ -111,12 +107,6 @@ export async function runServer(
     logger.warn({ flags: ineffective }, "flags of Velero's server that have no effect here yet");
   }
   const makesRestores = names.includes('restore');
-  if (!makesRestores && flags.controllers === undefined) {
-    logger.warn(
-      { controllers: RESTORE_CONTROLLERS },
-      'controllers of restores run only where --controllers names them: without that a Velero server has to run them',
-    );
-  }
   const context = flags.context ?? flags.kubecontext;
   const { client, namespace } = clusterOf(
     { ...flags, ...(context !== undefined && { context }) },

@@ -14,7 +14,6 @@ import { claimLeft, podLeft, SUBJECT, World } from './support/world.ts';
 const SEEDS = Number(process.env.SEEDS ?? 200);
 const FIRST = Number(process.env.SEED ?? 1);
 const scratch = tempDirectory('scratch');
-const MODES = [{ isWriteOnce: false }, { isWriteOnce: true }];
 const OVER = /^(Completed|PartiallyFailed)$/;
 
 class Killed extends Error {}
@@ -141,10 +140,10 @@ async function simulate(seed: number, mode: { readonly isWriteOnce: boolean }): 
   };
 }
 
-describe('a server that is killed anywhere after the run of a restore', () => {
-  it.each(MODES)(
-    'completes each restore, loses no error and counts none twice: %o',
-    async (mode) => {
+describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
+  'a server that is killed anywhere after the run of a restore (written once: $isWriteOnce)',
+  (mode) => {
+    it('completes each restore, loses no error and counts none twice', async () => {
       let kills = 0;
       for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
         const { world, kills: killed, errors, hooks, mayHaveRun } = await simulate(seed, mode);
@@ -174,7 +173,6 @@ describe('a server that is killed anywhere after the run of a restore', () => {
         expect(world.ran.length, what).toBeGreaterThanOrEqual(hooks.attempted - 1 - mayHaveRun);
       }
       if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
-    },
-    300_000,
-  );
-});
+    }, 300_000);
+  },
+);
