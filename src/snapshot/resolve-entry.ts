@@ -29,7 +29,9 @@ export async function resolveEntry(
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
     const child =
-      entry.type === 'd' ? await findChild(repository, entry.objectId, name, options) : undefined;
+      entry.type === 'd'
+        ? await findInDirectory(repository, entry.objectId, { name }, options)
+        : undefined;
     if (!child) {
       const shown = path.slice(0, depth + 1).join('/');
       throw new CodedError('PATH_NOT_FOUND', `there is no ${shown} in ${id}`);
@@ -39,15 +41,18 @@ export async function resolveEntry(
   return entry;
 }
 
-async function findChild(
+/** What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no UTF-8, so that several may have it. */
+export async function findInDirectory(
   { contents }: Repository,
   id: ObjectId,
-  name: string,
-  options: { signal?: AbortSignal | undefined },
+  { name, objectId: wanted }: { readonly name: string; readonly objectId?: string | undefined },
+  options: { signal?: AbortSignal | undefined } = {},
 ): Promise<DirectoryEntry | undefined> {
   for await (const entries of streamDirectory(contents, id, options)) {
     options.signal?.throwIfAborted();
-    const child = entries.find((candidate) => candidate.name === name);
+    const child = entries.find(
+      (each) => each.name === name && (wanted === undefined || each.objectId === wanted),
+    );
     if (child) return child;
   }
   return undefined;
