@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, type Outside, progress } from '../backups/support/world.ts';
-import { claimLeft, podLeft, World } from './support/world.ts';
+import { loadAfterRun } from '../../../src/server/restores/contract.ts';
+import { claimLeft, podLeft, SUBJECT, World } from './support/world.ts';
 
 /**
  * Restores after their run, whose servers are killed between any two lines, lose answers, find the bucket away, or are two at once; by seed.
@@ -32,6 +33,8 @@ interface Course {
   readonly kills: number;
   /** Errors that must be told, each once. */
   readonly errors: number;
+  /** Hooks that a server has begun that died. */
+  readonly mayHaveRun: number;
   readonly hooks: { readonly attempted: number; readonly failed: number };
 }
 
@@ -121,9 +124,18 @@ async function simulate(seed: number): Promise<Course> {
     const hasFailed = !isLost && ends.has(name) && ends.get(name) !== done;
     return neverBound.has(name) && !hasFailed;
   }).length;
+  const left = await loadAfterRun(world.bucket, SUBJECT);
+  // Of one that was begun by a server that died nobody knows whether it has run.
+  const mayHaveRun = new Set(
+    left?.hooks.failures
+      .filter(({ message }) => message.includes('may have run'))
+      .map(({ name }) => name),
+  );
+  expect(mayHaveRun.size, `seed ${seed}`).toBeLessThanOrEqual(kills * pods.length);
+  const hooksFailed = new Set([...mayHaveRun, ...broken]).size;
   return {
-    ...{ world, kills, errors: 1 + failed + late + broken.size },
-    hooks: { attempted: pods.length + 1, failed: 1 + broken.size },
+    ...{ world, kills, errors: 1 + failed + late + hooksFailed, mayHaveRun: mayHaveRun.size },
+    hooks: { attempted: pods.length + 1, failed: 1 + hooksFailed },
   };
 }
 
@@ -131,7 +143,7 @@ describe('a server that is killed anywhere after the run of a restore', () => {
   it('completes each restore, loses no error and counts none twice', async () => {
     let kills = 0;
     for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
-      const { world, kills: killed, errors, hooks } = await simulate(seed);
+      const { world, kills: killed, errors, hooks, mayHaveRun } = await simulate(seed);
       kills += killed;
       const what = `seed ${seed}`;
       const { status, bucket, cluster } = world;
@@ -150,12 +162,10 @@ describe('a server that is killed anywhere after the run of a restore', () => {
       // What is lost is one sentence about all.
       const lost = isLost ? (status.restoreItemOperationsFailed ?? 0) - 1 : 0;
       expect([said.length, told], what).toEqual([errors - 1 - lost, errors - 1 - lost]);
-      // A hook that ran and was not noted before a kill is run once more, and no other one.
-      for (const hook of new Set(world.ran)) {
-        const times = world.ran.filter((text) => text === hook).length;
-        expect(times, `${what}, ${hook}`).toBeLessThanOrEqual(1 + killed);
-      }
-      expect(new Set(world.ran).size, what).toBe(hooks.attempted - 1);
+      // No hook runs twice. One that was noted as begun may not have run.
+      expect(world.ran.length, what).toBe(new Set(world.ran).size);
+      expect(world.ran.length, what).toBeLessThanOrEqual(hooks.attempted - 1);
+      expect(world.ran.length, what).toBeGreaterThanOrEqual(hooks.attempted - 1 - mayHaveRun);
     }
     if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
   }, 300_000);

@@ -181,7 +181,8 @@ async function restore(seed: number): Promise<World> {
         phase: 'WaitingForPluginOperationsPartiallyFailed',
         status: {
           progress: { totalItems: 21, itemsRestored: 21 },
-          ...{ warnings: 1, errors: 1 + hookErrors(world), restoreItemOperationsAttempted: 4 },
+          ...{ warnings: 1, restoreItemOperationsAttempted: 4 },
+          errors: 1 + (await hookErrors(life.rig)).length,
         },
       });
       return world;
@@ -193,8 +194,11 @@ async function restore(seed: number): Promise<World> {
 }
 
 /** Hooks that have failed by the end of the run: the others are handed over. */
-const hookErrors = (world: World): number =>
-  [...world.ran.keys()].filter((key) => key.endsWith(' fail')).length;
+async function hookErrors({ archive }: Rig): Promise<string[]> {
+  const { errors } = await archive.results('r1');
+  const texts = Object.values(errors?.namespaces ?? {}).flat();
+  return texts.filter((text) => text.includes('failed to execute'));
+}
 
 describe('a restore by servers that die', () => {
   it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
@@ -225,13 +229,18 @@ describe('a restore by servers that die', () => {
       expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
       const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
       expect(left?.hooks.attempted).toBe(8);
-      expect(left?.hooks.failed).toBe([...ran.keys()].filter((key) => key.endsWith('fail')).length);
+      const failures = await hookErrors(new Rig({ cluster, bucket }));
+      expect(left?.hooks.failed).toBe(failures.length);
+      const mayHaveRun = failures.filter((text) => text.includes('may have run')).length;
+      expect(mayHaveRun).toBeLessThanOrEqual(8 * kills);
+      const hasFailed = [...ran.keys()].filter((key) => key.endsWith('fail')).length;
+      expect(failures.length - hasFailed).toBeLessThanOrEqual(mayHaveRun);
+      expect(failures.length).toBeGreaterThanOrEqual(hasFailed);
       const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
-      expect(ran.size + open).toBe(8);
-      // Run again is only what had just run when a process died.
-      const again = [...ran.values()].reduce((sum, times) => sum + times - 1, 0);
-      expect(again).toBeLessThanOrEqual(8 * kills);
-      if (kills === 0) expect(again).toBe(0);
+      // One that was noted as begun may have been killed before it ran. None has run twice.
+      expect(ran.size + open).toBeGreaterThanOrEqual(8 - mayHaveRun);
+      expect(ran.size + open).toBeLessThanOrEqual(8);
+      expect([...ran.values()].filter((times) => times > 1)).toEqual([]);
     },
   );
 });

@@ -1,4 +1,4 @@
-import { ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
+import { CodedError, ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
 import { RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
 import {
@@ -10,12 +10,14 @@ import {
 } from '../../../../src/item-operations/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
 import type { Restore } from '../../../../src/restore/index.ts';
+import { Absences } from '../../../../src/server/restores/absences.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
 import {
   type AfterRun,
   nothingLeft,
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
+import { FileWriters } from '../../../../src/server/restores/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
@@ -54,6 +56,8 @@ export class World {
   readonly requests: string[] = [];
   /** Commands of hooks, as they were run. */
   readonly ran: string[] = [];
+  /** The BackupStorageLocation is there. */
+  hasLocation = true;
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
 
@@ -139,10 +143,21 @@ export class World {
     const abort = new AbortController();
     const { signal } = abort;
     const assertLeading = (): void => undefined;
-    const buckets = { open: () => Promise.resolve({ bucket, ...nothing }) };
+    const buckets = {
+      open: () =>
+        this.hasLocation
+          ? Promise.resolve({ bucket, ...nothing })
+          : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
+    };
+    const resourceNs = timeouts.resourceNs ?? 600n * SECOND_NS;
+    const absences = new Absences({
+      ...{ client, clock: this.clock, boundNs: resourceNs, assertLeading },
+    });
     const locations = new RestoreLocations(client, 'velero');
-    const files = new AfterRunFiles({ buckets, locations });
-    const stored = { client, namespace: 'velero', buckets, locations, logger: silentLogger };
+    const writers = new FileWriters(50);
+    const files = new AfterRunFiles({ buckets, locations, writers });
+    const places = { buckets, locations, writers };
+    const stored = { ...places, client, namespace: 'velero', logger: silentLogger };
     const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
     const hooks = new FollowedHooks({
       ...{ client: client as KubeClient, logger: silentLogger, files, assertLeading, signal },
@@ -164,17 +179,17 @@ export class World {
       againMs: 1,
     });
     const common = {
-      ...{ client, map, buckets, locations, scratch, assertLeading, signal },
-      ...{ logger: silentLogger, asker },
+      ...{ ...places, client, map, scratch, assertLeading, signal },
+      ...{ logger: silentLogger, asker, absences },
     };
     return {
-      ...{ map, asker, signal, hooks, locations },
+      ...{ map, asker, signal, hooks, locations, files, writers },
       step: () =>
         restoreOperationsStep(this.restore, { ...common, timeoutNsOf: () => 3600n * SECOND_NS }),
       finalize: () =>
         finalizeRestore(REF, {
           ...{ ...common, files, hooks, waits: this.#waitsOf(abort) },
-          resourceTimeoutNs: timeouts.resourceNs ?? 600n * SECOND_NS,
+          resourceTimeoutNs: resourceNs,
           hookTimeoutNs: 14_400n * SECOND_NS,
         }),
       endIt: () => endRestore(this.restore, common),
@@ -261,12 +276,18 @@ export class World {
           return cluster.patch(resource, ref, change);
         }
         const { resourceVersion } = metadata;
-        if (resourceVersion !== this.restore.metadata.resourceVersion) {
+        const now = this.restore.metadata;
+        if (resourceVersion !== undefined && resourceVersion !== now.resourceVersion) {
           throw refused('KUBE_CONFLICT', 'somebody has changed it');
         }
         this.say(status ?? {});
-        const next = `${Number(resourceVersion) + 1}`;
-        const changed = { ...this.restore.metadata, resourceVersion: next };
+        const annotations = Object.fromEntries(
+          Object.entries({ ...now.annotations, ...metadata.annotations }).filter(
+            ([, value]) => (value as string | null) !== null,
+          ),
+        );
+        const next = `${Number(now.resourceVersion) + 1}`;
+        const changed = { ...now, annotations, resourceVersion: next };
         this.restore = { ...this.restore, metadata: changed };
         return this.restore;
       });
