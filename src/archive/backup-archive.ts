@@ -51,7 +51,7 @@ import {
 import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
 import { isFinal } from './states.ts';
-import { seal } from './write-once/write-once-bucket.ts';
+import { seal } from './write-once/seal.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
 

@@ -16,7 +16,7 @@ import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { seal, sealedEnd } from './write-once/write-once-bucket.ts';
+import { seal, sealedEnd } from './write-once/seal.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,
