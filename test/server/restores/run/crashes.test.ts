@@ -9,6 +9,7 @@ import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { Rig, storeBackup } from './support/rig.ts';
+import { randomOf } from '../../../support/random.ts';
 
 /**
  * Restores by servers that are killed between any two calls, or find the bucket away. What one has done, the next one does not do again, and in the end
@@ -38,17 +39,6 @@ class Killed extends Error {}
 
 /** Before or after which call a server is killed. */
 type Point = string;
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 const HOOKS = {
   resources: [
