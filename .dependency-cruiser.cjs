@@ -4,6 +4,7 @@ const mayImport = {
   cron: ['base'],
   codec: ['base'],
   'volume-files': ['codec', 'base'],
+  'device-files': ['base'],
   workers: ['volume-files', 'codec', 'base'],
   blob: ['base'],
   repository: ['blob', 'volume-files', 'codec', 'base'],

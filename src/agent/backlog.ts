@@ -1,5 +1,5 @@
 import type { Cache } from '../kube/index.ts';
-import { isFinal, isPodVolume, type Movement, moverNodeOf, phaseOf } from './movement.ts';
+import { isFinal, isServedBy, type Movement, moverNodeOf, phaseOf } from './movement.ts';
 import { exposuresOf } from './node-agent-config.ts';
 import type { Roster } from './roster.ts';
 
@@ -60,8 +60,7 @@ export class Backlog {
 
   #add(movement: Movement | undefined, change: number): void {
     if (!movement || isFinal(movement)) return;
-    if (!isPodVolume(movement) && !this.#options.dataMovers.has(movement.spec.datamover ?? ''))
-      return;
+    if (!isServedBy(this.#options.dataMovers, movement)) return;
     if (phaseOf(movement) === 'Accepted') this.#accepted += change;
     const node = moverNodeOf(movement);
     if (!node) return;

@@ -1,13 +1,26 @@
 import { writeFileSync } from 'node:fs';
-import { CanceledError, isCanceled, isCode, type Logger, messageOf } from '../base/index.ts';
+import {
+  CanceledError,
+  CodedError,
+  isCanceled,
+  isCode,
+  type Logger,
+  messageOf,
+} from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
-import { EventRecorder, type KubeClient } from '../kube/index.ts';
+import {
+  type DataDownload,
+  EventRecorder,
+  inPlaceOrderOf,
+  type KubeClient,
+} from '../kube/index.ts';
 import {
   backupVolume,
   describeMove,
   type MoverSettings,
   type Progress,
   restoreVolume,
+  restoreVolumeInPlace,
 } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
 import { Ahead } from './ahead.ts';
@@ -20,10 +33,19 @@ import {
   type RepositoryQuery,
 } from '../repository-access/index.ts';
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
+import { noteInPlaceReport } from './in-place-report.ts';
 import { MOVED, type MovedKind } from './moved.ts';
-import { assertMovable, configOf, namespaceOf, originOf, waiterOf } from './moved-volume.ts';
+import {
+  assertMovable,
+  configOf,
+  hadMoverBefore,
+  namespaceOf,
+  originOf,
+  waiterOf,
+} from './moved-volume.ts';
 import { phaseOf, type Movement } from './movement.ts';
 import { MOVER_POD } from './named-mover.ts';
+import { UnusedVolume } from './unused-volume.ts';
 
 export interface DataMoverOptions {
   readonly kind: MovedKind;
@@ -35,6 +57,8 @@ export interface DataMoverOptions {
   readonly name: string;
   readonly volumePath: string;
   readonly isBlock: boolean;
+  /** Whether its agent asks for a restore in place: it and the CR have to agree. */
+  readonly isInPlace?: boolean;
   /** How long the repository may take to be made ready. */
   readonly resourceTimeoutMs: number;
   readonly progressIntervalMs: number;
@@ -349,6 +373,25 @@ async function moveBytes(
       ...(incrementalBytes > 0 && { incrementalBytes }),
       ...(unreadable > 0 && { unreadable }),
     };
+  }
+  const download = kind === 'DataDownload' ? (movement as DataDownload) : undefined;
+  const order = download && inPlaceOrderOf(download);
+  if ((order !== undefined) !== (options.isInPlace ?? false)) {
+    const text = 'its agent and its CR do not agree whether the volume is to be restored in place';
+    throw new CodedError('BAD_MOVER_CONFIG', text);
+  }
+  if (download && order) {
+    const { namespace, pvc: name } = download.spec.targetVolume;
+    const claim = { namespace, name };
+    const isTouched = hadMoverBefore(download);
+    await using unused = new UnusedVolume({ ...asking, claim, isTouched });
+    const { totalBytes } = await restoreVolumeInPlace({
+      ...{ ...common, ...order, snapshotId: download.spec.snapshotID },
+      usedByOther: unused.used,
+      assertUsable: (when, signal) => unused.assertUnused(when, signal),
+      onDone: (report, signal) => noteInPlaceReport(download, report, { ...asking, signal }),
+    });
+    return { ...{ target: { byPath: path, volumeMode } }, ...(totalBytes > 0 && { totalBytes }) };
   }
   const { totalBytes } = await restoreVolume({
     ...common,

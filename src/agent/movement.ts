@@ -1,11 +1,13 @@
 import { type Clock, parseDuration } from '../base/index.ts';
-import type {
-  DataDownload,
-  DataUpload,
-  Phase,
-  Pod,
-  PodVolumeBackup,
-  PodVolumeRestore,
+import {
+  type DataDownload,
+  type DataUpload,
+  IN_PLACE_MOVER,
+  isInPlace,
+  type Phase,
+  type Pod,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
 } from '../kube/index.ts';
 
 /** CRs that ask for a volume to be moved: their phases are the same. */
@@ -17,6 +19,18 @@ export const isPodVolume = (movement: Movement): movement is PodVolumeMovement =
   'pod' in movement.spec;
 export const isPodVolumeBackup = (movement: Movement): movement is PodVolumeBackup =>
   'pod' in movement.spec && 'node' in movement.spec;
+
+/** Whether agents that serve these values of `spec.datamover` see to it. A restore in place is any of our agents' affair. */
+export function isServedBy(dataMovers: ReadonlySet<string>, movement: Movement): boolean {
+  if (isPodVolume(movement)) return true;
+  const { datamover = '' } = movement.spec;
+  if (dataMovers.has(datamover)) return true;
+  return (
+    datamover === IN_PLACE_MOVER &&
+    'targetVolume' in movement.spec &&
+    isInPlace(movement as DataDownload)
+  );
+}
 
 const finalizerOf = (movement: Movement): string =>
   isPodVolume(movement)

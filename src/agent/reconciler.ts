@@ -25,6 +25,7 @@ import {
   isMoving,
   isPodOf,
   isPodVolume,
+  isServedBy,
   type Movement,
   moverNodeOf,
   ownerOf,
@@ -249,8 +250,7 @@ export class MovementReconciler<M extends Movement> {
   }
 
   #isServed(movement: M): boolean {
-    if (isPodVolume(movement)) return true;
-    return this.#options.settings.dataMovers.has(movement.spec.datamover ?? '');
+    return isServedBy(this.#options.settings.dataMovers, movement);
   }
 
   get #heardMs(): number {

@@ -13,6 +13,7 @@ import {
   isCancelWanted,
   isFinal,
   isPodVolume,
+  isServedBy,
   isPodVolumeBackup,
   type Movement,
   moverNodeOf,
@@ -214,7 +215,7 @@ class View {
   }
 
   #groupOf(movement: Movement): AgentGroup | undefined {
-    return this.#world.groups.find(({ movers }) => movers.has(dataMoverOf(movement)));
+    return this.#world.groups.find(({ movers }) => isServedBy(movers, movement));
   }
 
   waitsFor(movement: Movement): string {

@@ -4,6 +4,7 @@ import {
   blobId,
   BlobNotFoundError,
   type Bucket,
+  type ObjectPutOptions,
   type SignalOptions,
 } from '../blob/index.ts';
 import type { ObjectStore } from '../plugin/index.ts';
@@ -39,8 +40,16 @@ class PluginBucket implements Bucket {
     this.displayName = `${provider}:${bucket}/${this.#prefix}`;
   }
 
-  async put(key: string, body: Body, { signal = NEVER }: SignalOptions = {}): Promise<void> {
+  /** Plugins have no put that is refused when the key is there, so that `ifAbsent` is a look before it. */
+  async put(
+    key: string,
+    body: Body,
+    { signal = NEVER, ifAbsent = false }: ObjectPutOptions = {},
+  ): Promise<void> {
     signal.throwIfAborted();
+    if (ifAbsent && (await this.has(key, { signal }))) {
+      throw new CodedError('BLOB_EXISTS', `${key} is at ${this.displayName} already`);
+    }
     // A body that fails ends the call, and a plugin that is only told of the end would store what came.
     const stop = new AbortController();
     const own = signal === NEVER ? stop.signal : AbortSignal.any([signal, stop.signal]);

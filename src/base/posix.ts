@@ -29,10 +29,10 @@ export interface Posix {
   /** Looks at many names at little cost; undefined where that is not known to work. Made on first use. */
   readonly statusReader: StatusReader | undefined;
   /**
-   * Takes the exclusive `flock` of an open file or directory, which ends with its last descriptor: false while somebody else has
-   * it, undefined where the file system or this machine has none.
+   * Takes the `flock` of an open file or directory, which ends with its last descriptor: false while somebody else has it in a way
+   * that excludes this one, undefined where the file system or this machine has none.
    */
-  tryLock(descriptor: number): boolean | undefined;
+  tryLock(descriptor: number, how?: 'exclusive' | 'shared'): boolean | undefined;
   /** Has the kernel read a range of an open file ahead; it waits for nothing that is on its way. */
   readAhead(descriptor: number, offset: number, lengthBytes: number): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
@@ -51,7 +51,8 @@ const WILL_NEED = 3;
 const ENXIO = 6;
 /** `EWOULDBLOCK` is the same number. */
 const EAGAIN = 11;
-/** https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_EX, and LOCK_NB, which does not wait. */
+/** https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_SH, LOCK_EX, and LOCK_NB, which does not wait. */
+const LOCK_SHARED_NOW = 1 | 4;
 const LOCK_EXCLUSIVE_NOW = 2 | 4;
 /** `openat2`, which has the same number everywhere: https://man7.org/linux/man-pages/man2/openat2.2.html */
 const SYS_OPENAT2 = 437;
@@ -168,8 +169,9 @@ function nativePosix(koffi: Koffi): Posix {
       if (NO_CALL.includes(error.code)) return false;
       throw error;
     },
-    tryLock: (descriptor) => {
-      if (flock(descriptor, LOCK_EXCLUSIVE_NOW) === 0) return true;
+    tryLock: (descriptor, how = 'exclusive') => {
+      const operation = how === 'exclusive' ? LOCK_EXCLUSIVE_NOW : LOCK_SHARED_NOW;
+      if (flock(descriptor, operation) === 0) return true;
       return koffi.errno() === EAGAIN ? false : undefined;
     },
     readAhead: (descriptor, offset, lengthBytes) => {

@@ -3,12 +3,18 @@ import type { SignalOptions } from './storage.ts';
 /** What an object is made of; owned by the put until it ends. */
 export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 
+export interface ObjectPutOptions extends SignalOptions {
+  /** Refuse with `BLOB_EXISTS` when the key is there. Where a store has no such put, a look before the put has to do. */
+  readonly ifAbsent?: boolean | undefined;
+}
+
 /**
  * A bucket below its prefix: objects under keys with slashes, of any length. Where a {@link BlobStorage} holds the packs of one repository,
  * this holds what lies beside them. What every implementation promises (the suite in test/contract holds them to it):
  * - `put` is atomic and overwrites: others see the old bytes or the new, never a part, also when it is killed or its body fails.
  *   A body is read once, no faster than it is stored, and closed when the put fails.
  * - What was put is seen by every call that starts afterwards.
+ * - `put` with `ifAbsent` leaves what is there as it is. A put whose answer was lost may be refused for what it has itself put.
  * - `get` of what is missing throws `BLOB_NOT_FOUND` before its first bytes; one that breaks off throws, and is never a short object. An
  *   object that is replaced while it is read throws `BLOB_CHANGED`, where that is noticed.
  * - `delete` of what is missing succeeds.
@@ -19,7 +25,7 @@ export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 export interface Bucket extends AsyncDisposable {
   /** For messages: where this is, without credentials. */
   readonly displayName: string;
-  put(key: string, body: Body, options?: SignalOptions): Promise<void>;
+  put(key: string, body: Body, options?: ObjectPutOptions): Promise<void>;
   get(key: string, options?: SignalOptions): AsyncIterable<Uint8Array>;
   has(key: string, options?: SignalOptions): Promise<boolean>;
   delete(key: string, options?: SignalOptions): Promise<void>;

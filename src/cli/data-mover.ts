@@ -6,6 +6,7 @@ interface DataMoverFlags extends MoveFlags {
   volumeMode: string;
   dataUpload?: string;
   dataDownload?: string;
+  inPlace?: boolean;
 }
 
 export function addDataMoverCommands(program: Command): void {
@@ -30,12 +31,16 @@ export function addDataMoverCommands(program: Command): void {
           .makeOptionMandatory(),
       )
       .requiredOption(`${flag} <name>`, 'the DataUpload or DataDownload that asks for it');
+    if (direction === 'restore') {
+      command.option('--in-place', 'the volume has data already, which are brought back');
+    }
     addMoveOptions(command, { hasCache: true }).action(async (flags: DataMoverFlags) => {
       const { moveVolume } = await import('./move-volume.ts');
       const volume = {
         kind: direction === 'backup' ? ('DataUpload' as const) : ('DataDownload' as const),
         name: flags.dataUpload ?? flags.dataDownload ?? '',
         isBlock: flags.volumeMode === 'Block',
+        isInPlace: flags.inPlace === true,
         program: `longshore-data-mover-${direction}`,
       };
       await moveVolume(volume, flags);

@@ -23,18 +23,20 @@ import {
   waitFor,
 } from '../kube/index.ts';
 import { demoBackup } from './demo-backup.ts';
+import { WAIT_MS, whenRunning } from './demo-progress.ts';
+import { demoRestore } from './demo-restore.ts';
 import { makeSample } from './demo-volume.ts';
 import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
 
 /**
- * `npm run demo [-- fs-backup|backup]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
- * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot; `backup` shows a whole backup by our server.
+ * `npm run demo [-- fs-backup|backup|restore]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
+ * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot; `backup` shows a whole backup by our server, and `restore` how a
+ * namespace that was deleted comes back.
  */
 const LARGE_FILE_BYTES = 256 << 20;
 const SMALL_FILES = 1000;
 const NODES = ['node-1', 'node-2'];
-const WAIT_MS = 60_000;
 const root = new URL('../..', import.meta.url).pathname;
 
 async function createClaim(
@@ -194,11 +196,6 @@ function createPod(
   });
 }
 
-const whenRunning = (client: KubeClient, { metadata }: Pod): Promise<Pod> =>
-  waitFor(client, PODS, metadata, (pod) => (pod?.status?.phase === 'Running' ? pod : undefined), {
-    timeoutMs: WAIT_MS,
-  });
-
 async function fsBackup(environment: DevEnvironment): Promise<void> {
   const { client } = environment;
   printLine(`2. two node-agents start: ${NODES.join(', ')}`);
@@ -268,6 +265,7 @@ const DEMOS: Readonly<Record<string, (environment: DevEnvironment) => Promise<vo
   snapshot: demo,
   'fs-backup': fsBackup,
   backup: async (environment) => demoBackup(environment, directory, NODES),
+  restore: async (environment) => demoRestore(environment, directory, NODES),
 };
 const [which = 'snapshot', ...others] = process.argv.slice(2);
 const chosen = DEMOS[which];

@@ -7,6 +7,9 @@ import { type KubeClient, NAMESPACES, PODS } from '../kube/index.ts';
 import { createServerLogger } from '../observability/index.ts';
 import { interruptSignal } from './context.ts';
 import { DEV_NAMESPACE, DevEnvironment } from './dev-environment.ts';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from './server-controllers.ts';
+import { serverFlags } from './server.ts';
+import { runServer } from './server-run.ts';
 import { printLine } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -15,14 +18,19 @@ export interface UpFlags {
   nodes: string;
   port?: string;
   logLevel: string;
+  server: boolean;
 }
+
+const ANY_PORT = '127.0.0.1:0';
+const OPERATIONS_EVERY = '1s';
+const STOP = 'Press Ctrl-C to stop.';
 
 /** Of the package: its sources are two folders below, its bundle one. */
 const ROOT = findRoot(new URL('.', import.meta.url).pathname);
 const NODES_MAX = 16;
 const PORT_MAX = 65_535;
 
-/** `longshore dev up`: runs until Ctrl-C. */
+/** `longshore dev up`: runs until Ctrl-C, in this process, the server as well. */
 export async function runCluster(flags: UpFlags): Promise<void> {
   const count = Number(flags.nodes);
   if (!Number.isInteger(count) || count < 1 || count > NODES_MAX) {
@@ -69,8 +77,37 @@ export async function runCluster(flags: UpFlags): Promise<void> {
     }
     printLine('To see what each operation is waiting for:');
     printLine(`  ${join(ROOT, 'bin/longshore')} node-agent status --all`);
-    printLine('Press Ctrl-C to stop.');
-    await aborted(interrupt.signal);
+    if (!flags.server) {
+      printLine(STOP);
+      await aborted(interrupt.signal);
+      return;
+    }
+    await runServer(
+      serverFlags([
+        ...['--kubeconfig', environment.kubeconfig, '--namespace', DEV_NAMESPACE],
+        ...['--controllers', [...CONTROLLERS, ...RESTORE_CONTROLLERS].join(',')],
+        // The cluster prepares repositories itself, and no Jobs run in it.
+        ...['--disable-controllers', 'backup-repo', '--features', 'EnableCSI'],
+        ...['--plugin-dir', join(directory, 'plugins'), '--log-level', flags.logLevel],
+        ...['--item-operation-sync-frequency', OPERATIONS_EVERY],
+        ...[
+          '--metrics-address',
+          ANY_PORT,
+          '--status-page-address',
+          ANY_PORT,
+          '--status-page-files',
+        ],
+      ]),
+      {
+        ...{ signal: interrupt.signal, pluginFlags: [] },
+        onServing: (page) => {
+          printLine('A server makes backups and restores:');
+          for (const command of serverCommands()) printLine(`  ${command}`);
+          printLine(`Its page shows them: http://${page ?? ''}/`);
+          printLine(STOP);
+        },
+      },
+    );
   } finally {
     interrupt.dispose();
   }
@@ -107,6 +144,15 @@ function exampleCommands(): string[] {
     `kubectl apply -f ${EXAMPLES}/volume.yaml`,
     `kubectl apply -f ${EXAMPLES}/backup.yaml && ${get} wait dataupload/example ${done}`,
     `sed "s/SNAPSHOT_ID/${id}/" ${EXAMPLES}/restore.yaml | kubectl apply -f - && ${get} wait datadownload/example ${done}`,
+  ];
+}
+
+function serverCommands(): string[] {
+  const longshore = join(ROOT, 'bin/longshore');
+  return [
+    `${longshore} backup create first --include-namespaces app --snapshot-move-data --wait`,
+    `${longshore} browse first app/data`,
+    `${longshore} restore create again --from-backup first --namespace-mappings app:app-copy --wait`,
   ];
 }
 

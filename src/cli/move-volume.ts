@@ -27,13 +27,14 @@ export interface VolumeToMove {
   /** Of the CR. */
   readonly name: string;
   readonly isBlock: boolean;
+  readonly isInPlace?: boolean;
   /** What the API server knows this process by. */
   readonly program: string;
 }
 
 /** What a hosting pod runs; the exit code is set on the process. */
 export async function moveVolume(
-  { kind, name, isBlock, program }: VolumeToMove,
+  { kind, name, isBlock, isInPlace = false, program }: VolumeToMove,
   flags: MoveFlags,
 ): Promise<void> {
   const resourceTimeoutMs = durationMs('--resource-timeout', flags.resourceTimeout);
@@ -68,6 +69,7 @@ export async function moveVolume(
       name,
       volumePath: flags.volumePath,
       isBlock,
+      isInPlace,
       resourceTimeoutMs,
       stallMs: durationMs('LONGSHORE_STALL_TIMEOUT', environment.stallTimeout ?? '15m'),
       progressIntervalMs: durationMs(

@@ -36,7 +36,7 @@ export const addInPlaceOptions = (command: Command): Command =>
     )
     .option(
       '--max-write <bytes>',
-      'with --in-place: count first, and write nothing if more than this would be written, such as 10GiB',
+      'with --in-place: count first, and change nothing if more than this would be written and removed, such as 10GiB',
     )
     .option('--keep-extra', 'with --in-place: leave files that the snapshot does not have')
     .option(
@@ -76,7 +76,8 @@ export function assertInPlaceFlags(
   if (given) throw new UsageError(`${given[0]} needs --in-place`);
 }
 
-function maxWriteBytes({ maxWrite }: InPlaceFlags): number | undefined {
+/** Throws {@link UsageError}. */
+export function maxWriteBytes({ maxWrite }: Pick<InPlaceFlags, 'maxWrite'>): number | undefined {
   if (maxWrite === undefined) return undefined;
   const bytes = maxWrite === '0' ? 0 : parseBytes(maxWrite);
   if (bytes !== undefined) return bytes;
@@ -183,9 +184,11 @@ function summary(
     count > 0 || what === 'changed' ? [`${countOf(count, 'entries')} ${what}`] : [],
   );
   const compared = `${formatBytes(result.bytesCompared)} compared`;
+  const removedBytes =
+    result.bytesRemoved > 0 ? ` and ${formatBytes(result.bytesRemoved)} removed` : '';
   const bytes = run.dryRun
-    ? `${compared}, ${formatBytes(result.bytesDifferent)} would be written`
-    : `${compared}, ${formatBytes(result.bytesWritten)} written`;
+    ? `${compared}, ${formatBytes(result.bytesDifferent)} would be written${removedBytes}`
+    : `${compared}, ${formatBytes(result.bytesWritten)} written${removedBytes}`;
   const done = run.dryRun ? 'dry run' : `brought ${run.path} back`;
   return [`${done} in ${formatElapsed(run.elapsedSeconds)}: ${bytes}`, `  ${entries.join(', ')}`];
 }

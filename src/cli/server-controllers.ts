@@ -1,6 +1,6 @@
 import { UsageError } from './usage-error.ts';
 
-/** What there is here, by the names that Velero's server gives its controllers. */
+/** What there is here, by the names that Velero's server gives its controllers. All run where none is named, as there. */
 export const CONTROLLERS = [
   'backup',
   'backup-operations',
@@ -13,12 +13,14 @@ export const CONTROLLERS = [
   'download-request',
   'schedule',
   'server-status-request',
+  'restore',
+  'restore-operations',
+  'restore-finalizer',
 ] as const;
-/** They make restores together, and run only where they are named: a Velero server beside this one makes restores as well. */
+export type ControllerName = (typeof CONTROLLERS)[number];
+/** They make restores together. */
 export const RESTORE_CONTROLLERS = ['restore', 'restore-operations', 'restore-finalizer'] as const;
 export type RestoreControllerName = (typeof RESTORE_CONTROLLERS)[number];
-export type ControllerName = (typeof CONTROLLERS)[number] | RestoreControllerName;
-const ALL: readonly ControllerName[] = [...CONTROLLERS, ...RESTORE_CONTROLLERS];
 
 /** Names of before, and of Velero's controllers that are one here. */
 const ALIASES: Readonly<Record<string, ControllerName>> = {
@@ -27,8 +29,8 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
 };
 
 /**
- * Those that run: the ones that are named, or all but those of restores; without those that are disabled. Throws `UsageError`, also for some of those of
- * restores without the others.
+ * Those that run: the ones that are named, or all; without those that are disabled. Throws `UsageError`, also for some of those of restores without the
+ * others.
  */
 export function chosenControllers(
   named: string | undefined,
@@ -37,9 +39,9 @@ export function chosenControllers(
   const chosen: readonly ControllerName[] =
     named === undefined ? CONTROLLERS : namesIn(named).map(nameOf('--controllers'));
   const off = namesIn(disabled ?? '').map(nameOf('--disable-controllers'));
-  const running = ALL.filter((name) => chosen.includes(name) && !off.includes(name));
+  const running = CONTROLLERS.filter((name) => chosen.includes(name) && !off.includes(name));
   if (running.length === 0) {
-    throw new UsageError(`no controller is left to run; there are: ${ALL.join(', ')}`);
+    throw new UsageError(`no controller is left to run; there are: ${CONTROLLERS.join(', ')}`);
   }
   const missing = RESTORE_CONTROLLERS.filter((name) => !running.includes(name));
   if (missing.length === 0 || missing.length === RESTORE_CONTROLLERS.length) return running;
@@ -57,7 +59,9 @@ const namesIn = (text: string): string[] =>
 const nameOf =
   (flag: string) =>
   (name: string): ControllerName => {
-    const found = ALL.find((each) => each === name) ?? ALIASES[name];
+    const found = CONTROLLERS.find((each) => each === name) ?? ALIASES[name];
     if (found !== undefined) return found;
-    throw new UsageError(`${flag}: there is no controller "${name}"; there are: ${ALL.join(', ')}`);
+    throw new UsageError(
+      `${flag}: there is no controller "${name}"; there are: ${CONTROLLERS.join(', ')}`,
+    );
   };

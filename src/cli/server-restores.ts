@@ -10,10 +10,12 @@ import {
   ResourceModifiers,
   type Restore,
   RESTORE_PRIORITIES,
+  type RestorePolicySummary,
   type RestorePriorities,
 } from '../restore/index.ts';
 import {
   ClusterRestoreRunner,
+  FileWriters,
   HostRestoreSessions,
   OperationMetrics,
   RestoreController,
@@ -87,7 +89,9 @@ export function openRestores(
   const buckets = locationBuckets(common, directory);
   const restores = new SharedRestores({ client, logger, namespace });
   const locations = new RestoreLocations(client, namespace);
-  const store = restoreOperationStore({ client, namespace, buckets, locations, logger });
+  const writers = new FileWriters();
+  const places = { buckets, locations, writers };
+  const store = restoreOperationStore({ ...places, client, namespace, logger });
   const operations = new OperationMap({ store, logger });
   const sessions = new HostRestoreSessions(() => {
     if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
@@ -95,6 +99,7 @@ export function openRestores(
   });
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
+  const resourceTimeoutNs = BigInt(resourceTimeoutMs) * 1_000_000n;
   const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
     settings.timeoutsOfActions.get(action) ?? askedNs;
   let runner: Promise<ClusterRestoreRunner> | undefined;
@@ -117,21 +122,22 @@ export function openRestores(
             },
             tag: VERSION,
           },
+          readPolicies: parsePolicyConfigMap,
           ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
         }),
     );
     runner.catch(() => (runner = undefined));
     return runner;
   };
-  const shared = { client, logger, restores, locations, buckets };
+  const shared = { ...places, client, logger, restores };
   const after = { ...shared, host, map: operations, scratch: directory };
   return {
     controllers: {
       restore: new RestoreController({
-        ...{ ...shared, namespace, operations, runner: theRunner },
+        ...{ ...shared, namespace, host, operations, runner: theRunner },
         validation: {
           itemOperationTimeout: settings.itemOperationTimeout,
-          readPolicies: (config) => summaryOf(config),
+          readPolicies: restorePoliciesOf,
           readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
         },
         metrics: new RestoreMetrics(registry),
@@ -146,11 +152,11 @@ export function openRestores(
         metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         timeoutNs: settings.operationTimeoutNs,
-        timeoutNsOf,
+        ...{ timeoutNsOf, resourceTimeoutNs },
       }),
       'restore-finalizer': new RestoreFinalizerController({
         ...{ ...after, namespace },
-        resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
+        resourceTimeoutNs,
         hookTimeoutNs: settings.operationTimeoutNs,
       }),
     },
@@ -158,13 +164,9 @@ export function openRestores(
   };
 }
 
-function summaryOf(config: ConfigMap) {
+/** What of the policies of a Restore is for backups alone. */
+export function restorePoliciesOf(config: ConfigMap): RestorePolicySummary {
   const policies = parsePolicyConfigMap(config);
-  if (policies.namespacedFilterPolicies || policies.clusterScopedFilterPolicy) {
-    const text =
-      'this server does not carry out filter policies of restores: use includedResources and labelSelector of the Restore';
-    throw new CodedError('BAD_VOLUME_POLICY', text);
-  }
   return {
     hasVolumePolicies: policies.rules.length > 0,
     hasIncludeExclude: policies.includeExcludePolicy !== undefined,

@@ -32,11 +32,7 @@ import {
 } from './server-backups.ts';
 import { interruptSignal } from './context.ts';
 import type { Common } from './server-common.ts';
-import {
-  chosenControllers,
-  type ControllerName,
-  RESTORE_CONTROLLERS,
-} from './server-controllers.ts';
+import { chosenControllers, type ControllerName } from './server-controllers.ts';
 import { collectAtRest } from './resting-memory.ts';
 import { ServerPlugins } from './server-plugins.ts';
 import {
@@ -84,10 +80,21 @@ const EXPIRY_FREQUENCY = '--garbage-collection-frequency';
 const EXPIRY_MS = 3_600_000;
 const SYNC_PERIOD = '--backup-sync-period';
 
-/** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
+export interface ServerSurroundings {
+  /** Flags of Velero's that were set and change nothing here. */
+  readonly ineffective?: readonly string[];
+  /** The flags as they were typed, which plugins of others are given. */
+  readonly pluginFlags?: readonly string[];
+  /** Ends the server; without it the signals of the process do. */
+  readonly signal?: AbortSignal;
+  /** Told once it serves, with the address of the status page if there is one. */
+  readonly onServing?: (statusPage: string | undefined) => void;
+}
+
+/** Runs the server until it is told to end. */
 export async function runServer(
   flags: ServerFlags,
-  ineffective: readonly string[] = [],
+  { ineffective = [], pluginFlags = process.argv.slice(3), ...around }: ServerSurroundings = {},
 ): Promise<void> {
   const names = chosenControllers(flags.controllers, flags.disableControllers);
   const settings = settingsOf(flags, names);
@@ -100,12 +107,6 @@ export async function runServer(
     logger.warn({ flags: ineffective }, "flags of Velero's server that have no effect here yet");
   }
   const makesRestores = names.includes('restore');
-  if (!makesRestores && flags.controllers === undefined) {
-    logger.warn(
-      { controllers: RESTORE_CONTROLLERS },
-      'controllers of restores run only where --controllers names them: without that a Velero server has to run them',
-    );
-  }
   const context = flags.context ?? flags.kubecontext;
   const { client, namespace } = clusterOf(
     { ...flags, ...(context !== undefined && { context }) },
@@ -114,7 +115,9 @@ export async function runServer(
   const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
   const registry = new Registry();
   const host = hostname();
-  const interrupt = interruptSignal();
+  const interrupt = around.signal
+    ? { signal: around.signal, dispose: () => undefined }
+    : interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const needsBackups = makesBackups || names.includes('backup-deletion');
   const reads = new ReadsAhead(client);
@@ -123,7 +126,7 @@ export async function runServer(
       ? ServerPlugins.begin({
           ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
           ...{ makesBackups, makesRestores },
-          flags: process.argv.slice(3),
+          flags: pluginFlags,
         })
       : undefined;
   const common = {
@@ -159,6 +162,7 @@ export async function runServer(
       },
       'serving metrics and health',
     );
+    around.onServing?.(page?.address);
     await server.run(interrupt.signal);
   } finally {
     collectNoMore();
@@ -303,6 +307,7 @@ function controllerOf(
     case 'download-request':
       return new DownloadController({
         ...{ ...own, stores },
+        buckets: locationBuckets(common, stores.directory),
         unsavedOperations: {
           save: async (owner, signal) => {
             const opened = owner.kind === 'Restore' ? restores : backups;

@@ -1,8 +1,8 @@
-import { type Command, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { withClusterOptions } from './cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 import { addBackupFlags, addRestoreFlags } from './server-backup-flags.ts';
-import { CONTROLLERS, RESTORE_CONTROLLERS } from './server-controllers.ts';
+import { CONTROLLERS } from './server-controllers.ts';
 import type { ServerFlags } from './server-run.ts';
 import { addVeleroServerFlags, flagsWithoutEffect } from './velero-server-flags.ts';
 
@@ -14,7 +14,7 @@ export function addServerVerb(program: Command): void {
     .addOption(new Option('--kubecontext <name>', 'as --context').hideHelp())
     .option(
       '--controllers <names>',
-      `what to run, comma-separated (default: ${CONTROLLERS.join(', ')}); restores are made with ${RESTORE_CONTROLLERS.join(', ')} besides, where no Velero server makes them`,
+      `what to run, comma-separated (default: ${CONTROLLERS.join(', ')}); never what a Velero server beside it runs`,
     )
     .option('--disable-controllers <names>', 'what not to run, comma-separated')
     .option(...LOG_LEVEL_OPTION)
@@ -86,6 +86,15 @@ export function addServerVerb(program: Command): void {
     )
     .action(async (flags: ServerFlags) => {
       const { runServer } = await import('./server-run.ts');
-      await runServer(flags, flagsWithoutEffect(command));
+      await runServer(flags, { ineffective: flagsWithoutEffect(command) });
     });
+}
+
+/** What the flags of the server are when these are given. */
+export function serverFlags(given: readonly string[]): ServerFlags {
+  const program = new Command();
+  addServerVerb(program);
+  const [command = program] = program.commands;
+  command.parseOptions([...given]);
+  return command.opts<ServerFlags & Record<string, unknown>>();
 }

@@ -19,7 +19,11 @@ const specSchema = z.object({
 });
 const schema = z.object({
   kind: z.literal('BackupStorageLocation'),
-  metadata: z.object({ name: z.string(), namespace: z.string().optional() }),
+  metadata: z.object({
+    name: z.string(),
+    namespace: z.string().optional(),
+    annotations: z.record(z.string(), z.string()).optional(),
+  }),
   spec: specSchema,
 });
 
@@ -31,6 +35,22 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
   throw bad(`not a BackupStorageLocation: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? ''}`);
+}
+
+/**
+ * On a location whose bucket locks objects: no key is put twice there. An annotation, since Velero's object store plugins refuse a location with a
+ * key of `spec.config` that they do not know.
+ */
+export const WRITE_ONCE = 'longshore.io/write-once';
+
+/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+export function isWriteOnce({ metadata }: Pick<BackupStorageLocation, 'metadata'>): boolean {
+  const value = metadata.annotations?.[WRITE_ONCE];
+  if (value === 'true') return true;
+  if (value === undefined || value === 'false') return false;
+  throw bad(
+    `annotation ${WRITE_ONCE} of ${metadata.name} must be "true" or "false", not "${value}"`,
+  );
 }
 
 /** Files that the caller has made of the location's secrets. */

@@ -8,8 +8,11 @@ import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   DELETE_BACKUP_REQUESTS,
+  DEPLOYMENTS,
+  DOWNLOAD_REQUESTS,
   EVENTS,
   type KubeObject,
+  LEASES,
   NAMESPACES,
   NODES,
   POD_VOLUME_BACKUPS,
@@ -22,6 +25,8 @@ import {
   RESTORES,
   SCHEDULES,
   SECRETS,
+  SERVER_STATUS_REQUESTS,
+  shortNamesOf,
   STORAGE_CLASSES,
   VELERO_GROUP,
   VOLUME_ATTACHMENTS,
@@ -66,6 +71,8 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   SERVICE_ACCOUNTS,
   SERVICES,
   DAEMON_SETS,
+  DEPLOYMENTS,
+  LEASES,
   STORAGE_CLASSES,
   VOLUME_ATTACHMENTS,
   PRIORITY_CLASSES,
@@ -79,6 +86,8 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   DELETE_BACKUP_REQUESTS,
+  DOWNLOAD_REQUESTS,
+  SERVER_STATUS_REQUESTS,
   VOLUME_SNAPSHOT_LOCATIONS,
   RESTORES,
   SCHEDULES,
@@ -94,9 +103,9 @@ interface Names {
 const ALL = ['all'];
 /** What kinds are called on a command line, as the real server and the definitions of Velero and of snapshots have it. */
 const NAMES: Readonly<Record<string, Names>> = {
-  backupstoragelocations: { shortNames: ['bsl'] },
   configmaps: { shortNames: ['cm'] },
   daemonsets: { shortNames: ['ds'], categories: ALL },
+  deployments: { shortNames: ['deploy'], categories: ALL },
   events: { shortNames: ['ev'] },
   namespaces: { shortNames: ['ns'] },
   nodes: { shortNames: ['no'] },
@@ -109,10 +118,10 @@ const NAMES: Readonly<Record<string, Names>> = {
   storageclasses: { shortNames: ['sc'] },
   volumesnapshotclasses: { shortNames: ['vsclass', 'vsclasses'] },
   volumesnapshotcontents: { shortNames: ['vsc', 'vscs'] },
-  volumesnapshotlocations: { shortNames: ['vsl'] },
   volumesnapshots: { shortNames: ['vs'] },
 };
-export const namesOf = ({ plural }: Resource<KubeObject>): Names => NAMES[plural] ?? {};
+export const namesOf = ({ group, plural }: Resource<KubeObject>): Names =>
+  group === VELERO_GROUP ? { shortNames: shortNamesOf(plural) } : (NAMES[plural] ?? {});
 
 export interface ResourcePlace {
   readonly resource: Resource<KubeObject>;

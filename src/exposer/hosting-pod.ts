@@ -79,6 +79,8 @@ export interface HostingPodRequest {
   /** Of its repository, by name. */
   readonly storageLocation: string;
   readonly volume: HostedVolume;
+  /** What the volume holds is compared and brought back: a data mover that does not know this refuses to start. */
+  readonly isInPlace?: boolean;
   readonly isBlock: boolean;
   /** SELinux relabelling of a read-only volume is left out. */
   readonly spcNoRelabeling?: boolean;
@@ -155,6 +157,7 @@ export function hostingPod(
     `--volume-path=${path}`,
     ...(isOfPod ? [] : [`--volume-mode=${request.isBlock ? 'Block' : 'Filesystem'}`]),
     `--${kind}=${name}`,
+    ...(request.isInPlace === true ? ['--in-place'] : []),
     `--resource-timeout=${operationTimeout}`,
     ...(moves === 'restore'
       ? [`--cache-volume-path=${request.cacheClaim === undefined ? '' : CACHE_PATH}`]

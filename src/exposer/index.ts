@@ -13,6 +13,9 @@ export type {
 } from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
+export { InPlaceExposer } from './in-place.ts';
+export { inUseMeanwhile, targetProblem } from './in-place-target.ts';
+export { type ClaimRef, describeUsers, followUsers, usersOfClaim } from './claim-users.ts';
 export {
   deathOf,
   hasEnded,

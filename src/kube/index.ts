@@ -96,6 +96,13 @@ export {
   VOLUME_SNAPSHOT_LOCATIONS,
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
+export {
+  IN_PLACE_MOVER,
+  inPlaceConfig,
+  type InPlaceOrder,
+  inPlaceOrderOf,
+  isInPlace,
+} from './api/in-place.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
@@ -117,6 +124,7 @@ export { isPassing } from './client/errors.ts';
 export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
+export { shortNamesOf } from './api/short-names.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
 export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
 export type { ExecOptions, ExecOutput } from './client/exec.ts';

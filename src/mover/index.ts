@@ -20,6 +20,7 @@ export {
 } from './backup-volume.ts';
 export type { WrittenVolume } from './kept-volume.ts';
 export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
+export { type InPlaceReport, restoreVolumeInPlace } from './restore-in-place.ts';
 export { NOT_MOUNTED_SUFFIX } from './same-volume.ts';
 export {
   POD_VOLUME_REQUESTOR,

@@ -103,6 +103,17 @@ export class TargetDirectory {
     }
   }
 
+  /** Length of the file at a name; 0 when anything else is there, or nothing. Throws what the system says otherwise. */
+  async fileBytesOf(name: string | Buffer): Promise<number> {
+    try {
+      const stat = await fs.lstat(this.#bytePathOf(name));
+      return stat.isFile() ? stat.size : 0;
+    } catch (error) {
+      if (systemCode(error) === 'ENOENT') return 0;
+      throw error;
+    }
+  }
+
   /** Removes a file, a link, or a directory that is empty. */
   removeNamed(name: string | Buffer, isDirectory: boolean): Promise<void> {
     const path = this.#bytePathOf(name);

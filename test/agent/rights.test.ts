@@ -22,6 +22,7 @@ import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataUpload,
+  inPlaceConfig,
   type KubeClient,
   NAMESPACES,
   NODES,
@@ -48,8 +49,8 @@ const SIZE = 40 << 20;
 
 /** Rights that are used by nothing here, each with the test that walks it. */
 const WALKED_ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
-  // Where the server has no streaming lists (test/kube/streamed-lists); on clusters with Windows nodes (test/exposer/node-os).
-  [`ClusterRole ${AGENT}`]: ['pods list', 'volumeattachments.storage.k8s.io list'],
+  // On clusters with Windows nodes (test/exposer/node-os).
+  [`ClusterRole ${AGENT}`]: ['volumeattachments.storage.k8s.io list'],
   // Velero's own data mover, run by our agent (test/node).
   [`Role ${MOVER}`]: [
     ...['datauploads.velero.io get', 'datadownloads.velero.io get'],
@@ -224,6 +225,24 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     expect(upload.status).toMatchObject({ phase: 'Completed' });
     await newDownload('plain-back', upload);
     expect((await cluster.waitDownload('plain-back')).status).toMatchObject({ phase: 'Completed' });
+  });
+
+  it('a volume is brought back in place', async () => {
+    startAgent('node-1');
+    await newUpload('in-place');
+    const { status } = await cluster.waitUpload('in-place');
+    const path = await cluster.volumeOf('app', 'in-place');
+    fs.appendFileSync(join(path, 'data.bin'), 'more');
+    const order = { dryRun: false, keepExtra: false };
+    await cluster.createDownload('in-place', {
+      ...{ namespace: 'app', pvc: 'in-place', sourceNamespace: 'app', datamover: 'longshore' },
+      ...{ snapshotID: status?.snapshotID ?? '', dataMoverConfig: inPlaceConfig(order) },
+    });
+    expect((await cluster.waitDownload('in-place')).status).toMatchObject({
+      phase: 'Completed',
+      message: expect.stringContaining('1 changed') as string,
+    });
+    expect(fs.statSync(join(path, 'data.bin')).size).toBe(1000);
   });
 
   it('logs of data movers go into the bucket, for a backup and a restore', async () => {

@@ -56,7 +56,7 @@ it.each([
 
 const KUBECTL = peer('kubectl');
 it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
-  'dev up prints commands that make a volume, back it up, and bring it back',
+  'dev up prints commands that make a volume, back it up, and bring it back, by hand and by the server',
   { timeout: 180_000 },
   async () => {
     const directory = join(work, 'examples');
@@ -87,6 +87,20 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       const told = await run(status);
       expect(told).toMatch(/^DataUpload +example +Completed +node-1 /m);
       expect(told).toMatch(/^DataDownload +example +Completed +node-1 /m);
+      const ofServer = commands.filter((line) =>
+        / (backup create|browse|restore create) /.test(line),
+      );
+      const [backUp = '', browse = '', restore = ''] = ofServer;
+      expect(await run(backUp)).toMatch(
+        /backup first has ended: Completed \(.* 1 volume with 21 B/,
+      );
+      expect(await run(browse)).toMatch(/ sample\.txt$/m);
+      expect(await run(restore)).toMatch(
+        /restore again has ended: Completed \(.* 1 volume with 21 B/,
+      );
+      expect(await run(show)).toBe('carried by longshore\n'.repeat(3));
+      const [, page = ''] = /Its page shows them: (\S+)/.exec(text()) ?? [];
+      expect(await (await fetch(page)).text()).toContain('first');
     } finally {
       child.kill('SIGKILL');
     }

@@ -88,7 +88,7 @@ describe('snapshot restore --in-place', () => {
       code: 1,
       out: '',
       err: including(
-        'longshore: more than 100.0 KiB (--max-write) would have to be written; nothing was written. Use --dry-run to see what differs\n',
+        'longshore: 128.0 KiB would have to be written and 0 B removed, which is more than 100.0 KiB (--max-write); nothing was changed. Use --dry-run to see what differs\n',
       ),
     });
     expect(fs.existsSync(at('volume/extra'))).toBe(true);
@@ -114,6 +114,7 @@ describe('snapshot restore --in-place', () => {
         bytesCompared: 400_015,
         bytesWritten: 0,
         bytesDifferent: 0,
+        bytesRemoved: 0,
         unchanged: 3,
         created: 0,
         changed: 0,

@@ -22,9 +22,14 @@ describe('which controllers run', () => {
     ],
     ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
-    // Only where they are named.
     [`gc,${RESTORE_CONTROLLERS.join(',')}`, undefined, ['gc', ...RESTORE_CONTROLLERS]],
     ['gc', 'restore,restore-operations', ['gc']],
+    // Where a Velero server makes restores.
+    [
+      undefined,
+      RESTORE_CONTROLLERS.join(','),
+      CONTROLLERS.filter((name) => !name.startsWith('restore')),
+    ],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {
     expect(chosenControllers(named, disabled)).toEqual(expected);
   });

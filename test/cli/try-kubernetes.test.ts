@@ -30,7 +30,10 @@ const commandsOf = (directory: string): string[] =>
 
 /** In one shell, since later ones use what earlier ones have set. Beside this process, which reads what the cluster says. */
 function run(commands: readonly string[]): Promise<string> {
-  const env = { HOME: work, PATH: `${dirname(KUBECTL)}:${process.env.PATH ?? ''}` };
+  const env = {
+    HOME: work,
+    PATH: `${join(ROOT, 'bin')}:${dirname(KUBECTL)}:${process.env.PATH ?? ''}`,
+  };
   return new Promise((resolve, reject) => {
     execFile('sh', ['-euc', commands.join('\n')], { env }, (error, out, err) => {
       if (error) reject(new Error(`${out}${err}`));
@@ -60,7 +63,9 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       const out = await run(commands);
       expect(out).toMatch(/^storageclass\.storage\.k8s\.io\/dir \(default\) /m);
       expect(out).toMatch(/^shop-data +Completed /m);
-      expect(out).toMatch(/two apples\none pear\n$/);
+      expect(out).toContain('two apples\none pear\n');
+      expect(out).toMatch(/restore shop-again has ended: Completed/);
+      expect(out).toMatch(/a mistake\none pear\n$/);
       before = await objects();
       expect(before).toMatch(/DataDownload\/shop-data \S+ Completed/);
       // A second one on the same directory would undo what this one does.

@@ -75,6 +75,21 @@ export function bucketContract(name: string, open: () => Promise<Bucket>): void 
       expect(await Array.fromAsync(bucket.list(''))).toEqual([KEY]);
     }, 60_000);
 
+    it('refuses to replace what is there when it is told so, also with a long body', async () => {
+      await using bucket = await open();
+      for (const [index, length] of [10, 9 * MIB].entries()) {
+        const key = `${KEY}.${index}`;
+        const data = Buffer.alloc(length, 1);
+        await bucket.put(key, [data], { ifAbsent: true });
+        expect((await read(bucket, key)).equals(data)).toBe(true);
+        const again = bucket.put(key, [Buffer.alloc(length, 2)], { ifAbsent: true });
+        await expect(again).rejects.toMatchObject({ code: 'BLOB_EXISTS' });
+        expect((await read(bucket, key)).equals(data)).toBe(true);
+        await bucket.put(key, [Buffer.from('replaced')]);
+        expect((await read(bucket, key)).toString()).toBe('replaced');
+      }
+    }, 60_000);
+
     it('says BLOB_NOT_FOUND of what is missing, and deletes it without a word', async () => {
       await using bucket = await open();
       await expect(read(bucket, KEY)).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });

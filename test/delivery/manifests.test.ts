@@ -30,15 +30,10 @@ const OVERLAYS = [
 
 /** The chart as manifests/server-for-backups. */
 const FOR_BACKUPS = [
-  ',server.controllers={backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-storage-location,backup-sync,download-request,schedule,server-status-request}',
+  ',server.controllers={backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-storage-location,backup-sync,download-request,schedule,server-status-request,restore,restore-operations,restore-finalizer}',
   ...['server.features=EnableCSI', 'server.replicas=2', 'server.resources.limits.memory=1Gi'],
   ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
 ].join(',');
-
-const FOR_RESTORES = FOR_BACKUPS.replace(
-  'server-status-request}',
-  'server-status-request,restore,restore-operations,restore-finalizer}',
-);
 
 describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   let api: RealApi;
@@ -98,7 +93,6 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
     ],
     ['server-for-backups', 10, FOR_BACKUPS],
-    ['server-for-restores', 10, FOR_RESTORES],
   ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
     const ours = parseManifests(await renderOverlay(api, name));
     expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { parse } from 'yaml';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { crdFiles } from '../../src/kube/api/generate.ts';
-import { CRDS, customResourceDefinition } from '../../src/kube/index.ts';
+import { CRDS, customResourceDefinition, shortNamesOf } from '../../src/kube/index.ts';
 import { createCrd, hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
 const GOLDEN = new URL('../golden/velero/', import.meta.url).pathname;
@@ -20,6 +20,10 @@ interface Schema {
   properties?: Record<string, Schema>;
   additionalProperties?: Schema;
   items?: Schema;
+}
+
+interface Definition {
+  spec: { names: { plural: string; shortNames: string[] } };
 }
 
 interface Crd {
@@ -223,4 +227,18 @@ describe.skipIf(!hasRealApi() || !hasVelero())('on a real API server', () => {
     }));
     expect(throughOurs).toEqual(sent);
   });
+});
+
+it('each kind of the group has a short name of its own, in its definition', () => {
+  const names = ['crds/', 'crds/server/'].flatMap((path) => {
+    const folder = new URL(`../../${path}`, import.meta.url);
+    return fs
+      .readdirSync(folder)
+      .filter((name) => name.endsWith('.yaml'))
+      .map((name) => parse(fs.readFileSync(new URL(name, folder), 'utf8')) as Definition)
+      .map(({ spec }) => [spec.names.plural, spec.names.shortNames] as const);
+  });
+  expect(names).toHaveLength(13);
+  for (const [plural, short] of names) expect(short, plural).toEqual(shortNamesOf(plural));
+  expect(new Set(names.map(([, [short]]) => short)).size).toBe(13);
 });

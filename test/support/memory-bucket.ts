@@ -4,6 +4,7 @@ import {
   blobId,
   BlobNotFoundError,
   type Bucket,
+  type ObjectPutOptions,
   type SignalOptions,
 } from '../../src/blob/index.ts';
 
@@ -12,13 +13,18 @@ export class MemoryBucket implements Bucket {
   readonly displayName = 'memory';
   readonly objects = new Map<string, Buffer>();
 
-  async put(key: string, body: Body, { signal }: SignalOptions = {}): Promise<void> {
+  async put(
+    key: string,
+    body: Body,
+    { signal, ifAbsent = false }: ObjectPutOptions = {},
+  ): Promise<void> {
     const pieces: Uint8Array[] = [];
     for await (const piece of body) {
       signal?.throwIfAborted();
       pieces.push(Buffer.from(piece));
     }
     signal?.throwIfAborted();
+    if (ifAbsent && this.objects.has(key)) throw new CodedError('BLOB_EXISTS', `${key} is there`);
     this.objects.set(key, Buffer.concat(pieces));
   }
 

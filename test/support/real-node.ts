@@ -4,7 +4,6 @@ import * as fs from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { CONTROLLERS, RESTORE_CONTROLLERS } from '../../src/cli/server-controllers.ts';
 import { connectToCluster, type KubeClient, PODS } from '../../src/kube/index.ts';
 import { OwnServer } from './own-server.ts';
 import { sharedPackage } from './package.ts';
@@ -280,7 +279,6 @@ export class RealNode implements AsyncDisposable {
       program: join(sharedPackage(), 'bin/longshore'),
       parameters: [
         ...['server', '--namespace', 'velero', '--features', 'EnableCSI'],
-        ...['--controllers', [...CONTROLLERS, ...RESTORE_CONTROLLERS].join(',')],
         ...['--kubeconfig', kubeconfig],
         ...['--plugin-dir', join(this.directory, 'plugins'), '--metrics-address', '127.0.0.1:0'],
         ...['--item-operation-sync-frequency', '2s', '--store-validation-frequency', '10s'],
@@ -293,7 +291,7 @@ export class RealNode implements AsyncDisposable {
 
   /** The ServiceAccount of our manifests, and no pod of it: what the server may do is what users give it. */
   async #ownServerRights(file: string): Promise<string> {
-    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-restores'));
+    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
     // Pods that wait for their volumes get its image.
     const named = yaml.replace(/image: longshore$/m, `image: ${IMAGE}`);
     await this.apply(named.replace(/replicas: 2$/m, 'replicas: 0'));

@@ -1,11 +1,11 @@
 /**
  * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of Velero that only a server looks at, so that its
- * CLI and its server find the same fields, defaults and rules. What is taken over is the structure, and no text.
+ * CLI and its server find the same fields, defaults and rules; short names are those of Velero 1.19. What is taken over is the structure, and no text.
  */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse, stringify } from 'yaml';
-import { CRDS } from '../../src/kube/index.ts';
+import { CRDS, shortNamesOf } from '../../src/kube/index.ts';
 import { PEERS } from './kopia.ts';
 
 export const VELERO_CRDS = join(PEERS, 'crds/velero-v1');
@@ -36,7 +36,10 @@ export function serverCrds(): Map<string, string> {
       apiVersion: 'apiextensions.k8s.io/v1',
       kind: 'CustomResourceDefinition',
       metadata: { name: metadata.name, labels: { component: 'velero' } },
-      spec: structure(spec),
+      spec: structure({
+        ...spec,
+        names: { ...spec.names, shortNames: shortNamesOf(spec.names.plural) },
+      }),
     };
     files.set(name, stringify(definition, { aliasDuplicateObjects: false }));
   }

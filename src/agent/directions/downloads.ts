@@ -1,11 +1,30 @@
-import { type ExposerOptions, GenericRestoreExposer, hostedName } from '../../exposer/index.ts';
-import { DATA_DOWNLOADS, type DataDownload, PVCS } from '../../kube/index.ts';
+import { messageOf } from '../../base/index.ts';
+import {
+  type ExposerOptions,
+  GenericRestoreExposer,
+  hostedName,
+  InPlaceExposer,
+} from '../../exposer/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  inPlaceOrderOf,
+  isInPlace,
+  PVCS,
+} from '../../kube/index.ts';
+import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
 import { volumesNoted } from '../outcome.ts';
 import { type Direction, durationProblem } from './direction.ts';
 
-/** DataDownloads: a volume is written, and given to the PVC that waits for it. */
+/**
+ * DataDownloads: a volume is written, and given to the PVC that waits for it. One that asks for it has the volume that a PVC has already
+ * brought back in place.
+ */
 export function downloads(options: ExposerOptions): Direction<DataDownload> {
-  const exposer = new GenericRestoreExposer(options);
+  const generic = new GenericRestoreExposer(options);
+  const inPlace = new InPlaceExposer(options);
+  const exposerOf = (download: DataDownload): GenericRestoreExposer | InPlaceExposer =>
+    isInPlace(download) ? inPlace : generic;
   const { client } = options;
   return {
     name: 'download',
@@ -16,28 +35,53 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     hostedName: (pod) => hostedName(pod, 'data-download'),
     homeOf: () => undefined,
     isCheapToLook: false,
-    hindranceOf: async ({ spec: { targetVolume } }) => {
-      const { namespace, pvc: name } = targetVolume;
+    hindranceOf: async (download) => {
+      const { namespace, pvc: name } = download.spec.targetVolume;
       const found = await client.find(PVCS, { namespace, name });
-      return found ? undefined : { waitsFor: `PVC ${namespace}/${name} does not exist yet` };
+      if (found) return undefined;
+      return isInPlace(download)
+        ? { never: `PVC ${namespace}/${name} does not exist: only a volume that is there can be restored in place` } // prettier-ignore
+        : { waitsFor: `PVC ${namespace}/${name} does not exist yet` };
     },
-    problemOf: ({ spec }) => {
+    problemOf: (download) => {
+      const { spec } = download;
       if (spec.snapshotID === '')
         return 'spec.snapshotID is empty: it must name the snapshot to restore';
       if (spec.targetVolume.pvc === '') return 'spec.targetVolume.pvc is empty';
-      return durationProblem(spec.operationTimeout);
+      return orderProblem(download) ?? durationProblem(spec.operationTimeout);
     },
-    expose: (download, context) => exposer.expose(download, context),
-    waitUsable: (download, context) => exposer.waitUsable(download, context),
-    startAgain: (download, context) => exposer.startAgain(download, context),
-    diagnose: (download) => exposer.diagnose(download),
-    volumesOf: (download) => exposer.volumesOf(download),
-    cleanUp: (download, isBare) => exposer.cleanUp(download, volumesNoted(download) ?? [], isBare),
-    isCompleting: (download) => exposer.isRebinding(download),
+    expose: (download, context) => exposerOf(download).expose(download, context),
+    waitUsable: (download, context) => exposerOf(download).waitUsable(download, context),
+    startAgain: (download, context) => exposerOf(download).startAgain(download, context),
+    diagnose: (download) => exposerOf(download).diagnose(download),
+    volumesOf: (download) => exposerOf(download).volumesOf(download),
+    cleanUp: (download, isBare) =>
+      exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare),
+    lostReason: async (download, signal) =>
+      isInPlace(download) ? inPlace.lostReason(download, signal) : undefined,
+    isCompleting: (download) =>
+      isInPlace(download) ? inPlaceReportOf(download) !== undefined : generic.isRebinding(download),
     lacks: () => undefined,
     complete: async (download, _result, context) => {
-      await exposer.rebind(download, context);
-      return {};
+      if (!isInPlace(download)) {
+        await generic.rebind(download, context);
+        return {};
+      }
+      // Whoever is told that it is completed may start what uses the volume, on any node.
+      await inPlace.cleanUp(download);
+      const noted = await client.find(DATA_DOWNLOADS, download.metadata, context);
+      const report = noted && inPlaceReportOf(noted);
+      return { message: report ? describeInPlace(report) : 'brought back in place' };
     },
   };
+}
+
+/** What is wrong with its order for a restore in place; undefined where nothing is, or it has none. */
+function orderProblem(download: DataDownload): string | undefined {
+  try {
+    inPlaceOrderOf(download);
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
+  }
 }

@@ -45,6 +45,8 @@ interface Rule {
 
 interface Rules {
   readonly byType: ReadonlyMap<string, Rule>;
+  /** Of kinds that the cluster does not have, in small letters, as a policy names them. */
+  readonly byKind: ReadonlyMap<string, Rule>;
   readonly others: Rule | undefined;
 }
 
@@ -60,13 +62,16 @@ interface Place {
  * Velero: pkg/backup/backup.go and item_collector.go (v1.18.3).
  */
 export class FineFilters {
-  readonly #cluster: ReadonlyMap<string, Rule>;
+  readonly #cluster: Rules;
   readonly #places: readonly Place[];
   readonly #known = new Map<string, Rules | undefined>();
+  /** Types that one policy names more than once: the last one counts. */
+  readonly ambiguous: readonly string[];
 
-  private constructor(cluster: ReadonlyMap<string, Rule>, places: readonly Place[]) {
+  private constructor(cluster: Rules, places: readonly Place[], ambiguous: readonly string[]) {
     this.#cluster = cluster;
     this.#places = places;
+    this.ambiguous = ambiguous;
   }
 
   /** Undefined where there are none. Throws `BAD_SELECTOR`, `BAD_GLOB`. */
@@ -76,29 +81,42 @@ export class FineFilters {
     log: BackupLog,
   ): FineFilters | undefined {
     if (!clusterScopedFilterPolicy && !namespacedFilterPolicies) return undefined;
+    const ambiguous: string[] = [];
     const cluster = rulesOf(clusterScopedFilterPolicy?.resourceFilters ?? [], resources, {
-      ...{ log, namespaced: false },
+      ...{ log, namespaced: false, ambiguous },
     });
     const places = (namespacedFilterPolicies ?? []).flatMap(({ namespaces, resourceFilters }) => {
-      const rules = rulesOf(resourceFilters, resources, { log, namespaced: true });
+      const rules = rulesOf(resourceFilters, resources, { log, namespaced: true, ambiguous });
       return namespaces.map((pattern): Place => {
         const isExact = !/[*?[]/.test(pattern);
         const matches = isExact ? (name: string) => name === pattern : compileGlob(pattern);
         return { matches, isExact, rules };
       });
     });
-    return new FineFilters(cluster.byType, places);
+    return new FineFilters(cluster, places, ambiguous);
   }
 
   /** Whether lists of the type must hold more than what the backup's own selectors match. */
   isAbout(type: string, namespaced: boolean): boolean {
-    return namespaced ? this.#places.length > 0 : this.#cluster.has(type);
+    return namespaced ? this.#places.length > 0 : this.#cluster.byType.has(type);
+  }
+
+  /** Whether the kind of the objects must be known, since a policy names one that the cluster does not have: it may be that of the type. */
+  asksForKind(type: string, namespace: string): boolean {
+    const rules = namespace === '' ? this.#cluster : this.#rulesOf(namespace);
+    return rules !== undefined && rules.byKind.size > 0 && !rules.byType.has(type);
+  }
+
+  /** Whether a policy decides about objects of the type there. `kind`: of the objects, where {@link FineFilters.asksForKind} says so. */
+  decides(type: string, namespace: string, kind?: string): boolean {
+    const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
+    return isKnown || rule !== undefined;
   }
 
   /** Whether objects of the type can be taken there at all. */
-  canTake(type: string, namespace: string): boolean {
-    const rules = this.#rulesOf(namespace);
-    return !rules || rules.byType.has(type) || rules.others !== undefined;
+  canTake(type: string, namespace: string, kind?: string): boolean {
+    const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
+    return !isKnown || rule !== undefined;
   }
 
   /** Whether an object that was listed is taken; undefined where the backup's own selectors decide. */
@@ -106,21 +124,27 @@ export class FineFilters {
     type: string,
     namespace: string,
     labels: Readonly<Record<string, string>> | undefined,
+    kind?: string,
   ): boolean | undefined {
-    const { rule, isKnown } = this.#ruleOf(type, namespace);
+    const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
     if (!rule) return isKnown ? false : undefined;
     return rule.selectors.length === 0 || rule.selectors.some((each) => each.matches(labels));
   }
 
   /** Whether the name keeps it out, also where another item brings it. */
-  refusesName(type: string, namespace: string, name: string): boolean {
-    return this.#ruleOf(type, namespace).rule?.names?.takes(name) === false;
+  refusesName(type: string, namespace: string, name: string, kind?: string): boolean {
+    return this.#ruleOf(type, namespace, kind).rule?.names?.takes(name) === false;
   }
 
-  #ruleOf(type: string, namespace: string): { rule: Rule | undefined; isKnown: boolean } {
-    if (namespace === '') return { rule: this.#cluster.get(type), isKnown: false };
-    const rules = this.#rulesOf(namespace);
-    return { rule: rules?.byType.get(type) ?? rules?.others, isKnown: rules !== undefined };
+  #ruleOf(
+    type: string,
+    namespace: string,
+    kind?: string,
+  ): { rule: Rule | undefined; isKnown: boolean } {
+    const rules = namespace === '' ? this.#cluster : this.#rulesOf(namespace);
+    const ofKind = kind === undefined ? undefined : rules?.byKind.get(kind.toLowerCase());
+    const rule = rules?.byType.get(type) ?? ofKind ?? rules?.others;
+    return { rule, isKnown: namespace !== '' && rules !== undefined };
   }
 
   /** By its exact name first, then by the first pattern that matches. */
@@ -137,9 +161,14 @@ export class FineFilters {
 function rulesOf(
   filters: readonly FineFilter[],
   resources: ResourceFinder,
-  { log, namespaced }: { readonly log: BackupLog; readonly namespaced: boolean },
+  {
+    log,
+    namespaced,
+    ambiguous,
+  }: { readonly log: BackupLog; readonly namespaced: boolean; readonly ambiguous: string[] },
 ): Rules {
   const byType = new Map<string, Rule>();
+  const byKind = new Map<string, Rule>();
   let others: Rule | undefined;
   for (const filter of filters) {
     const rule = ruleOf(filter);
@@ -158,10 +187,13 @@ function rulesOf(
           `kind "${kind}" of a filter policy is ${is}, and never matches: did you mean ${meant}?`,
         );
       }
-      byType.set(found ? typeOf(found) : kind, rule);
+      const type = found ? typeOf(found) : kind;
+      if (byType.has(type)) ambiguous.push(type);
+      byType.set(type, rule);
+      if (!found) byKind.set(kind.toLowerCase(), rule);
     }
   }
-  return { byType, others };
+  return { byType, byKind, others };
 }
 
 function ruleOf({ names, excludedNames, labelSelector, orLabelSelectors }: FineFilter): Rule {

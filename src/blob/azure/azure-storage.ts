@@ -207,10 +207,11 @@ class AzureStorage extends RemoteStorage {
         );
         blocks[index] = block;
       },
-      complete: (options) =>
-        this.request(info, options.signal, async ({ signal }) => {
+      complete: ({ doNotRecreate: isExclusive = false, ...options }) =>
+        this.request({ ...info, isExclusive }, options.signal, async ({ signal }) => {
           const { etag } = await blob().commitBlockList(blocks, {
             abortSignal: signal,
+            ...(isExclusive && { conditions: { ifNoneMatch: '*' } }),
             blobHTTPHeaders: { blobContentType: CONTENT_TYPE },
           });
           if (etag !== undefined) return;

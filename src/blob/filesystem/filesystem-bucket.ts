@@ -3,14 +3,22 @@ import * as fs from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
   CodedError,
+  isCode,
   makeDirectories,
   SECOND_NS,
   systemClock,
   systemCode,
 } from '../../base/index.ts';
-import type { Body, Bucket } from '../bucket.ts';
+import type { Body, Bucket, ObjectPutOptions } from '../bucket.ts';
 import { blobId, BlobNotFoundError, type SignalOptions } from '../storage.ts';
-import { DIRECTORY_MODE, mapError, openNew, syncDirectory, writeAtomic } from './atomic-file.ts';
+import {
+  DIRECTORY_MODE,
+  mapError,
+  openNew,
+  publishNew,
+  syncDirectory,
+  writeAtomic,
+} from './atomic-file.ts';
 
 /** What a put that is not over, or was killed, has in its directory. */
 const UNFINISHED = /\.tmp\.[0-9a-f]{16}$/;
@@ -38,16 +46,35 @@ class FilesystemBucket implements Bucket {
     this.displayName = `file://${root}`;
   }
 
-  async put(key: string, body: Body, { signal }: SignalOptions = {}): Promise<void> {
+  async put(
+    key: string,
+    body: Body,
+    { signal, ifAbsent = false }: ObjectPutOptions = {},
+  ): Promise<void> {
     const path = this.#pathOf(key);
     try {
-      await writeAtomic(path, unlessAborted(body, signal), { open: (at) => this.#open(at) });
+      await writeAtomic(path, unlessAborted(body, signal), {
+        open: (at) => this.#open(at),
+        publish: ifAbsent ? (from, to) => this.#publishNew(key, from, to) : undefined,
+      });
       for (let at = dirname(path); at.length > this.#root.length; at = dirname(at)) {
         await syncDirectory(dirname(at));
       }
       await this.#removeUnfinished(dirname(path));
     } catch (error) {
       throw mapError(error, `object ${key}`);
+    }
+  }
+
+  async #publishNew(key: string, temporary: string, path: string): Promise<void> {
+    try {
+      await publishNew(temporary, path);
+    } catch (error) {
+      if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
+      if (await this.has(key)) {
+        throw new CodedError('BLOB_EXISTS', `${path} already exists`, { cause: error });
+      }
+      await fs.rename(temporary, path);
     }
   }
 

@@ -1,6 +1,6 @@
 import { CodedError, totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
-import type { PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
+import type { PartsOptions, PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
 import type { GcsApi } from './json-api.ts';
 
@@ -40,14 +40,21 @@ export class GcsParts implements PartsPut {
     this.#session = session;
   }
 
-  static async begin(options: GcsPartsOptions, { signal }: SignalOptions): Promise<GcsParts> {
+  static async begin(
+    options: GcsPartsOptions,
+    { signal, doNotRecreate = false }: PartsOptions,
+  ): Promise<GcsParts> {
     const { api, path, name, contentType, request, storage, id } = options;
     const session = await request(signal, async (transfer) => {
       const answer = await api.open(
         {
           method: 'POST',
           path,
-          query: { uploadType: 'resumable', name },
+          query: {
+            uploadType: 'resumable',
+            name,
+            ...(doNotRecreate && { ifGenerationMatch: '0' }),
+          },
           headers: { 'x-upload-content-type': contentType },
           body: {
             contentType: 'application/json; charset=UTF-8',

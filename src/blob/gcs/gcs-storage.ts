@@ -10,6 +10,7 @@ import {
   CONTENT_TYPE,
   nanosecondsOf,
   type PageRequest,
+  type PartsOptions,
   type PartsPut,
   RemoteStorage,
   type RequestInfo,
@@ -198,7 +199,8 @@ class GcsStorage extends RemoteStorage {
     });
   }
 
-  beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
+  beginParts(id: BlobId, options: PartsOptions): Promise<PartsPut> {
+    const isExclusive = options.doNotRecreate === true;
     return GcsParts.begin(
       {
         id,
@@ -207,7 +209,8 @@ class GcsStorage extends RemoteStorage {
         path: `/upload/storage/v1/b/${encodeURIComponent(this.#bucket)}/o`,
         contentType: CONTENT_TYPE,
         api: this.#api,
-        request: (signal, task) => this.request({ operation: 'put', id }, signal, task),
+        request: (signal, task) =>
+          this.request({ operation: 'put', id, isExclusive }, signal, task),
         sizeIn: (text) => Number(this.#described(id, parse(text))?.size ?? Number.NaN),
       },
       options,

@@ -1,5 +1,5 @@
 import { CodedError, createLimiter, isCode, withRetry } from '../../base/index.ts';
-import type { Body, Bucket } from '../bucket.ts';
+import type { Body, Bucket, ObjectPutOptions } from '../bucket.ts';
 import {
   type BlobId,
   blobId,
@@ -22,6 +22,8 @@ export class RemoteBucket implements Bucket {
   readonly #storage: RemoteStorage;
   readonly #retrying: BlobStorage;
   readonly #retries: StorageRetryOptions;
+  /** Some services do not know puts that are refused when the blob is there. */
+  #hasExclusivePuts = true;
 
   constructor(storage: RemoteStorage, retries: StorageRetryOptions = {}) {
     this.displayName = storage.displayName;
@@ -30,7 +32,11 @@ export class RemoteBucket implements Bucket {
     this.#retries = retries;
   }
 
-  async put(key: string, body: Body, options: SignalOptions = {}): Promise<void> {
+  async put(
+    key: string,
+    body: Body,
+    { signal, ifAbsent = false }: ObjectPutOptions = {},
+  ): Promise<void> {
     const id = blobId(key);
     const parts = inParts(body, this.#storage.partsRules.partBytes);
     try {
@@ -38,23 +44,51 @@ export class RemoteBucket implements Bucket {
       const start = first.done === true ? [] : first.value;
       const second = await parts.next();
       if (second.done === true) {
-        await this.#retrying.putBlob(id, start, options);
+        await this.#exclusively(id, ifAbsent, signal, (doNotRecreate) =>
+          this.#retrying.putBlob(id, start, { signal, doNotRecreate }),
+        );
         return;
       }
-      await this.#putParts(id, joined([start, second.value], parts), options);
+      await this.#putParts(id, joined([start, second.value], parts), { signal, ifAbsent });
     } finally {
       await parts.return(undefined);
     }
+  }
+
+  /** A put that may have to be refused by the service, or else by a look before it. */
+  async #exclusively(
+    id: BlobId,
+    ifAbsent: boolean,
+    signal: AbortSignal | undefined,
+    put: (doNotRecreate: boolean) => Promise<void>,
+  ): Promise<void> {
+    if (!ifAbsent) {
+      await put(false);
+      return;
+    }
+    if (this.#hasExclusivePuts) {
+      try {
+        await put(true);
+        return;
+      } catch (error) {
+        if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
+        this.#hasExclusivePuts = false;
+      }
+    }
+    if (await this.has(id, { signal })) throw exists(id, this.displayName);
+    await put(false);
   }
 
   /** All of them or none: what fails gives the room of the others back. */
   async #putParts(
     id: BlobId,
     parts: AsyncIterable<Uint8Array[]>,
-    { signal }: SignalOptions,
+    { signal, ifAbsent = false }: ObjectPutOptions,
   ): Promise<void> {
     const { partsMax, partsAtOnce } = this.#storage.partsRules;
-    const put = await this.#retry(signal, () => this.#storage.beginParts(id, { signal }));
+    const put = await this.#retry(signal, () =>
+      this.#storage.beginParts(id, { signal, doNotRecreate: ifAbsent && this.#hasExclusivePuts }),
+    );
     const stop = new AbortController();
     const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
     const limiter = createLimiter(partsAtOnce);
@@ -80,7 +114,9 @@ export class RemoteBucket implements Bucket {
       }
       await Promise.all(running);
       if (failures.length > 0) throw failures[0];
-      await this.#retry(signal, () => put.complete({ signal }));
+      await this.#exclusively(id, ifAbsent, signal, (doNotRecreate) =>
+        this.#retry(signal, () => put.complete({ signal, doNotRecreate })),
+      );
     } catch (error) {
       stop.abort(error);
       await Promise.all(running);
@@ -203,6 +239,12 @@ async function* joined<T>(first: readonly T[], rest: AsyncIterable<T>): AsyncGen
 function changed(id: BlobId): CodedError {
   const text = `blob ${id} was replaced while it was read`;
   return new CodedError('BLOB_CHANGED', text, { retry: 'backoff', facts: { blobId: id } });
+}
+
+function exists(id: BlobId, storage: string): CodedError {
+  return new CodedError('BLOB_EXISTS', `blob ${id} is in ${storage} already`, {
+    facts: { blobId: id },
+  });
 }
 
 function tooLong(id: BlobId, storage: string): CodedError {

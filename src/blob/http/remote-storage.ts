@@ -56,12 +56,17 @@ export interface PageRequest {
   readonly delimiter?: string | undefined;
 }
 
+export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
+
 /** A blob that is put in parts, as its length is not known before its end. Nobody sees it before `complete`. */
 export interface PartsPut {
   /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
   part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
-  /** After all parts. May be called again when its answer was lost. */
-  complete(options: SignalOptions): Promise<void>;
+  /**
+   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is refused as a put is, by services whose condition is
+   * a part of this request; the others take it from the beginning.
+   */
+  complete(options: PartsOptions): Promise<void>;
   /** Gives the room back that the parts take. */
   abort(): Promise<void>;
 }
@@ -117,8 +122,8 @@ export abstract class RemoteStorage implements BlobStorage {
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
 
   abstract readonly partsRules: PartsRules;
-  /** Begins a blob whose length is not known yet. */
-  abstract beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut>;
+  /** Begins a blob whose length is not known yet. With `doNotRecreate` its `complete` says what `putBlob` says. */
+  abstract beginParts(id: BlobId, options: PartsOptions): Promise<PartsPut>;
   /** A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`. */
   abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 

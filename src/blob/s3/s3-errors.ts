@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import { describeFailure, type Failure, parseRetryAfter } from '../http/failures.ts';
 import { invalidRange } from '../storage.ts';
 
@@ -165,3 +165,15 @@ export function wantsOtherRegion(error: unknown): string | undefined {
   if (!isWrong.includes(code) && $response?.statusCode !== 301) return undefined;
   return Region ?? $response?.headers?.['x-amz-bucket-region'];
 }
+
+/** Services that know no `If-None-Match` on puts call the header not implemented. */
+export const isUnknownCondition = (error: unknown): boolean =>
+  error instanceof CodedError &&
+  (error.facts.status === 501 || /NotImplemented|not implemented/i.test(messageOf(error)));
+
+export const noConditionalPut = (cause: unknown): CodedError =>
+  new CodedError(
+    'UNSUPPORTED_PUT',
+    `this service does not support put-if-absent: ${messageOf(cause)}`,
+    { cause },
+  );

@@ -11,8 +11,9 @@ import {
   type UploadPartCommandInput,
 } from '@aws-sdk/client-s3';
 import { isCode, totalLength } from '../../base/index.ts';
+import { isUnknownCondition, noConditionalPut } from './s3-errors.ts';
 import { strangeAnswer } from '../http/failures.ts';
-import type { PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
+import type { PartsOptions, PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
 import { base64OfUint32, bodyOf, crc32Of, digestOf } from '../http/transfer.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
 
@@ -52,6 +53,7 @@ export interface S3PartsOptions {
   readonly request: <T>(
     signal: AbortSignal | undefined,
     task: (transfer: Transfer) => Promise<T>,
+    isExclusive?: boolean,
   ) => Promise<T>;
 }
 
@@ -140,14 +142,15 @@ export class S3Parts implements PartsPut {
     });
   }
 
-  async complete({ signal: given }: SignalOptions): Promise<void> {
+  async complete({ signal: given, doNotRecreate = false }: PartsOptions): Promise<void> {
     const { object, client, request, storage, id } = this.#options;
     const Parts = [...this.#parts.values()].sort(
       (a, b) => (a.PartNumber ?? 0) - (b.PartNumber ?? 0),
     );
-    await request(given, async ({ signal }) => {
+    const send = async ({ signal }: Transfer): Promise<void> => {
       const command = new CompleteMultipartUploadCommand({
         ...object,
+        ...(doNotRecreate && { IfNoneMatch: '*' }),
         UploadId: this.#uploadId,
         MultipartUpload: { Parts },
       });
@@ -161,7 +164,13 @@ export class S3Parts implements PartsPut {
         throw error;
       }
       throw strangeAnswer(storage, `put of ${id}`, 'it names no version of the blob');
-    });
+    };
+    try {
+      await request(given, send, doNotRecreate);
+    } catch (error) {
+      if (doNotRecreate && isUnknownCondition(error)) throw noConditionalPut(error);
+      throw error;
+    }
   }
 
   /** Whether the blob is the one of these parts. What is made of parts says of how many. */

@@ -56,7 +56,14 @@ import {
 import { watchRoot } from './list-root.ts';
 import { type Checksum, checksumOf, S3_PARTS, S3Parts } from './s3-parts.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
-import { isUnexplained404, s3Error, wantsNewCredentials, wantsOtherRegion } from './s3-errors.ts';
+import {
+  isUnexplained404,
+  isUnknownCondition,
+  noConditionalPut,
+  s3Error,
+  wantsNewCredentials,
+  wantsOtherRegion,
+} from './s3-errors.ts';
 
 /** Aliases that AWS gives to access points. */
 const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
@@ -227,7 +234,8 @@ class S3Storage extends RemoteStorage {
           if (this.#mayFallBack) this.#checksum = 'md5';
           return this.#mayFallBack;
         },
-        request: (signal, task) => this.request({ operation: 'put', id }, signal, task),
+        request: (signal, task, isExclusive = false) =>
+          this.request({ operation: 'put', id, isExclusive }, signal, task),
       },
       options,
     );
@@ -381,20 +389,6 @@ class S3Storage extends RemoteStorage {
     this.#client.destroy();
   }
 }
-
-/** Services that know no `If-None-Match` on puts call the header not implemented. */
-const isUnknownCondition = (error: unknown): boolean =>
-  error instanceof CodedError &&
-  (error.facts.status === 501 || /NotImplemented|not implemented/i.test(messageOf(error)));
-
-const noConditionalPut = (cause: unknown): CodedError =>
-  new CodedError(
-    'UNSUPPORTED_PUT',
-    `this service does not support put-if-absent: ${messageOf(cause)}`,
-    {
-      cause,
-    },
-  );
 
 const lockOf = ({
   mode,

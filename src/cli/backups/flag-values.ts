@@ -55,6 +55,7 @@ export interface RestoreSpecFlags extends CommonFlags {
   restoreVolumes?: boolean;
   preserveNodeports?: boolean;
   resourceModifierConfigmap?: string;
+  resourcePoliciesConfigmap?: string;
   writeSparseFiles?: boolean;
   parallelFilesDownload?: number;
   wait?: boolean;

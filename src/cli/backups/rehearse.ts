@@ -15,6 +15,8 @@ import {
 } from '../../restore/index.ts';
 import { RehearsedVolumes } from '../../restore-volumes/index.ts';
 import { loadVolumeSources } from '../../server/index.ts';
+import { parsePolicyConfigMap } from '../../volume-policy/index.ts';
+import { restorePoliciesOf } from '../server-restores.ts';
 import { withBucketOf } from './bucket.ts';
 import { BACKUP } from './noun.ts';
 import type { Session } from './session.ts';
@@ -42,6 +44,7 @@ export async function rehearse(
     given as Restore,
     {
       ...{ client, itemOperationTimeout: OPERATION_TIMEOUT },
+      readPolicies: restorePoliciesOf,
       readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
     },
     signal,
@@ -56,14 +59,20 @@ export async function rehearse(
       const stored = await new BackupArchive(bucket).open(backup.metadata.name, { signal });
       await using contents = await stored.openContents({ directory, signal });
       const { factsOf } = await loadVolumeSources({ client, stored, restore, signal });
-      const { resourceModifier } = restore.spec;
+      const { resourceModifier, resourcePolicy } = restore.spec;
+      const policies =
+        resourcePolicy &&
+        parsePolicyConfigMap(
+          await client.get(CONFIG_MAPS, { namespace, name: resourcePolicy.name }, { signal }),
+        );
       const modifiers =
         resourceModifier &&
         ResourceModifiers.fromConfigMap(
           await client.get(CONFIG_MAPS, { namespace, name: resourceModifier.name }, { signal }),
         );
       return await rehearseRestore({
-        ...{ client, restore, items: contents, modifiers: modifiers ?? undefined, signal },
+        ...{ client, restore, items: contents, signal },
+        ...{ modifiers: modifiers ?? undefined, policies: policies ?? undefined },
         discovery: await Discovery.open(client, { signal }),
         actions: openRestoreActions(client, namespace),
         volumes: (log) => new RehearsedVolumes({ factsOf, log }),

@@ -1,12 +1,15 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { ClusterFlags } from '../cluster.ts';
+import { withOutputForm } from '../output-form.ts';
+import { JSON_OPTION } from '../program.ts';
 import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addRestoreSpecFlags } from './spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
   const restore = program.command('restore').description('restores of backups of the cluster');
   addCreateVerb(restore);
+  addInPlaceVerb(restore);
   addGetVerb(restore, 'restore');
   addDescribeVerb(restore, 'restore');
   addLogsVerb(restore);
@@ -43,6 +46,38 @@ Examples:
     .action(async (name: string | undefined, flags: object) => {
       const { createRestore } = await import('./create-restore.ts');
       await createRestore(name, flags);
+    });
+}
+
+function addInPlaceVerb(restore: Command): void {
+  const inPlace = withClusterOptions(restore.command('in-place'))
+    .description(
+      'bring the volume of a PVC that exists back to a backup: compare what it holds, and write only what differs',
+    )
+    .argument('<backup>', 'its name')
+    .argument('<claim>', 'as NAMESPACE/PVC; no pod may use it meanwhile')
+    .option('--dry-run', 'write nothing; wait, and show what differs')
+    .option(
+      '--max-write <bytes>',
+      'count first, and change nothing if more than this would be written and removed, such as 10GiB',
+    )
+    .option('--keep-extra', 'leave files that the backup does not have')
+    .option('-w, --wait', 'show how far it is, and what it did when it has ended')
+    .option(...JSON_OPTION);
+  withOutputForm(inPlace)
+    .addHelpText(
+      'after',
+      `
+The PVC, its volume object and their names stay as they are. A pod that begins to use the volume while it is written ends the restore. With --wait
+the exit code is 0 for Completed alone; Ctrl-C leaves the restore running. The same command, given again, completes a restore that was stopped.
+
+Examples:
+  $ longshore restore in-place nightly-20261126 shop/data --dry-run
+  $ longshore restore in-place nightly-20261126 shop/data --max-write 10GiB --wait`,
+    )
+    .action(async (backup: string, claim: string, flags: object) => {
+      const { restoreClaimInPlace } = await import('./restore-in-place.ts');
+      await restoreClaimInPlace(backup, claim, flags);
     });
 }
 

@@ -71,7 +71,12 @@ export function addRestoreSpecFlags(command: Command): void {
     .option('--status-exclude-resources <list>', 'of these, those whose status is not');
   bareBoolean(command, '--restore-volumes', 'restore volumes; false restores none');
   bareBoolean(command, '--preserve-nodeports', 'keep the node ports of Services');
-  command.option('--resource-modifier-configmap <name>', 'ConfigMap with resource modifiers');
+  command
+    .option('--resource-modifier-configmap <name>', 'ConfigMap with resource modifiers')
+    .option(
+      '--resource-policies-configmap <name>',
+      'ConfigMap with filters by namespace and kind of what is restored',
+    );
   bareBoolean(command, '--write-sparse-files', 'write holes in files of volumes');
   command.option(
     '--parallel-files-download <n>',

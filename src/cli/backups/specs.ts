@@ -130,6 +130,7 @@ export function backupSpecOf(flags: BackupSpecFlags): Fields {
 
 export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
   const { resourceModifierConfigmap: modifier, statusIncludeResources } = flags;
+  const { resourcePoliciesConfigmap: policies } = flags;
   return set({
     backupName: flags.fromBackup,
     scheduleName: flags.fromSchedule,
@@ -146,6 +147,7 @@ export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
     restorePVs: flags.restoreVolumes,
     preserveNodePorts: flags.preserveNodeports,
     itemOperationTimeout: flags.itemOperationTimeout ?? UNSET_DURATION,
+    resourcePolicy: policies ? { kind: POLICY_KIND, name: policies } : undefined,
     resourceModifier: modifier ? { apiGroup: '', kind: POLICY_KIND, name: modifier } : undefined,
     restoreStatus: statusIncludeResources && {
       includedResources: statusIncludeResources,

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { shortNamesOf } from './short-names.ts';
 
 /** What is said once of a custom resource; its CustomResourceDefinition follows from it. */
 export interface CrdDefinition {
@@ -46,7 +47,10 @@ export function customResourceDefinition(definition: CrdDefinition): Schema {
     metadata: { name: `${plural}.${VELERO_GROUP}`, labels: { component: 'velero' } },
     spec: {
       group: VELERO_GROUP,
-      names: { kind, listKind: `${kind}List`, plural, singular: kind.toLowerCase() },
+      names: {
+        ...{ kind, listKind: `${kind}List`, plural, singular: kind.toLowerCase() },
+        shortNames: shortNamesOf(plural),
+      },
       scope: 'Namespaced',
       versions: [
         {

@@ -21,6 +21,8 @@ export interface PodHooksLeft {
   readonly waitedMs: number;
   /** {@link HookRecord.id} of each hook that is not over. */
   readonly open: readonly string[];
+  /** Those of them that were begun, and may have run. */
+  readonly begun?: readonly string[] | undefined;
 }
 
 export interface RestoreHooksOptions {
@@ -31,7 +33,11 @@ export interface RestoreHooksOptions {
   readonly log: BackupLog;
   /** Hooks that an earlier try has run: they are counted, and not run again. */
   readonly earlier?: Iterable<HookRecord>;
-  /** Told of each hook that is over. Of a process that is killed before it, the hook runs once more. */
+  /** Hooks that an earlier try has begun, and of which it does not say that they are over: they may have run, and are not run again. */
+  readonly begun?: Iterable<string>;
+  /** Right before a hook is run, which is when this resolves: then it is noted. Where it rejects nothing more is run here. */
+  readonly onBegin?: (id: string) => Promise<void>;
+  /** Told of each hook that is over. */
   readonly onRecord?: (record: HookRecord) => void;
   /** A pod that the watch says nothing of is asked for so often; {@link LOOK_AGAIN_MS}, or less in tests. */
   readonly lookAgainMs?: number;
@@ -43,18 +49,22 @@ const RUNNING_MAX = 16;
 const LOOK_AGAIN_MS = 15_000;
 /** Why nothing more is done with a pod here: {@link RestoreHooks.handOver} names it. */
 const LEAVING = 'the run is over';
+const MAY_HAVE_RUN =
+  'it was begun by a server that has ended since, and the command may have run; it is not run again';
 /** The longest that a timer knows. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
 /**
  * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one watch. Velero:
  * internal/hook/wait_exec_hook_handler.go. Other than there, a hook that has expired is not run, one for a container that the pod lacks is not
- * waited for, and a failure whose onError is Fail ends the hooks of its own pod only.
+ * waited for, and a failure whose onError is Fail ends the hooks of its own pod only. A hook that may have run is not run again: not where its answer is
+ * lost, and not where a process was killed that had begun it.
  */
 export class RestoreHooks {
   readonly #options: RestoreHooksOptions;
   readonly #groups: readonly HookGroup[];
   readonly #earlier: ReadonlyMap<string, boolean>;
+  readonly #begun: ReadonlySet<string>;
   readonly #running = createLimiter(RUNNING_MAX);
   readonly #pods = new Map<string, PodState>();
   readonly #waits = new Set<Promise<void>>();
@@ -68,6 +78,7 @@ export class RestoreHooks {
     this.#options = options;
     this.#groups = hookGroups(options.spec);
     this.#earlier = new Map([...(options.earlier ?? [])].map((each) => [each.id, each.hasFailed]));
+    this.#begun = new Set(options.begun ?? []);
     options.watch.onChange((after, before) => {
       const pod = after ?? before;
       if (pod) this.#pods.get(pod.metadata.uid)?.see(after);
@@ -99,7 +110,8 @@ export class RestoreHooks {
       if (hasFailed === true) this.#failed++;
       return hasFailed === undefined;
     });
-    if (open.length > 0) this.#follow(new PodState(pod, open));
+    const left = this.#withoutBegun(pod, open, this.#begun);
+    if (left.length > 0) this.#follow(new PodState(pod, left));
   }
 
   /**
@@ -121,7 +133,22 @@ export class RestoreHooks {
       this.#options.log.error(`hook ${nameIn(id)} not executed: ${why}`, about);
       this.#options.onRecord?.({ id, hasFailed: true });
     }
-    if (isThere && open.length > 0) this.#follow(new PodState(pod, open, left.waitedMs));
+    const rest = isThere ? this.#withoutBegun(pod, open, new Set(left.begun)) : [];
+    if (isThere && rest.length > 0) this.#follow(new PodState(pod, rest, left.waitedMs));
+  }
+
+  /** Hooks that were begun have failed, and those of their pod after one whose onError is Fail. Returns the others. */
+  #withoutBegun(
+    pod: Pod,
+    open: readonly RestoreExecHook[],
+    begun: ReadonlySet<string>,
+  ): readonly RestoreExecHook[] {
+    const mayHaveRun = open.filter((hook) => begun.has(idOf(pod, hook)));
+    const rest = open.filter((hook) => !mayHaveRun.includes(hook));
+    for (const hook of mayHaveRun) this.#record(pod, hook, failureText(hook, MAY_HAVE_RUN));
+    if (!mayHaveRun.some(({ onError }) => onError === 'Fail')) return rest;
+    for (const hook of rest) this.#notExecuted(pod, hook, 'the hook before it failed');
+    return [];
   }
 
   #follow(state: PodState): void {
@@ -210,14 +237,13 @@ export class RestoreHooks {
     const isTimeout = (reason: unknown): boolean =>
       reason instanceof CodedError && reason.code === 'HOOKS_TIMED_OUT';
     if (this.#end.signal.aborted && !isTimeout(this.#end.signal.reason)) return;
-    for (const hook of state.open) {
-      const { namespace = '', name } = state.pod.metadata;
-      this.#record(
-        state.pod,
-        hook,
-        `hook ${hook.name} in container ${hook.container} in pod ${namespace}/${name} not executed: ${why}`,
-      );
-    }
+    for (const hook of state.open) this.#notExecuted(state.pod, hook, why);
+  }
+
+  #notExecuted(pod: Pod, hook: RestoreExecHook, why: string): void {
+    const { namespace = '', name } = pod.metadata;
+    const what = `hook ${hook.name} in container ${hook.container} in pod ${namespace}/${name}`;
+    this.#record(pod, hook, `${what} not executed: ${why}`);
   }
 
   /** Why nothing more is done with the pod. Only matters where hooks are left. */
@@ -262,8 +288,7 @@ export class RestoreHooks {
       const failure = await this.#runHook(state.pod, hook);
       if (signal.aborted && failure !== undefined) return undefined;
       state.done(hook);
-      const text =
-        failure && `hook ${hook.name} in container ${container} failed to execute, err: ${failure}`;
+      const text = failure && failureText(hook, failure);
       this.#record(state.pod, hook, text);
       if (text !== undefined && hook.onError === 'Fail') return text;
     }
@@ -274,13 +299,27 @@ export class RestoreHooks {
     const { exec, log } = this.#options;
     const { signal } = this.#end;
     try {
-      await this.#running.run(() =>
-        runExecHook(pod, { ...hook, timeout: hook.execTimeout }, { exec, log, signal }),
-      );
+      await this.#running.run(async () => {
+        await this.#begin(pod, hook);
+        const about = { exec, log, signal, isOnce: true };
+        await runExecHook(pod, { ...hook, timeout: hook.execTimeout }, about);
+      });
       return undefined;
     } catch (error) {
       return messageOf(error);
     }
+  }
+
+  async #begin(pod: Pod, hook: RestoreExecHook): Promise<void> {
+    const { signal } = this.#end;
+    try {
+      signal.throwIfAborted();
+      await this.#options.onBegin?.(idOf(pod, hook));
+    } catch (error) {
+      // Whoever goes on would not know of it, and would run it again.
+      this.#end.abort(error);
+    }
+    signal.throwIfAborted();
   }
 
   #record(pod: Pod, hook: RestoreExecHook, failure: string | undefined): void {
@@ -307,6 +346,9 @@ export class RestoreHooks {
     }
   }
 }
+
+const failureText = ({ name, container }: RestoreExecHook, failure: string): string =>
+  `hook ${name} in container ${container} failed to execute, err: ${failure}`;
 
 const idOf = ({ metadata }: Pod, { source, name, container, index }: RestoreExecHook): string =>
   [metadata.uid, source, name, container, index].join('/');

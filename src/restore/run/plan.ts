@@ -63,7 +63,13 @@ async function planFolder(
     return undefined;
   }
   const names = items.names(folder);
-  if (!selection.looksAtLabels(resource)) {
+  const kind = selection.asksForKind(folder) ? await kindIn(folder, names, items) : undefined;
+  const left = selection.policyRefusal(folder, kind);
+  if (left !== undefined) {
+    log.info(left, { resource, namespace });
+    return undefined;
+  }
+  if (!selection.looksAtItems(folder, kind)) {
     return { folder, names: undefined, count: names.length };
   }
   const taken: string[] = [];
@@ -73,7 +79,7 @@ async function planFolder(
     const bytes = await items.load(file);
     if (!bytes) continue;
     try {
-      if (selection.takesLabels(readItem(file, bytes).metadata.labels)) taken.push(name);
+      if (selection.takesItem(folder, readItem(file, bytes), kind)) taken.push(name);
     } catch (error) {
       log.error(messageOf(error), {
         resource,
@@ -83,4 +89,22 @@ async function planFolder(
     }
   }
   return { folder, names: taken, count: taken.length };
+}
+
+/** Of its first item that can be read: all are of one kind. */
+async function kindIn(
+  folder: ItemFolder,
+  names: readonly string[],
+  items: BackedUpItems,
+): Promise<string | undefined> {
+  for (const name of names) {
+    const file: ItemFile = { ...folder, name };
+    const bytes = await items.load(file);
+    try {
+      if (bytes) return readItem(file, bytes).kind;
+    } catch {
+      // Said when it is looked at.
+    }
+  }
+  return undefined;
 }

@@ -1,15 +1,17 @@
-import type { ResourceFinder } from '../../backup/index.ts';
+import type { FinePolicies, ResourceFinder } from '../../backup/index.ts';
 import { type KubeClient, PODS } from '../../kube/index.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { isCompleted, isMadeBy, isMirrorPod } from './object-form.ts';
+import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
 
 export interface RestoredPodOptions {
   readonly client: Pick<KubeClient, 'find'>;
   readonly resources: ResourceFinder;
   readonly restore: Restore;
+  readonly policies?: FinePolicies | undefined;
   readonly items: Pick<BackedUpItems, 'load'>;
   readonly signal: AbortSignal;
 }
@@ -22,7 +24,7 @@ const TYPE = 'pods';
  */
 export async function isPodRestored(
   { namespace, name }: { readonly namespace: string; readonly name: string },
-  { client, resources, restore, items, signal }: RestoredPodOptions,
+  { client, resources, restore, policies, items, signal }: RestoredPodOptions,
 ): Promise<boolean> {
   const file: ItemFile = {
     ...{ groupResource: TYPE, version: undefined, isPreferred: true },
@@ -31,9 +33,9 @@ export async function isPodRestored(
   const bytes = await items.load(file);
   if (!bytes) return false;
   const pod = readItem(file, bytes);
-  const selection = new RestoreSelection(restore, resources);
+  const selection = new RestoreSelection(restore, resources, fineFiltersOf(policies, resources));
   if (selection.folderRefusal(file) !== undefined) return false;
-  if (selection.looksAtLabels(TYPE) && !selection.takesLabels(pod.metadata.labels)) return false;
+  if (selection.policyRefusal(file) !== undefined || !selection.takesItem(file, pod)) return false;
   if (isCompleted(TYPE, pod) || isMirrorPod(TYPE, pod)) return false;
   const ref = { namespace: targetNamespace(namespace, restore), name };
   const found = await client.find(PODS, ref, { signal });

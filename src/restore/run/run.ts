@@ -1,4 +1,9 @@
-import { type BackupLog, ProgressTeller, resolveActions } from '../../backup/index.ts';
+import {
+  type BackupLog,
+  type FinePolicies,
+  ProgressTeller,
+  resolveActions,
+} from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import { type Discovery, type KubeClient, PODS } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
@@ -19,6 +24,7 @@ import { Patience } from './patience.ts';
 import { type PlannedFolder, planRestore } from './plan.ts';
 import { RESTORE_PRIORITIES, type RestorePriorities } from './priorities.ts';
 import { Restored } from './restored.ts';
+import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
 
 export interface RestoreRunOptions {
@@ -31,6 +37,8 @@ export interface RestoreRunOptions {
   /** In the order in which they are asked. */
   readonly actions: readonly RestoreAction[];
   readonly modifiers?: ResourceModifiers | undefined;
+  /** That the Restore names. */
+  readonly policies?: FinePolicies | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
   /** Told of pods; it is the caller who waits for them. */
@@ -76,7 +84,7 @@ const LOOKS_AT_ONCE = 8;
  * Brings the items of a backup into the cluster, one after the other: definitions first, then by priorities. Errors of single items are in the log and the
  * rest goes on. What has an end of its own (data of volumes, operations of actions, exec hooks) is begun and handed out, and not waited for. With the journal
  * of an earlier try, what is in there is not touched again, and what it has made last and not journaled is recognised. Velero: pkg/restore/restore.go, execute.
- * Throws `RESTORE_NOT_STORED` when the sink fails, `BAD_SELECTOR` for actions whose selector cannot be read, what the contents throw where labels are
+ * Throws `RESTORE_NOT_STORED` when the sink fails, `AMBIGUOUS_FILTERS`, `BAD_SELECTOR` for actions whose selector cannot be read, what the contents throw where labels are
  * looked at, and the reason of the signal.
  */
 export async function runRestore(options: RestoreRunOptions): Promise<RestoreRunResult> {
@@ -91,8 +99,9 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     wasBegun: journal?.wasNamespaceBegun?.bind(journal),
     onCreated: (name) => restorer.namespaceCreated(name),
   });
-  const rules = (): TypeRules => ({
-    selection: new RestoreSelection(restore, discovery),
+  const { policies } = options;
+  const rules = (said?: BackupLog): TypeRules => ({
+    selection: new RestoreSelection(restore, discovery, fineFiltersOf(policies, discovery, said)),
     actions: resolveActions(options.actions, discovery),
   });
   const restorer: ItemRestorer = new ItemRestorer(
@@ -104,8 +113,11 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   );
   await resume(options, restored);
   if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
-  const plan = (which: Parameters<typeof planRestore>[1]): Promise<PlannedFolder[]> =>
-    planRestore({ ...options, priorities, resources: discovery, ...rules() }, which);
+  const plan = (
+    which: Parameters<typeof planRestore>[1],
+    said?: BackupLog,
+  ): Promise<PlannedFolder[]> =>
+    planRestore({ ...options, priorities, resources: discovery, ...rules(said) }, which);
   const run = async (folders: readonly PlannedFolder[], done: () => void): Promise<void> => {
     for (const { folder, names } of folders) {
       for (const name of names ?? items.names(folder)) {
@@ -121,7 +133,12 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     await refresh(options);
     restorer.rules = rules();
   }
-  const folders = await plan({ without: DEFINITIONS });
+  // A filter that fits nothing is no warning, as in Velero: its kind may be of another cluster.
+  const info: BackupLog['info'] = (text, about) => {
+    log.info(text, about);
+  };
+  const said: BackupLog = { info, warn: info, error: info };
+  const folders = await plan({ without: DEFINITIONS }, said);
   let left = folders.reduce((sum, { count }) => sum + count, 0);
   const progress = new ProgressTeller<RestoreProgress>(
     options,

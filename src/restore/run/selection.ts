@@ -1,4 +1,5 @@
 import {
+  type FineFilters,
   NameLists,
   type ResourceFinder,
   type Selector,
@@ -21,9 +22,11 @@ export class RestoreSelection {
   readonly #namespaces: NameLists;
   readonly #selectors: readonly Selector[];
   readonly #statuses: NameLists | undefined;
+  readonly #fine: FineFilters | undefined;
 
-  /** Throws `BAD_SELECTOR`, which validation has found before. */
-  constructor({ spec }: Restore, resources: ResourceFinder) {
+  /** `fine`: of the policies of the Restore. Throws `BAD_SELECTOR`, which validation has found before. */
+  constructor({ spec }: Restore, resources: ResourceFinder, fine?: FineFilters) {
+    this.#fine = fine;
     this.#cluster = spec.includeClusterResources ?? undefined;
     this.#types = typeLists(resources, spec.includedResources, spec.excludedResources);
     this.#namespaces = new NameLists(spec.includedNamespaces ?? [], spec.excludedNamespaces ?? []);
@@ -36,9 +39,15 @@ export class RestoreSelection {
       : undefined;
   }
 
+  /** Whether the kind of a folder's items must be known: a policy names one that the cluster does not have. */
+  asksForKind({ groupResource: type, namespace }: ItemFolder): boolean {
+    return !MUST_HAVE.has(type) && this.#fine?.asksForKind(type, namespace) === true;
+  }
+
   /** Whether items have to be looked into to know whether they are taken. */
-  looksAtLabels(type: string): boolean {
-    return this.#selectors.length > 0 && !MUST_HAVE.has(type);
+  looksAtItems({ groupResource: type, namespace }: ItemFolder, kind?: string): boolean {
+    if (MUST_HAVE.has(type)) return false;
+    return this.#fine?.decides(type, namespace, kind) === true || this.#selectors.length > 0;
   }
 
   /** Why nothing of a folder is taken by itself; undefined where it is. */
@@ -53,6 +62,13 @@ export class RestoreSelection {
     return this.#clusterRefusal(namespace);
   }
 
+  /** Why the policies of the restore leave out all of a folder; undefined where they do not. */
+  policyRefusal({ groupResource: type, namespace }: ItemFolder, kind?: string): string | undefined {
+    if (MUST_HAVE.has(type) || this.#fine?.canTake(type, namespace, kind) !== false)
+      return undefined;
+    return `Skipping resource ${type} in namespace ${namespace}: not in resourceFilters`;
+  }
+
   #clusterRefusal(namespace: string): string | undefined {
     if (namespace !== '' || this.#cluster === true) return undefined;
     if (this.#cluster === false) return "Skipping resource because it's cluster-scoped";
@@ -61,9 +77,20 @@ export class RestoreSelection {
       : "Skipping resource because it's cluster-scoped and only specific namespaces are included in the restore";
   }
 
-  /** A label selector, or any of several. */
-  takesLabels(labels: KubeObject['metadata']['labels']): boolean {
-    return this.#selectors.some((selector) => selector.matches(labels));
+  /**
+   * By a policy that is about the type and its namespace; or else by a label selector, or any of several. Items that an action asks for pass all the same.
+   */
+  takesItem(
+    { groupResource: type, namespace }: ItemFolder,
+    { metadata: { name, labels } }: KubeObject,
+    kind?: string,
+  ): boolean {
+    const byPolicy = this.#fine?.takes(type, namespace, labels, kind);
+    if (byPolicy !== undefined)
+      return byPolicy && this.#fine?.refusesName(type, namespace, name, kind) !== true;
+    return (
+      this.#selectors.length === 0 || this.#selectors.some((selector) => selector.matches(labels))
+    );
   }
 
   /** Why an item is not restored, also where an action asks for it; undefined where it is. */

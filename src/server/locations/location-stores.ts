@@ -1,6 +1,7 @@
 import type { BlobStorage } from '../../blob/index.ts';
 import {
   bucketLocation,
+  isWriteOnce,
   parseBackupStorageLocation,
   type StorageKind,
 } from '../../config/index.ts';
@@ -29,6 +30,7 @@ export async function openLocation(
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
   // What is wrong with it is told before its Secrets are asked for.
   bucketLocation(parsed);
+  isWriteOnce(parsed);
   const files = {
     ...(await loadLocationFiles({ ...options, signal }, parsed)),
     customerKeyFile: await loadCustomerKeyFile({ ...options, signal }, parsed),

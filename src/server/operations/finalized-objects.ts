@@ -18,8 +18,10 @@ export interface FinalizedObjectsOptions<T extends Followed> {
   readonly kind: FollowedKind<T>;
   /** What few of are ended at once, such as the location of their files. */
   readonly placeOf: (object: T) => string;
-  /** Ends one, or returns after how long it is to be looked at again. Throws what is worth another try. */
-  readonly finalize: (object: T) => Promise<{ readonly againMs: number } | undefined>;
+  /** Ends one, or returns after how long it is to be looked at again, and what the user should know about why. Throws what is worth another try. */
+  readonly finalize: (
+    object: T,
+  ) => Promise<{ readonly againMs: number; readonly because?: string } | undefined>;
   readonly signal: AbortSignal;
 }
 
@@ -75,18 +77,22 @@ export class FinalizerQueue<T extends Followed> {
     this.#atWork.set(place, busy + 1);
     try {
       const again = await finalize(object);
+      if (again?.because !== undefined) this.#say(object, again.because);
       return again && { requeueAfterMs: again.againMs };
     } catch (error) {
-      // Tried again by the controller, more and more seldom; the user can see why it is not over.
-      if (!signal.aborted) {
-        const text = `it cannot be completed yet: ${redactAndCut(messageOf(error))}`;
-        this.#events.record(object, 'NotFinalized', text, 'Warning');
-      }
+      // Tried again by the controller, more and more seldom.
+      if (!signal.aborted) this.#say(object, messageOf(error));
       throw error;
     } finally {
       const left = (this.#atWork.get(place) ?? 1) - 1;
       if (left > 0) this.#atWork.set(place, left);
       else this.#atWork.delete(place);
     }
+  }
+
+  /** The user can see why it is not over. */
+  #say(object: T, because: string): void {
+    const text = `it cannot be completed yet: ${redactAndCut(because)}`;
+    this.#events.record(object, 'NotFinalized', text, 'Warning');
   }
 }

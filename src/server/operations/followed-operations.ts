@@ -59,10 +59,19 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   readonly isCanceled?: (object: T) => boolean;
   /** One that is deleted while it waits; may be called again, and also when nobody can be told any more. */
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
-  /** One that is ended because it could not be followed for too long, before its phase says so. */
-  readonly whenGivenUp?: (object: T) => Promise<void>;
-  /** How long this may keep it from being followed, where that is less than for a location that is away. */
-  readonly awayNsOf?: (error: unknown) => Nanoseconds | undefined;
+  /** One that is ended because it could not be followed for too long, before its phase says so. Returns what else its `failureReason` is to say. */
+  readonly whenGivenUp?: (object: T) => Promise<string>;
+  /** What may keep an object from being followed for less time than a location that is away. */
+  readonly absences?: FollowedAbsences<T>;
+}
+
+/** Counts across restarts how long something has been absent that an object needs. */
+interface FollowedAbsences<T> {
+  /** Whether it is that what was thrown tells of. */
+  isOne(error: unknown): boolean;
+  readonly boundSeconds: bigint;
+  isOver(object: T, signal: AbortSignal): Promise<boolean>;
+  ended(object: T, signal: AbortSignal): Promise<unknown>;
 }
 
 /** Velero: pkg/controller/backup_operations_controller.go, defaultBackupOperationsFrequency. */
@@ -159,6 +168,7 @@ export class FollowedOperations<T extends Followed> {
       if (this.#isCanceled(object) && !known.isTold) await this.#cancel(object, known);
       const hasLeft = await this.#look(object, known);
       known.away = undefined;
+      await this.#options.absences?.ended(object, this.#signal);
       if (!hasLeft) return next;
       await this.#leave(key);
       // Looked at again only where the watch brings another phase.
@@ -169,7 +179,9 @@ export class FollowedOperations<T extends Followed> {
         logger.debug({ [kind.word]: object.metadata.name, error: messageOf(error) }, 'asked again');
         return next;
       }
-      await this.#away(object, known, messageOf(error), this.#options.awayNsOf?.(error));
+      const { absences } = this.#options;
+      const isAbsence = absences?.isOne(error) === true;
+      await this.#away(object, known, messageOf(error), isAbsence ? absences : undefined);
       return next;
     }
   }
@@ -239,7 +251,12 @@ export class FollowedOperations<T extends Followed> {
    * Velero ends what has a location that is missing or read-only for a moment; here its operations go on, and it is looked at again. After
    * the time that operations may take, and an hour, nobody would wait any more: then it ends by itself alone.
    */
-  async #away(object: T, known: Known, text: string, leastNs?: Nanoseconds): Promise<void> {
+  async #away(
+    object: T,
+    known: Known,
+    text: string,
+    absences?: FollowedAbsences<T>,
+  ): Promise<void> {
     const { client, logger, map, kind } = this.#options;
     const { name, namespace, uid, resourceVersion } = object.metadata;
     const because = redactAndCut(text);
@@ -251,12 +268,15 @@ export class FollowedOperations<T extends Followed> {
       const message = `its operations cannot be followed, and it waits: ${because}`;
       this.#events.record(object, 'OperationsNotFollowed', message, 'Warning');
     }
-    const boundNs = leastNs ?? this.#timeoutNs(object) + (this.#options.awayNs ?? AWAY_NS);
-    if (known.away.since.elapsedNs < boundNs) return;
+    const boundNs = this.#timeoutNs(object) + (this.#options.awayNs ?? AWAY_NS);
+    const isOver = absences
+      ? await absences.isOver(object, this.#signal)
+      : known.away.since.elapsedNs >= boundNs;
+    if (!isOver) return;
     const subject = subjectIn(kind, object);
     await map.cancel(subject, { asker: known.asker, signal: this.#signal }).catch(() => undefined);
-    await this.#options.whenGivenUp?.(object);
-    const seconds = boundNs / SECOND_NS;
+    const more = (await this.#options.whenGivenUp?.(object)) ?? '';
+    const seconds = absences?.boundSeconds ?? boundNs / SECOND_NS;
     this.#assertLeading();
     await client.patch(
       kind.resource,
@@ -266,7 +286,7 @@ export class FollowedOperations<T extends Followed> {
         status: {
           phase: 'PartiallyFailed',
           errors: (statusIn(object).errors ?? 0) + 1,
-          failureReason: `its operations could not be followed for ${seconds} s: ${because}`,
+          failureReason: `its operations could not be followed for ${seconds} s: ${because}${more}`,
           completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
         },
       },

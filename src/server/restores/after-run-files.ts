@@ -1,11 +1,13 @@
 import type { Restore } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type AfterRun, loadAfterRun, storeAfterRun } from './contract.ts';
+import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 
 export interface AfterRunFilesOptions {
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
 }
 
 /** The files that runs have left, for all that read and write them in this process. A bucket is open for one call. */
@@ -25,26 +27,25 @@ export class AfterRunFiles {
     return await loadAfterRun(opened.bucket, restore.metadata, { signal });
   }
 
-  /** Reads the file, and stores it changed. Undefined where there is none; then nothing is stored. */
+  /** Reads the file, and stores it changed. Undefined where there is none, and of a Restore that is being deleted; then nothing is stored. */
   async change(
     restore: Restore,
     changed: (left: AfterRun) => AfterRun,
     { signal, assertLeading }: { signal: AbortSignal; assertLeading: () => void },
   ): Promise<AfterRun | undefined> {
-    const { buckets, locations } = this.#options;
+    const { buckets, locations, writers } = this.#options;
     const { uid } = restore.metadata;
     const before = this.#changes.get(uid) ?? Promise.resolve();
-    const change = before
-      .catch(() => undefined)
-      .then(async () => {
-        await using opened = await buckets.open(await locations.of(restore, signal), signal);
-        const left = await loadAfterRun(opened.bucket, restore.metadata, { signal });
-        if (!left) return undefined;
-        const next = changed(left);
-        assertLeading();
-        await storeAfterRun(opened.bucket, restore.metadata, next, { signal });
-        return next;
-      });
+    const write = async (): Promise<AfterRun | undefined> => {
+      await using opened = await buckets.open(await locations.of(restore, signal), signal);
+      const left = await loadAfterRun(opened.bucket, restore.metadata, { signal });
+      if (!left) return undefined;
+      const next = changed(left);
+      assertLeading();
+      await storeAfterRun(opened.bucket, restore.metadata, next, { signal });
+      return next;
+    };
+    const change = before.catch(() => undefined).then(() => writers.run(uid, write));
     this.#changes.set(uid, change);
     try {
       return await change;

@@ -37,6 +37,8 @@ const podSchema = z.strictObject({
   uid: z.string(),
   waitedMs: z.number().nonnegative(),
   open: z.array(z.string()).min(1),
+  /** Those of them that are run at this moment: a server that finds them here has not begun them, and does not know whether they have run. */
+  begun: z.array(z.string()).optional(),
 });
 
 /** An error of a hook that came to its end after the run, for results and log. */

@@ -5,6 +5,7 @@ import type { Restore } from '../../restore/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
 import { isFinalizing, isWaiting } from '../backups/phases.ts';
 import type { RunsView } from '../runs/runs-view.ts';
+import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { phaseOf } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';
@@ -13,6 +14,7 @@ export interface DeletedRestoresOptions {
   readonly restores: RunsView<Restore>;
   readonly runner: () => Promise<RestoreRunner>;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly operations: Pick<OperationMap, 'forget'>;
   readonly logger: Logger;
@@ -55,13 +57,17 @@ export class DeletedRestores {
 
   /** Also of one that is gone already. */
   async removeFiles(restore: Restore): Promise<void> {
-    const { operations, logger, assertLeading, signal } = this.#options;
+    const { operations, writers, logger, assertLeading, signal } = this.#options;
     const { name, uid } = restore.metadata;
     const location = await this.#locationOf(restore);
     if (location !== undefined) {
       const phase = phaseOf(restore);
       if (phase === 'InProgress' || isWaiting(phase) || isFinalizing(phase)) {
         await this.#end(restore, location);
+      }
+      if (!(await writers.close(uid))) {
+        const text = 'somebody still writes files of a restore that is deleted: they may stay';
+        logger.warn({ restore: name, uid }, text);
       }
       await using opened = await this.#openedIfThere(location);
       if (opened) {

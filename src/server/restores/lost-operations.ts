@@ -11,6 +11,13 @@ import type { Restore } from '../../restore/index.ts';
 export const lostOperations = (restore: Restore, operations: readonly Operation[]): number =>
   Math.max(0, (statusOf(restore).restoreItemOperationsAttempted ?? 0) - operations.length);
 
+/** Of the lost ones, those that the status does not count as failed yet: while it does not, the file may still come back. */
+export function uncountedLost(restore: Restore, operations: readonly Operation[]): number {
+  const lost = lostOperations(restore, operations);
+  const counted = statusOf(restore).restoreItemOperationsFailed ?? 0;
+  return countsOf(operations).failed + lost > counted ? lost : 0;
+}
+
 /** As {@link changeOf}, with the lost ones. Each is counted once: by the write after which the status counts it as failed. */
 export function restoreChangeOf(
   restore: Restore,

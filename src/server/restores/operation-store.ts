@@ -3,6 +3,7 @@ import { CodedError, isCode, type Logger } from '../../base/index.ts';
 import { archiveStore, type OperationStore, type Subject } from '../../item-operations/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
+import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { RESTORE_RESOURCE } from './restore-kind.ts';
 
@@ -11,6 +12,7 @@ export interface RestoreOperationStoreOptions {
   readonly namespace: string;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly logger: Logger;
 }
 
@@ -19,7 +21,7 @@ export interface RestoreOperationStoreOptions {
  * reads as one without operations: whoever compares it with the status of the Restore sees how many are lost.
  */
 export function restoreOperationStore(options: RestoreOperationStoreOptions): OperationStore {
-  const { client, namespace, buckets, locations, logger } = options;
+  const { client, namespace, buckets, locations, writers, logger } = options;
   const locationOf = async ({ name, uid, location }: Subject, signal: AbortSignal) => {
     if (location !== undefined) return location;
     const restore = await client.find(RESTORE_RESOURCE, { namespace, name }, { signal });
@@ -51,7 +53,10 @@ export function restoreOperationStore(options: RestoreOperationStoreOptions): Op
           return [];
         }
       }),
-    save: (subject, operations, signal) =>
-      within(subject, signal, (store) => store.save(subject, operations, signal)),
+    save: async (subject, operations, signal) => {
+      const save = (store: OperationStore): Promise<void> =>
+        store.save(subject, operations, signal);
+      await writers.run(subject.uid, () => within(subject, signal, save));
+    },
   };
 }

@@ -4,6 +4,7 @@ import {
   isCode,
   type Logger,
   messageOf,
+  redactAndCut,
   rfc3339Seconds,
   systemClock,
 } from '../../base/index.ts';
@@ -19,12 +20,16 @@ import {
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
 import { CurrentRun } from '../current-run.ts';
+import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { patiently } from '../runs/patience.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
+import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
+import { PhaseEvents } from '../runs/phase-events.ts';
+import { RESTORE_PHASES } from './phase-meanings.ts';
 import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
@@ -34,15 +39,20 @@ export interface RestoreControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** Named by the Events. */
+  readonly host: string;
   /** The watch that it shares with the controllers that follow it. */
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly operations: Pick<OperationMap, 'forget'>;
   readonly runner: () => Promise<RestoreRunner>;
   readonly validation: Omit<RestoreValidationSources, 'client'>;
   readonly metrics: RestoreMetrics;
   readonly clock?: Clock;
+  /** {@link FOUND_MS}; less in tests. */
+  readonly foundMs?: number;
 }
 
 const QUEUE_KEY = 'queue';
@@ -53,6 +63,8 @@ const PROGRESS_PATIENCE_MS = 10_000;
 /** Of one that the API server does not let be written, which keeps no other one waiting. Our choice. */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
+/** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
+const FOUND_MS = 30_000;
 const CANCELED = 'canceled by user';
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
@@ -98,6 +110,7 @@ class RestoresRun {
   readonly #deleted: DeletedRestores;
   readonly #queue: Controller;
   readonly #deletions: Controller;
+  readonly #events: PhaseEvents<Restore>;
   #task: Task | undefined;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
@@ -106,7 +119,7 @@ class RestoresRun {
   #hasStarted = false;
 
   constructor(options: RestoreControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, restores: shared } = options;
+    const { client, logger, namespace, host, restores: shared } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
@@ -115,9 +128,12 @@ class RestoresRun {
       ...{ client, logger, namespace, assertLeading, signal, shared },
       resource: RESTORE_RESOURCE,
     });
-    const { runner, locations, buckets, operations } = options;
+    this.#events = new PhaseEvents({
+      ...{ client, logger, host, clock: client.clock, kind: 'restore', meanings: RESTORE_PHASES },
+    });
+    const { runner, locations, writers, buckets, operations } = options;
     this.#deleted = new DeletedRestores({
-      ...{ runner, locations, buckets, operations, logger, assertLeading, signal },
+      ...{ runner, locations, writers, buckets, operations, logger, assertLeading, signal },
       restores: this.#restores,
     });
     this.#queue = new Controller({
@@ -151,10 +167,12 @@ class RestoresRun {
     this.#queue.queue.add(QUEUE_KEY);
     await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
     await this.#task?.done;
+    await this.#events.flush();
   }
 
   #changed(after: Restore | undefined, before: Restore | undefined): void {
     if (!this.#hasStarted) return;
+    this.#events.changed(after, before);
     if (before && before.metadata.uid !== after?.metadata.uid) {
       const { uid } = before.metadata;
       // Somebody has taken its finalizer off, and it is gone.
@@ -218,9 +236,10 @@ class RestoresRun {
     const { logger } = this.#options;
     const { name, uid } = given.metadata;
     try {
-      const restore = phaseOf(given) === 'InProgress' ? given : await this.#start(given);
+      const isContinued = phaseOf(given) === 'InProgress';
+      const restore = isContinued ? given : await this.#start(given);
       this.#refused.delete(uid);
-      if (restore) this.#runBeside(restore);
+      if (restore) this.#runBeside(restore, isContinued);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
       if (isCode(error, 'KUBE_NOT_FOUND')) return;
@@ -271,7 +290,7 @@ class RestoresRun {
   }
 
   /** Beside the controllers, until it has its next phase. */
-  #runBeside(restore: Restore): void {
+  #runBeside(restore: Restore, isContinued: boolean): void {
     const { logger } = this.#options;
     const { uid, name } = restore.metadata;
     const key = keyOf(restore.metadata);
@@ -282,7 +301,7 @@ class RestoresRun {
     };
     this.#signal.addEventListener('abort', leave, { once: true });
     if (this.#signal.aborted) leave();
-    const done = this.#make(restore, abort.signal)
+    const done = this.#make(restore, abort.signal, isContinued)
       .catch((error: unknown) => {
         if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
         this.#refused.set(uid, performance.now() + REFUSED_MS);
@@ -302,24 +321,24 @@ class RestoresRun {
     if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) this.#wake(now);
   }
 
-  async #make(restore: Restore, signal: AbortSignal): Promise<void> {
-    const { logger, locations } = this.#options;
+  async #make(restore: Restore, signal: AbortSignal, isContinued: boolean): Promise<void> {
+    const { logger } = this.#options;
     const { name, uid } = restore.metadata;
     let location: string | undefined;
+    let untold: string | undefined;
+    // The run ends what earlier ones have begun, once it knows of it.
+    let isEnding = !isContinued;
     try {
-      const about = { what: 'find the location of a restore', logger, signal: this.#signal };
-      const place = await patiently(() => locations.of(restore, this.#signal), about);
-      location = place;
-      const runner = await this.#runner();
-      if (isCanceled(restore)) {
-        // While no server led: what earlier runs have begun is told to stop.
-        await runner.end(restore, place, endingSignal(this.#signal));
-        throw new CanceledError('user');
-      }
+      if (isCanceled(restore)) throw new CanceledError('user');
+      location = await this.#locationOf(restore, signal);
+      const place = location;
+      const runner = await this.#runner(signal);
       const outcome = await runner.run({
-        ...{ restore, location, signal, leaving: this.#signal },
+        ...{ restore, location: place, signal, leaving: this.#signal },
         assertLeading: this.#assertLeading,
         onProgress: (progress) => this.#tell(restore, progress),
+        onBegin: () => (isEnding = true),
+        onUntold: (text) => (untold = text),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#restores.insist(restore, { status });
@@ -330,15 +349,53 @@ class RestoresRun {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const isCancel = signal.aborted || isCode(error, 'CANCELED');
       logger.error({ restore: name, error: messageOf(error) }, 'restore failed');
-      const reason = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
-      if (!(await this.#end(restore, reason))) await this.#gone(restore);
+      if (!isEnding && !this.#isGoing(restore)) {
+        ({ location, untold } = await this.#endEarlier(restore));
+      }
+      const what = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
+      if (!(await this.#end(restore, withUntold(what, untold)))) await this.#gone(restore);
       else if (location !== undefined) await this.#forget(restore, location);
     }
   }
 
-  #runner(): Promise<RestoreRunner> {
+  #locationOf(restore: Restore, signal: AbortSignal): Promise<string> {
+    const { logger, locations } = this.#options;
+    const about = { what: 'find the location of a restore', logger, signal };
+    return patiently(() => locations.of(restore, signal), about);
+  }
+
+  /** Of one that is canceled, or has failed, before its run goes on here: what earlier runs have begun is told to stop. */
+  async #endEarlier(
+    restore: Restore,
+  ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {
+    const soon = AbortSignal.any([
+      this.#signal,
+      AbortSignal.timeout(this.#options.foundMs ?? FOUND_MS),
+    ]);
+    let location: string | undefined;
+    try {
+      location = await this.#locationOf(restore, soon);
+      const runner = await this.#runner(soon);
+      await runner.end(restore, location, endingSignal(this.#signal));
+      return { location, untold: undefined };
+    } catch (error) {
+      this.#signal.throwIfAborted();
+      if (isCode(error, 'NOT_ENDED')) return { location, untold: messageOf(error) };
+      const why = redactAndCut(messageOf(error));
+      const untold = `what it had begun could not be told to stop, and may go on: ${why}`;
+      return { location, untold };
+    }
+  }
+
+  /** Whoever deletes it ends what it has begun. */
+  #isGoing(restore: Restore): boolean {
+    const now = this.#restores.get(restore.metadata);
+    return now?.metadata.uid !== restore.metadata.uid || isDeleted(now);
+  }
+
+  #runner(signal: AbortSignal): Promise<RestoreRunner> {
     const { logger, runner } = this.#options;
-    const about = { what: 'ask the API server what it serves', logger, signal: this.#signal };
+    const about = { what: 'ask the API server what it serves', logger, signal };
     return patiently(() => runner(), about);
   }
 

@@ -17,15 +17,15 @@ import type { Pinned, TargetDirectory } from '../target-directory.ts';
 import { type Difference, FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';
 import { FilePieces } from './file-pieces.ts';
-import {
-  type ChangeKind,
-  type InPlaceCounters,
-  type InPlaceOptions,
+import type {
+  ChangeKind,
+  InPlaceCounters,
+  InPlaceOptions,
   WriteBudget,
 } from './in-place-report.ts';
 import { RangeComparer } from './range-comparer.ts';
 import { asMixture } from './mixture.ts';
-import { removeTree } from './remove-tree.ts';
+import { type RemoveRules, removeTree } from './remove-tree.ts';
 import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
@@ -41,13 +41,18 @@ type Outcome =
 export interface FilesInPlaceParts {
   readonly repository: Repository;
   readonly signal: AbortSignal;
-  readonly options: Pick<
-    InPlaceOptions,
-    'trustTimes' | 'maxWriteBytes' | 'keepExtra' | 'selection'
-  >;
+  readonly options: Pick<InPlaceOptions, 'trustTimes' | 'keepExtra' | 'selection'>;
   readonly counters: RestoreCounters;
   readonly result: InPlaceCounters;
   readonly root: TargetRoot;
+  readonly budget: WriteBudget;
+}
+
+/** What is to be done about a file, and how many bytes that writes and takes away. */
+export interface FileLook {
+  readonly kind: Outcome['kind'];
+  readonly bytes: number;
+  readonly bytesRemoved: number;
 }
 
 /** Compares files of a target with those of the snapshot, and writes what differs. */
@@ -55,13 +60,11 @@ export class FilesInPlace implements InPlaceEntries {
   readonly #parts: FilesInPlaceParts;
   readonly #comparer: FileComparer;
   readonly #writer: DifferenceWriter;
-  readonly #budget: WriteBudget;
   readonly #open = new Semaphore(shareOfDescriptors(FILES_SHARE, FILES_MAX));
 
   constructor(parts: FilesInPlaceParts) {
     const { repository, signal, counters, result } = parts;
     this.#parts = parts;
-    this.#budget = new WriteBudget(parts.options.maxWriteBytes);
     const ranges = new RangeComparer(repository, signal);
     this.#comparer = new FileComparer(repository, ranges, signal, {
       onCompared: (bytes, isRead) => {
@@ -79,15 +82,13 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   /** What would have to be done, and how much of it is bytes to write. Nothing is changed. */
-  look(
-    directory: TargetDirectory,
-    entry: DirectoryEntry,
-  ): Promise<{ kind: Outcome['kind']; bytes: number }> {
-    return this.#withOutcome(directory, entry, (outcome) => {
+  look(directory: TargetDirectory, entry: DirectoryEntry): Promise<FileLook> {
+    return this.#withOutcome(directory, entry, (outcome, pinned) => {
       const { kind } = outcome;
       const isWhole = kind === 'create' || kind === 'replace';
       const bytes = kind === 'change' ? outcome.difference.bytes : isWhole ? entry.size : 0;
-      return Promise.resolve({ kind, bytes });
+      const bytesRemoved = kind === 'change' && pinned ? cutOff(pinned, entry) : 0;
+      return Promise.resolve({ kind, bytes, bytesRemoved });
     });
   }
 
@@ -119,8 +120,8 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   beforeWhole({ size }: DirectoryEntry): void {
-    const { result } = this.#parts;
-    this.#budget.take(size);
+    const { result, budget } = this.#parts;
+    budget.take(size);
     result.bytesDifferent += size;
     result.bytesWritten += size;
   }
@@ -132,13 +133,16 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
-    const { result, root } = this.#parts;
+    const { result, root, budget } = this.#parts;
     const enter = async (): Promise<TargetDirectory> => {
       try {
         return await parent.enter(name);
       } catch (error) {
         if (!['ENOTDIR', 'ELOOP'].includes(systemCode(error) ?? '')) throw error;
+        const bytes = await parent.fileBytesOf(name);
+        budget.take(bytes);
         await parent.remove(name);
+        result.bytesRemoved += bytes;
         result.replaced++;
         return parent.enter(name);
       }
@@ -154,7 +158,31 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async removeDirectory(parent: TargetDirectory, name: string): Promise<void> {
-    const { root, signal, result, options } = this.#parts;
+    const { result, budget } = this.#parts;
+    await this.#clearAway(parent, name, {
+      beforeFile: (bytes) => budget.take(bytes),
+      onRemoved: (_, bytes) => {
+        result.removed++;
+        result.bytesRemoved += bytes;
+      },
+    });
+  }
+
+  /** What {@link removeDirectory} would remove. Throws the same where it would not. */
+  async lookAtDirectory(
+    parent: TargetDirectory,
+    name: string,
+    onRemoved: (path: string, bytes: number) => Promise<void>,
+  ): Promise<void> {
+    await this.#clearAway(parent, name, { dryRun: true, onRemoved });
+  }
+
+  async #clearAway(
+    parent: TargetDirectory,
+    name: string,
+    how: Pick<RemoveRules, 'dryRun' | 'beforeFile' | 'onRemoved'>,
+  ): Promise<void> {
+    const { root, signal, options } = this.#parts;
     const { selection, keepExtra } = options;
     const path = `${parent.shown.slice(root.path === '/' ? 0 : root.path.length)}/${name}`;
     const rules = {
@@ -163,9 +191,7 @@ export class FilesInPlace implements InPlaceEntries {
       ...(selection && {
         takes: (below: string, isDirectory: boolean) => selection.takes(path + below, isDirectory),
       }),
-      onRemoved: () => {
-        result.removed++;
-      },
+      ...how,
     };
     if (keepExtra !== true && (await removeTree(parent, Buffer.from(name), rules))) return;
     const text = 'a directory is in the way, with files that are to be kept: move it elsewhere';
@@ -230,13 +256,16 @@ export class FilesInPlace implements InPlaceEntries {
     entry: DirectoryEntry,
     { difference, pieces }: Extract<Outcome, { kind: 'change' }>,
   ): Promise<void> {
-    const { mountId } = this.#parts.root;
-    this.#budget.take(difference.bytes);
+    const { root, budget, result } = this.#parts;
+    const { mountId } = root;
+    const bytesCut = cutOff(pinned, entry);
+    budget.take(difference.bytes + bytesCut);
     await this.#writer.assertThere(pieces, difference);
     const file = await openForWriting(pinned);
     try {
       assertSameMount(file.fd, mountId, entry.name);
       if (pinned.size !== entry.size) await file.truncate(entry.size);
+      result.bytesRemoved += bytesCut;
       await this.#writer.write(pieces, difference, file.fd);
       // Its time says that it is whole: the bytes have to be on disk before.
       await file.datasync();
@@ -252,6 +281,10 @@ export class FilesInPlace implements InPlaceEntries {
     await this.#parts.repository.dataPath?.pool.setAttributes(descriptor, entry, false);
   }
 }
+
+/** Bytes behind the end of the snapshot's file. */
+const cutOff = (pinned: Pinned, entry: DirectoryEntry): number =>
+  Math.max(0, pinned.size - entry.size);
 
 /** Of a file that its owner may not write to, as of one with mode 0400, the mode is changed until it is restored. */
 async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.FileHandle> {

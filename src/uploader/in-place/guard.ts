@@ -1,53 +1,55 @@
 import { realpath } from 'node:fs/promises';
-import { CodedError, posix, printable } from '../../base/index.ts';
+import { CodedError, printable } from '../../base/index.ts';
 import type { InPlaceOptions } from './in-place-report.ts';
+import { PlaceLock } from './place-lock.ts';
 import { findOpenFiles, type Sought, type Use } from './open-files.ts';
 
 /** Makes sure, as far as can be seen, that nobody else uses the target while it is restored. */
-export class Guard {
+export class Guard implements AsyncDisposable {
   readonly #target: string;
   readonly #options: InPlaceOptions;
   readonly #sought: Sought;
+  readonly #lock: PlaceLock;
 
-  private constructor(target: string, sought: Sought, options: InPlaceOptions) {
+  private constructor(target: string, sought: Sought, lock: PlaceLock, options: InPlaceOptions) {
     this.#target = target;
     this.#sought = sought;
+    this.#lock = lock;
     this.#options = options;
   }
 
   /**
-   * Locks what is open as `descriptor`, until that is closed, and looks for processes that use it. Throws `TARGET_IN_USE`.
+   * Locks what is open as `descriptor`, until that is closed and this is disposed of, and looks for processes that use it. Throws
+   * `TARGET_IN_USE`.
    */
   static async over(
     target: { readonly path: string; readonly descriptor: number; readonly deviceNumber?: number },
     options: InPlaceOptions,
   ): Promise<Guard> {
     const { path, descriptor, deviceNumber } = target;
-    const sought = {
-      path: await realpath(path),
-      ...(deviceNumber !== undefined && { deviceNumber }),
-    };
-    const guard = new Guard(path, sought, options);
-    guard.#lock(descriptor);
-    await guard.#look('stop it first, or choose another target', true);
-    return guard;
+    const real = await realpath(path);
+    const isDevice = deviceNumber !== undefined;
+    const sought = { path: real, ...(isDevice && { deviceNumber }) };
+    const lock = await PlaceLock.take({ path: real, descriptor, isDevice }, (text) => {
+      options.onUnchecked?.(text);
+    });
+    const guard = new Guard(path, sought, lock, options);
+    try {
+      await guard.#look('stop it first, or choose another target', true);
+      return guard;
+    } catch (error) {
+      await lock[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#lock[Symbol.asyncDispose]();
   }
 
   /** After the last write. Throws `TARGET_IN_USE`: what another process wrote or read meanwhile may be a mixture. */
   async assertStillUnused(): Promise<void> {
     await this.#look('it was started during the restore: stop it and run the same command again');
-  }
-
-  #lock(descriptor: number): void {
-    const isLocked = posix().tryLock(descriptor);
-    if (isLocked === undefined) {
-      this.#options.onUnchecked?.(
-        'this file system has no locks: make sure that no other restore in place runs on the target',
-      );
-    }
-    if (isLocked !== false) return;
-    const text = `${this.#target} is locked by another process, perhaps by another restore in place: wait until that has ended`;
-    throw new CodedError('TARGET_IN_USE', text);
   }
 
   async #look(advice: string, isFirst = false): Promise<void> {

@@ -18,7 +18,7 @@ export interface Change {
   readonly kind: ChangeKind;
   /** As it is shown to a person. */
   readonly path: string;
-  /** Bytes to write. */
+  /** Bytes to write; of what is removed, the bytes that go. */
   readonly bytes: number;
 }
 
@@ -28,6 +28,8 @@ export interface InPlaceCounters {
   bytesWritten: number;
   /** What differs, whether or not it is written. */
   bytesDifferent: number;
+  /** Length of files that the snapshot does not have, and what is cut off the end of others, whether or not that is done. */
+  bytesRemoved: number;
   unchanged: number;
   created: number;
   changed: number;
@@ -42,6 +44,7 @@ export const newInPlaceCounters = (): InPlaceCounters => ({
   bytesCompared: 0,
   bytesWritten: 0,
   bytesDifferent: 0,
+  bytesRemoved: 0,
   unchanged: 0,
   created: 0,
   changed: 0,
@@ -60,17 +63,19 @@ export interface InPlaceOptions extends Omit<RestoreOptions, 'overwrite' | 'spar
   readonly trustTimes?: boolean;
   /** Go on although processes have files of the target open. */
   readonly ignoreOpenFiles?: boolean;
-  /** With more to write, nothing is written. */
+  /** With more to write and to remove, nothing is changed. */
   readonly maxWriteBytes?: number;
   /** Writes nothing. */
   readonly dryRun?: boolean;
   /** Called for each entry that is or would be changed. */
   readonly onChange?: (change: Change) => Promise<void> | void;
+  /** Called often while the target is gone through: a sign that something moves. */
+  readonly onStep?: () => void;
   /** Called with each sentence about what could not be checked. */
   readonly onUnchecked?: (text: string) => void;
 }
 
-/** Bytes that may still be written. */
+/** Bytes that may still be written or removed. */
 export class WriteBudget {
   readonly #max: number;
   #taken = 0;
@@ -79,21 +84,22 @@ export class WriteBudget {
     this.#max = maxBytes;
   }
 
-  /** Before they are written. Throws `WRITE_LIMIT`. */
+  /** Before they are written or removed. Throws `WRITE_LIMIT`. */
   take(bytes: number): void {
     this.#taken += bytes;
     if (this.#taken > this.#max) throw tooMuch(this.#max);
   }
 
-  /** Throws `WRITE_LIMIT`: nothing has been written. */
-  assertEnough(bytes: number): void {
-    if (bytes <= this.#max) return;
-    const text = `more than ${formatBytes(this.#max)} (--max-write) would have to be written; nothing was written. Use --dry-run to see what differs`;
+  /** Throws `WRITE_LIMIT`: nothing has been changed. */
+  assertEnough({ bytesDifferent, bytesRemoved }: InPlaceCounters): void {
+    if (bytesDifferent + bytesRemoved <= this.#max) return;
+    const [written, removed] = [formatBytes(bytesDifferent), formatBytes(bytesRemoved)];
+    const text = `${written} would have to be written and ${removed} removed, which is more than ${formatBytes(this.#max)} (--max-write); nothing was changed. Use --dry-run to see what differs`;
     throw new CodedError('WRITE_LIMIT', text);
   }
 }
 
 function tooMuch(max: number): CodedError {
-  const text = `more than ${formatBytes(max)} (--max-write) would have to be written, because the target has changed since it was counted; stop what writes to it and run the command again`;
+  const text = `more than ${formatBytes(max)} (--max-write) would have to be written and removed, because the target has changed since it was counted; stop what writes to it and run the command again`;
   return new CodedError('WRITE_LIMIT', text);
 }

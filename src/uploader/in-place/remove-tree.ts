@@ -16,7 +16,10 @@ export interface RemoveRules {
   readonly takes?: (path: string, isDirectory: boolean) => boolean;
   /** Looks only: nothing is removed. */
   readonly dryRun?: boolean;
-  readonly onRemoved: (path: string) => Promise<void> | void;
+  /** With its length, before a file is removed. What it throws ends the removal. */
+  readonly beforeFile?: (bytes: number) => void;
+  /** `bytes`: its length, of a file. */
+  readonly onRemoved: (path: string, bytes: number) => Promise<void> | void;
 }
 
 /**
@@ -38,8 +41,10 @@ export async function removeTree(
       if (await isDirectoryIn(directory, entry)) directories.push(entry.name);
       else if (rules.takes?.(`${path}/${String(entry.name)}`, false) === false) isEmpty = false;
       else {
+        const bytes = await directory.fileBytesOf(entry.name);
+        rules.beforeFile?.(bytes);
         if (rules.dryRun !== true) await directory.removeNamed(entry.name, false);
-        await rules.onRemoved(`${path}/${String(entry.name)}`);
+        await rules.onRemoved(`${path}/${String(entry.name)}`, bytes);
       }
     }
     for (const below of directories) {
@@ -66,7 +71,7 @@ export async function removeTree(
     } finally {
       directory.close();
     }
-    await rules.onRemoved(path);
+    await rules.onRemoved(path, 0);
     return true;
   };
   return remove(parent, name, '');

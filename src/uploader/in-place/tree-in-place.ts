@@ -33,7 +33,7 @@ export async function restoreTreeInPlace(
   const { handle, path } = await openTarget(target);
   try {
     assertNoMountBelow(path);
-    const guard = await Guard.over({ path: target, descriptor: handle.fd }, options);
+    await using guard = await Guard.over({ path: target, descriptor: handle.fd }, options);
     const run = new TreeInPlace(repository, root, targetRoot(path, handle.fd), options);
     await options.selection?.assertSome({ repository, signal: options.signal }, root);
     if (options.dryRun === true) {
@@ -43,7 +43,7 @@ export async function restoreTreeInPlace(
     if (options.maxWriteBytes !== undefined) {
       const counted = newInPlaceCounters();
       (await run.survey('count', counted)).throwIfFailed();
-      new WriteBudget(options.maxWriteBytes).assertEnough(counted.bytesDifferent);
+      new WriteBudget(options.maxWriteBytes).assertEnough(counted);
       assertNotAllRemoved(root, counted);
       // From here on they tell of what is written.
       if (options.counters) Object.assign(options.counters, newRestoreCounters());
@@ -65,6 +65,8 @@ class TreeInPlace {
   readonly #root: DirectoryEntry;
   readonly #target: TargetRoot;
   readonly #options: InPlaceOptions;
+  /** Of all that is changed. */
+  readonly #budget: WriteBudget;
 
   constructor(
     repository: Repository,
@@ -76,6 +78,7 @@ class TreeInPlace {
     this.#root = root;
     this.#target = target;
     this.#options = options;
+    this.#budget = new WriteBudget(options.maxWriteBytes);
   }
 
   /** Returns what failed. */
@@ -92,6 +95,7 @@ class TreeInPlace {
         report,
         result,
         files: this.#files(report, result),
+        budget: this.#budget,
         root: this.#target,
       },
       task,
@@ -126,8 +130,8 @@ class TreeInPlace {
     result: InPlaceCounters,
   ): FilesInPlace {
     const options = this.#options;
-    const [repository, root] = [this.#repository, this.#target];
-    return new FilesInPlace({ repository, signal, options, counters, result, root });
+    const [repository, root, budget] = [this.#repository, this.#target, this.#budget];
+    return new FilesInPlace({ repository, signal, options, counters, result, root, budget });
   }
 }
 

@@ -15,7 +15,13 @@ import { assertPlainName } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
 import { type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
 import type { FilesInPlace } from './files-in-place.ts';
-import type { Change, ChangeKind, InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
+import type {
+  Change,
+  ChangeKind,
+  InPlaceCounters,
+  InPlaceOptions,
+  WriteBudget,
+} from './in-place-report.ts';
 import { isDirectoryIn, removeTree } from './remove-tree.ts';
 import { assertSameMount, type TargetRoot } from './same-mount.ts';
 
@@ -37,6 +43,7 @@ export interface SurveyParts {
   readonly result: InPlaceCounters;
   readonly files: FilesInPlace;
   readonly root: TargetRoot;
+  readonly budget: WriteBudget;
 }
 
 /** What a survey does: it counts all that differs, or it removes what the snapshot does not have. */
@@ -72,6 +79,7 @@ export class TreeSurvey {
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
         signal.throwIfAborted();
+        this.#parts.options.onStep?.();
         const files = entries.filter(({ type }) => type !== 'd');
         if (this.#task === 'count') {
           await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
@@ -176,8 +184,9 @@ export class TreeSurvey {
     } catch (error) {
       const code = systemCode(error) ?? '';
       if (!['ENOENT', 'ENOTDIR', 'ELOOP'].includes(code)) throw error;
-      const kind = code === 'ENOENT' ? 'create' : 'replace';
-      if (this.#task === 'count') await this.#tell(kind, path, 0);
+      if (this.#task !== 'count') return undefined;
+      this.#parts.result.bytesRemoved += (await parent?.fileBytesOf(name)) ?? 0;
+      await this.#tell(code === 'ENOENT' ? 'create' : 'replace', path, 0);
       return undefined;
     }
   }
@@ -194,6 +203,7 @@ export class TreeSurvey {
       assertPlainName(entry.name);
       if (entry.type === 's') {
         const kind = directory ? await this.#kindOfLink(entry, directory) : 'create';
+        if (directory && kind === 'replace') await this.#countInTheWay(directory, entry, path);
         if (kind === 'same') result.unchanged++;
         else await this.#tell(kind, shown, 0);
         return;
@@ -202,12 +212,36 @@ export class TreeSurvey {
         await this.#tell('create', shown, entry.size);
         return;
       }
-      const { kind, bytes } = await files.look(directory, entry);
+      const { kind, bytes, bytesRemoved } = await files.look(directory, entry);
+      result.bytesRemoved += bytesRemoved;
+      if (kind === 'replace') await this.#countDirectory(directory, entry, path);
       if (kind === 'same') result.unchanged++;
       else await this.#tell(kind, shown, bytes);
     } catch (error) {
       report.fail(this.#shown(shown), error);
     }
+  }
+
+  /** A directory that gives way to a file or link goes with all below it; throws as the restore would where something is to stay. */
+  async #countDirectory(
+    directory: TargetDirectory,
+    { name }: DirectoryEntry,
+    path: string,
+  ): Promise<void> {
+    if ((await directory.typeOf(name)) !== 'd') return;
+    await this.#parts.files.lookAtDirectory(directory, name, (below, bytes) =>
+      this.#tell('remove', `${path}/${name}${below}`, bytes),
+    );
+  }
+
+  /** A link takes the place of whatever is there. */
+  async #countInTheWay(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    path: string,
+  ): Promise<void> {
+    this.#parts.result.bytesRemoved += await directory.fileBytesOf(entry.name);
+    await this.#countDirectory(directory, entry, path);
   }
 
   async #kindOfLink(
@@ -232,6 +266,7 @@ export class TreeSurvey {
     try {
       for await (const named of directory.names()) {
         signal.throwIfAborted();
+        this.#parts.options.onStep?.();
         if (!(await this.#isExtra(directory, named, names, path))) continue;
         if (await isDirectoryIn(directory, named)) directories.push(named.name);
         else await this.#remove(directory, named.name, path);
@@ -273,26 +308,32 @@ export class TreeSurvey {
   async #remove(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
     const shown = `${path}/${String(name)}`;
     try {
-      if (this.#task === 'remove') await directory.removeNamed(name, false);
-      await this.#tell('remove', shown, 0);
+      const bytes = await directory.fileBytesOf(name);
+      if (this.#task === 'remove') {
+        this.#parts.budget.take(bytes);
+        await directory.removeNamed(name, false);
+      }
+      await this.#tell('remove', shown, bytes);
     } catch (error) {
       this.#parts.report.fail(this.#shown(shown), error);
     }
   }
 
   async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
-    const { signal, root, options, report } = this.#parts;
+    const { signal, root, options, report, budget } = this.#parts;
     const shown = `${path}/${String(name)}`;
+    const isRemoving = this.#task === 'remove';
     const { selection } = options;
     try {
       await removeTree(directory, name, {
         signal,
         mountId: root.mountId,
-        dryRun: this.#task !== 'remove',
+        dryRun: !isRemoving,
+        ...(isRemoving && { beforeFile: (bytes: number) => budget.take(bytes) }),
         ...(selection && {
           takes: (below, isDirectory) => selection.takes(shown + below, isDirectory),
         }),
-        onRemoved: (below) => this.#tell('remove', shown + below, 0),
+        onRemoved: (below, bytes) => this.#tell('remove', shown + below, bytes),
       });
     } catch (error) {
       report.fail(this.#shown(shown), error);
@@ -306,7 +347,8 @@ export class TreeSurvey {
     else if (kind === 'change') result.changed++;
     else if (kind === 'replace') result.replaced++;
     else result.attributes++;
-    result.bytesDifferent += bytes;
+    if (kind === 'remove') result.bytesRemoved += bytes;
+    else result.bytesDifferent += bytes;
     const change: Change = { kind, path: this.#shown(path), bytes };
     await options.onChange?.(change);
   }

@@ -40,7 +40,7 @@ export async function restoreBlocksInPlace(
   const volume = await openVolume(target, entry.size, options.dryRun === true);
   const report = new RestoreReport({ ...options, counters });
   try {
-    const guard = await Guard.over(
+    await using guard = await Guard.over(
       { path: target, descriptor: volume.handle.fd, ...volume.device },
       options,
     );
@@ -57,7 +57,7 @@ export async function restoreBlocksInPlace(
     if (difference.pieces === 0) result.unchanged++;
     else {
       await options.onChange?.({ kind: 'change', path: target, bytes: difference.bytes });
-      new WriteBudget(options.maxWriteBytes).assertEnough(difference.bytes);
+      new WriteBudget(options.maxWriteBytes).assertEnough(result);
       result.changed++;
       const writer = new PieceWriter(
         repository,

@@ -67,6 +67,7 @@ const RESTORE_FLAGS: readonly (readonly string[])[] = [
   ['-l', 'app=web', '--labels', 'a=b', '--annotations', 'c=d', '--item-operation-timeout', '10m'],
   ['--or-selector', 'a=b or c=d'],
   ['--resource-modifier-configmap', 'modifiers'],
+  ['--resource-policies-configmap', 'policies'],
   ['--write-sparse-files', '--parallel-files-download', '8'],
   ['--write-sparse-files=false', '--parallel-files-download', '0'],
 ];

@@ -36,14 +36,26 @@ class World {
     for (const listener of this.#listeners) listener(undefined, pod);
   }
 
-  hooks(postHooks: readonly RestoreHook[], earlier: readonly HookRecord[] = []): RestoreHooks {
+  readonly begun: string[] = [];
+  /** What comes between a hook's turn and its command. */
+  note: () => Promise<void> = () => Promise.resolve();
+
+  hooks(
+    postHooks: readonly RestoreHook[],
+    earlier: readonly HookRecord[] = [],
+    begun: readonly string[] = [],
+  ): RestoreHooks {
     const log = (level: string) => (message: string, about?: About) => {
       if (level !== 'info') this.lines.push(`${level} ${about?.namespace ?? ''}: ${message}`);
     };
     const spec: RestoreSpec['hooks'] = { resources: [{ name: 'h', postHooks }] };
     return new RestoreHooks({
       spec,
-      earlier,
+      ...{ earlier, begun },
+      onBegin: async (id) => {
+        await this.note();
+        this.begun.push(id);
+      },
       watch: {
         onChange: (listener) => {
           this.#listeners.push(listener);
@@ -322,6 +334,57 @@ describe('exec hooks of restored pods', () => {
     await finish(second);
     expect(world.ran).toEqual(['p/web: one', 'p/web: two', 'p/side: three']);
     expect(second.counts).toEqual({ hooksAttempted: 3, hooksFailed: 1 });
+  });
+
+  it('are asked for once, and noted before', async () => {
+    const questions: (boolean | undefined)[] = [];
+    world.exec = ({ isOnce }) => {
+      expect(world.begun).toEqual(['uid-p/spec/h/web/0']);
+      questions.push(isOnce);
+      return Promise.resolve({ stdout: '', stderr: '' });
+    };
+    const hooks = world.hooks([exec('one')]);
+    hooks.podCreated(world.set(withStatus(created('p'), ['web'])));
+    await finish(hooks);
+    expect(questions).toEqual([true]);
+  });
+
+  it('do not run where nobody could note that they are begun', async () => {
+    world.note = () => Promise.reject(new Error('the bucket is away'));
+    const hooks = world.hooks([exec('one'), exec('two')]);
+    hooks.podCreated(world.set(withStatus(created('p'), ['web'])));
+    await pass(0);
+    expect(world.ran).toEqual([]);
+    expect(world.records).toEqual([]);
+    expect(world.lines).toEqual([]);
+  });
+
+  it('do not run again that were begun when a process died, and are failures', async () => {
+    const first = 'uid-p/spec/h/web/0';
+    const hooks = world.hooks([exec('one'), exec('two')], [], [first]);
+    hooks.podCreated(world.set(withStatus(created('p'), ['web'])));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: two']);
+    expect(world.lines).toEqual([
+      'error app: hook h in container web failed to execute, err: it was begun by a server that has ended since, and the command may have run; it is not run again',
+    ]);
+    expect(world.records).toEqual([
+      { id: first, hasFailed: true },
+      { id: 'uid-p/spec/h/web/1', hasFailed: false },
+    ]);
+    expect(hooks.counts).toEqual({ hooksAttempted: 2, hooksFailed: 1 });
+  });
+
+  it('do not run after one of their pod that was begun, where its onError is Fail', async () => {
+    const hooks = world.hooks([exec('one', { onError: 'Fail' }), exec('two')]);
+    const pod = world.set(withStatus(created('p'), ['web']));
+    const open = ['uid-p/spec/h/web/0', 'uid-p/spec/h/web/1'];
+    const begun = ['uid-p/spec/h/web/0'];
+    hooks.podLeft({ ...PLACE, name: 'p', uid: 'uid-p', waitedMs: 0, open, begun }, pod);
+    await finish(hooks);
+    expect(world.ran).toEqual([]);
+    expect(world.lines[1]).toContain('not executed: the hook before it failed');
+    expect(hooks.counts.hooksFailed).toBe(2);
   });
 
   it('say nothing of hooks that are left when the restore goes on elsewhere', async () => {

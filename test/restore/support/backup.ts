@@ -15,6 +15,7 @@ const VERSIONS: Record<string, string> = {
   jobs: 'batch/v1',
   customresourcedefinitions: 'apiextensions.k8s.io/v1',
   things: 'stable.example.com/v1',
+  gadgets: 'new.example.com/v1',
   priorityclasses: 'scheduling.k8s.io/v1',
   datauploads: 'velero.io/v2alpha1',
 };
@@ -23,6 +24,7 @@ const KINDS: Record<string, string> = {
   customresourcedefinitions: 'CustomResourceDefinition',
   datauploads: 'DataUpload',
   deployments: 'Deployment',
+  gadgets: 'Gadget',
   jobs: 'Job',
   namespaces: 'Namespace',
   persistentvolumeclaims: 'PersistentVolumeClaim',

@@ -17,6 +17,7 @@ import {
 import type { Restore } from '../../../src/restore/index.ts';
 import {
   CANCEL_ANNOTATION,
+  FileWriters,
   OperationMetrics,
   RestoreFinalizerController,
   RestoreLocations,
@@ -42,8 +43,7 @@ afterEach(async () => {
 /** Both controllers on the embedded API server, beside a bucket in memory. */
 async function start(
   options: {
-    timeoutNs?: bigint;
-    awayNs?: bigint;
+    resourceTimeoutNs?: bigint;
     isBackupGone?: boolean;
     isReadOnly?: () => Promise<boolean>;
   } = {},
@@ -94,15 +94,18 @@ async function start(
         ? Promise.resolve({ bucket: world.bucket, ...nothing })
         : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
   };
+  const writers = new FileWriters();
   const shared = { client, logger: silentLogger, namespace: 'velero' };
-  const map = new OperationMap({ store: restoreOperationStore({ ...shared, buckets, locations }) });
+  const map = new OperationMap({
+    store: restoreOperationStore({ ...shared, buckets, locations, writers }),
+  });
   const begun = { action: CLAIM_ACTION, operationId: 'op-1', item: { ...ITEM, name: 'c' } };
   await map.record({ kind: 'Restore', name: 'r1', uid }, begun);
   world.answers.set('op-1', progress());
   const registry = new Registry();
   const { asker } = world.server(scratch);
   const common = {
-    ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations },
+    ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations, writers },
     namespace: 'velero',
     restores: new SharedRestores(shared),
   };
@@ -264,14 +267,13 @@ describe('the controllers of operations and of the end of restores', () => {
     await phase('PartiallyFailed');
   });
 
-  it('end a restore whose location stays away for longer than its operations may take', async () => {
-    const { world, state, phase, configMaps } = await start({
-      ...{ timeoutNs: 1n, awayNs: 200_000_000n },
-    });
+  it('end a restore whose location stays away for too long', async () => {
+    const { world, state, phase, configMaps } = await start({ resourceTimeoutNs: 200_000_000n });
     state.isThere = false;
     const restore = await phase('PartiallyFailed');
     expect(statusOf(restore)).toMatchObject({ errors: 1 });
     expect(statusOf(restore).failureReason).toContain('no location default');
+    expect(statusOf(restore).failureReason).toContain('hooks that were due after its run');
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);

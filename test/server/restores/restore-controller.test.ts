@@ -8,6 +8,7 @@ import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  EVENTS,
   connectToCluster,
   type KubeClient,
   type KubeObject,
@@ -18,6 +19,7 @@ import {
 } from '../../../src/kube/index.ts';
 import {
   CANCEL_ANNOTATION,
+  FileWriters,
   RestoreController,
   RestoreLocations,
   RestoreMetrics,
@@ -92,6 +94,9 @@ describe('the controller of Restores', () => {
   let isBucketAway: boolean;
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
+  let writers: FileWriters;
+  /** The API server does not say where backups are. */
+  let isPlaceHidden: boolean;
 
   beforeEach(async () => {
     server = await ApiServer.start();
@@ -102,6 +107,7 @@ describe('the controller of Restores', () => {
     runs = new Runs();
     isBucketAway = false;
     poison = undefined;
+    isPlaceHidden = false;
     await client.create(NAMESPACES, { metadata: { name: VELERO } }).catch(() => undefined);
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: { namespace: VELERO, name: 'default' },
@@ -148,6 +154,12 @@ describe('the controller of Restores', () => {
         const value: unknown = Reflect.get(target, key, target);
         if (typeof value !== 'function') return value;
         const method = value as (...given: unknown[]) => unknown;
+        if (key === 'find') {
+          return (...given: unknown[]) =>
+            isPlaceHidden && (given[0] as { plural: string }).plural === 'backups'
+              ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
+              : method.apply(target, given);
+        }
         if (key !== 'patch') return (...given: unknown[]) => method.apply(target, given);
         return (...given: Parameters<KubeClient['patch']>) =>
           given[1].name === poison
@@ -155,8 +167,10 @@ describe('the controller of Restores', () => {
             : target.patch(...given);
       },
     });
+    writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };
     const controller = new RestoreController({
+      host: 'h',
       ...common,
       restores: new SharedRestores(common),
       locations: new RestoreLocations(own, VELERO),
@@ -170,6 +184,7 @@ describe('the controller of Restores', () => {
       runner: () => Promise.resolve(runs),
       validation: { itemOperationTimeout: '4h0m0s' },
       metrics: new RestoreMetrics(registry),
+      ...{ foundMs: 50, writers },
     });
     const running = controller.run(abort.signal, () => undefined);
     stop = async () => {
@@ -196,6 +211,11 @@ describe('the controller of Restores', () => {
     expect(over.status).not.toHaveProperty('completionTimestamp');
     await soon(() => runs.forgotten.includes('r1'));
     expect(await registry.metrics()).toContain('velero_restore_attempt_total{schedule=""} 1');
+    await stop?.();
+    const events = await client.list(EVENTS, { namespace: VELERO });
+    expect(events.map((event) => (event as { reason?: string }).reason)).toEqual(
+      expect.arrayContaining(['InProgress', 'Finalizing']),
+    );
   });
 
   it('says all that is wrong with one at once, and takes the next one', async () => {
@@ -310,6 +330,39 @@ describe('the controller of Restores', () => {
     expect([runs.ended, runs.names]).toEqual([['r1'], []]);
   });
 
+  it('ends one that is canceled while nobody can say where its backup is, and says what may go on', async () => {
+    isPlaceHidden = true;
+    await client.create(RESTORES, {
+      metadata: {
+        ...{ namespace: VELERO, name: 'r1' },
+        annotations: { 'longshore.io/made-by': 'longshore' },
+      },
+      ...{ spec: { backupName: 'b1' }, status: { phase: 'InProgress' } },
+    });
+    start();
+    await client.patch(
+      RESTORES,
+      { namespace: VELERO, name: 'r1' },
+      { metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } } },
+    );
+    const { status } = await inPhase('r1', 'Failed');
+    expect(status?.failureReason).toMatch(
+      /^canceled by user; what it had begun could not be told to stop, and may go on: /,
+    );
+    expect([runs.ended, runs.names]).toEqual([[], []]);
+  });
+
+  it('says in the reason which operations of one that has failed may go on', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    runs.begun[0]?.onUntold?.('1 operation could not be told to stop, and may go on: op-1: away');
+    runs.finish(0, new Error('broke'));
+    expect((await inPhase('r1', 'Failed')).status?.failureReason).toBe(
+      'restore execution failed: broke; 1 operation could not be told to stop, and may go on: op-1: away',
+    );
+  });
+
   it('deletes the files of one that is deleted, after its run has ended', async () => {
     bucket.objects.set('restores/r1/restore-r1-logs.gz', Buffer.from('x'));
     bucket.objects.set('restores/other/restore-other-logs.gz', Buffer.from('x'));
@@ -320,6 +373,28 @@ describe('the controller of Restores', () => {
     await gone('r1');
     expect(runs.begun[0]?.signal.aborted).toBe(true);
     expect([...bucket.objects.keys()]).toEqual(['restores/other/restore-other-logs.gz']);
+  });
+
+  it('deletes the files of one that is deleted after what is being written of it, and lets nobody write more', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    runs.finish(0, { phase: 'Finalizing', status: {} });
+    const { metadata } = await inPhase('r1', 'Finalizing');
+    const key = 'restores/r1/longshore-after-run.json.gz';
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    const write = async (): Promise<void> => {
+      await promise;
+      bucket.objects.set(key, Buffer.from('x'));
+    };
+    const writing = writers.run(metadata.uid, write);
+    await remove('r1');
+    await soon(() => runs.ended.length === 1);
+    resolve(undefined);
+    await writing;
+    await gone('r1');
+    expect(await writers.run(metadata.uid, write)).toBeUndefined();
+    expect([...bucket.objects.keys()]).toEqual([]);
   });
 
   it('ends one that is deleted while it waits, and lets it go although not all can be told', async () => {

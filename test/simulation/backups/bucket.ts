@@ -35,7 +35,9 @@ export interface Life {
   turn(what: string): void;
 }
 
-type Options = { readonly signal?: AbortSignal | undefined } | undefined;
+type Options =
+  | { readonly signal?: AbortSignal | undefined; readonly ifAbsent?: boolean | undefined }
+  | undefined;
 
 /** The bucket as one process sees it. A put that is under way when the process dies, or gives it up, may still arrive. */
 export class ProcessBucket implements Bucket {
@@ -57,6 +59,9 @@ export class ProcessBucket implements Bucket {
     for await (const piece of body) pieces.push(Buffer.from(piece));
     const bytes = Buffer.concat(pieces);
     await this.#ask(`put ${key}`, options, () => {
+      if (options?.ifAbsent === true && this.#shared.objects.has(key)) {
+        throw new CodedError('BLOB_EXISTS', `${key} is there`);
+      }
       this.#shared.put(key, bytes, this.#life);
     });
   }

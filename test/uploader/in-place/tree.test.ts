@@ -124,11 +124,11 @@ describe('a tree that is brought back to a snapshot', () => {
       'remove new 0',
       'remove new/deep 0',
       'remove new/deep/er 0',
-      'remove new/deep/er/file 0',
+      'remove new/deep/er/file 3',
       'remove new/deep/link 0',
       'remove text/lost+found 0',
-      'remove text/new 0',
-      'remove \ufffdA 0',
+      'remove text/new 3',
+      'remove \ufffdA 5',
     ]);
     expect(await inPlace(target)).toMatchObject({ removed: 8, kept: 2, bytesWritten: 0 });
     expect(fs.existsSync('/etc/passwd')).toBe(true);
@@ -260,13 +260,53 @@ describe('a bound on what is written', () => {
     const target = await restored();
     fs.rmSync(join(target, 'data/big'));
     fs.writeFileSync(join(target, 'extra'), 'extra');
-    await expect(inPlace(target, { maxWriteBytes: 2_999_999 })).rejects.toMatchObject({
+    await expect(inPlace(target, { maxWriteBytes: 3_000_004 })).rejects.toMatchObject({
       code: 'WRITE_LIMIT',
-      message: expect.stringContaining('nothing was written') as string,
+      message: expect.stringContaining('nothing was changed') as string,
     });
     expect(fs.readFileSync(join(target, 'extra'), 'utf8')).toBe('extra');
-    expect(await inPlace(target, { maxWriteBytes: 3_000_000 })).toMatchObject({ created: 1 });
+    expect(await inPlace(target, { maxWriteBytes: 3_000_005 })).toMatchObject({
+      created: 1,
+      bytesRemoved: 5,
+    });
     assertSameTree(at('tree'), target);
+  });
+
+  it('counts what would be removed: files, whole directories, ends of files, and what is in the way', async () => {
+    const target = await restored();
+    const put = (path: string, bytes: number): void => {
+      fs.mkdirSync(join(target, path, '..'), { recursive: true });
+      fs.writeFileSync(join(target, path), noise(path, bytes));
+    };
+    put('new/deep/a', 1000);
+    put('b', 200);
+    fs.appendFileSync(join(target, 'data/random-300k'), 'more');
+    fs.rmSync(join(target, 'README'));
+    put('README/in-the-way', 30);
+    fs.rmSync(join(target, 'many'), { recursive: true });
+    put('many', 7);
+    const counted = await inPlace(target, { dryRun: true });
+    const bytesRemoved = 1000 + 200 + 4 + 30 + 7;
+    expect(counted).toMatchObject({ bytesRemoved, removed: 6 });
+    const most = counted.bytesDifferent + bytesRemoved;
+    const refused = inPlace(target, { maxWriteBytes: most - 1 });
+    await expect(refused).rejects.toMatchObject({ code: 'WRITE_LIMIT' });
+    expect(fs.existsSync(join(target, 'new/deep/a'))).toBe(true);
+    const done = await inPlace(target, { maxWriteBytes: most });
+    expect(done).toMatchObject({ bytesRemoved, removed: 6 });
+    assertSameTree(at('tree'), target);
+  });
+
+  it('with what is to be kept: a directory in the way is refused when it is only looked at, as when it is restored', async () => {
+    const target = await restored();
+    fs.rmSync(join(target, 'README'));
+    fs.mkdirSync(join(target, 'README'));
+    fs.writeFileSync(join(target, 'README/kept'), 'kept');
+    for (const options of [{ dryRun: true }, { maxWriteBytes: 1e9 }, {}]) {
+      const refused = inPlace(target, { keepExtra: true, ...options });
+      await expect(refused).rejects.toThrow('a directory is in the way, with files that are to be');
+    }
+    expect(fs.readFileSync(join(target, 'README/kept'), 'utf8')).toBe('kept');
   });
 });
 

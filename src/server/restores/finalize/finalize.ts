@@ -2,7 +2,7 @@ import { RestoreArchive } from '../../../archive/index.ts';
 import {
   isCode,
   type Logger,
-  MINUTE_NS,
+  messageOf,
   type Nanoseconds,
   parseDuration,
   rfc3339Seconds,
@@ -12,12 +12,14 @@ import type { Operation, OperationMap } from '../../../item-operations/index.ts'
 import type { KubeClient, ObjectRef } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
 import { isFinalizing, isPartial } from '../../backups/phases.ts';
-import type { Buckets } from '../../backups/contract.ts';
+import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
+import { ABSENT_SINCE, type Absences, isPlaceAbsent, operationsAbsent } from '../absences.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { type AfterRun, loadAfterRun, nothingLeft } from '../contract.ts';
 import type { RestoreLocations } from '../locations.ts';
+import { uncountedLost } from '../lost-operations.ts';
 import { storedResults } from '../operations/operations-step.ts';
 import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
@@ -36,6 +38,8 @@ export interface FinalizeRestoreOptions {
   readonly files: AfterRunFiles;
   /** What this process knows of Restores that wait. */
   readonly waits: Waits;
+  /** Of its Backup, its location and its operations file. */
+  readonly absences: Absences;
   /** Hooks that are left run elsewhere. `expire` ends those of one Restore. */
   readonly hooks: { expire(uid: string): void };
   /** Room for the log while something is added to it. */
@@ -52,77 +56,92 @@ export interface FinalizeRestoreOptions {
 const AGAIN_MS = 10_000;
 const SOON_MS = 2000;
 const SOON_TIMES = 5;
-/** A Backup that is gone does not come back, but for one that is synced again. Our choice. */
-const WITHOUT_BACKUP_NS = 10n * MINUTE_NS;
+
+/** After how long a Restore wants to be looked at again, and what the user should know about why. */
+export interface LookAgain {
+  readonly againMs: number;
+  readonly because?: string;
+}
 
 /**
- * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked at again while claims or hooks are waited for; else
- * the Restore is `Completed` or `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos, and the Restore
- * last, so that whoever is killed in between leaves what the next one does again with the same end. Throws what is worth another try.
+ * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked at again while claims, hooks or what is absent are
+ * waited for; else the Restore is `Completed` or `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos, and the
+ * Restore last, so that whoever is killed in between leaves what the next one does again with the same end. Throws what is worth another try.
  */
 export async function finalizeRestore(
   ref: ObjectRef,
   options: FinalizeRestoreOptions,
-): Promise<{ readonly againMs: number } | undefined> {
-  const { client, buckets, locations, waits, signal } = options;
+): Promise<LookAgain | undefined> {
+  const { client, signal } = options;
   const restore = await client.find(RESTORE_RESOURCE, ref, { signal, isExact: true });
   if (!restore || !isFinalizing(phaseOf(restore))) return undefined;
-  const { uid, deletionTimestamp } = restore.metadata;
-  if (deletionTimestamp !== undefined) return undefined;
-  const location = await locations.of(restore, signal).catch((error: unknown) => {
-    if (isCode(error, 'NO_BACKUP')) return error;
-    throw error;
-  });
-  if (typeof location !== 'string') {
-    if (!waits.isOver(uid, undefined, WITHOUT_BACKUP_NS)) return { againMs: AGAIN_MS };
-    await endWithoutFiles(restore, location.message, options);
-    return undefined;
+  if (restore.metadata.deletionTimestamp !== undefined) return undefined;
+  try {
+    await using opened = await openPlace(restore, options);
+    return await look(restore, opened.bucket, options);
+  } catch (error) {
+    if (!isPlaceAbsent(error)) throw error;
+    return await withoutPlace(restore, messageOf(error), options);
   }
-  await using opened = await buckets.open(location, signal);
-  const again = await look(restore, opened.bucket, options);
-  return again;
 }
 
-/** Nobody can say where its files are: its CR alone says so. */
-async function endWithoutFiles(
+const openPlace = async (
   restore: Restore,
-  failureReason: string,
+  { buckets, locations, signal }: FinalizeRestoreOptions,
+): Promise<OpenBucket> => buckets.open(await locations.of(restore, signal), signal);
+
+/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so. */
+async function withoutPlace(
+  restore: Restore,
+  why: string,
   options: FinalizeRestoreOptions,
-): Promise<void> {
-  const { client, signal, assertLeading } = options;
+): Promise<LookAgain | undefined> {
+  const { client, absences, signal, assertLeading } = options;
+  if (!(await absences.isOver(restore, signal))) {
+    return { againMs: AGAIN_MS, because: why };
+  }
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
   await write(restore, options, {
     phase: 'PartiallyFailed',
     errors: (statusOf(restore).errors ?? 0) + 1,
-    failureReason,
+    failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
     completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
   });
+  return undefined;
 }
 
 async function write(
   { metadata }: Restore,
-  { client, map, locations, waits, signal, assertLeading }: FinalizeRestoreOptions,
+  { client, map, locations, waits, absences, signal, assertLeading }: FinalizeRestoreOptions,
   status: object,
 ): Promise<void> {
   const { uid, resourceVersion } = metadata;
   assertLeading();
-  const patch = { metadata: { uid, resourceVersion }, status };
+  const annotations = { [ABSENT_SINCE]: null };
+  const patch = { metadata: { uid, resourceVersion, annotations }, status };
   await client.patch(RESTORE_RESOURCE, metadata, patch, { signal });
   map.forget(uid);
   locations.forget(uid);
   waits.forget(uid);
+  absences.forget(uid);
 }
 
 async function look(
-  restore: Restore,
+  given: Restore,
   bucket: Bucket,
   options: FinalizeRestoreOptions,
-): Promise<{ readonly againMs: number } | undefined> {
-  const { client, logger, map, signal, assertLeading, waits } = options;
-  const { name, uid } = restore.metadata;
-  const subject = subjectOf(restore);
+): Promise<LookAgain | undefined> {
+  const { client, logger, map, signal, assertLeading, waits, absences } = options;
+  const { name, uid } = given.metadata;
+  const subject = subjectOf(given);
   await map.reload(subject, signal);
   const operations = await map.get(subject, signal);
+  const lost = uncountedLost(given, operations);
+  if (lost > 0 && !(await absences.isOver(given, signal))) {
+    const because = operationsAbsent(lost, operations.length + lost).message;
+    return { againMs: AGAIN_MS, because };
+  }
+  const restore = lost > 0 ? given : await absences.ended(given, signal);
   const known = await loadLeft(bucket, restore, signal);
   const left = await waited(restore, known, operations, options);
   if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
@@ -152,10 +171,15 @@ async function look(
   const { errorCount, warningCount } = log.results;
   const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
   const said = { errors: errorCount, warnings: warningCount };
-  await write(restore, options, {
+  const end = {
     ...endStatus(restore, operations, { said, left, isPartial: isPartial(phaseOf(restore)) }),
     completionTimestamp,
-  });
+  };
+  await write(
+    restore,
+    options,
+    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading }),
+  );
   return undefined;
 }
 

@@ -1,4 +1,4 @@
-import { HOUR_NS, type Logger, MINUTE_NS, type Nanoseconds } from '../../../base/index.ts';
+import { HOUR_NS, type Logger, type Nanoseconds } from '../../../base/index.ts';
 import type { OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
@@ -7,8 +7,10 @@ import { isFinalizing, isOver, isWaiting } from '../../backups/phases.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import { patientClient } from '../../runs/while-away.ts';
 import type { ServerController } from '../../server.ts';
+import { Absences, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
@@ -26,6 +28,7 @@ export interface RestoreFinalizerControllerOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly scratch: string;
   /** `--resource-timeout`; 10 minutes where nothing is said. */
   readonly resourceTimeoutNs?: Nanoseconds;
@@ -35,8 +38,6 @@ export interface RestoreFinalizerControllerOptions {
   readonly watch?: FollowedHooksOptions['watch'];
 }
 
-/** Velero: pkg/cmd/server/config/config.go. */
-const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
 /** Velero waits for ever. Our choice: as long as operations may take. */
 const HOOK_TIMEOUT_NS = 4n * HOUR_NS;
 
@@ -54,16 +55,20 @@ export class RestoreFinalizerController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
+    const { client, logger, host, namespace, restores, buckets, locations, writers } =
+      this.#options;
     const { watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
-    const files = new AfterRunFiles({ buckets, locations });
+    const files = new AfterRunFiles({ buckets, locations, writers });
     const waits = new Waits(client.clock);
-    // A hook must not be lost to an API server that is away for a while. One whose answer is lost has perhaps run, and that is an error of the restore.
+    // A time-out of nothing is none that anybody wants.
+    const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
+    const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
+    // A hook must not be lost to an API server that is away for a while.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
       ...{ client, logger, files, signal, assertLeading },
-      exec: (question, asked) => cluster.exec({ ...question, isOnce: true, signal: asked }),
+      exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       ...(watch && { watch }),
       onOver: (key) => {
         finalizer.look(key);
@@ -74,13 +79,14 @@ export class RestoreFinalizerController implements ServerController {
       // Of the backup: all of one location have the same, and two of different ones seldom do.
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) =>
-        finalizeRestore(metadata, {
-          ...this.#options,
-          // A time-out of nothing is none that anybody wants.
-          resourceTimeoutNs: resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS,
-          hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
-          ...{ files, waits, hooks, assertLeading, signal },
-        }),
+        writers.run(metadata.uid, () =>
+          finalizeRestore(metadata, {
+            ...this.#options,
+            resourceTimeoutNs: boundNs,
+            hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
+            ...{ files, waits, absences, hooks, assertLeading, signal },
+          }),
+        ),
     });
     const temporary = new TemporaryObjects({
       ...{ client, logger, namespace, signal, assertLeading },
@@ -93,7 +99,10 @@ export class RestoreFinalizerController implements ServerController {
       const phase = after && deletionTimestamp === undefined ? phaseOf(after) : '';
       if (isWaiting(phase) || isFinalizing(phase)) hooks.begin(restore);
       else hooks.stop(uid);
-      if (!after) waits.forget(uid);
+      if (!after) {
+        waits.forget(uid);
+        absences.forget(uid);
+      }
       const isEnd = before !== undefined && (!after || isOver(phaseOf(after)));
       if (isEnd && !isOver(phaseOf(before))) temporary.look();
     });

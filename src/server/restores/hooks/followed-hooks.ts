@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { PodExec } from '../../../backup/index.ts';
 import {
+  CodedError,
   createLimiter,
   isCode,
   type Logger,
@@ -53,7 +54,7 @@ interface Followed {
 
 /**
  * Runs the hooks that runs of restores have left, while their operations are still going on, too: a hook is due when its container is up, which may be long
- * before the last volume is there. What becomes of each is in the file in the bucket before the Restore says it.
+ * before the last volume is there. That one is begun is in the file in the bucket before it is, and what becomes of each before the Restore says it.
  */
 export class FollowedHooks {
   readonly #options: FollowedHooksOptions;
@@ -142,6 +143,10 @@ export class FollowedHooks {
           records.failed({ namespace, name, message });
         },
       },
+      onBegin: (id) => {
+        records.begin(id);
+        return saver.store();
+      },
       onRecord: ({ id, hasFailed }) => {
         records.over(id, hasFailed);
         saver.wake();
@@ -171,14 +176,20 @@ export class FollowedHooks {
     const { files, logger, assertLeading, againMs = AGAIN_MS } = this.#options;
     let working = Promise.resolve();
     let isWorking = false;
+    // Nothing can be stored any more: the file is gone or damaged, or this process leads no longer.
+    let hasGivenUp = false;
     const work = async (): Promise<void> => {
       while (records.isNew) {
         const upTo = records.count;
         try {
-          await files.change(restore, (left) => records.appliedTo(left), { signal, assertLeading });
+          const change = (left: AfterRun): AfterRun => records.appliedTo(left);
+          const file = await files.change(restore, change, { signal, assertLeading });
+          hasGivenUp = file === undefined;
+          if (hasGivenUp) return;
           records.stored = upTo;
         } catch (error) {
-          if (signal.aborted || isCode(error, 'DAMAGED_ARCHIVE')) return;
+          hasGivenUp = signal.aborted || isCode(error, 'DAMAGED_ARCHIVE', 'LEADERSHIP_LOST');
+          if (hasGivenUp) return;
           const fields = { restore: restore.metadata.name, error: messageOf(error) };
           logger.warn(fields, 'what became of hooks cannot be stored; tried again');
           await sleep(againMs, undefined, { signal }).catch(() => undefined);
@@ -192,6 +203,15 @@ export class FollowedHooks {
     };
     return {
       wake,
+      /** Resolves when all that is known now is stored. */
+      store: async (): Promise<void> => {
+        const upTo = records.count;
+        while (records.stored < upTo) {
+          if (hasGivenUp) throw new CodedError('HOOKS_CLOSED', 'the restore goes on elsewhere');
+          wake();
+          await working;
+        }
+      },
       close: async (): Promise<void> => {
         await working;
         wake();
@@ -206,6 +226,7 @@ class Records {
   readonly #before: AfterRun['hooks'];
   readonly #now: () => string;
   readonly #over = new Map<string, boolean>();
+  readonly #begun = new Set<string>();
   readonly #failures: HookFailure[] = [];
   stored = 0;
 
@@ -214,8 +235,9 @@ class Records {
     this.#now = now;
   }
 
+  /** How much is known. */
   get count(): number {
-    return this.#over.size;
+    return this.#over.size + this.#begun.size;
   }
 
   get isNew(): boolean {
@@ -227,6 +249,10 @@ class Records {
     this.#failures.push({ time: this.#now(), ...failure });
   }
 
+  begin(id: string): void {
+    this.#begun.add(id);
+  }
+
   over(id: string, hasFailed: boolean): void {
     this.#over.set(id, hasFailed);
   }
@@ -236,7 +262,12 @@ class Records {
     const { failed, failures } = this.#before;
     const pods = left.hooks.pods.flatMap((pod) => {
       const open = pod.open.filter((id) => !this.#over.has(id));
-      return open.length === 0 ? [] : [{ ...pod, open }];
+      const wasBegun = (id: string): boolean =>
+        this.#begun.has(id) || pod.begun?.includes(id) === true;
+      const begun = open.filter(wasBegun);
+      const { namespace, name, uid, waitedMs } = pod;
+      const rest = { namespace, name, uid, waitedMs, open };
+      return open.length === 0 ? [] : [begun.length === 0 ? rest : { ...rest, begun }];
     });
     const more = [...this.#over.values()].filter((hasFailed) => hasFailed).length;
     const hooks = { pods, failed: failed + more, failures: [...failures, ...this.#failures] };

@@ -1,4 +1,4 @@
-import { isCode, type Logger, MINUTE_NS } from '../../../base/index.ts';
+import type { Logger, Nanoseconds } from '../../../base/index.ts';
 import type { Restore } from '../../../restore/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import {
@@ -7,6 +7,8 @@ import {
 } from '../../operations/followed-operations.ts';
 import type { AskingSession } from '../../operations/session-asker.ts';
 import type { ServerController } from '../../server.ts';
+import { Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, isCanceled } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
@@ -29,13 +31,16 @@ export interface RestoreOperationsControllerOptions extends Omit<
 > {
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
   readonly buckets: Buckets;
   readonly sessions: RestoreAskers;
   readonly scratch: string;
+  /** `--resource-timeout`; 10 minutes where nothing is said. */
+  readonly resourceTimeoutNs?: Nanoseconds;
 }
 
-/** A Backup that is gone does not come back, but for one that is synced again. Our choice. */
-const WITHOUT_BACKUP_NS = 10n * MINUTE_NS;
+const NOT_STORED =
+  '; its log, results and volume infos lack what became of its operations, hooks that were due after its run may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /** Follows the operations of Restores that wait for them, until each is over. Velero's controller of that name. */
 export class RestoreOperationsController implements ServerController {
@@ -52,7 +57,10 @@ export class RestoreOperationsController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const options = this.#options;
-    const { restores, client, map, buckets, locations, scratch, sessions, logger } = options;
+    const { restores, client, map, buckets, locations, writers, scratch, sessions, logger } =
+      options;
+    const { resourceTimeoutNs: boundNs = RESOURCE_TIMEOUT_NS } = options;
+    const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
     await using watched = await restores.open(signal);
     const followed = new FollowedOperations(
       {
@@ -61,7 +69,9 @@ export class RestoreOperationsController implements ServerController {
         open: (restore) => sessions.open(restore, logger),
         locationOf: (restore) => locations.of(restore, signal),
         step: (restore, step) =>
-          restoreOperationsStep(restore, { ...step, client, map, buckets, locations, scratch }),
+          restoreOperationsStep(restore, {
+            ...{ ...step, client, map, buckets, locations, writers, scratch, absences },
+          }),
         isCanceled,
         whenDeleted: async (restore, asker) => {
           const end = { client, logger, map, asker, assertLeading, signal };
@@ -69,9 +79,16 @@ export class RestoreOperationsController implements ServerController {
           const fields = { restore: restore.metadata.name, untold };
           logger.info(fields, 'operations of a restore that is deleted are told to stop');
         },
-        whenGivenUp: (restore) =>
-          removeTemporaryObjects(client, restore, { signal, assertLeading }),
-        awayNsOf: (error) => (isCode(error, 'NO_BACKUP') ? WITHOUT_BACKUP_NS : undefined),
+        whenGivenUp: async (restore) => {
+          await removeTemporaryObjects(client, restore, { signal, assertLeading });
+          return NOT_STORED;
+        },
+        absences: {
+          isOne: isPlaceAbsent,
+          boundSeconds: absences.boundSeconds,
+          isOver: (restore) => absences.isOver(restore, signal),
+          ended: (restore) => absences.ended(restore, signal),
+        },
       },
       watched,
       { signal, assertLeading },

@@ -10,31 +10,52 @@ import {
   operationsStep,
   type StepOptions,
 } from '../../operations/operations-step.ts';
+import { type Absences, operationsAbsent } from '../absences.ts';
+import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
-import { restoreChangeOf } from '../lost-operations.ts';
+import { restoreChangeOf, uncountedLost } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
-import { FOLLOWED_RESTORES } from '../restore-kind.ts';
+import { FOLLOWED_RESTORES, subjectOf } from '../restore-kind.ts';
 
 export interface RestoreStepOptions extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly locations: RestoreLocations;
+  readonly absences: Absences;
+  readonly writers: FileWriters;
   /** Room for the log of a restore while something is added to it. */
   readonly scratch: string;
 }
 
-/** One step of a Restore: what its operations failed with is in its log and its results before the Restore counts it. */
-export const restoreOperationsStep = (
+/**
+ * One step of a Restore: what its operations failed with is in its log and its results before the Restore counts it. Throws `OPERATIONS_ABSENT` while the
+ * operations file lacks some and may come back: nothing is stored in its place meanwhile.
+ */
+export async function restoreOperationsStep(
   seen: Restore,
   options: RestoreStepOptions,
-): Promise<OperationsStep> =>
-  operationsStep(seen, {
+): Promise<OperationsStep> {
+  const { map, absences, writers, signal } = options;
+  const subject = subjectOf(seen);
+  const isLost = async (): Promise<boolean> =>
+    uncountedLost(seen, await map.get(subject, signal)) > 0;
+  if (await isLost()) {
+    await map.reload(subject, signal);
+    const operations = await map.get(subject, signal);
+    const lost = uncountedLost(seen, operations);
+    const isWaited = lost > 0 && !(await absences.isOver(seen, signal));
+    if (isWaited) throw operationsAbsent(lost, operations.length + lost);
+  }
+  return await operationsStep(seen, {
     ...options,
     kind: FOLLOWED_RESTORES,
     changeOf: restoreChangeOf,
-    store: (restore, operations) => store(restore, operations, options),
+    store: async (restore, operations) => {
+      await writers.run(seen.metadata.uid, () => store(restore, operations, options));
+    },
   });
+}
 
 async function store(
   restore: Restore,

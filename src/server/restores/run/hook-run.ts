@@ -18,6 +18,10 @@ export interface HookRunOptions {
   readonly logger: Logger;
   /** Those that earlier tries have run. */
   readonly earlier: Iterable<HookRecord>;
+  /** Those that earlier tries have begun, over or not. */
+  readonly begun: Iterable<string>;
+  /** Resolves when it is noted that the hook is run next. */
+  readonly onBegin: (id: string) => Promise<void>;
   readonly onRecord: (record: HookRecord) => void;
   /** Tests have one of their own. */
   readonly watch?: PodWatch & { run(signal: AbortSignal): Promise<void> };
@@ -31,11 +35,12 @@ export class HookRun implements AsyncDisposable {
   #watching: Promise<void> | undefined;
 
   constructor(options: HookRunOptions) {
-    const { client, restore, exec, log, logger, earlier, onRecord } = options;
+    const { client, restore, exec, log, logger, earlier, begun, onBegin, onRecord } = options;
     const { name } = restore.metadata;
     this.#watch = options.watch ?? watchRestoredPods({ client, restore: name, logger });
     this.#hooks = new RestoreHooks({
-      ...{ spec: restore.spec.hooks, watch: this.#watch, exec, log, earlier, onRecord },
+      ...{ spec: restore.spec.hooks, watch: this.#watch, exec, log },
+      ...{ earlier, begun, onBegin, onRecord },
     });
   }
 

@@ -28,5 +28,7 @@ export const restoreRecordsSchema = z.object({
   facts: z.array(z.looseObject({ kind: z.string() })),
   /** Hooks in pods that are over. */
   hooks: z.array(hookSchema),
+  /** Hooks that are run next. */
+  begun: z.array(z.string()).default([]),
 });
 export type RestoreRecords = z.infer<typeof restoreRecordsSchema>;

@@ -1,5 +1,5 @@
 import { RestoreArchive } from '../../../archive/index.ts';
-import { CodedError, type Logger, messageOf } from '../../../base/index.ts';
+import { CodedError, isCode, type Logger, messageOf, redactAndCut } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../restore/index.ts';
@@ -15,6 +15,9 @@ export interface RestoreEndingOptions {
   readonly operations: OperationMap;
   readonly logger: Logger;
 }
+
+const notTold = (why: string): string =>
+  `its operations could not be told to stop, and may go on: ${redactAndCut(why)}`;
 
 /** What one run works with. */
 export interface RunParts extends Leading {
@@ -46,23 +49,30 @@ export class RestoreEnding {
     const { operations, logger } = this.#options;
     const { name } = restore.metadata;
     assertLeading();
+    let untold: string | undefined;
     try {
       const stopping = endingSignal(leaving);
-      const untold =
-        session &&
-        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      if (untold !== undefined) log.error(untold);
+      if (session) {
+        const options = { asker: session.asker, signal: stopping };
+        untold = await cancelOperations(operations, subject, options);
+      } else if (journal.operations.length > 0) untold = notTold('no plugins could be started');
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a restore that has failed could not be told to stop');
+      untold = notTold(messageOf(cause));
     }
     if (leaving?.aborted === true) return;
+    if (untold !== undefined) {
+      log.error(untold);
+      request.onUntold?.(untold);
+    }
     log.error('restore failed', { error: reason });
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     try {
       const known = await operations.get(subject, late);
       const logFile = await journal.finishLog();
-      await new RestoreArchive(bucket).put(
+      const archive = new RestoreArchive(bucket);
+      await archive.put(
         name,
         {
           itemOperations: known.map(orderedRecord),
@@ -73,6 +83,8 @@ export class RestoreEnding {
         },
         { signal: late, assertAllowed: assertLeading },
       );
+      const { uid } = restore.metadata;
+      await archive.seal(name, { uid, end: {}, signal: late, assertAllowed: assertLeading });
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a restore that has failed could not be stored');
@@ -88,6 +100,8 @@ export class RestoreEnding {
       const fields = { restore: restore.metadata.name, error: messageOf(error) };
       const text = 'what an earlier run of a restore has begun could not all be ended';
       this.#options.logger.warn(fields, text);
+      const isSentence = isCode(error, 'NOT_ENDED');
+      request.onUntold?.(isSentence ? messageOf(error) : notTold(messageOf(error)));
     }
   }
 

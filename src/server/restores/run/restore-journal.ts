@@ -65,11 +65,14 @@ interface Pending {
   readonly log: readonly string[];
 }
 
-const newRecords = (): RestoreRecords => ({ items: [], entries: [], facts: [], hooks: [] });
+const newRecords = (): RestoreRecords => ({
+  ...{ items: [], entries: [], facts: [] },
+  ...{ hooks: [], begun: [] },
+});
 
 /**
  * What a restore has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed: items, what was
- * begun with them, hooks that are over, warnings and errors, and the log. What has begun something beyond the objects is stored before its call returns.
+ * begun with them, hooks that are begun and over, warnings and errors, and the log. What has begun something beyond the objects is stored before its call returns.
  * An object that was made and is in no segment is recognised by its labels.
  */
 export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
@@ -83,6 +86,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   readonly #entries: JournalEntry[] = [];
   readonly #facts: RestoreFact[] = [];
   readonly #hooks: HookRecord[] = [];
+  readonly #begunHooks: string[] = [];
   #records = newRecords();
   #isChanged = false;
 
@@ -148,6 +152,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#entries.push(...records.entries);
     this.#facts.push(...(records.facts as unknown as RestoreFact[]));
     this.#hooks.push(...records.hooks);
+    this.#begunHooks.push(...records.begun);
     await this.#log.append(log);
   }
 
@@ -187,6 +192,11 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   /** Hooks that earlier tries have run. */
   get hooks(): readonly HookRecord[] {
     return this.#hooks;
+  }
+
+  /** Hooks that earlier tries have begun, over or not. */
+  get begunHooks(): readonly string[] {
+    return this.#begunHooks;
   }
 
   async put(item: FinishedRestoreItem): Promise<void> {
@@ -234,7 +244,15 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(fact);
   }
 
-  /** Stored soon: of a process that is killed before, the hook runs once more. */
+  /** Stored when the call returns: the hook is run next. */
+  async willRunHook(id: string): Promise<void> {
+    this.#segments.assertUsable();
+    this.#records.begun.push(id);
+    this.#added(id.length);
+    await this.flush();
+  }
+
+  /** Stored soon: of a process that is killed before, nobody knows whether the hook has run. */
   addHook(record: HookRecord): void {
     this.#records.hooks.push(record);
     this.#added(record.id.length);

@@ -54,14 +54,14 @@ export class RestoreLog implements BackupLog {
     this.#say('error', message, about);
   }
 
+  /** Of what no earlier try has said, though it may have said the same of something else: a hook that is over in the journal is not run again. */
+  newError(message: string, about: About = {}): void {
+    this.#results.error(message, about);
+    this.#sink.addEntry(entryOf('error', message, about));
+  }
+
   #say(level: 'warn' | 'error', message: string, about: About): void {
-    const { namespace, resource, name } = about;
-    const entry: JournalEntry = {
-      ...{ level, text: sentenceOf(message, about) },
-      ...(namespace !== undefined && { namespace }),
-      ...(resource !== undefined && { resource }),
-      ...(name !== undefined && { name }),
-    };
+    const entry = entryOf(level, message, about);
     const key = keyOf(entry);
     const times = this.#said.get(key) ?? 0;
     if (times > 0) {
@@ -73,4 +73,14 @@ export class RestoreLog implements BackupLog {
     this.#results[level](message, about);
     this.#sink.addEntry(entry);
   }
+}
+
+function entryOf(level: 'warn' | 'error', message: string, about: About): JournalEntry {
+  const { namespace, resource, name } = about;
+  return {
+    ...{ level, text: sentenceOf(message, about) },
+    ...(namespace !== undefined && { namespace }),
+    ...(resource !== undefined && { resource }),
+    ...(name !== undefined && { name }),
+  };
 }

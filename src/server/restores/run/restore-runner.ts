@@ -1,6 +1,6 @@
 import { type BackupArchive, type Contents, RestoreArchive } from '../../../archive/index.ts';
 import type { SnapshotLocation } from '../../../backup-volumes/index.ts';
-import { goDurationNs } from '../../../backup/index.ts';
+import { type FinePolicies, goDurationNs } from '../../../backup/index.ts';
 import {
   asError,
   type Clock,
@@ -19,7 +19,12 @@ import {
   orderedRecord,
   type Subject,
 } from '../../../item-operations/index.ts';
-import { CONFIG_MAPS, type Discovery, type KubeClient } from '../../../kube/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  type Discovery,
+  type KubeClient,
+} from '../../../kube/index.ts';
 import {
   type DoneItem,
   initHookAction,
@@ -91,6 +96,8 @@ export interface ClusterRestoreRunnerOptions {
   /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
   readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
+  /** Of the ConfigMap that a Restore names. Throws what is wrong with it. */
+  readonly readPolicies?: (config: ConfigMap) => FinePolicies;
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
   /** `--resource-timeout`. */
@@ -136,6 +143,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const { bucket } = opened;
     const subject: Subject = { kind: 'Restore', name, uid, location };
     let journal: RestoreJournal;
+    request.onBegin?.();
     try {
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
@@ -204,7 +212,8 @@ export class ClusterRestoreRunner implements RestoreRunner {
       about,
     );
     const modifiers = await this.#modifiers(restore, cluster, signal);
-    const isMade = this.#madePods(request, parts, contents);
+    const policies = await this.#policies(restore, cluster, signal);
+    const isMade = this.#madePods(request, parts, { items: contents, policies });
     const files = new FileBackups({
       backups: sources.podVolumeBackups,
       isMade: isMade.ask,
@@ -219,8 +228,20 @@ export class ClusterRestoreRunner implements RestoreRunner {
       resourceTimeoutMs: this.#options.resourceTimeoutMs,
     });
     await using hooks = new HookRun({
-      ...{ client, restore, log, logger, earlier: journal.hooks },
+      ...{ client, restore, logger, earlier: journal.hooks, begun: journal.begunHooks },
+      log: {
+        info: (message, about) => {
+          log.info(message, about);
+        },
+        warn: (message, about) => {
+          log.warn(message, about);
+        },
+        error: (message, about) => {
+          log.newError(message, about);
+        },
+      },
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
+      onBegin: (id) => journal.willRunHook(id),
       onRecord: (record) => {
         journal.addHook(record);
       },
@@ -233,6 +254,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
         restore,
         items: contents,
         modifiers,
+        policies,
         volumes,
         podVolumes,
         hooks,
@@ -287,7 +309,9 @@ export class ClusterRestoreRunner implements RestoreRunner {
       podVolumes: podVolumesOf(begun),
       hooks: {
         ...{ attempted: handed.attempted, failed: handed.failed, failures: [] },
-        pods: handed.pods.map((pod) => ({ ...pod, open: [...pod.open] })),
+        pods: handed.pods.map(({ namespace, name, uid, waitedMs, open }) => ({
+          ...{ namespace, name, uid, waitedMs, open: [...open] },
+        })),
       },
     };
     const logFile = await journal.finish();
@@ -345,8 +369,23 @@ export class ClusterRestoreRunner implements RestoreRunner {
     return ResourceModifiers.fromConfigMap(await client.get(CONFIG_MAPS, ref, { signal }));
   }
 
+  async #policies(
+    { metadata, spec }: Restore,
+    client: Pick<KubeClient, 'get'>,
+    signal: AbortSignal,
+  ): Promise<FinePolicies | undefined> {
+    const { resourcePolicy } = spec;
+    if (!resourcePolicy) return undefined;
+    const ref = { namespace: metadata.namespace, name: resourcePolicy.name };
+    return this.#options.readPolicies?.(await client.get(CONFIG_MAPS, ref, { signal }));
+  }
+
   /** Whether pods of the backup are made, by what became of them, or else by what will. */
-  #madePods({ restore }: RestoreRequest, parts: RunParts, items: Contents) {
+  #madePods(
+    { restore }: RestoreRequest,
+    parts: RunParts,
+    given: { readonly items: Contents; readonly policies: FinePolicies | undefined },
+  ) {
     const { client, discovery } = this.#options;
     const { journal, signal } = parts;
     const outcomes = new Map<string, boolean>();
@@ -360,7 +399,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
         const target = restore.spec.namespaceMapping?.[pod.namespace] ?? pod.namespace;
         const known = outcomes.get(`${target}/${pod.name}`);
         if (known !== undefined) return known;
-        return isPodRestored(pod, { client, resources: discovery, restore, items, signal });
+        return isPodRestored(pod, { client, resources: discovery, restore, ...given, signal });
       },
     };
   }

@@ -10,6 +10,7 @@ import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
 const LEFT = 'restores/r1/longshore-after-run.json.gz';
+const OPERATIONS = 'restores/r1/restore-r1-itemoperations.json.gz';
 const HOOKS = {
   hooks: { resources: [{ name: 'h', postHooks: [{ exec: { command: ['x'] } }] }] },
 };
@@ -294,6 +295,60 @@ describe('the finalizer of restores', () => {
     expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
     expect(world.status.failureReason).toContain('Backup velero/b1 of restore r1 is not there');
     expect(world.cluster.get('configmaps', 'velero/du-1')).toBeUndefined();
+  });
+
+  it('ends a restore whose location stays deleted, and says what is not stored', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      claims: [claimLeft('a')],
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.hasLocation = false;
+    const first = await world.server(scratch).finalize();
+    expect(first).toMatchObject({ because: 'no location default' });
+    // Counted across a restart, of which the second begins with little time left.
+    world.clock.advance(9n * MINUTE_NS);
+    const second = world.server(scratch);
+    expect(await second.finalize()).toBeDefined();
+    world.clock.advance(61n * SECOND_NS);
+    expect(await second.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(world.status.failureReason).toMatch(
+      /^no location default; nothing could be stored there for 600 s, .*hooks that were due/,
+    );
+    expect(world.restore.metadata.annotations).toEqual({});
+  });
+
+  it('waits for a location anew that was back meanwhile', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('late')] });
+    const server = world.server(scratch, undefined, { resourceNs: 100n * SECOND_NS });
+    world.hasLocation = false;
+    await server.finalize();
+    expect(world.restore.metadata.annotations).toEqual({
+      'longshore.io/absent-since': '2026-11-21T02:00:00Z',
+    });
+    world.clock.advance(60n * SECOND_NS);
+    world.hasLocation = true;
+    expect(await server.finalize()).toEqual({ againMs: 2000 });
+    expect(world.restore.metadata.annotations).toEqual({});
+    world.hasLocation = false;
+    await server.finalize();
+    world.clock.advance(60n * SECOND_NS);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(60n * SECOND_NS);
+    expect(await server.finalize()).toBeUndefined();
+  });
+
+  it('looks again for an operations file that is gone, and takes what it says when it is back', async () => {
+    const world = await finalizing().begin(['op-1']);
+    world.say({ restoreItemOperationsCompleted: 1 });
+    const file = world.bucket.objects.get(OPERATIONS) as Buffer;
+    world.bucket.objects.delete(OPERATIONS);
+    const server = world.server(scratch);
+    expect((await server.finalize())?.because).toContain('1 of 1 item operations are missing');
+    world.bucket.objects.set(OPERATIONS, file);
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'Completed' });
+    expect(world.status.errors).toBeUndefined();
   });
 
   it('touches nothing of one that is deleted, or over', async () => {

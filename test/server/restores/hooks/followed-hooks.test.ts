@@ -57,6 +57,42 @@ describe('hooks that a run has left', () => {
     expect(await hooksIn(world)).toMatchObject({ failed: 1, pods: [] });
   });
 
+  it('are in the file as begun while they run, and not run again after a kill', async () => {
+    const world = await waiting('a');
+    world.addPod('a');
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    world.exec = () => promise;
+    const first = world.server('');
+    first.hooks.begin(world.restore);
+    await expect.poll(() => world.ran).toEqual(['a: thaw']);
+    expect(await hooksIn(world)).toMatchObject({ pods: [{ begun: ['uid-a/spec/h/web/0'] }] });
+    first.kill();
+    resolve(undefined);
+    await first.hooks.ended();
+    const second = world.server('');
+    second.hooks.begin(world.restore);
+    await second.hooks.ended();
+    expect(world.ran).toEqual(['a: thaw']);
+    const after = await hooksIn(world);
+    expect(after).toMatchObject({ failed: 1, pods: [] });
+    expect(after?.failures[0]?.message).toContain('may have run; it is not run again');
+  });
+
+  it('are not run where their file is gone before they begin', async () => {
+    const world = await waiting('a');
+    world.addPod('a', false);
+    const outside: Outside = (task) => calm(task);
+    const { hooks } = world.server('', (task, mayFail) => {
+      // The pods are looked at once the file is read.
+      if (mayFail !== true) world.bucket.objects.delete(`restores/r1/${FILE}`);
+      return outside(task, mayFail);
+    });
+    world.addPod('a');
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(world.ran).toEqual([]);
+  });
+
   it('are stored as soon as the bucket is there again, and not run twice for that', async () => {
     const world = await waiting('a');
     world.addPod('a');

@@ -117,6 +117,10 @@ describe('a restore that waits for operations', () => {
     const world = await waiting('op-1', 'op-2');
     lose(world);
     const server = world.server(scratch);
+    await expect(server.step()).rejects.toThrow('2 of 2 item operations are missing');
+    // Nothing is put in the place of what may come back.
+    expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
+    world.clock.advance(10n * MINUTE_NS);
     expect((await server.step()).hasLeft).toBe(true);
     const failed = { restoreItemOperationsAttempted: 2, restoreItemOperationsFailed: 2, errors: 2 };
     expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', ...failed });
@@ -126,6 +130,18 @@ describe('a restore that waits for operations', () => {
     await server.finalize();
     expect(world.status).toMatchObject({ phase: 'PartiallyFailed', ...failed });
     expect((await errorsOf(world)).velero).toHaveLength(1);
+  });
+
+  it('goes on as though nothing had been when an operations file is back that was behind', async () => {
+    const world = await waiting('op-1');
+    const file = world.bucket.objects.get(OPERATIONS) as Buffer;
+    world.bucket.objects.delete(OPERATIONS);
+    const server = world.server(scratch);
+    await expect(server.step()).rejects.toThrow('missing');
+    world.bucket.objects.set(OPERATIONS, file);
+    world.answers.set('op-1', done);
+    expect((await server.step()).hasLeft).toBe(true);
+    expect(world.status).toMatchObject({ phase: 'Finalizing', restoreItemOperationsCompleted: 1 });
   });
 
   it('writes nothing for a Restore that has gone on meanwhile', async () => {

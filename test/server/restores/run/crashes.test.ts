@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { bucketOf } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError, isCode } from '../../../../src/base/index.ts';
 import type { ExecQuestion } from '../../../../src/backup/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
@@ -7,7 +8,7 @@ import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { Rig, storeBackup } from './support/rig.ts';
 import { randomOf } from '../../../support/random.ts';
 
@@ -29,16 +30,18 @@ const TAKEN_OVER = [
     ? ['before: create namespaces /b', 'after: create configmaps a/c3', 'before: exec b/p0 fail']
     : []),
 ];
+/** Of so many points of a server that takes over it is killed at one. */
+const OF_TAKEN_OVER = process.env.SOAK === '1' ? 1 : 2;
 /** Restores that are made side by side, since they wait for files most of the time. */
 const AT_ONCE = 8;
 
-/** Without what is different each time in the name of a journal's segment. */
-const segment = (key: string): string => key.replace(/-[0-9a-f]{8}(?=-\d{8}$)/, '');
-
-class Killed extends Error {}
+/** Without what is different each time in the name of a journal's segment or of a file's version. */
+const segment = (key: string): string => key.replace(/(?<=\/\d{8})-[0-9a-f]{8}/, '');
 
 /** Before or after which call a server is killed. */
 type Point = string;
+
+class Killed extends Error {}
 
 const HOOKS = {
   resources: [
@@ -51,7 +54,8 @@ const HOOKS = {
 
 /** What outlives a server. */
 class World {
-  readonly bucket = new MemoryBucket();
+  readonly bucket = new VersionedBucket();
+  readonly mode: { readonly isWriteOnce: boolean };
   readonly cluster = new RestoreCluster();
   readonly random: () => number;
   /** How often a command has run, by pod. */
@@ -60,6 +64,7 @@ class World {
 
   constructor(seed: number) {
     this.random = randomOf(seed);
+    this.mode = { isWriteOnce: seed % 2 === 0 };
     // In the cluster already, and another one than in the backup.
     this.cluster.namespaces('b');
     this.cluster.add('configmaps', {
@@ -115,7 +120,7 @@ class Life {
       },
     ];
     this.rig = new Rig({
-      ...{ cluster: world.cluster, bucket: this.#bucket, actions },
+      ...{ cluster: world.cluster, bucket: bucketOf(this.#bucket, world.mode), actions },
       spec: { hooks: HOOKS },
       outside: (task, what) => this.outside(task, what),
       exec: (question) => this.#exec(question),
@@ -166,17 +171,17 @@ class Life {
     };
     return {
       displayName: 'memory',
-      put: (key, body) =>
+      put: (key, body, options) =>
         this.outside(
           async () => {
             away();
-            await bucket.put(key, await Array.fromAsync(body));
+            await bucket.put(key, await Array.fromAsync(body), options);
             away();
           },
           `put ${segment(key)}`,
         ),
       get: (key) => all(bucket.get(key), `get ${segment(key)}`),
-      has: (key) => this.outside(() => bucket.has(key), `has ${key}`),
+      has: (key) => this.outside(() => bucket.has(key), `has ${segment(key)}`),
       delete: (key) => this.outside(() => bucket.delete(key), `delete ${segment(key)}`),
       list: (prefix) => all(bucket.list(prefix), `list ${prefix}`),
       listFolders: (prefix) => bucket.listFolders(prefix),
@@ -206,7 +211,8 @@ async function restore(
         phase: 'WaitingForPluginOperationsPartiallyFailed',
         status: {
           progress: { totalItems: 21, itemsRestored: 21 },
-          ...{ warnings: 1, errors: 1 + hookErrors(world), restoreItemOperationsAttempted: 4 },
+          ...{ warnings: 1, restoreItemOperationsAttempted: 4 },
+          errors: 1 + (await hookErrors(life.rig)).length,
         },
       });
       return { world, points };
@@ -218,10 +224,21 @@ async function restore(
 }
 
 /** Hooks that have failed by the end of the run: the others are handed over. */
-const hookErrors = (world: World): number =>
-  [...world.ran.keys()].filter((key) => key.endsWith(' fail')).length;
+async function hookErrors({ archive }: Rig): Promise<string[]> {
+  const { errors } = await archive.results('r1');
+  const texts = Object.values(errors?.namespaces ?? {}).flat();
+  return texts.filter((text) => text.includes('failed to execute'));
+}
 
-async function assertDoneOnce({ bucket, cluster, kills, ran }: World): Promise<void> {
+async function assertDoneOnce({
+  bucket: versions,
+  cluster,
+  kills,
+  ran,
+  mode,
+}: World): Promise<void> {
+  if (mode.isWriteOnce) expect(versions.putTwice).toEqual([]);
+  const bucket = bucketOf(versions, mode);
   const { archive } = new Rig({ cluster, bucket });
   const list = await archive.resourceList('r1');
   const ids = (kind: string, count: number): string[] =>
@@ -246,13 +263,18 @@ async function assertDoneOnce({ bucket, cluster, kills, ran }: World): Promise<v
   expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
   const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
   expect(left?.hooks.attempted).toBe(8);
-  expect(left?.hooks.failed).toBe([...ran.keys()].filter((key) => key.endsWith('fail')).length);
+  const failures = await hookErrors(new Rig({ cluster, bucket }));
+  expect(left?.hooks.failed).toBe(failures.length);
+  const mayHaveRun = failures.filter((text) => text.includes('may have run')).length;
+  expect(mayHaveRun).toBeLessThanOrEqual(8 * kills);
+  const hasFailed = [...ran.keys()].filter((key) => key.endsWith('fail')).length;
+  expect(failures.length - hasFailed).toBeLessThanOrEqual(mayHaveRun);
+  expect(failures.length).toBeGreaterThanOrEqual(hasFailed);
   const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
-  expect(ran.size + open).toBe(8);
-  // Run again is only what had just run when a process died.
-  const again = [...ran.values()].reduce((sum, times) => sum + times - 1, 0);
-  expect(again).toBeLessThanOrEqual(8 * kills);
-  if (kills === 0) expect(again).toBe(0);
+  // One that was noted as begun may have been killed before it ran. None has run twice.
+  expect(ran.size + open).toBeGreaterThanOrEqual(8 - mayHaveRun);
+  expect(ran.size + open).toBeLessThanOrEqual(8);
+  expect([...ran.values()].filter((times) => times > 1)).toEqual([]);
 }
 
 describe('a restore by servers that die', () => {
@@ -265,14 +287,13 @@ describe('a restore by servers that die', () => {
   );
 
   it('does everything once, wherever the first of them is killed, or the one that takes over', async () => {
-    /** Kills the next server after those at each point that it comes to; tells at how many. */
-    const killEverywhere = async (before: readonly Point[]): Promise<number> => {
+    /** Kills the next server after those at each point that it comes to, or at one of `of`; tells at how many. */
+    const killEverywhere = async (before: readonly Point[], of = 1): Promise<number> => {
       let killed = 0;
-      const tried = new Set<Point>();
+      const seen = new Set<Point>();
       const { points } = await restore(UNDISTURBED, before);
       let open = [...(points[before.length] ?? [])];
       const killAt = async (point: Point): Promise<void> => {
-        tried.add(point);
         const { world, points } = await restore(UNDISTURBED, [...before, point]);
         await assertDoneOnce(world);
         // It may have come by another way this time, and never to this point.
@@ -282,13 +303,15 @@ describe('a restore by servers that die', () => {
       while (open.length > 0) {
         const now = open.slice(0, AT_ONCE);
         open = open.slice(AT_ONCE);
-        await Promise.all(now.map(killAt));
-        open = [...new Set(open)].filter((point) => !tried.has(point));
+        for (const point of now) seen.add(point);
+        expect(seen.size, `points have other names each time: ${now.join()}`).toBeLessThan(1000);
+        await Promise.all(now.filter((_, index) => index % of === 0).map(killAt));
+        open = [...new Set(open)].filter((point) => !seen.has(point));
       }
       return killed;
     };
     let killed = await killEverywhere([]);
-    for (const point of TAKEN_OVER) killed += await killEverywhere([point]);
+    for (const point of TAKEN_OVER) killed += await killEverywhere([point], OF_TAKEN_OVER);
     expect(killed).toBeGreaterThanOrEqual(POINTS_MIN);
   }, 600_000);
 });

@@ -164,6 +164,28 @@ describe('a restore', () => {
     expect((await rig.archive.results('r1')).errors?.velero?.[0]).toContain('restore failed');
   });
 
+  it('restores what the policies of a ConfigMap take', async () => {
+    const resourceFilters = '[{kinds: [ConfigMap], names: ["keep-*"]}]';
+    const text = `version: v1\nnamespacedFilterPolicies: [{namespaces: [app], resourceFilters: ${resourceFilters}}]`;
+    cluster.add('configmaps', {
+      metadata: { namespace: 'velero', name: 'filters', uid: 'f' },
+      data: { 'policies.yaml': text },
+    });
+    const resourcePolicy = { kind: 'configmap', name: 'filters' };
+    const rig = new Rig({ cluster, spec: { resourcePolicy } });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('configmaps', 'app/keep-1'),
+      stored('configmaps', 'app/other'),
+      stored('secrets', 'app/keep-2'),
+    ]);
+    await rig.run();
+    expect(await rig.archive.resourceList('r1')).toEqual({
+      'v1/ConfigMap': ['app/keep-1(created)'],
+      'v1/Namespace': ['app(created)'],
+    });
+  });
+
   it('that is canceled tells its operations to stop, and says why', async () => {
     const rig: Rig = new Rig({
       cluster,
@@ -185,8 +207,36 @@ describe('a restore', () => {
       stored('persistentvolumeclaims', 'app/second', { spec: {} }),
     ]);
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
-    expect(rig.canceled).toEqual(['op-first']);
+    expect([rig.canceled, rig.untold]).toEqual([['op-first'], []]);
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
+  });
+
+  it('says which operations could not be told to stop', async () => {
+    const rig: Rig = new Rig({
+      cluster,
+      cancel: () => Promise.reject(new Error('the plugin is away')),
+      actions: [
+        moves,
+        {
+          ...moves,
+          name: 'example.io/cancels',
+          execute: ({ item }) => {
+            if (item.metadata.name === 'second') rig.abort.abort(canceled());
+            return Promise.resolve({});
+          },
+        },
+      ],
+    });
+    await storeBackup(rig.bucket, [
+      stored('namespaces', 'app'),
+      stored('persistentvolumeclaims', 'app/first', { spec: {} }),
+      stored('persistentvolumeclaims', 'app/second', { spec: {} }),
+    ]);
+    await reasonOf(rig.run());
+    expect(rig.untold).toEqual([
+      '1 operation could not be told to stop, and may go on: op-first: the plugin is away',
+    ]);
+    expect((await rig.archive.results('r1')).errors?.velero).toContain(rig.untold[0]);
   });
 });
 

@@ -1,5 +1,5 @@
-import { ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
-import { RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
+import { CodedError, ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
+import { bucketOf, RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
 import {
   newOperation,
@@ -10,12 +10,14 @@ import {
 } from '../../../../src/item-operations/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
 import type { Restore } from '../../../../src/restore/index.ts';
+import { Absences } from '../../../../src/server/restores/absences.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
 import {
   type AfterRun,
   nothingLeft,
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
+import { FileWriters } from '../../../../src/server/restores/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
@@ -25,7 +27,7 @@ import { endRestore } from '../../../../src/server/restores/operations/cancel-op
 import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
 import { calm, type Outside, START } from '../../backups/support/world.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
 
 export const SUBJECT = { kind: 'Restore', name: 'r1', uid: 'u1' } as const;
@@ -46,7 +48,9 @@ const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
 /** A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a server is made of it as often as wanted. */
 export class World {
   readonly clock = new ManualClock(START);
-  readonly bucket = new MemoryBucket();
+  readonly bucket = new VersionedBucket();
+  /** The bucket as archives see it. */
+  readonly files: Bucket;
   readonly cluster = new RestoreCluster();
   /** By operation. */
   readonly answers = new Map<string, Observation>();
@@ -54,10 +58,20 @@ export class World {
   readonly requests: string[] = [];
   /** Commands of hooks, as they were run. */
   readonly ran: string[] = [];
+  /** The BackupStorageLocation is there. */
+  hasLocation = true;
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
 
-  constructor(phase = 'WaitingForPluginOperations', spec: Partial<Restore['spec']> = {}) {
+  readonly #mode: { readonly isWriteOnce: boolean };
+
+  constructor(
+    phase = 'WaitingForPluginOperations',
+    spec: Partial<Restore['spec']> = {},
+    { isWriteOnce = false } = {},
+  ) {
+    this.#mode = { isWriteOnce };
+    this.files = bucketOf(this.bucket, this.#mode);
     this.restore = {
       ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
       metadata: {
@@ -82,7 +96,7 @@ export class World {
   }
 
   get archive(): RestoreArchive {
-    return new RestoreArchive(this.bucket);
+    return new RestoreArchive(this.files);
   }
 
   /** As a run leaves it. */
@@ -97,7 +111,7 @@ export class World {
       return orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs()));
     });
     await this.archive.put('r1', { itemOperations, results: {}, volumeInfos, resourceList: {} });
-    await storeAfterRun(this.bucket, SUBJECT, { ...nothingLeft('u1'), ...left });
+    await storeAfterRun(this.files, SUBJECT, { ...nothingLeft('u1'), ...left });
     this.say({ restoreItemOperationsAttempted: operationIds.length });
     return this;
   }
@@ -133,16 +147,27 @@ export class World {
 
   /** What reads or waits for a Restore of this process ends with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
-    const bucket = this.#bucketOf(outside);
+    const bucket = bucketOf(this.#bucketOf(outside), this.#mode);
     const asker = this.#askerOf(outside);
     const client = this.#clientOf(outside);
     const abort = new AbortController();
     const { signal } = abort;
     const assertLeading = (): void => undefined;
-    const buckets = { open: () => Promise.resolve({ bucket, ...nothing }) };
+    const buckets = {
+      open: () =>
+        this.hasLocation
+          ? Promise.resolve({ bucket, ...nothing })
+          : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
+    };
+    const resourceNs = timeouts.resourceNs ?? 600n * SECOND_NS;
+    const absences = new Absences({
+      ...{ client, clock: this.clock, boundNs: resourceNs, assertLeading },
+    });
     const locations = new RestoreLocations(client, 'velero');
-    const files = new AfterRunFiles({ buckets, locations });
-    const stored = { client, namespace: 'velero', buckets, locations, logger: silentLogger };
+    const writers = new FileWriters(50);
+    const files = new AfterRunFiles({ buckets, locations, writers });
+    const places = { buckets, locations, writers };
+    const stored = { ...places, client, namespace: 'velero', logger: silentLogger };
     const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
     const hooks = new FollowedHooks({
       ...{ client: client as KubeClient, logger: silentLogger, files, assertLeading, signal },
@@ -164,17 +189,17 @@ export class World {
       againMs: 1,
     });
     const common = {
-      ...{ client, map, buckets, locations, scratch, assertLeading, signal },
-      ...{ logger: silentLogger, asker },
+      ...{ ...places, client, map, scratch, assertLeading, signal },
+      ...{ logger: silentLogger, asker, absences },
     };
     return {
-      ...{ map, asker, signal, hooks, locations },
+      ...{ map, asker, signal, hooks, locations, files, writers },
       step: () =>
         restoreOperationsStep(this.restore, { ...common, timeoutNsOf: () => 3600n * SECOND_NS }),
       finalize: () =>
         finalizeRestore(REF, {
           ...{ ...common, files, hooks, waits: this.#waitsOf(abort) },
-          resourceTimeoutNs: timeouts.resourceNs ?? 600n * SECOND_NS,
+          resourceTimeoutNs: resourceNs,
           hookTimeoutNs: 14_400n * SECOND_NS,
         }),
       endIt: () => endRestore(this.restore, common),
@@ -213,7 +238,9 @@ export class World {
       },
       has: (key) => outside(() => bucket.has(key), true),
       delete: (key) => outside(() => bucket.delete(key), true),
-      list: (prefix) => bucket.list(prefix),
+      list: async function* (prefix) {
+        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
+      },
       listFolders: (prefix) => bucket.listFolders(prefix),
       signedUrl: () => bucket.signedUrl(),
       close: () => Promise.resolve(),
@@ -261,12 +288,18 @@ export class World {
           return cluster.patch(resource, ref, change);
         }
         const { resourceVersion } = metadata;
-        if (resourceVersion !== this.restore.metadata.resourceVersion) {
+        const now = this.restore.metadata;
+        if (resourceVersion !== undefined && resourceVersion !== now.resourceVersion) {
           throw refused('KUBE_CONFLICT', 'somebody has changed it');
         }
         this.say(status ?? {});
-        const next = `${Number(resourceVersion) + 1}`;
-        const changed = { ...this.restore.metadata, resourceVersion: next };
+        const annotations = Object.fromEntries(
+          Object.entries({ ...now.annotations, ...metadata.annotations }).filter(
+            ([, value]) => (value as string | null) !== null,
+          ),
+        );
+        const next = `${Number(now.resourceVersion) + 1}`;
+        const changed = { ...now, annotations, resourceVersion: next };
         this.restore = { ...this.restore, metadata: changed };
         return this.restore;
       });

@@ -18,6 +18,7 @@ import {
 import type { KubeClient, KubeObject, Pod } from '../../../../../src/kube/index.ts';
 import type { Restore, RestoreAction } from '../../../../../src/restore/index.ts';
 import { ClusterRestoreRunner } from '../../../../../src/server/restores/run/restore-runner.ts';
+import { parsePolicyConfigMap } from '../../../../../src/volume-policy/index.ts';
 import { RestoreCluster } from '../../../../restore/support/cluster.ts';
 import type { StoredItem } from '../../../../restore/support/backup.ts';
 import { tempDirectory } from '../../../../support/kopia.ts';
@@ -122,6 +123,7 @@ export class Rig {
   readonly bucket: Bucket;
   readonly canceled: string[] = [];
   readonly progress: object[] = [];
+  readonly untold: string[] = [];
   readonly abort = new AbortController();
   readonly leaving = new AbortController();
   readonly operations: OperationMap;
@@ -205,6 +207,7 @@ export class Rig {
       operations: this.operations,
       snapshotLocations: () => Promise.resolve([]),
       directory: scratch,
+      readPolicies: parsePolicyConfigMap,
       helper: { image: 'registry/longshore:v1', tag: 'v1' },
       ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 40 },
       ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
@@ -225,6 +228,7 @@ export class Rig {
         this.progress.push(progress);
         return Promise.resolve();
       },
+      onUntold: (text) => this.untold.push(text),
       assertLeading: this.#parts.assertLeading ?? (() => undefined),
       signal: this.abort.signal,
       leaving: this.leaving.signal,

@@ -1,0 +1,108 @@
+import { z } from 'zod';
+import { CodedError, formatBytes, isCode, type Logger, messageOf } from '../base/index.ts';
+import { DATA_DOWNLOADS, type DataDownload, type KubeClient } from '../kube/index.ts';
+import type { InPlaceReport } from '../mover/index.ts';
+import { askPatiently } from './asking.ts';
+import { moverOf } from './named-mover.ts';
+
+/** On a DataDownload whose volume was brought back in place: what its data mover did, or would do. */
+const REPORT = 'longshore.io/in-place-report';
+
+const count = z.number().int().min(0);
+const reportSchema = z.object({
+  /** UID of its DataDownload: one that is made from a copy has not been done. */
+  of: z.string(),
+  dryRun: z.boolean(),
+  totalBytes: count,
+  bytesCompared: count,
+  bytesWritten: count,
+  bytesDifferent: count,
+  bytesRemoved: count,
+  unchanged: count,
+  created: count,
+  changed: count,
+  replaced: count,
+  attributes: count,
+  removed: count,
+  kept: count,
+  changes: z.array(z.string()),
+});
+
+/** Undefined as long as the volume is not brought back, and for what is no report of ours. */
+export function inPlaceReportOf({ metadata }: DataDownload): InPlaceReport | undefined {
+  const text = metadata.annotations?.[REPORT];
+  if (text === undefined) return undefined;
+  try {
+    const { of, ...report } = reportSchema.parse(JSON.parse(text));
+    return of === metadata.uid ? report : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** One sentence for the status of a DataDownload. */
+export function describeInPlace(report: InPlaceReport): string {
+  const { dryRun, totalBytes, bytesWritten, bytesDifferent, bytesRemoved, removed } = report;
+  const written = formatBytes(dryRun ? bytesDifferent : bytesWritten);
+  const entries = [
+    `${report.changed} changed`,
+    `${report.created} created`,
+    `${report.replaced} replaced`,
+    `${report.attributes} with other attributes`,
+    `${removed} removed`,
+    `${report.unchanged} unchanged`,
+    ...(report.kept > 0 ? [`${report.kept} kept that the snapshot does not have`] : []),
+  ].join(', ');
+  const done = dryRun ? 'dry run' : 'brought back in place';
+  const would = dryRun ? 'would be ' : '';
+  return `${done}: ${written} of ${formatBytes(totalBytes)} ${would}written and ${formatBytes(bytesRemoved)} ${would}removed; entries: ${entries}`;
+}
+
+export interface ReportOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  /** How long the API server may take. */
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Notes what was done, as long as the mover that was named when it began is the one. Throws `NOT_NAMED`; what else fails is logged: the
+ * volume is brought back, and only the report is missing.
+ */
+export async function noteInPlaceReport(
+  download: DataDownload,
+  report: InPlaceReport,
+  { client, logger, timeoutMs, signal }: ReportOptions,
+): Promise<void> {
+  const { namespace, name, uid } = download.metadata;
+  const own = moverOf(download)?.pod;
+  const annotations = { [REPORT]: JSON.stringify({ of: uid, ...report }) };
+  const tryOnce = async (): Promise<boolean> => {
+    const scope = { namespace, fieldSelector: `metadata.name=${name}`, signal };
+    const { items } = await client.listPage(DATA_DOWNLOADS, scope);
+    const found = items.find(({ metadata }) => metadata.uid === uid);
+    if (!found || moverOf(found)?.pod !== own) {
+      const text = `DataDownload ${namespace ?? ''}/${name} has another data mover by now, which brings the volume back`;
+      throw new CodedError('NOT_NAMED', text);
+    }
+    const { resourceVersion } = found.metadata;
+    try {
+      const metadata = { uid, resourceVersion, annotations };
+      await client.patch(DATA_DOWNLOADS, found.metadata, { metadata }, { signal });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'KUBE_CONFLICT')) return false;
+      throw error;
+    }
+  };
+  try {
+    while (!(await askPatiently(tryOnce, { timeoutMs, signal }))) signal.throwIfAborted();
+  } catch (error) {
+    if (signal.aborted || isCode(error, 'NOT_NAMED')) throw error;
+    logger.warn(
+      { name, error: messageOf(error) },
+      'the report of a restore in place was not noted',
+    );
+  }
+}

@@ -1,0 +1,265 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describeMovements, inPlaceReportOf, StatusFollower } from '../../agent/index.ts';
+import { BackupArchive } from '../../archive/index.ts';
+import { CodedError, isCanceled, isCode, messageOf } from '../../base/index.ts';
+import { describeUsers, targetProblem, usersOfClaim } from '../../exposer/index.ts';
+import {
+  apiVersionOf,
+  BACKUPS,
+  DATA_DOWNLOADS,
+  type DataDownload,
+  IN_PLACE_MOVER,
+  inPlaceConfig,
+  isPassing,
+  type NewObject,
+  PVCS,
+  PVS,
+} from '../../kube/index.ts';
+import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { stdoutTerminal } from '../live-block.ts';
+import { writeOutput } from '../output.ts';
+import { maxWriteBytes } from '../restore-in-place.ts';
+import { RecentRates } from '../status-rows.ts';
+import { printable, printJson, printLine } from '../terminal.ts';
+import { UsageError } from '../usage-error.ts';
+import { withBucketOf } from './bucket.ts';
+import { isLive } from './colours.ts';
+import { BACKUP, findNamed, phaseOf, type Run } from './noun.ts';
+import { type Session, withSession } from './session.ts';
+import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
+
+export interface InPlaceVerbFlags extends ClusterFlags {
+  dryRun?: boolean;
+  keepExtra?: boolean;
+  maxWrite?: string;
+  wait?: boolean;
+  json?: boolean;
+}
+
+/** Of Velero's PVC action, where nobody says otherwise. */
+const OPERATION_TIMEOUT = '10m0s';
+/** A name with what is put behind it has to fit into a label. */
+const NAME_CHARS = 40;
+const LOOK_EVERY_MS = 1000;
+/** Node-agents take up what they find within seconds. */
+const TAKEN_UP_MS = 30_000;
+const ENDS = ['Completed', 'Failed', 'Canceled'];
+/** Phases of a backup whose volumes are all stored. */
+const USABLE = ['Completed', 'PartiallyFailed', 'Finalizing', 'FinalizingPartiallyFailed'];
+
+/**
+ * Asks for the volume of a PVC to be brought back to a backup; with `--wait` or `--dry-run`, shows how that goes and what it did. Throws
+ * `UsageError`, `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`, `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_COMPLETED`, and what the API server and the
+ * bucket throw.
+ */
+export async function restoreClaimInPlace(
+  backupName: string,
+  claim: string,
+  flags: InPlaceVerbFlags,
+): Promise<void> {
+  const [namespace = '', name = '', ...rest] = claim.split('/');
+  if (namespace === '' || name === '' || rest.length > 0) {
+    throw new UsageError(`"${claim}" is not NAMESPACE/PVC`);
+  }
+  const mostBytes = maxWriteBytes(flags);
+  await withSession(
+    flags,
+    async (session) => {
+      const backup = await findNamed(BACKUP, backupName, session);
+      const volume = await storedVolume(backup, claim, session);
+      const found = await session.client.find(PVCS, { namespace, name }, session);
+      const download = downloadOf({
+        ...{ session, backup, volume, namespace, name },
+        order: {
+          dryRun: flags.dryRun === true,
+          keepExtra: flags.keepExtra === true,
+          maxWriteBytes: mostBytes,
+          claimUid: found?.metadata.uid,
+        },
+      });
+      await assertUsable(download as DataDownload, session);
+      const created = await session.client.create(DATA_DOWNLOADS, download);
+      const shown = `DataDownload ${session.namespace}/${created.metadata.name}`;
+      if (flags.json !== true) printLine(`${shown} is requested`);
+      if (flags.wait !== true && flags.dryRun !== true) {
+        if (flags.json === true) printJson({ dataDownload: created.metadata.name, volume: claim });
+        else printLine(`see "longshore node-agent status", "kubectl -n ${session.namespace} get datadownload ${created.metadata.name} -o yaml"`); // prettier-ignore
+        return;
+      }
+      const screen = flags.json === true ? silent : newScreen();
+      tellEnd(await waitForEnd(created, screen, session), claim, flags);
+    },
+    'the wait ends',
+  );
+}
+
+/** What the backup has of the volume. Throws `NOT_BROWSABLE`, `NO_VOLUME`. */
+async function storedVolume(
+  backup: Run,
+  claim: string,
+  session: Session,
+): Promise<Extract<BrowsableVolume['files'], { snapshotId: string }> & { bytes: number }> {
+  const { name } = backup.metadata;
+  const phase = phaseOf(backup);
+  if (!USABLE.includes(phase)) {
+    const text = `backup ${name} is ${phase}: only one whose volumes are all stored can be restored from`;
+    throw new CodedError('NOT_BROWSABLE', text);
+  }
+  const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
+    const { signal } = session;
+    const stored = await new BackupArchive(bucket).open(name, { signal });
+    return volumesIn(await stored.volumeInfos({ signal }));
+  });
+  const volume = volumes.find((each) => each.name === claim);
+  if (!volume) {
+    const text = `backup ${name} has no volume "${claim}"; "longshore browse ${name}" lists those that there are`;
+    throw new CodedError('NO_VOLUME', text);
+  }
+  if ('why' in volume.files) {
+    const text = `volume ${claim} cannot be restored in place: ${volume.files.why}`;
+    throw new CodedError('NOT_BROWSABLE', text);
+  }
+  return { ...volume.files, bytes: volume.bytes ?? 0 };
+}
+
+function downloadOf({
+  session,
+  backup,
+  volume,
+  namespace,
+  name,
+  order,
+}: {
+  readonly session: Session;
+  readonly backup: Run;
+  readonly volume: { snapshotId: string; volumeNamespace: string; bytes: number };
+  readonly namespace: string;
+  readonly name: string;
+  readonly order: Parameters<typeof inPlaceConfig>[0];
+}): NewObject<DataDownload> {
+  const { name: backupName, uid } = backup.metadata;
+  const short = name.slice(0, NAME_CHARS).replace(/[^a-z0-9]+$/, '');
+  const owner = { apiVersion: apiVersionOf(BACKUPS), kind: BACKUPS.kind, name: backupName, uid };
+  return {
+    metadata: {
+      generateName: `${short}-in-place-`,
+      namespace: session.namespace,
+      // It goes with the backup.
+      ownerReferences: [owner],
+    },
+    spec: {
+      targetVolume: { namespace, pvc: name, pv: '' },
+      snapshotID: volume.snapshotId,
+      ...(volume.bytes > 0 && { snapshotSize: volume.bytes }),
+      sourceNamespace: volume.volumeNamespace,
+      backupStorageLocation: backup.spec?.storageLocation ?? 'default',
+      datamover: IN_PLACE_MOVER,
+      operationTimeout: OPERATION_TIMEOUT,
+      dataMoverConfig: inPlaceConfig(order),
+    },
+  };
+}
+
+/** The agent looks again; here it is said at once. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
+async function assertUsable(download: DataDownload, { client, signal }: Session): Promise<void> {
+  const { namespace, pvc: name } = download.spec.targetVolume;
+  const ref = { namespace, name };
+  try {
+    const claim = await client.find(PVCS, ref, { signal });
+    const volumeName = claim?.spec.volumeName ?? '';
+    const volume = volumeName && (await client.find(PVS, { name: volumeName }, { signal }));
+    const problem = targetProblem(download, claim, volume || undefined);
+    if (problem !== undefined) throw new CodedError('TARGET_UNUSABLE', problem);
+    const users = await usersOfClaim(client, ref, signal);
+    if (users.length === 0) return;
+    const text = `${describeUsers(ref, users)}: scale what uses it down first, so that no pod has it mounted`;
+    throw new CodedError('TARGET_IN_USE', text);
+  } catch (error) {
+    // Who may ask for a restore need not be allowed to see all of that.
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+  }
+}
+
+const silent: WaitScreen = { show: () => Promise.resolve() };
+const newScreen = (): WaitScreen =>
+  isLive()
+    ? new LiveWait(stdoutTerminal)
+    : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
+
+/** As it is when it has ended. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C, which leaves it running. */
+async function waitForEnd(
+  created: DataDownload,
+  screen: WaitScreen,
+  { client, namespace, signal }: Session,
+): Promise<DataDownload> {
+  const { name, uid } = created.metadata;
+  const following = new AbortController();
+  const follower = new StatusFollower({ client, namespace });
+  const running = follower.run(following.signal);
+  const rates = new RecentRates();
+  const startMs = performance.now();
+  const title = `DataDownload ${name}`;
+  let latest = created;
+  try {
+    for (;;) {
+      let away: string | undefined;
+      try {
+        const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+        if (found?.metadata.uid !== uid) {
+          throw new CodedError('RUN_GONE', `${title} was deleted while it was waited for`);
+        }
+        latest = found;
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!isPassing(error)) throw error;
+        away = `the API server is away, and is waited for: ${messageOf(error)}`;
+      }
+      const phase = latest.status?.phase ?? 'New';
+      const world = follower.look();
+      const volumes = world && describeMovements(world, ({ metadata }) => metadata.uid === uid);
+      if (volumes) rates.see(volumes, performance.now());
+      const isWaiting = phase === 'New' && performance.now() - startMs > TAKEN_UP_MS;
+      const note =
+        away ?? (isWaiting ? 'no node-agent of Longshore has taken it up yet' : undefined);
+      const items = { done: 0, total: 0 };
+      await screen.show({ title, phase, items, volumes, rateOf: rates.of, note });
+      if (ENDS.includes(phase)) return latest;
+      await sleep(LOOK_EVERY_MS, undefined, { signal });
+    }
+  } catch (error) {
+    if (!signal.aborted || !isCanceled(error)) throw error;
+    const text = `no longer waiting: ${title} goes on in the cluster; kubectl -n ${namespace} patch datadownload ${name} --type merge -p '{"spec":{"cancel":true}}' ends it`;
+    throw new CodedError('CANCELED', text, { cause: error });
+  } finally {
+    following.abort();
+    await running;
+  }
+}
+
+/** Throws `NOT_COMPLETED`. */
+function tellEnd(download: DataDownload, volume: string, { json }: InPlaceVerbFlags): void {
+  const { metadata, status } = download;
+  const { phase = 'New', message = '' } = status ?? {};
+  const report = inPlaceReportOf(download);
+  if (json === true) {
+    printJson({ dataDownload: metadata.name, volume, phase, message, ...(report && { report }) });
+  } else if (phase === 'Completed') {
+    for (const line of report?.changes ?? []) printLine(printable(line));
+    const left = changesOf(report) - (report?.changes.length ?? 0);
+    if (left > 0) printLine(`... and ${left} more`);
+    printLine(`${volume}: ${message}`);
+  }
+  if (phase === 'Completed') return;
+  const canceled = 'the volume may hold files or blocks of before and of the backup: restore it again before something uses it'; // prettier-ignore
+  const why = message !== '' ? message : phase === 'Canceled' ? canceled : 'no reason is noted';
+  throw new CodedError(
+    'NOT_COMPLETED',
+    `the restore in place of ${volume} has ended as ${phase}: ${why}`,
+  );
+}
+
+function changesOf(report: ReturnType<typeof inPlaceReportOf>): number {
+  const { created = 0, changed = 0, replaced = 0, attributes = 0, removed = 0 } = report ?? {};
+  return created + changed + replaced + attributes + removed;
+}

@@ -1,0 +1,302 @@
+import { asBuffer, isCode } from '../../base/index.ts';
+import { crc32c, crc32cOf } from '../crc32c.ts';
+import { damaged, type Device } from '../device.ts';
+import type { DeviceEntry, DeviceFile, WalkedFile } from '../file-system.ts';
+import { Blocks } from './blocks.ts';
+import { bytesOf, linkOf } from './contents.ts';
+import { type NamedInode, namesIn } from './directory.ts';
+import { type Inode, parseInode } from './inode.ts';
+import { replayJournal } from './journal.ts';
+import { COMPAT, INCOMPAT, loadSuperblock, RO_COMPAT, type Superblock } from './superblock.ts';
+
+const ROOT_INODE = 2;
+/** Tables of inodes by group that are remembered. Our choice: some 100 KiB. */
+const TABLES_MAX = 4096;
+/** Directories on the way down. Our choice: no path is as long. */
+const DEPTH_MAX = 4096;
+/** Inodes of names that are read at once, in the order of their places. Our choice. */
+const BATCH = 1024;
+
+/** An ext2, ext3 or ext4 file system, read as a mount would show it after the journal has been replayed; nothing is written. */
+export class Ext4 {
+  readonly notes: readonly string[];
+  readonly #superblock: Superblock;
+  readonly #blocks: Blocks;
+  readonly #tables = new Map<number, number>();
+
+  private constructor(superblock: Superblock, blocks: Blocks, notes: readonly string[]) {
+    this.notes = notes;
+    this.#superblock = superblock;
+    this.#blocks = blocks;
+  }
+
+  /** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device throws. */
+  static async open(device: Device, signal: AbortSignal): Promise<Ext4> {
+    const stored = await loadSuperblock(device, signal);
+    const plain = new Ext4(stored, new Blocks(device, stored), []);
+    if ((stored.incompat & INCOMPAT.recover) === 0) return plain;
+    if ((stored.compat & COMPAT.hasJournal) === 0 || stored.journalInode === 0) {
+      const where = 'its journal is on another device: what was written last may be missing';
+      return new Ext4(stored, plain.#blocks, [`it was in use, and ${where}`]);
+    }
+    const inode = await plain.#inode(stored.journalInode, signal);
+    const { blocks, doubt } = await replayJournal(device, stored, { inode, signal });
+    const own = new Blocks(device, stored, blocks);
+    const what = 'its superblock';
+    const { blockBytes } = stored;
+    const first = Math.floor(1024 / blockBytes);
+    const bytes = asBuffer(await own.read(first, 1, { what, signal }));
+    const at = 1024 - first * blockBytes;
+    const superblock = await loadSuperblock(
+      {
+        sizeBytes: device.sizeBytes,
+        read: () => Promise.resolve(bytes.subarray(at, at + 1024)),
+      },
+      signal,
+    );
+    const notes = [
+      'it was in use when the snapshot was taken: files that were being written may be incomplete',
+      ...(doubt === undefined ? [] : [doubt]),
+    ];
+    return new Ext4(superblock, new Blocks(device, superblock, blocks), notes);
+  }
+
+  /** Under a name that its place gives it. */
+  async root(name: string, signal: AbortSignal): Promise<DeviceFile> {
+    const inode = await this.#inode(ROOT_INODE, signal);
+    if (inode.type !== 'd') throw damaged('its root is no directory');
+    return this.#file(name, inode, ROOT_INODE);
+  }
+
+  /** `parent` is the directory that names it: a directory says itself where it is. */
+  #file(name: string, inode: Inode, parent: number): DeviceFile {
+    return {
+      ...{ entry: entryOf(name, inode), notes: this.notes },
+      find: (wanted, signal) => this.#find({ inode, parent }, wanted, signal),
+      list: (signal) => this.#list({ inode, parent }, signal),
+      walk: (signal) => this.#walk(name, { inode, parent }, signal),
+      bytes: (signal) => this.#bytes(inode, signal),
+    };
+  }
+
+  async *#bytes(inode: Inode, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+    const context = { blocks: this.#blocks, signal };
+    if (inode.type === 's') yield await linkOf(inode, context);
+    if (inode.type === 'f') yield* bytesOf(inode, context);
+  }
+
+  #names(
+    { inode, parent }: Place,
+    signal: AbortSignal,
+  ): AsyncGenerator<readonly NamedInode[], void, void> {
+    const { incompat, inodes } = this.#superblock;
+    const hasTypes = (incompat & INCOMPAT.fileType) !== 0;
+    const context = { blocks: this.#blocks, signal, hasTypes, inodes };
+    return namesIn(inode, context, (above) => {
+      // With it no directory is in two places, and none contains itself.
+      if (above === parent) return;
+      throw damaged(
+        `directory ${inode.number} is named by directory ${parent}, and says that it is in ${above}`,
+      );
+    });
+  }
+
+  async #find(
+    place: Place,
+    wanted: { readonly name: string; readonly id?: string | undefined },
+    signal: AbortSignal,
+  ): Promise<DeviceFile | undefined> {
+    if (place.inode.type !== 'd') return undefined;
+    const bytes = Buffer.from(wanted.name);
+    const isReplaced = wanted.name.includes('\ufffd');
+    for await (const names of this.#names(place, signal)) {
+      signal.throwIfAborted();
+      for (const { name, inode: number } of names) {
+        const isNamed = isReplaced ? name.toString() === wanted.name : name.equals(bytes);
+        if (!isNamed || (wanted.id !== undefined && wanted.id !== idOf(number))) continue;
+        const found = await this.#inode(number, signal);
+        return this.#file(wanted.name, found, place.inode.number);
+      }
+    }
+    return undefined;
+  }
+
+  async *#list(
+    place: Place,
+    signal: AbortSignal,
+  ): AsyncGenerator<readonly DeviceEntry[], void, void> {
+    for await (const named of this.#withInodes(place, signal)) {
+      yield named.map(({ name, number, inode }) =>
+        inode instanceof Error ? unreadableEntry(name, number) : entryOf(name, inode),
+      );
+    }
+  }
+
+  /** What cannot be read of one of them is told where somebody wants that one. */
+  async *#withInodes(
+    place: Place,
+    signal: AbortSignal,
+  ): AsyncGenerator<readonly NamedWithInode[], void, void> {
+    if (place.inode.type !== 'd') return;
+    for await (const names of this.#names(place, signal)) {
+      for (let at = 0; at < names.length; at += BATCH) {
+        const batch = names.slice(at, at + BATCH).map((each, order) => ({ ...each, order }));
+        batch.sort((a, b) => a.inode - b.inode);
+        const found: NamedWithInode[] = [];
+        for (const { name, inode: number, order } of batch) {
+          signal.throwIfAborted();
+          found[order] = {
+            name: name.toString(),
+            number,
+            inode: await this.#inode(number, signal).catch(unlessOwn),
+          };
+        }
+        yield found;
+      }
+    }
+  }
+
+  /** Depth first, parents before what is in them; in memory are some names of each directory on the way down. */
+  async *#walk(
+    name: string,
+    place: Place,
+    signal: AbortSignal,
+  ): AsyncGenerator<WalkedFile, void, void> {
+    yield { file: this.#file(name, place.inode, place.parent), path: '' };
+    if (place.inode.type !== 'd') return;
+    const levels: Level[] = [this.#level('', place, signal)];
+    let left = this.#superblock.inodes;
+    for (let level = levels.at(-1); level; level = levels.at(-1)) {
+      signal.throwIfAborted();
+      const named = level.found[level.at++];
+      if (!named) {
+        const next = await level.batches.next();
+        if (next.done === true) levels.pop();
+        else Object.assign(level, { found: next.value, at: 0 });
+        continue;
+      }
+      const { inode } = named;
+      if (inode instanceof Error) throw inode;
+      const path = level.path === '' ? named.name : `${level.path}/${named.name}`;
+      const file = this.#file(named.name, inode, level.inode);
+      yield { file, path };
+      if (inode.type !== 'd') continue;
+      if (left-- === 0) throw damaged('it has more directories than inodes');
+      if (levels.length >= DEPTH_MAX) throw damaged(`directories are ${DEPTH_MAX} deep`);
+      levels.push(this.#level(path, { inode, parent: level.inode }, signal));
+    }
+  }
+
+  #level(path: string, place: Place, signal: AbortSignal): Level {
+    const batches = this.#withInodes(place, signal);
+    return { path, inode: place.inode.number, batches, found: [], at: 0 };
+  }
+
+  /** Throws `DEVICE_DAMAGED`, and what the device throws. */
+  async #inode(number: number, signal: AbortSignal): Promise<Inode> {
+    const { inodes, inodesPerGroup, inodeBytes, blockBytes } = this.#superblock;
+    if (number === 0 || number > inodes) throw damaged(`there is no inode ${number}`);
+    const group = Math.floor((number - 1) / inodesPerGroup);
+    const table = await this.#tableOf(group, signal);
+    const offset = ((number - 1) % inodesPerGroup) * inodeBytes;
+    const block = table + Math.floor(offset / blockBytes);
+    const bytes = await this.#blocks.read(block, 1, { what: `inode ${number}`, signal });
+    const at = offset % blockBytes;
+    return parseInode(Buffer.from(bytes.subarray(at, at + inodeBytes)), number, this.#superblock);
+  }
+
+  async #tableOf(group: number, signal: AbortSignal): Promise<number> {
+    const known = this.#tables.get(group);
+    if (known !== undefined) return known;
+    const { blockBytes, descriptorBytes, groups } = this.#superblock;
+    if (group >= groups) throw damaged(`there is no group ${group}`);
+    const perBlock = blockBytes / descriptorBytes;
+    const block = descriptorBlockOf(group, this.#superblock);
+    const what = `the descriptor of group ${group}`;
+    const bytes = asBuffer(await this.#blocks.read(block, 1, { what, signal }));
+    const at = (group % perBlock) * descriptorBytes;
+    const descriptor = bytes.subarray(at, at + descriptorBytes);
+    assertDescriptor(descriptor, group, this.#superblock);
+    const high = descriptorBytes >= 64 ? descriptor.readUInt32LE(0x28) * 2 ** 32 : 0;
+    const table = descriptor.readUInt32LE(0x8) + high;
+    if (this.#tables.size >= TABLES_MAX) this.#tables.clear();
+    this.#tables.set(group, table);
+    return table;
+  }
+}
+
+interface Place {
+  readonly inode: Inode;
+  readonly parent: number;
+}
+
+interface NamedWithInode {
+  readonly name: string;
+  readonly number: number;
+  /** Or why it cannot be read. */
+  readonly inode: Inode | Error;
+}
+
+interface Level {
+  readonly path: string;
+  readonly inode: number;
+  readonly batches: AsyncGenerator<readonly NamedWithInode[], void, void>;
+  found: readonly NamedWithInode[];
+  at: number;
+}
+
+/** What ails one inode is no failure of the others. */
+function unlessOwn(error: unknown): Error {
+  if (isCode(error, 'DEVICE_DAMAGED', 'DEVICE_NOT_READ')) return error;
+  throw error;
+}
+
+const idOf = (inode: number): string => `inode-${inode}`;
+
+const entryOf = (
+  name: string,
+  { number, type, mode, uid, gid, size, mtimeNs }: Inode,
+): DeviceEntry => ({
+  ...{ name, type, mode, uid, gid, mtimeNs, id: idOf(number) },
+  // The blocks of a directory are nothing that somebody could read.
+  size: type === 'f' || type === 's' ? size : 0,
+});
+
+const unreadableEntry = (name: string, inode: number): DeviceEntry => ({
+  ...{ name, type: '?', mode: 0, uid: 0, gid: 0, size: 0, mtimeNs: 0n, id: idOf(inode) },
+});
+
+/** Linux, fs/ext4/super.c, descriptor_loc (v6.12). */
+function descriptorBlockOf(group: number, superblock: Superblock): number {
+  const { blockBytes, descriptorBytes, incompat, firstMetaGroup } = superblock;
+  const perBlock = blockBytes / descriptorBytes;
+  const metaGroup = Math.floor(group / perBlock);
+  const own = Math.floor(1024 / blockBytes);
+  if ((incompat & INCOMPAT.metaBlockGroups) === 0 || metaGroup < firstMetaGroup) {
+    return own + 1 + metaGroup;
+  }
+  const first = metaGroup * perBlock;
+  const { blocksPerGroup, firstDataBlock } = superblock;
+  const isShifted = blockBytes === 1024 && first === 0 && firstDataBlock === 0;
+  const before = (hasCopy(first, superblock) ? 1 : 0) + (isShifted ? 1 : 0);
+  return first * blocksPerGroup + firstDataBlock + before;
+}
+
+/** Whether a group begins with a copy of the superblock: with sparse_super the first two, and powers of 3, 5 and 7. */
+function hasCopy(group: number, { roCompat }: Superblock): boolean {
+  if (group <= 1 || (roCompat & RO_COMPAT.sparseSuper) === 0) return true;
+  return [3, 5, 7].some((base) => {
+    let power = base;
+    while (power < group) power *= base;
+    return power === group;
+  });
+}
+
+function assertDescriptor(bytes: Buffer, group: number, { checksumSeed }: Superblock): void {
+  if (checksumSeed === undefined) return;
+  const copy = Buffer.from(bytes);
+  copy.writeUInt16LE(0, 0x1e);
+  const sum = crc32c(crc32cOf(checksumSeed, group), copy);
+  if ((sum & 0xffff) === bytes.readUInt16LE(0x1e)) return;
+  throw damaged(`the checksum of the descriptor of group ${group} is wrong`);
+}

@@ -1,0 +1,132 @@
+import { isCode } from '../base/index.ts';
+import { type Device, notRead, partOf } from './device.ts';
+import { Ext4 } from './ext4/ext4.ts';
+import { isExt4 } from './ext4/superblock.ts';
+import type { DeviceEntry, DeviceFile, WalkedFile } from './file-system.ts';
+import { type Partition, partitionsOf } from './partitions.ts';
+import { readStart, recognized } from './signatures.ts';
+
+/**
+ * The files on a device: those of the ext2, ext3 or ext4 file system on it, or a directory for each partition. Throws `DEVICE_NOT_READ` with what else
+ * is on it, `DEVICE_DAMAGED`, and what the device throws.
+ */
+export async function openDevice(
+  device: Device,
+  signal: AbortSignal,
+  name = '',
+): Promise<DeviceFile> {
+  const start = await readStart(device, signal);
+  // Rests of an older file system may be around: what Linux would mount is looked for first.
+  if (isExt4(start)) return (await Ext4.open(device, signal)).root(name, signal);
+  const known = recognized(start);
+  if (known !== undefined) throw notRead(`it holds ${known}, which is not read here`);
+  const partitions = await partitionsOf(device, start, signal);
+  if (partitions) return new PartitionTable(device, partitions, name);
+  if (device.sizeBytes === 0) throw notRead('it is empty');
+  const isBlank = start.every((byte) => byte === 0);
+  throw notRead(
+    isBlank
+      ? 'it begins with zeros: nobody has made a file system on it'
+      : 'what is on it is not known here: it may belong to a program that uses the device without a file system',
+  );
+}
+
+const DIRECTORY_MODE = 0o755;
+const FILE_MODE = 0o644;
+/** Read at a time of a partition that is one file. */
+const PIECE_BYTES = 1 << 20;
+
+const entryOf = (name: string, type: 'd' | 'f', size = 0): DeviceEntry => ({
+  ...{ name, type, size, uid: 0, gid: 0, mtimeNs: 0n, id: name },
+  mode: type === 'd' ? DIRECTORY_MODE : FILE_MODE,
+});
+
+/** Partitions as directories; one whose files are not read is a file with its bytes. */
+class PartitionTable implements DeviceFile {
+  readonly entry: DeviceEntry;
+  readonly notes = [];
+  readonly #device: Device;
+  readonly #partitions: readonly Partition[];
+
+  constructor(device: Device, partitions: readonly Partition[], name: string) {
+    this.entry = entryOf(name, 'd');
+    this.#device = device;
+    this.#partitions = partitions;
+  }
+
+  async find(
+    { name }: { readonly name: string },
+    signal: AbortSignal,
+  ): Promise<DeviceFile | undefined> {
+    const partition = this.#partitions.find((each) => nameOf(each) === name);
+    return partition && (await this.#open(partition, signal));
+  }
+
+  async *list(signal: AbortSignal): AsyncGenerator<readonly DeviceEntry[], void, void> {
+    for (const partition of this.#partitions) yield [(await this.#open(partition, signal)).entry];
+  }
+
+  async *walk(signal: AbortSignal): AsyncGenerator<WalkedFile, void, void> {
+    yield { file: this, path: '' };
+    for (const partition of this.#partitions) {
+      const opened = await this.#open(partition, signal);
+      for await (const { file, path } of opened.walk(signal)) {
+        const name = nameOf(partition);
+        yield { file, path: path === '' ? name : `${name}/${path}` };
+      }
+    }
+  }
+
+  async *bytes(): AsyncGenerator<Uint8Array, void, void> {
+    // A directory has none.
+  }
+
+  async #open(partition: Partition, signal: AbortSignal): Promise<DeviceFile> {
+    const name = nameOf(partition);
+    const part = partOf(this.#device, partition.startBytes, partition.sizeBytes);
+    try {
+      return await openPart(part, signal, name);
+    } catch (error) {
+      if (!isCode(error, 'DEVICE_NOT_READ', 'DEVICE_DAMAGED')) throw error;
+      return wholeFile(name, part, error.message);
+    }
+  }
+}
+
+const nameOf = ({ number }: Partition): string => `p${number}`;
+
+/** A partition has no partitions. */
+async function openPart(part: Device, signal: AbortSignal, name: string): Promise<DeviceFile> {
+  const opened = await openDevice(part, signal, name);
+  if (opened instanceof PartitionTable)
+    throw notRead('it has partitions itself, which are not read here');
+  return opened;
+}
+
+function wholeFile(name: string, device: Device, note: string): DeviceFile {
+  const entry = entryOf(name, 'f', device.sizeBytes);
+  const file: DeviceFile = {
+    ...{ entry, notes: [`${name}: ${note}`] },
+    find: () => Promise.resolve(undefined),
+    list: async function* () {
+      // A file has no names in it.
+    },
+    walk: async function* () {
+      await Promise.resolve();
+      yield { file, path: '' };
+    },
+    bytes: (signal) => deviceBytes(device, signal),
+  };
+  return file;
+}
+
+/** All bytes of a device in order. */
+async function* deviceBytes(
+  device: Device,
+  signal: AbortSignal,
+): AsyncGenerator<Uint8Array, void, void> {
+  for (let at = 0; at < device.sizeBytes; at += PIECE_BYTES) {
+    signal.throwIfAborted();
+    yield await device.read(at, Math.min(PIECE_BYTES, device.sizeBytes - at), signal);
+  }
+}

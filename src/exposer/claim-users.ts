@@ -1,0 +1,95 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isCode } from '../base/index.ts';
+import { type KubeClient, type Pod, PODS, withOwnSignal } from '../kube/index.ts';
+
+export interface ClaimRef {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** Names that a message has room for. */
+const NAMED_MAX = 3;
+/** A list of pods is asked for anew when a watch has ended, and at least so often: a watch that hangs tells nothing. */
+const LOOK_AGAIN_MS = 30_000;
+const PAUSE_MS = 1000;
+
+/** Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be taken any moment. */
+export function usesClaim({ metadata, spec, status }: Pod, claim: string): boolean {
+  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return false;
+  return (spec.volumes ?? []).some(
+    ({ name, persistentVolumeClaim, ephemeral }) =>
+      persistentVolumeClaim?.claimName === claim ||
+      // The claim of such a volume is called after pod and volume.
+      (ephemeral !== undefined && `${metadata.name}-${name}` === claim),
+  );
+}
+
+/** Pods that use the claim, by name. Of the others nothing is kept: a namespace may have ten thousand. */
+export function usersOfClaim(
+  client: KubeClient,
+  { namespace, name }: ClaimRef,
+  signal?: AbortSignal,
+): Promise<string[]> {
+  return client.collect(PODS, { namespace, signal }, (pod) =>
+    usesClaim(pod, name) ? [pod.metadata.name] : [],
+  );
+}
+
+/** `pod shop/db-0 uses PVC shop/data`. */
+export function describeUsers({ namespace, name }: ClaimRef, users: readonly string[]): string {
+  const named = users.slice(0, NAMED_MAX).map((user) => `${namespace}/${user}`);
+  const more = users.length > named.length ? ` and ${users.length - named.length} more` : '';
+  const isOne = users.length === 1;
+  return `${isOne ? 'pod' : 'pods'} ${named.join(', ')}${more} ${isOne ? 'uses' : 'use'} PVC ${namespace}/${name}`;
+}
+
+/**
+ * Looks for pods that begin to use the claim, until the signal or until there are some, which `onUsers` is told by name. An API server
+ * that does not answer is asked again and again: how long nothing may be heard of it is the caller's affair. Never rejects.
+ */
+export async function followUsers(
+  client: KubeClient,
+  claim: ClaimRef,
+  { signal, onUsers }: { signal: AbortSignal; onUsers: (users: readonly string[]) => void },
+): Promise<void> {
+  while (!signal.aborted) {
+    try {
+      const found = await lookOnce(client, claim, signal);
+      if (found.length > 0 && !signal.aborted) {
+        onUsers(found);
+        return;
+      }
+    } catch {
+      // Asked again below.
+    }
+    await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
+  }
+}
+
+/** Those that there are; else waits for the first one, or for the time to ask anew. */
+async function lookOnce(
+  client: KubeClient,
+  claim: ClaimRef,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  const { namespace, name } = claim;
+  // What is newer than the first page comes by the watch, too.
+  const { resourceVersion } = await client.listPage(PODS, { namespace, limit: 1, signal });
+  const there = await usersOfClaim(client, claim, signal);
+  if (there.length > 0) return there;
+  return withOwnSignal(signal, async (own) => {
+    const timer = setTimeout(() => own.abort(), LOOK_AGAIN_MS);
+    try {
+      const scope = { namespace, resourceVersion, signal: own.signal };
+      for await (const event of client.watch(PODS, scope)) {
+        if (event.type === 'BOOKMARK' || event.type === 'DELETED') continue;
+        if (usesClaim(event.object, name)) return [event.object.metadata.name];
+      }
+    } catch (error) {
+      if (!own.signal.aborted && !isCode(error, 'KUBE_GONE')) throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+    return [];
+  });
+}

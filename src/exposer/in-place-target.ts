@@ -1,0 +1,64 @@
+import { CodedError } from '../base/index.ts';
+import {
+  type DataDownload,
+  inPlaceOrderOf,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+} from '../kube/index.ts';
+import type { ClaimRef } from './claim-users.ts';
+
+export const targetRef = ({ spec }: DataDownload): ClaimRef => ({
+  namespace: spec.targetVolume.namespace,
+  name: spec.targetVolume.pvc,
+});
+
+export const inUseMeanwhile = (who: string): string =>
+  `${who}, and the restore was stopped: the volume may hold files or blocks of before and of the snapshot; stop what uses it, and restore it again`;
+
+export const unusable = (text: string): CodedError => new CodedError('TARGET_UNUSABLE', text);
+
+/** What keeps a claim from being restored in place; undefined when nothing does. */
+export function claimProblem(
+  download: DataDownload,
+  claim: PersistentVolumeClaim | undefined,
+): string | undefined {
+  const { namespace, name } = targetRef(download);
+  const shown = `PVC ${namespace}/${name}`;
+  if (!claim) return `${shown} does not exist`;
+  const { claimUid } = inPlaceOrderOf(download) ?? {};
+  if (claimUid !== undefined && claim.metadata.uid !== claimUid) {
+    return `${shown} is another one than was meant: it was deleted and made again`;
+  }
+  if (claim.metadata.deletionTimestamp !== undefined) return `${shown} is being deleted`;
+  const phase = claim.status?.phase ?? 'Pending';
+  return phase === 'Bound' ? undefined : `${shown} is ${phase}, and has no volume`;
+}
+
+/** The same of a claim with its volume. */
+export function targetProblem(
+  download: DataDownload,
+  claim: PersistentVolumeClaim | undefined,
+  volume: PersistentVolume | undefined,
+): string | undefined {
+  const problem = claimProblem(download, claim);
+  if (problem !== undefined || !claim) return problem;
+  if (!volume) return `PersistentVolume ${claim.spec.volumeName ?? ''} does not exist`;
+  const shown = `PersistentVolume ${volume.metadata.name}`;
+  if (volume.spec.claimRef?.uid !== claim.metadata.uid) return `${shown} is of another PVC`;
+  if (volume.metadata.deletionTimestamp !== undefined) return `${shown} is being deleted`;
+  const isWriting = inPlaceOrderOf(download)?.dryRun !== true;
+  const csi = volume.spec.csi as { readOnly?: boolean } | undefined;
+  const modes = (volume.spec.accessModes ?? []) as string[];
+  const isReadOnly = csi?.readOnly === true || modes.every((mode) => mode === 'ReadOnlyMany');
+  if (isWriting && isReadOnly) return `${shown} can only be read`;
+  return sourceProblem(volume);
+}
+
+/** Volumes that every node finds by their object, or that say which nodes do. */
+function sourceProblem({ metadata, spec }: PersistentVolume): string | undefined {
+  if (spec.csi ?? spec.nfs ?? spec.local) return undefined;
+  const hasNodes = spec.nodeAffinity?.required !== undefined;
+  if (spec.hostPath !== undefined && hasNodes) return undefined;
+  const text = `PersistentVolume ${metadata.name} is neither of a CSI driver nor nfs, local, or a hostPath with a nodeAffinity`;
+  return `${text}: restore it with "longshore snapshot restore --in-place" where it is mounted`;
+}

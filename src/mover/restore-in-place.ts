@@ -1,0 +1,131 @@
+import { CodedError, formatBytes, isCanceled, messageOf, printable } from '../base/index.ts';
+import { getSnapshot } from '../snapshot/index.ts';
+import {
+  type Change,
+  type InPlaceCounters,
+  newInPlaceCounters,
+  newRestoreCounters,
+  restoreBlocksInPlace,
+  restoreTreeInPlace,
+} from '../uploader/index.ts';
+import { watchProgress } from './progress.ts';
+import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
+import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+
+/** Lines of a report that are kept, and characters of each: it goes into an object of the cluster. Our choices. */
+const LINES_MAX = 50;
+const LINE_CHARS_MAX = 200;
+
+/** What a restore in place did to a volume, or would do. */
+export interface InPlaceReport extends InPlaceCounters {
+  readonly dryRun: boolean;
+  /** Of the snapshot. */
+  readonly totalBytes: number;
+  /** The first entries that differed, a line each: what is done, the path in the volume, and the bytes. */
+  readonly changes: readonly string[];
+}
+
+export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'> {
+  readonly snapshotId: string;
+  readonly dryRun: boolean;
+  readonly keepExtra: boolean;
+  readonly maxWriteBytes?: number | undefined;
+  /** Aborted, with an error as its reason, when somebody else begins to use the volume: it is stopped at once. */
+  readonly usedByOther: AbortSignal;
+  /** Called when all is done, before that counts. */
+  readonly onDone: (report: InPlaceReport, signal: AbortSignal) => Promise<void>;
+}
+
+/**
+ * Brings a volume that is mounted here back to a snapshot, and writes only what differs. A run that was stopped anywhere is completed by the
+ * next one. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `STALLED`, `CANCELED`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what the restore throws.
+ */
+export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Promise<InPlaceReport> {
+  const { repository, path, isBlock, logger, snapshotId, usedByOther, dryRun } = options;
+  const counters = newRestoreCounters();
+  const result = newInPlaceCounters();
+  const changes: string[] = [];
+  let total: number | undefined;
+  let steps = 0;
+  let isAsking = false;
+  const ask = async (question: Promise<void> | undefined): Promise<void> => {
+    isAsking = true;
+    await question;
+    isAsking = false;
+  };
+  const progress = watchProgress(options, () => {
+    const { bytes, files, directories, symlinks, skipped, errors, isFlushing } = counters;
+    const { removed, bytesWritten, bytesCompared } = result;
+    return {
+      doneBytes: Math.min(bytes, total ?? 0),
+      totalBytes: total,
+      moved:
+        bytes + files + directories + symlinks + skipped + errors + repository.tasksDone +
+        removed + bytesWritten + bytesCompared + steps, // prettier-ignore
+      answers: repository.answers,
+      waitsFor: isFlushing
+        ? 'disk'
+        : isAsking || repository.isWaitingForStorage
+          ? 'storage'
+          : 'volume',
+    };
+  });
+  const onChange = (change: Change): void => {
+    if (changes.length < LINES_MAX) changes.push(lineOf(change, path));
+    logger.debug({ ...change }, 'the volume differs from the snapshot');
+  };
+  try {
+    return await progress.run(async (given) => {
+      const signal = AbortSignal.any([given, usedByOther]);
+      await assertVolume(path, isBlock);
+      const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
+      if (incomplete !== undefined) {
+        const text = `snapshot ${snapshotId} is incomplete: ${incomplete}`;
+        throw new CodedError('SNAPSHOT_INCOMPLETE', text);
+      }
+      if (!rootEntry) {
+        throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
+      }
+      total = rootEntry.summary?.size ?? stats.totalSize;
+      if (!isBlock) await assertMounted(path);
+      await ask(options.assertUsable?.('before', signal));
+      const volume = await identityOf(path);
+      const restore = isBlock ? restoreBlocksInPlace : restoreTreeInPlace;
+      await restore(repository, rootEntry, path, {
+        ...{ logger, signal, counters, result, dryRun, keepExtra: options.keepExtra, onChange },
+        ...(options.maxWriteBytes !== undefined && { maxWriteBytes: options.maxWriteBytes }),
+        onStep: () => steps++,
+        onUnchecked: (text) => logger.debug({ text }, 'could not check everything'),
+      });
+      counters.isFlushing = false;
+      if (!isBlock) await assertMounted(path);
+      await assertSameVolume(path, volume, 'written');
+      await ask(options.assertUsable?.('after', signal));
+      signal.throwIfAborted();
+      const report = { dryRun, totalBytes: total, ...result, changes };
+      await ask(options.onDone(report, signal));
+      progress.finish(total);
+      return report;
+    });
+  } catch (error) {
+    if (usedByOther.aborted) throw usedByOther.reason;
+    throw withState(error, result, dryRun);
+  } finally {
+    progress.stop();
+  }
+}
+
+/** Whoever reads why it failed has to know whether the volume is as it was. */
+function withState(error: unknown, result: InPlaceCounters, dryRun: boolean): unknown {
+  const { bytesWritten, removed, created, replaced, attributes } = result;
+  const isTouched = bytesWritten + removed + created + replaced + attributes > 0;
+  if (dryRun || !isTouched || isCanceled(error)) return error;
+  const text = `${messageOf(error)} (${formatBytes(bytesWritten)} had been written and ${removed} entries removed: the volume may hold files or blocks of before and of the snapshot; restore it again)`;
+  return new Error(text, { cause: error });
+}
+
+function lineOf({ kind, path, bytes }: Change, root: string): string {
+  const shown = printable(path.slice(root.length) || '/');
+  const kept = shown.length > LINE_CHARS_MAX ? `${shown.slice(0, LINE_CHARS_MAX)}...` : shown;
+  return `${kind} ${kept}${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}`;
+}
