@@ -4,6 +4,7 @@
  * are stored, and neither who makes them nor what becomes of them.
  */
 export { BackupArchive, type BackupUpdate, type NewBackup } from './backup-archive.ts';
+export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';
 export type { NativeSnapshot, ResourceList, Result, Results, StoredBackup } from './files.ts';

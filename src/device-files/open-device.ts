@@ -106,7 +106,7 @@ async function openPart(part: Device, signal: AbortSignal, name: string): Promis
 function wholeFile(name: string, device: Device, note: string): DeviceFile {
   const entry = entryOf(name, 'f', device.sizeBytes);
   const file: DeviceFile = {
-    ...{ entry, notes: [`${name}: ${note}`] },
+    ...{ entry, notes: [note] },
     find: () => Promise.resolve(undefined),
     list: async function* () {
       // A file has no names in it.

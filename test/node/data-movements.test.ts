@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
+import { testInPlace } from './in-place.ts';
 import { storyOf } from './stories.ts';
 import {
   assertSame,
@@ -106,6 +107,8 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
         .filter((name) => !name.startsWith('pod/velero')),
     ).toEqual(['']);
   });
+
+  testInPlace(() => node, backUp);
 
   it('what one data mover wrote the other one restores', async () => {
     const before = await node.volumePath('app', 'data');

@@ -13,6 +13,7 @@ import {
   BlobNotFoundError,
   type Bucket,
   type ObjectPutOptions,
+  type Retention,
   type SignalOptions,
 } from '../../blob/index.ts';
 import { damaged } from '../damage.ts';
@@ -211,6 +212,16 @@ export class WriteOnceBucket implements Bucket {
     return this.#bucket.signedUrl(await this.#current(key, options), lifetimeMs, options);
   }
 
+  /** Of a file that is published: its versions are gone soon. */
+  async extendRetention(
+    key: string,
+    retention: Retention,
+    options: SignalOptions = {},
+  ): Promise<void> {
+    if (!this.#bucket.extendRetention) throw noLocks(this.displayName);
+    await this.#bucket.extendRetention(key, retention, options);
+  }
+
   /**
    * Publishes the files of a backup or a restore that is over: each is put under its own name, `last` after all others, and its versions are removed. What is
    * published is decided once, by an object that is put first: whoever goes on after a kill publishes the same, and drops what came later.
@@ -347,13 +358,18 @@ export const bucketOf = (
 ): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
 
 /** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
-export async function seal(
+export function seal(
   bucket: Bucket,
   folder: string,
   options: SealOptions,
 ): Promise<object | undefined> {
-  return bucket instanceof WriteOnceBucket ? bucket.seal(folder, options) : options.end;
+  return bucket instanceof WriteOnceBucket
+    ? bucket.seal(folder, options)
+    : Promise.resolve(options.end);
 }
+
+const noLocks = (place: string): CodedError =>
+  new CodedError('UNSUPPORTED_PUT', `objects of ${place} cannot be locked`);
 
 const exists = (key: string, place: string): CodedError =>
   new CodedError('BLOB_EXISTS', `${key} is in ${place} already`, { facts: { blobId: key } });

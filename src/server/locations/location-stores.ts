@@ -3,6 +3,7 @@ import {
   bucketLocation,
   isWriteOnce,
   parseBackupStorageLocation,
+  retentionOf,
   type StorageKind,
 } from '../../config/index.ts';
 import type { BackupStorageLocation, KubeClient } from '../../kube/index.ts';
@@ -31,6 +32,7 @@ export async function openLocation(
   // What is wrong with it is told before its Secrets are asked for.
   bucketLocation(parsed);
   isWriteOnce(parsed);
+  retentionOf(parsed);
   const files = {
     ...(await loadLocationFiles({ ...options, signal }, parsed)),
     customerKeyFile: await loadCustomerKeyFile({ ...options, signal }, parsed),

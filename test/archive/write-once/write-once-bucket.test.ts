@@ -195,7 +195,7 @@ describe('a bucket that is written once', () => {
       error: () => 0,
       warn: (_: unknown, text: string) => said.push(text),
     };
-    const bucket = new WriteOnceBucket(inner, { logger: logger as never });
+    const bucket = new WriteOnceBucket(inner, { logger: logger });
     expect(await read(bucket, METADATA)).toBe('finalizing');
     await put(bucket, METADATA, 'done');
     expect(await read(bucket, METADATA)).toBe('done');

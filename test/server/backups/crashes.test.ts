@@ -12,6 +12,7 @@ import { randomOf } from '../../support/random.ts';
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);
+const MODES = [{ isWriteOnce: false }, { isWriteOnce: true }];
 const scratch = tempDirectory('scratch');
 
 class Killed extends Error {}
@@ -84,10 +85,10 @@ async function simulate(
 /** The late operation is an error where the item is there to be stored. */
 const lateErrors = (world: World): number => (world.canceled.includes('late-1') ? 1 : 0);
 
-describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
-  'a server that is killed anywhere after the run of a backup (written once: $isWriteOnce)',
-  (mode) => {
-    it('completes each backup, loses no error and counts none twice', async () => {
+describe('a server that is killed anywhere after the run of a backup', () => {
+  it.each(MODES)(
+    'completes each backup, loses no error and counts none twice: %o',
+    async (mode) => {
       let kills = 0;
       for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
         const { world, kills: killed, failed } = await simulate(seed, mode);
@@ -114,6 +115,7 @@ describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
         if (mode.isWriteOnce) expect(world.bucket.putTwice, what).toEqual([]);
       }
       if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
-    }, 300_000);
-  },
-);
+    },
+    300_000,
+  );
+});

@@ -70,10 +70,15 @@ export class World {
   };
 
   readonly #mode: { readonly isWriteOnce: boolean };
+  readonly #inner: Bucket;
 
-  constructor(phase = 'WaitingForPluginOperations', { isWriteOnce = false } = {}) {
+  constructor(
+    phase = 'WaitingForPluginOperations',
+    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
+  ) {
     this.#mode = { isWriteOnce };
-    this.files = bucketOf(this.bucket, this.#mode);
+    this.#inner = bucket ?? this.bucket;
+    this.files = bucketOf(this.#inner, this.#mode);
     this.say({ phase, errors: 0, warnings: 0 });
   }
 
@@ -150,7 +155,8 @@ export class World {
   }
 
   #bucketOf(outside: Outside): Bucket {
-    const { bucket, requests } = this;
+    const { requests } = this;
+    const bucket = this.#inner;
     const noted = (what: string, key: string): void => {
       requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
     };
@@ -171,7 +177,7 @@ export class World {
         yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
       },
       listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
+      signedUrl: (...asked) => bucket.signedUrl(...asked),
       close: () => Promise.resolve(),
       [Symbol.asyncDispose]: () => Promise.resolve(),
     };

@@ -64,14 +64,16 @@ export class World {
   restore: Restore;
 
   readonly #mode: { readonly isWriteOnce: boolean };
+  readonly #inner: Bucket;
 
   constructor(
     phase = 'WaitingForPluginOperations',
     spec: Partial<Restore['spec']> = {},
-    { isWriteOnce = false } = {},
+    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
   ) {
     this.#mode = { isWriteOnce };
-    this.files = bucketOf(this.bucket, this.#mode);
+    this.#inner = bucket ?? this.bucket;
+    this.files = bucketOf(this.#inner, this.#mode);
     this.restore = {
       ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
       metadata: {
@@ -221,7 +223,8 @@ export class World {
   }
 
   #bucketOf(outside: Outside): Bucket {
-    const { bucket, requests } = this;
+    const { requests } = this;
+    const bucket = this.#inner;
     const noted = (what: string, key: string): void => {
       requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
     };
@@ -242,7 +245,7 @@ export class World {
         yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
       },
       listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
+      signedUrl: (...asked) => bucket.signedUrl(...asked),
       close: () => Promise.resolve(),
       ...nothing,
     };
