@@ -35,7 +35,14 @@ import {
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
 import { noteInPlaceReport } from './in-place-report.ts';
 import { MOVED, type MovedKind } from './moved.ts';
-import { assertMovable, configOf, namespaceOf, originOf, waiterOf } from './moved-volume.ts';
+import {
+  assertMovable,
+  configOf,
+  hadMoverBefore,
+  namespaceOf,
+  originOf,
+  waiterOf,
+} from './moved-volume.ts';
 import { phaseOf, type Movement } from './movement.ts';
 import { MOVER_POD } from './named-mover.ts';
 import { UnusedVolume } from './unused-volume.ts';
@@ -375,7 +382,9 @@ async function moveBytes(
   }
   if (download && order) {
     const { namespace, pvc: name } = download.spec.targetVolume;
-    await using unused = new UnusedVolume({ ...asking, claim: { namespace, name } });
+    const claim = { namespace, name };
+    const isTouched = hadMoverBefore(download);
+    await using unused = new UnusedVolume({ ...asking, claim, isTouched });
     const { totalBytes } = await restoreVolumeInPlace({
       ...{ ...common, ...order, snapshotId: download.spec.snapshotID },
       usedByOther: unused.used,

@@ -94,7 +94,7 @@ export function originOf(
 }
 
 /** Agents count the movers that they name. One of Velero's agent was named by nobody: that it died was counted. */
-const hadMoverBefore = (restore: PodVolumeRestore): boolean =>
+export const hadMoverBefore = (restore: PodVolumeRestore | DataDownload): boolean =>
   (moverOf(restore)?.generation ?? 1) > 1 || restartsOf(restore) > 0;
 
 /** The pod that waits for a restored volume, and by what it learns that it is done. */

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
 import { testSecondCluster } from './groups.ts';
+import { testInPlace } from './in-place.ts';
 import { testPlugin } from './plugin.ts';
 import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
@@ -109,6 +110,8 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
         .filter((name) => !name.startsWith('pod/velero')),
     ).toEqual(['']);
   });
+
+  testInPlace(() => node, backUp);
 
   it('what one data mover wrote the other one restores', async () => {
     const before = await node.volumePath('app', 'data');

@@ -171,10 +171,15 @@ async function look(
   const { errorCount, warningCount } = log.results;
   const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
   const said = { errors: errorCount, warnings: warningCount };
-  await write(restore, options, {
+  const end = {
     ...endStatus(restore, operations, { said, left, isPartial: isPartial(phaseOf(restore)) }),
     completionTimestamp,
-  });
+  };
+  await write(
+    restore,
+    options,
+    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading }),
+  );
   return undefined;
 }
 

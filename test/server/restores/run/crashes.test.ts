@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { bucketOf } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError, isCode } from '../../../../src/base/index.ts';
 import type { ExecQuestion } from '../../../../src/backup/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
@@ -7,7 +8,7 @@ import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { Rig, storeBackup } from './support/rig.ts';
 
 /**
@@ -42,7 +43,8 @@ const HOOKS = {
 
 /** What outlives a server. */
 class World {
-  readonly bucket = new MemoryBucket();
+  readonly bucket = new VersionedBucket();
+  readonly mode: { readonly isWriteOnce: boolean };
   readonly cluster = new RestoreCluster();
   readonly random: () => number;
   /** How often a command has run, by pod. */
@@ -51,6 +53,7 @@ class World {
 
   constructor(seed: number) {
     this.random = randomOf(seed);
+    this.mode = { isWriteOnce: seed % 2 === 0 };
     // In the cluster already, and another one than in the backup.
     this.cluster.namespaces('b');
     this.cluster.add('configmaps', {
@@ -101,7 +104,7 @@ class Life {
       },
     ];
     this.rig = new Rig({
-      ...{ cluster: world.cluster, bucket: this.#bucket, actions },
+      ...{ cluster: world.cluster, bucket: bucketOf(this.#bucket, world.mode), actions },
       spec: { hooks: HOOKS },
       outside: (task) => this.outside(task),
       exec: (question) => this.#exec(question),
@@ -151,10 +154,10 @@ class Life {
     };
     return {
       displayName: 'memory',
-      put: (key, body) =>
+      put: (key, body, options) =>
         this.outside(async () => {
           away();
-          await bucket.put(key, await Array.fromAsync(body));
+          await bucket.put(key, await Array.fromAsync(body), options);
           away();
         }),
       get: (key) => all(bucket.get(key)),
@@ -204,7 +207,9 @@ describe('a restore by servers that die', () => {
   it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
     'does everything once: seed %i',
     async (seed) => {
-      const { bucket, cluster, kills, ran } = await restore(seed);
+      const { bucket: versions, cluster, kills, ran, mode } = await restore(seed);
+      if (mode.isWriteOnce) expect(versions.putTwice).toEqual([]);
+      const bucket = bucketOf(versions, mode);
       const { archive } = new Rig({ cluster, bucket });
       const list = await archive.resourceList('r1');
       const ids = (kind: string, count: number): string[] =>
