@@ -37,7 +37,7 @@ describe('longshore restore in-place', () => {
     cluster.client.create(BACKUPS, {
       metadata: { namespace: NAMESPACE, name },
       ...{ spec: { storageLocation: 'default' }, status: { phase } },
-    } as never);
+    });
 
   function put(infos: readonly object[]): void {
     const folder = join(cluster.cluster.storageDirectory, 'backups/nightly');
