@@ -153,6 +153,7 @@ class BackupCourse implements ServerWorld {
   /** Infinity where nobody deletes it. */
   readonly #deleteAtMs: number;
   #isDeleted = false;
+  #deletedPhase: string | undefined;
 
   constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
     this.#seed = seed;
@@ -396,9 +397,8 @@ class BackupCourse implements ServerWorld {
       return;
     }
     const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
-    this.#note(
-      `deletions of a Backup that is ${(status as { phase?: string } | undefined)?.phase ?? 'new'}`,
-    );
+    this.#deletedPhase = (status as { phase?: string } | undefined)?.phase ?? 'new';
+    this.#note(`deletions of a Backup that is ${this.#deletedPhase}`);
     this.#isDeleted = true;
     this.store.delete(BACKUPS, NAMESPACE, BACKUP);
     for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS]) {
@@ -428,9 +428,16 @@ class BackupCourse implements ServerWorld {
     return [
       ...objects,
       ...notes.map(({ metadata }) => `ConfigMap ${metadata.name}`),
-      ...this.bucket.keys(`backups/${BACKUP}/`),
+      ...(this.#isKept ? [] : this.bucket.keys(`backups/${BACKUP}/`)),
       ...(size > 0 ? [`${size} snapshots of the storage`] : []),
     ];
+  }
+
+  /** Its files said that it is over when it was deleted: they stay, and make it known anew. With versions that is so for a while before it is published. */
+  get #isKept(): boolean {
+    if (!this.isWriteOnce || this.#deletedPhase?.startsWith('Finalizing') !== true) return false;
+    const bytes = this.bucket.objects.get(`backups/${BACKUP}/velero-backup.json`);
+    return bytes !== undefined && /"phase": ?"(Completed|PartiallyFailed)"/.test(String(bytes));
   }
 
   #checkNothingStays(): void {
