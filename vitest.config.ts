@@ -10,6 +10,9 @@ process.env.NODE_COMPILE_CACHE ??= new URL('node_modules/.cache/node', import.me
  * most of the time come early, so that others have the cores meanwhile.
  */
 const LONGEST = [
+  'node/data-movements',
+  'node/pod-volumes',
+  'node/plugin',
   'interop/kopia',
   'delivery/image',
   'server/repositories/password-change',
