@@ -13,6 +13,8 @@ export interface UnusedVolumeOptions {
   readonly client: KubeClient;
   /** The claim whose volume is brought back. */
   readonly claim: ClaimRef;
+  /** Whether an earlier data mover may have written to it. */
+  readonly isTouched: boolean;
   /** How long the API server may take. */
   readonly timeoutMs: number;
 }
@@ -37,7 +39,7 @@ export class UnusedVolume implements AsyncDisposable {
 
   /** Throws `TARGET_IN_USE`; where that cannot be asked, nothing is known, and it throws that. */
   async assertUnused(when: 'before' | 'after', signal: AbortSignal): Promise<void> {
-    const { client, claim, timeoutMs } = this.#options;
+    const { client, claim, isTouched, timeoutMs } = this.#options;
     let users: readonly string[];
     try {
       const ask = (): Promise<string[]> => usersOfClaim(client, claim, signal);
@@ -50,7 +52,10 @@ export class UnusedVolume implements AsyncDisposable {
     if (users.length > 0) {
       const who = describeUsers(claim, users);
       const text = `${who}: nothing was written; stop what uses it, and restore it again`;
-      throw new CodedError('TARGET_IN_USE', when === 'before' ? text : inUseMeanwhile(who));
+      throw new CodedError(
+        'TARGET_IN_USE',
+        when === 'before' && !isTouched ? text : inUseMeanwhile(who),
+      );
     }
     if (when === 'before') this.#follow();
   }

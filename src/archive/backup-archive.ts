@@ -50,6 +50,8 @@ import {
 } from './layout.ts';
 import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
+import { isFinal } from './states.ts';
+import { seal } from './write-once/write-once-bucket.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
 
@@ -148,6 +150,20 @@ export class BackupArchive {
       }
       throw error;
     }
+    await this.#sealIfOver(name, backup.metadata, options);
+  }
+
+  async #sealIfOver(name: string, metadata: object, options: DeletionOptions): Promise<void> {
+    if (isFinal(backupSchema.parse(metadata))) await this.seal(name, uidIn(metadata), options);
+  }
+
+  /**
+   * In a bucket that is written once: puts the files of a backup that is over under Velero's names, of which its own is the last. Elsewhere they are there
+   * already. May be repeated: whoever finds that the files say so, and may have been killed before, calls it. Throws what the bucket throws.
+   */
+  async seal(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
+    const last = backupKey(name, 'metadata');
+    await seal(this.#bucket, backupFolder(name), { ...options, uid, last });
   }
 
   /** The log is for people: without it the backup is still one. */
@@ -206,7 +222,7 @@ export class BackupArchive {
    * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup itself last. A kill between any two leaves a
    * backup that is read without a word, in the state that its own file tells.
    */
-  async update(name: string, update: BackupUpdate, options: SignalOptions = {}): Promise<void> {
+  async update(name: string, update: BackupUpdate, options: DeletionOptions = {}): Promise<void> {
     const files = await encoded(update);
     // Operations change often, and their file has a checksum inside.
     const isHeld = [...files.keys()].some((file) => file !== 'itemOperations');
@@ -216,6 +232,7 @@ export class BackupArchive {
     if (before) await this.#putChecksums(name, withFiles(before, sums, state), options);
     await this.#putFiles(name, files, options);
     if (before) await this.#putChecksums(name, settled(before, sums, state), options);
+    if (update.metadata) await this.#sealIfOver(name, update.metadata, options);
   }
 
   /** Undefined where the backup has none, as one of Velero's. */

@@ -4,6 +4,7 @@
  * are stored, and neither who makes them nor what becomes of them.
  */
 export { BackupArchive, type BackupUpdate, type NewBackup } from './backup-archive.ts';
+export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';
 export type { NativeSnapshot, ResourceList, Result, Results, StoredBackup } from './files.ts';
@@ -54,4 +55,4 @@ export { encodeFullHeader, END as TAR_END, type FullTarHeader, padding } from '.
 export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
-export { seal, type SealOptions, WriteOnceBucket } from './write-once/write-once-bucket.ts';
+export { bucketOf, WriteOnceBucket } from './write-once/write-once-bucket.ts';

@@ -16,6 +16,7 @@ import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
+import { seal } from './write-once/write-once-bucket.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,
@@ -136,6 +137,17 @@ export class RestoreArchive {
       if (isCode(error, 'BLOB_NOT_FOUND')) return schema.parse({});
       throw error;
     }
+  }
+
+  /**
+   * As of a backup: in a bucket that is written once, puts the files of a restore that is over under Velero's names. No file of a restore says how it ended: so that
+   * its status says the same as its files, `end` is kept with what is published, and the one that was first is returned.
+   */
+  async seal<T extends object>(
+    name: string,
+    { uid, end, ...options }: DeletionOptions & { readonly uid: string; readonly end: T },
+  ): Promise<T> {
+    return (await seal(this.#bucket, restoreFolder(name), { ...options, uid, end })) as T;
   }
 
   /** Removes every file of the folder. May be repeated. */

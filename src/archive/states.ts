@@ -12,6 +12,10 @@ const UNFINISHED = [
   'FinalizingPartiallyFailed',
 ];
 
+/** Whether nothing more is written of a backup. */
+export const isFinal = ({ status }: Pick<StoredBackup, 'status'>): boolean =>
+  FINAL.includes(status?.phase ?? '');
+
 /**
  * What a cluster that finds a backup in its location takes it for. `abandoned`: nobody finished it before it expired, so it is made known as
  * partially failed, and can then be deleted. `unfinished`: it is left alone.

@@ -1,4 +1,4 @@
-import type { SignalOptions } from './storage.ts';
+import type { Retention, SignalOptions } from './storage.ts';
 
 /** What an object is made of; owned by the put until it ends. */
 export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
@@ -33,5 +33,7 @@ export interface Bucket extends AsyncDisposable {
   listFolders(prefix: string, options?: SignalOptions): AsyncIterable<string>;
   /** A URL for a plain GET without further headers, valid for this long. Throws `UNSUPPORTED_URL` where there is none. */
   signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string>;
+  /** Puts the end of an object's lock off, to so long from now. Throws `UNSUPPORTED_PUT` where objects cannot be locked. */
+  extendRetention?(key: string, retention: Retention, options?: SignalOptions): Promise<void>;
   close(): Promise<void>;
 }

@@ -15,7 +15,11 @@ const tls = {
   insecureTls: flag.optional(),
 };
 
+/** For buckets with object lock: no blob is put twice. */
+const once = { writeOnce: flag.optional() };
+
 const s3Schema = z.strictObject({
+  ...once,
   region: text.optional(),
   endpoint: endpoint.optional(),
   /** The endpoint in URLs that others get; default: `endpoint`. */
@@ -36,6 +40,7 @@ const s3Schema = z.strictObject({
 });
 
 const azureSchema = z.strictObject({
+  ...once,
   account: text.optional(),
   endpoint: endpoint.optional(),
   /** A dotenv file as Velero's plugin for Azure takes it. */
@@ -49,6 +54,7 @@ const azureSchema = z.strictObject({
 });
 
 const gcsSchema = z.strictObject({
+  ...once,
   endpoint: endpoint.optional(),
   /** JSON of a service account or of workload identity federation. */
   credentialsFile: text.optional(),

@@ -6,11 +6,14 @@ import { type FileLocation, type Location, parseLocation } from './location.ts';
 import type { Bucket } from './bucket.ts';
 import { openFilesystemBucket } from './filesystem/filesystem-bucket.ts';
 import type { BlobStorage, TransferSettings } from './storage.ts';
+import { writeOnce } from './wrappers/write-once.ts';
 import type { StorageRetryOptions } from './wrappers/retrying.ts';
 
 export interface OpenStorageOptions extends Partial<TransferSettings> {
   /** Make what is missing (a directory), for a repository about to be created. */
   create?: boolean;
+  /** As if the location did not say that it is written once. */
+  mayReplace?: boolean;
 }
 
 /**
@@ -19,10 +22,13 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
  */
 export async function openStorage(
   location: string,
-  { create = false, ...given }: OpenStorageOptions = {},
+  { create = false, mayReplace = false, ...given }: OpenStorageOptions = {},
 ): Promise<BlobStorage> {
   const parsed = parseLocation(location);
-  if (parsed.kind !== 'file') return openRemote(parsed, settingsOf(given));
+  if (parsed.kind !== 'file') {
+    const storage = await openRemote(parsed, settingsOf(given));
+    return parsed.writeOnce === true && !mayReplace ? writeOnce(storage) : storage;
+  }
   return openFilesystemStorage({ path: parsed.path, ...(create && { create: SHARDS_NEW }) });
 }
 

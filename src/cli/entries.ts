@@ -1,7 +1,9 @@
 import { CodedError, formatGoTime } from '../base/index.ts';
 import { type Repository, streamObject } from '../repository/index.ts';
-import { type DirectoryEntry, streamDirectory, walkTree } from '../snapshot/index.ts';
+import type { FileEntry } from '../server/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
 import { incompleteSnapshot } from '../uploader/index.ts';
+import type { VolumeFile } from './browse/volume-file.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
 import { isWide, type OutputFlags } from './output-form.ts';
 import { JsonList, printable, terminalWidth } from './terminal.ts';
@@ -15,23 +17,25 @@ export interface EntryFlags extends TimeFlags, OutputFlags {
 
 /** Prints what is in a directory, with everything below it where that is asked for; else the entry itself. */
 export async function listEntries(
-  repository: Repository,
-  root: DirectoryEntry,
+  root: VolumeFile,
   options: EntryFlags,
+  signal: AbortSignal,
 ): Promise<void> {
   const json = new JsonList();
-  const show = (entry: DirectoryEntry, path: string): Promise<void> =>
+  const show = (entry: FileEntry, path: string): Promise<void> =>
     options.json === true
       ? json.add(entryDocument(entry, path))
       : writeOutput(`${formatEntry(entry, path, options)}\n`);
-  if (root.type !== 'd') await show(root, root.name);
+  const { entry: own } = root;
+  if (own.type !== 'd') await show(own, own.name);
   else if (options.recursive === true) {
-    for await (const { entry, path } of walkTree(repository, root)) {
+    for await (const { file, path } of root.walk(signal)) {
       if (!isOutputOpen()) return;
-      if (path !== '') await show(entry, path);
+      if (path !== '') await show(file.entry, path);
     }
   } else {
-    for await (const entries of streamDirectory(repository.contents, root.objectId)) {
+    for await (const entries of root.list(signal)) {
+      if (!isOutputOpen()) return;
       for (const entry of entries) await show(entry, entry.name);
     }
   }
@@ -55,12 +59,12 @@ export async function writeFileOf(
   }
 }
 
-export function entryDocument(entry: DirectoryEntry, path = entry.name): object {
+export function entryDocument(entry: FileEntry, path = entry.name): object {
   return {
     path,
     type: entry.type,
     mode: entry.mode.toString(8).padStart(4, '0'),
-    size: entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size,
+    size: entry.sizeBytes,
     mtime: formatGoTime(entry.mtimeNs),
     uid: entry.uid,
     gid: entry.gid,
@@ -73,18 +77,13 @@ const LS_TIME_WIDTH = 70;
 const LS_OBJECT_WIDTH = 120;
 const TIME_LENGTH = 26;
 
-function formatEntry(
-  entry: DirectoryEntry,
-  path: string,
-  options: TimeFlags & OutputFlags,
-): string {
-  const size = entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size;
+function formatEntry(entry: FileEntry, path: string, options: TimeFlags & OutputFlags): string {
   const kind = entry.type === 'f' ? '-' : entry.type === 's' ? 'l' : entry.type;
   const bits = [...'rwxrwxrwx']
     .map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-'))
     .join('');
   const name = printable(path) + (entry.type === 'd' ? '/' : '');
-  const start = `${kind}${bits} ${String(size).padStart(12)}`;
+  const start = `${kind}${bits} ${String(entry.sizeBytes).padStart(12)}`;
   const width = isWide(options) ? undefined : terminalWidth();
   if (width !== undefined && width < LS_TIME_WIDTH) return `${start} ${name}`;
   const time = timeText(entry.mtimeNs, options).padEnd(TIME_LENGTH);

@@ -1,7 +1,7 @@
 import type { MoverLogStore } from '../agent/index.ts';
 import type { Logger } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
-import { environment } from '../config/index.ts';
+import { environment, isWriteOnce } from '../config/index.ts';
 import type { KubeClient } from '../kube/index.ts';
 import { loadLocation, openLocationBucket, secretsOf } from '../repository-access/index.ts';
 
@@ -33,14 +33,15 @@ export function moverLogStore({
         return undefined;
       }
       // An agent that has no log to keep does without it.
-      const { MoverLogArchive } = await import('../archive/index.ts');
+      const { bucketOf, MoverLogArchive } = await import('../archive/index.ts');
       const opened = await openLocationBucket(
         location,
         {
           ...{ client, namespace, directory, signal },
           defaultCredentials: (kind) => environment.credentialsFile(kind),
         },
-        (place) => openBucket(place),
+        async (place) =>
+          bucketOf(await openBucket(place), { isWriteOnce: isWriteOnce(location), logger }),
       );
       const logs = new MoverLogArchive(opened.bucket);
       return {

@@ -410,12 +410,12 @@ export async function warnOfUnknownActions(
 
 /** Buckets of locations, whose credentials are in a folder of their own. */
 export function locationBuckets(
-  { client, namespace }: Pick<Common, 'client' | 'namespace'>,
+  { client, namespace, logger }: Pick<Common, 'client' | 'namespace' | 'logger'>,
   directory: string,
 ): LocationBuckets {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   return new LocationBuckets({
-    ...{ client, namespace, directory },
+    ...{ client, namespace, directory, logger },
     defaultCredentials: (kind) => environment.credentialsFile(kind),
     openBucket: (location) => openBucket(location),
   });

@@ -134,7 +134,7 @@ export function openRestores(
   return {
     controllers: {
       restore: new RestoreController({
-        ...{ ...shared, namespace, operations, runner: theRunner },
+        ...{ ...shared, namespace, host, operations, runner: theRunner },
         validation: {
           itemOperationTimeout: settings.itemOperationTimeout,
           readPolicies: restorePoliciesOf,

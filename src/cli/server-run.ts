@@ -307,6 +307,7 @@ function controllerOf(
     case 'download-request':
       return new DownloadController({
         ...{ ...own, stores },
+        buckets: locationBuckets(common, stores.directory),
         unsavedOperations: {
           save: async (owner, signal) => {
             const opened = owner.kind === 'Restore' ? restores : backups;

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { findSnapshotId, getSnapshot, resolveEntry } from '../snapshot/index.ts';
+import { fileEntryOf, KopiaFile } from './browse/kopia-file.ts';
 import { openContext } from './context.ts';
 import { snapshotDocument } from './documents.ts';
 import { entryDocument, listEntries, writeFileOf } from './entries.ts';
@@ -23,7 +24,7 @@ export function addShow(group: Command): void {
     const id = await findSnapshotId(repository, name, source);
     printJson(
       id === undefined
-        ? entryDocument(await resolveEntry(repository, name, source))
+        ? entryDocument(fileEntryOf(await resolveEntry(repository, name, source)))
         : snapshotDocument(await getSnapshot(repository, id)),
     );
   });
@@ -46,7 +47,7 @@ async function ls(
   await using context = await openContext(options);
   const { repository } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
-  await listEntries(repository, root, options);
+  await listEntries(new KopiaFile(repository, root), options, new AbortController().signal);
 }
 
 export function addCat(group: Command): void {

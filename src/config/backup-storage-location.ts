@@ -1,6 +1,6 @@
 import { posix } from 'node:path';
 import { z } from 'zod';
-import { CodedError } from '../base/index.ts';
+import { CodedError, parseDuration } from '../base/index.ts';
 
 /** What is looked at of a BackupStorageLocation (velero.io/v1). */
 const specSchema = z.object({
@@ -19,7 +19,11 @@ const specSchema = z.object({
 });
 const schema = z.object({
   kind: z.literal('BackupStorageLocation'),
-  metadata: z.object({ name: z.string(), namespace: z.string().optional() }),
+  metadata: z.object({
+    name: z.string(),
+    namespace: z.string().optional(),
+    annotations: z.record(z.string(), z.string()).optional(),
+  }),
   spec: specSchema,
 });
 
@@ -31,6 +35,59 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
   throw bad(`not a BackupStorageLocation: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? ''}`);
+}
+
+/**
+ * On a location whose bucket locks objects: no key is put twice there. An annotation, since Velero's object store plugins refuse a location with a
+ * key of `spec.config` that they do not know.
+ */
+export const WRITE_ONCE = 'longshore.io/write-once';
+
+/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+export function isWriteOnce({ metadata }: Pick<BackupStorageLocation, 'metadata'>): boolean {
+  const value = metadata.annotations?.[WRITE_ONCE];
+  if (value === 'true') return true;
+  if (value === undefined || value === 'false') return false;
+  throw bad(
+    `annotation ${WRITE_ONCE} of ${metadata.name} must be "true" or "false", not "${value}"`,
+  );
+}
+
+/** On a location whose bucket locks objects: for how long, such as `720h`; and how, {@link MODES}. */
+export const RETENTION = 'longshore.io/retention';
+export const RETENTION_MODE = 'longshore.io/retention-mode';
+const MODES = ['GOVERNANCE', 'COMPLIANCE'] as const;
+/** Full maintenance of a repository, which extends locks, runs once a day, and may fail once. Kopia wants as much (repo/maintenance/maintenance_params.go). */
+const RETENTION_HOURS_MIN = 48n;
+const RETENTION_HOURS_MAX = 876_000n;
+const HOUR_NS = 3_600_000_000_000n;
+
+/** How long what is stored in a location is to be locked at least, from each time that locks are extended. */
+export interface LocationRetention {
+  readonly mode: (typeof MODES)[number];
+  readonly periodNs: bigint;
+}
+
+/** Undefined where the location says nothing. `GOVERNANCE` where it names no mode, since nobody can undo the other one. Throws `BAD_STORAGE_LOCATION`. */
+export function retentionOf({
+  metadata: { name, annotations = {} },
+}: Pick<BackupStorageLocation, 'metadata'>): LocationRetention | undefined {
+  const { [RETENTION]: text, [RETENTION_MODE]: asked = 'GOVERNANCE' } = annotations;
+  const mode = MODES.find((each) => each === asked.toUpperCase());
+  if (mode === undefined) {
+    throw bad(
+      `annotation ${RETENTION_MODE} of ${name} must be one of ${MODES.join(', ')}, not "${asked}"`,
+    );
+  }
+  if (text === undefined) return undefined;
+  const periodNs = parseDuration(text);
+  const hours = (periodNs ?? 0n) / HOUR_NS;
+  if (periodNs !== undefined && hours >= RETENTION_HOURS_MIN && hours <= RETENTION_HOURS_MAX) {
+    return { mode, periodNs: hours * HOUR_NS };
+  }
+  throw bad(
+    `annotation ${RETENTION} of ${name} must be a duration from ${RETENTION_HOURS_MIN}h to ${RETENTION_HOURS_MAX}h, such as 720h, not "${text}"`,
+  );
 }
 
 /** Files that the caller has made of the location's secrets. */
@@ -74,7 +131,9 @@ export function repositoryLocation(
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
     throw bad(`"${volumeNamespace}" is not the name of a namespace`);
   }
-  return locationUrl(location, [REPOSITORY_FOLDER, volumeNamespace], files);
+  const once = isWriteOnce(location) && storageKindOf(location) !== 'file';
+  const more = once ? { writeOnce: 'true' } : {};
+  return locationUrl(location, [REPOSITORY_FOLDER, volumeNamespace], files, more);
 }
 
 /**

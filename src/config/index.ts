@@ -10,11 +10,17 @@ export {
   type BackupStorageLocation,
   bucketLocation,
   customerKeySecret,
+  isWriteOnce,
   type LocationFiles,
+  type LocationRetention,
   parseBackupStorageLocation,
   repositoryLocation,
+  RETENTION,
+  RETENTION_MODE,
+  retentionOf,
   type StorageKind,
   storageKindOf,
+  WRITE_ONCE,
 } from './backup-storage-location.ts';
 export { POD_RESOURCES_SHAPE, podResourcesOf } from './pod-resources.ts';
 export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';

@@ -72,7 +72,10 @@ export class InPlaceExposer {
     if (pod ?? claim) context.onMake?.();
     if (pod && claim) return;
     if (download.spec.nodeOS === 'windows') throw unusable('Windows volumes are not supported');
-    const target = await step('cannot restore in place', () => this.#loadTarget(download, signal));
+    const isTouched = claim !== undefined;
+    const target = await step('cannot restore in place', () =>
+      this.#loadTarget(download, isTouched, signal),
+    );
     context.onMake?.();
     await step('error to create a second object of the volume', () =>
       this.#makeVolume(download, target, context),
@@ -92,8 +95,12 @@ export class InPlaceExposer {
     await step('error to create restore pod', () => this.#makePod(download, target, cacheClaim));
   }
 
-  /** The PVC and its volume, where nothing speaks against it. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
-  async #loadTarget(download: DataDownload, signal: AbortSignal): Promise<Target> {
+  /** The PVC and its volume, where nothing speaks against it. `isTouched`: a data mover may have written to it. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
+  async #loadTarget(
+    download: DataDownload,
+    isTouched: boolean,
+    signal: AbortSignal,
+  ): Promise<Target> {
     const { client } = this.#options;
     const claim = await client.find(PVCS, targetRef(download), { signal });
     const volumeName = claim?.spec.volumeName ?? '';
@@ -103,8 +110,9 @@ export class InPlaceExposer {
     if (problem !== undefined) throw unusable(problem);
     const users = await usersOfClaim(client, targetRef(download), signal);
     if (users.length > 0) {
-      const text = `${describeUsers(targetRef(download), users)}: stop what uses it, and restore it again`;
-      throw new CodedError('TARGET_IN_USE', text);
+      const who = describeUsers(targetRef(download), users);
+      const text = `${who}: stop what uses it, and restore it again`;
+      throw new CodedError('TARGET_IN_USE', isTouched ? inUseMeanwhile(who) : text);
     }
     // Both are there: else there was a problem.
     return { claim, volume } as Target;
@@ -216,14 +224,17 @@ export class InPlaceExposer {
     await this.expose(download, context);
   }
 
-  /** Why the volume must not be written any more; undefined while nothing speaks against it. */
-  async lostReason(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+  /** Why the volume must not be written any more; undefined while nothing speaks against it. `isMoving`: its data mover looks for pods. */
+  async lostReason(
+    download: DataDownload,
+    { signal, isMoving }: { signal: AbortSignal; isMoving: boolean },
+  ): Promise<string | undefined> {
     const { client } = this.#options;
     const ref = targetRef(download);
     const claim = await client.find(PVCS, ref, { signal });
     const problem = claimProblem(download, claim);
     if (problem !== undefined) return `${problem}: its volume cannot be restored any more`;
-    const users = await usersOfClaim(client, ref, signal);
+    const users = isMoving ? [] : await usersOfClaim(client, ref, signal);
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
   }
 

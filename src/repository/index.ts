@@ -67,6 +67,8 @@ export {
   streamPieces,
   visitContents,
 } from './object/object-reader.ts';
+export { PieceCache } from './object/piece-cache.ts';
+export { RandomObject } from './object/random-object.ts';
 export {
   finishObject,
   type ObjectMark,

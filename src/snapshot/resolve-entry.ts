@@ -9,7 +9,7 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import type { DirectoryEntry, DirectorySummary } from './directory.ts';
-import { streamDirectory } from './directory-stream.ts';
+import { findInDirectory } from './find-in-directory.ts';
 import { getSnapshot, noSuchSnapshot } from './snapshot-manifest.ts';
 import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
@@ -29,7 +29,9 @@ export async function resolveEntry(
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
     const child =
-      entry.type === 'd' ? await findChild(repository, entry.objectId, name, options) : undefined;
+      entry.type === 'd'
+        ? await findInDirectory(repository, entry.objectId, { name }, options)
+        : undefined;
     if (!child) {
       const shown = path.slice(0, depth + 1).join('/');
       throw new CodedError('PATH_NOT_FOUND', `there is no ${shown} in ${id}`);
@@ -37,20 +39,6 @@ export async function resolveEntry(
     entry = child;
   }
   return entry;
-}
-
-async function findChild(
-  { contents }: Repository,
-  id: ObjectId,
-  name: string,
-  options: { signal?: AbortSignal | undefined },
-): Promise<DirectoryEntry | undefined> {
-  for await (const entries of streamDirectory(contents, id, options)) {
-    options.signal?.throwIfAborted();
-    const child = entries.find((candidate) => candidate.name === name);
-    if (child) return child;
-  }
-  return undefined;
 }
 
 async function resolveRoot(

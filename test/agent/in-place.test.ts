@@ -1,6 +1,7 @@
-import { execFileSync } from 'node:child_process';
+import { type ChildProcess, execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { inPlaceReportOf } from '../../src/agent/in-place-report.ts';
 import type { RunningAgent } from '../../src/cli/dev-environment.ts';
@@ -23,7 +24,10 @@ describe('a restore in place of a PVC', () => {
   let cluster: TestCluster;
   let agent: RunningAgent;
   beforeAll(async () => {
-    cluster = await TestCluster.start({ nodes: ['node-1'] });
+    cluster = await TestCluster.start({
+      nodes: ['node-1'],
+      moverEnvironment: { LONGSHORE_DOWNLOAD_LIMIT: '2MiB' },
+    });
     await cluster.makeNamespace('shop');
     // As in place of Velero's: it serves restores in place all the same.
     agent = cluster.startAgent('node-1');
@@ -46,16 +50,20 @@ describe('a restore in place of a PVC', () => {
     );
 
   /** A volume with a backup, and changes since. */
-  async function changedVolume(pvc: string): Promise<{ path: string; snapshotID: string }> {
+  async function changedVolume(
+    pvc: string,
+    bytes = 100_000,
+  ): Promise<{ path: string; snapshotID: string }> {
     const path = await cluster.makeVolume('shop', pvc);
     fs.writeFileSync(join(path, 'kept'), noise('kept', 100_000));
-    fs.writeFileSync(join(path, 'changed'), noise('changed', 100_000));
+    fs.writeFileSync(join(path, 'changed'), noise('changed', bytes));
     fs.writeFileSync(join(path, 'gone'), 'gone');
     const snapshot = await cluster.makeSnapshot('shop', pvc);
     await cluster.createUpload(`up-${pvc}`, { namespace: 'shop', pvc, snapshot });
     const { status } = await cluster.waitUpload(`up-${pvc}`);
     fs.cpSync(path, `${path}.then`, { recursive: true, preserveTimestamps: true });
-    fs.appendFileSync(join(path, 'changed'), 'more');
+    if (bytes > 100_000) fs.rmSync(join(path, 'changed'));
+    else fs.appendFileSync(join(path, 'changed'), 'more');
     fs.rmSync(join(path, 'gone'));
     fs.mkdirSync(join(path, 'new'));
     fs.writeFileSync(join(path, 'new/file'), 'new');
@@ -134,6 +142,31 @@ describe('a restore in place of a PVC', () => {
       message: 'cannot restore in place: pod shop/db-0 uses PVC shop/used: stop what uses it, and restore it again', // prettier-ignore
     });
     expect(fs.existsSync(join(path, 'new/file'))).toBe(true);
+  });
+
+  it('stops when a pod begins to use the PVC, and a mover that dies later has a successor that completes it', async () => {
+    const { path, snapshotID } = await changedVolume('large', 6_000_000);
+    await restore('stopped', { pvc: 'large', snapshotID });
+    // What the snapshot does not have goes first; what it has takes seconds at this rate.
+    const isWriting = (): boolean => !fs.existsSync(join(path, 'new'));
+    while (!isWriting()) await sleep(20);
+    await makeUser('db-0', 'large');
+    const { status } = await cluster.waitDownload('stopped');
+    expect(status?.phase).toBe('Failed');
+    expect(status?.message).toMatch(
+      /pod shop\/db-0 uses PVC shop\/large, and the restore was stopped: the volume may hold /,
+    );
+    await cluster.client.delete(PODS, { namespace: 'shop', name: 'db-0' }, { gracePeriodSeconds: 0 }); // prettier-ignore
+    fs.mkdirSync(join(path, 'new'));
+    await restore('killed', { pvc: 'large', snapshotID });
+    const mover = (): ChildProcess | undefined =>
+      cluster.cluster.runners.get('node-1')?.processOf('killed');
+    while (!mover() || !isWriting()) await sleep(20);
+    mover()?.kill('SIGKILL');
+    const done = await cluster.waitDownload('killed');
+    expect(done.status?.phase).toBe('Completed');
+    expect(done.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('1');
+    assertBack(path);
   });
 
   it('refuses a PVC that is not there, is another one, or has no volume', async () => {

@@ -13,6 +13,7 @@ import {
   BlobNotFoundError,
   type Bucket,
   type ObjectPutOptions,
+  type Retention,
   type SignalOptions,
 } from '../../blob/index.ts';
 import { damaged } from '../damage.ts';
@@ -35,20 +36,24 @@ export interface SealOptions extends SignalOptions {
   readonly uid: string;
   /** The key of the file that is published after all others. */
   readonly last?: string | undefined;
+  /** How it ended, as whoever publishes it is to write it elsewhere, too. */
+  readonly end?: object | undefined;
   /** Right before each put and deletion. */
   readonly assertAllowed?: (() => void) | undefined;
 }
 
 /** A version may be removed by a put of another process while it is looked for. */
 const LOOKS_MAX = 5;
-/** Versions that stay behind the newest one, for who is reading them. */
-const KEPT_BEHIND = 1;
+/** Versions that stay behind the newest one, for who is reading them, or has just decided to publish them. Our choice. */
+const KEPT_BEHIND = 3;
 
 const sealSchema = z.object({
   version: z.literal(1),
   /** Name of each file to the key of its version, below the folder. */
   files: z.record(z.string(), z.string()),
+  end: z.looseObject({}).optional(),
 });
+type Seal = Pick<z.infer<typeof sealSchema>, 'files' | 'end'>;
 
 /**
  * A bucket in which no key is put twice. Files of backups and restores keep their names for whoever works with this: while a backup or a restore
@@ -61,6 +66,8 @@ export class WriteOnceBucket implements Bucket {
   readonly displayName: string;
   readonly #bucket: Bucket;
   readonly #logger: Logger;
+  /** By file, what was put by this very object: what is published together was put by one process. */
+  readonly #own = new Map<string, string>();
 
   constructor(bucket: Bucket, { logger = silentLogger }: { readonly logger?: Logger } = {}) {
     this.displayName = bucket.displayName;
@@ -77,8 +84,21 @@ export class WriteOnceBucket implements Bucket {
     if (options.ifAbsent === true && (versions.length > 0 || (await this.#bucket.has(key)))) {
       throw exists(key, this.displayName);
     }
-    await this.#putNew(nextVersion(key, versions.at(-1)), body, options);
-    await this.#removeOld(versions.slice(0, -KEPT_BEHIND), options);
+    const version = nextVersion(key, versions.at(-1));
+    await this.#putNew(version, body, options);
+    this.#own.set(key, version);
+    const old = versions.slice(0, -KEPT_BEHIND);
+    if (old.length > 0 && !(await this.#isSealed(key, options))) {
+      await this.#removeOld(old, options);
+    }
+  }
+
+  /** Whether versions are about to be published, which must not go then. */
+  async #isSealed(key: string, options: SignalOptions): Promise<boolean> {
+    for await (const _ of this.#bucket.list(sealKey(runFolderOf(key) ?? '', ''), options)) {
+      return true;
+    }
+    return false;
   }
 
   /** A key with a part at random is there only where an earlier try of this put has put it, and its answer was lost. */
@@ -151,6 +171,7 @@ export class WriteOnceBucket implements Bucket {
 
   /** Versions from the first to the last, so that a kill leaves the file as it was. */
   async delete(key: string, options: SignalOptions = {}): Promise<void> {
+    this.#own.delete(key);
     await this.#bucket.delete(key, options);
     if (!mayChange(key)) return;
     for (const version of await this.#versions(key, options)) {
@@ -158,13 +179,17 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Files under their own names, each once; in memory are those of the prefix that may change. */
+  /** Files under their own names, each once where the listing is by folder; in memory are those of one backup or restore. */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
+    let folder: string | undefined;
     for (const each of this.#prefixes(prefix)) {
       for await (const found of this.#bucket.list(each, options)) {
         const key = fileOf(found) ?? found;
         if (mayChange(key)) {
+          const own = runFolderOf(key);
+          if (own !== folder) seen.clear();
+          folder = own;
           if (seen.has(key)) continue;
           seen.add(key);
         }
@@ -191,34 +216,43 @@ export class WriteOnceBucket implements Bucket {
     return this.#bucket.signedUrl(await this.#current(key, options), lifetimeMs, options);
   }
 
+  /** Of a file that is published: its versions are gone soon. */
+  async extendRetention(
+    key: string,
+    retention: Retention,
+    options: SignalOptions = {},
+  ): Promise<void> {
+    if (!this.#bucket.extendRetention) throw noLocks(this.displayName);
+    await this.#bucket.extendRetention(key, retention, options);
+  }
+
   /**
    * Publishes the files of a backup or a restore that is over: each is put under its own name, `last` after all others, and its versions are removed. What is
    * published is decided once, by an object that is put first: whoever goes on after a kill publishes the same, and drops what came later.
-   * Nothing happens where there is no version. May be repeated. Throws what the bucket throws, and `DAMAGED_ARCHIVE`.
+   * Nothing happens where there is no version. May be repeated. Returns the `end` that was decided with it. Throws what the bucket throws, and `DAMAGED_ARCHIVE`.
    */
-  async seal(folder: string, { uid, last, assertAllowed, signal }: SealOptions): Promise<void> {
+  async seal(
+    folder: string,
+    { uid, last, end, assertAllowed, signal }: SealOptions,
+  ): Promise<object | undefined> {
     const allowed = assertAllowed ?? (() => undefined);
     const versions = await this.#versionsIn(folder, { signal });
     const key = sealKey(folder, uid);
-    let files = await this.#loadSeal(key, { signal });
-    if (!files) {
-      if (versions.size === 0) return;
-      files = Object.fromEntries(
-        [...versions].map(([file, keys]) => [
-          file.slice(folder.length),
-          (keys.at(-1) ?? '').slice(folder.length),
-        ]),
-      );
+    let decided = await this.#loadSeal(key, { signal });
+    if (!decided) {
+      if (versions.size === 0) return end;
+      decided = { files: this.#newest(folder, versions), ...(end && { end: { ...end } }) };
       allowed();
-      const bytes = Buffer.from(`${JSON.stringify({ version: 1, files })}\n`);
+      const bytes = Buffer.from(`${JSON.stringify({ version: 1, ...decided })}\n`);
       try {
         await this.#bucket.put(key, [bytes], { signal, ifAbsent: true });
       } catch (error) {
         if (!isCode(error, 'BLOB_EXISTS')) throw error;
         // Its own, whose answer was lost, or that of another process, which was first.
-        files = (await this.#loadSeal(key, { signal })) ?? files;
+        decided = (await this.#loadSeal(key, { signal })) ?? decided;
       }
     }
+    const { files } = decided;
     const names = Object.keys(files).sort();
     const lastName = last?.slice(folder.length);
     for (const name of names.filter((each) => each !== lastName)) {
@@ -233,10 +267,23 @@ export class WriteOnceBucket implements Bucket {
     if (lastName !== undefined && files[lastName] !== undefined) {
       await this.#publish(folder, lastName, files[lastName], { allowed, signal });
     }
-    for (const keys of versions.values()) {
+    for (const [file, keys] of versions) {
       allowed();
+      this.#own.delete(file);
       await this.#removeOld(keys, { signal });
     }
+    return decided.end ?? end;
+  }
+
+  /** By name, below the folder: the version that was put here, or else the last one. */
+  #newest(folder: string, versions: ReadonlyMap<string, readonly string[]>): Seal['files'] {
+    const files: Record<string, string> = {};
+    for (const [file, keys] of versions) {
+      const own = this.#own.get(file);
+      const version = own !== undefined && keys.includes(own) ? own : (keys.at(-1) ?? '');
+      files[file.slice(folder.length)] = version.slice(folder.length);
+    }
+    return files;
   }
 
   async #versionsIn(folder: string, options: SignalOptions): Promise<Map<string, string[]>> {
@@ -250,18 +297,16 @@ export class WriteOnceBucket implements Bucket {
     return versions;
   }
 
-  async #loadSeal(
-    key: string,
-    options: SignalOptions,
-  ): Promise<Readonly<Record<string, string>> | undefined> {
+  async #loadSeal(key: string, options: SignalOptions): Promise<Seal | undefined> {
     try {
-      const { files } = await decodeJson(this.#bucket.get(key, options), key, sealSchema);
+      const found = await decodeJson(this.#bucket.get(key, options), key, sealSchema);
+      const { files } = found;
       const folder = runFolderOf(key) ?? '';
       for (const [name, version] of Object.entries(files)) {
         const isOwn = !name.includes('/') && fileOf(`${folder}${version}`) === `${folder}${name}`;
         if (!isOwn) throw damaged(key, 'it names what is no version of its file');
       }
-      return files;
+      return found;
     } catch (error) {
       if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
       throw error;
@@ -310,10 +355,25 @@ export class WriteOnceBucket implements Bucket {
   }
 }
 
+/** A location's bucket as archives work with it. */
+export const bucketOf = (
+  bucket: Bucket,
+  { isWriteOnce, logger }: { readonly isWriteOnce: boolean; readonly logger?: Logger | undefined },
+): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
+
 /** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
-export async function seal(bucket: Bucket, folder: string, options: SealOptions): Promise<void> {
-  if (bucket instanceof WriteOnceBucket) await bucket.seal(folder, options);
+export function seal(
+  bucket: Bucket,
+  folder: string,
+  options: SealOptions,
+): Promise<object | undefined> {
+  return bucket instanceof WriteOnceBucket
+    ? bucket.seal(folder, options)
+    : Promise.resolve(options.end);
 }
+
+const noLocks = (place: string): CodedError =>
+  new CodedError('UNSUPPORTED_PUT', `objects of ${place} cannot be locked`);
 
 const exists = (key: string, place: string): CodedError =>
   new CodedError('BLOB_EXISTS', `${key} is in ${place} already`, { facts: { blobId: key } });

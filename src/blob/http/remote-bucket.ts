@@ -5,6 +5,7 @@ import {
   blobId,
   type BlobMetadata,
   type BlobStorage,
+  type Retention,
   type SignalOptions,
 } from '../storage.ts';
 import { retryPolicy, type StorageRetryOptions, withRetries } from '../wrappers/retrying.ts';
@@ -189,6 +190,10 @@ export class RemoteBucket implements Bucket {
 
   signedUrl(key: string, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
     return this.#storage.signedUrl(blobId(key), lifetimeMs, options);
+  }
+
+  extendRetention(key: string, retention: Retention, options: SignalOptions = {}): Promise<void> {
+    return this.#retrying.extendRetention(blobId(key), retention, options);
   }
 
   #retry<T>(signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {

@@ -2,9 +2,15 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { bucketOf } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
-import { type BackupStorageLocation, environment, storageKindOf } from '../../config/index.ts';
+import {
+  type BackupStorageLocation,
+  environment,
+  isWriteOnce,
+  storageKindOf,
+} from '../../config/index.ts';
 import { type KubeObject, SECRETS } from '../../kube/index.ts';
 import {
   loadLocation,
@@ -51,8 +57,8 @@ export async function withBucketOfLocation<T>(
   try {
     const credentialsFile = await defaultCredentials(location, session, directory);
     const options = { ...session, directory, defaultCredentials: () => credentialsFile };
-    await using opened = await openLocationBucket(reachable(location), options, (place) =>
-      openBucket(place),
+    await using opened = await openLocationBucket(reachable(location), options, async (place) =>
+      bucketOf(await openBucket(place), { isWriteOnce: isWriteOnce(location) }),
     );
     return await work(opened.bucket);
   } finally {

@@ -3,21 +3,19 @@ import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCode, type Logger, SECOND_NS, Stopwatch } from '../../base/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
 import { loadLocation } from '../../repository-access/index.ts';
-import { type Repository, streamObject } from '../../repository/index.ts';
 import type {
   BackupFiles,
   BrowsedBackup,
   BrowsedVolume,
-  FileEntry,
   FilePlace,
   OpenEntry,
 } from '../../server/index.ts';
-import { type DirectoryEntry, resolveEntry, streamDirectory } from '../../snapshot/index.ts';
-import { incompleteSnapshot } from '../../uploader/index.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';
-import { fileBytes } from './file-bytes.ts';
+import { OpenDevices } from './device-volume.ts';
+import { findFile } from './find-file.ts';
 import { OpenRepositories, type RepositoryLoan } from './open-repositories.ts';
 import { tarOf } from './tar.ts';
+import type { VolumeFile } from './volume-file.ts';
 import { type BrowsableVolume, volumesIn } from './volumes.ts';
 
 export interface ClusterBackupFilesOptions {
@@ -30,6 +28,8 @@ export interface ClusterBackupFilesOptions {
 /** A backup's list of volumes, which changes only while it is made. Our choices. */
 const LISTED_NS = 30n * SECOND_NS;
 const LISTS_MAX = 20;
+/** What another repository would not change. */
+const SETTLED = ['PATH_NOT_FOUND', 'DEVICE_NOT_READ', 'DEVICE_DAMAGED', 'OBJECT_TOO_LONG'] as const;
 /** A repository that was opened a moment ago knows all that there is. */
 const FRESH_NS = 5n * SECOND_NS;
 
@@ -42,6 +42,7 @@ interface Listed {
 export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
   readonly #options: ClusterBackupFilesOptions;
   readonly #repositories: OpenRepositories;
+  readonly #devices = new OpenDevices();
   /** By the UID of the backup, oldest first. */
   readonly #listed = new Map<string, Listed>();
 
@@ -74,16 +75,19 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
     for (let isFirst = true; ; isFirst = false) {
       const loan = await this.#repositories.borrow(where, signal);
       try {
-        const entry = await resolvePlace(loan.repository, snapshotId, place, signal);
-        return openEntry(loan, entry);
+        const { repository } = loan;
+        const found = await findFile({ repository, devices: this.#devices }, snapshotId, {
+          ...place,
+          signal,
+        });
+        return openEntry(loan, found);
       } catch (error) {
         const isFresh = loan.ageNs < FRESH_NS;
-        const isNowhere = isCode(error, 'PATH_NOT_FOUND');
+        const isNowhere = isCode(error, ...SETTLED);
         // A snapshot may be newer than the index that is held, and whatever else failed may be better with another one. That a visitor goes says nothing.
         if (!isNowhere && !signal.aborted) loan.retire();
         loan[Symbol.dispose]();
-        if (isNowhere) throw nowhere(place);
-        if (isFresh || !isFirst) throw error;
+        if (isNowhere || isFresh || !isFirst) throw error;
         signal.throwIfAborted();
       }
     }
@@ -122,36 +126,7 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
   }
 }
 
-const nowhere = ({ volume, path }: FilePlace): CodedError =>
-  new CodedError('PATH_NOT_FOUND', `there is no /${path.join('/')} in volume ${volume}`);
-
-/** Throws `PATH_NOT_FOUND` where another file than the one that was meant has the name. */
-async function resolvePlace(
-  repository: Repository,
-  snapshotId: string,
-  { path, objectId }: FilePlace,
-  signal: AbortSignal,
-): Promise<DirectoryEntry> {
-  const last = path.at(-1);
-  if (objectId === undefined || last === undefined) {
-    return resolveEntry(repository, [snapshotId, ...path].join('/'), undefined, { signal });
-  }
-  const directory = [snapshotId, ...path.slice(0, -1)].join('/');
-  const above = await resolveEntry(repository, directory, undefined, { signal });
-  if (above.type === 'd') {
-    for await (const entries of streamDirectory(repository.contents, above.objectId, { signal })) {
-      signal.throwIfAborted();
-      const found = entries.find((entry) => entry.name === last && entry.objectId === objectId);
-      if (found) return found;
-    }
-  }
-  throw nowhere({ volume: snapshotId, path });
-}
-
-function openEntry(loan: RepositoryLoan, found: DirectoryEntry): OpenEntry {
-  const { repository } = loan;
-  const { contents } = repository;
-  const { objectId } = found;
+function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
   // What fails later may be better with a repository that is opened anew.
   async function* guarded<T>(
     parts: AsyncIterable<T>,
@@ -160,44 +135,29 @@ function openEntry(loan: RepositoryLoan, found: DirectoryEntry): OpenEntry {
     try {
       yield* parts;
     } catch (error) {
-      if (!signal.aborted) loan.retire();
+      if (!signal.aborted && !isCode(error, ...SETTLED)) loan.retire();
       throw error;
     }
   }
+  const { entry, notes, deviceBytes, isSorted } = found;
   return {
-    entry: fileEntryOf(found),
-    list: (signal) => guarded(fileEntries(repository, found, signal), signal),
-    bytes: (signal) => {
-      const incomplete = found.summary?.incomplete;
-      if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
-      const bytes =
-        found.type === 'f'
-          ? fileBytes(repository, found, { name: found.name, signal })
-          : streamObject(contents, objectId, { signal });
-      return guarded(bytes, signal);
-    },
-    tar: (signal) =>
-      guarded(tarOf(repository, found, { signal, onLeftOut: () => undefined }), signal),
+    ...{ entry, notes, deviceBytes, isSorted },
+    list: (signal) => guarded(unhurried(found.list(signal), signal), signal),
+    bytes: (signal) => guarded(found.bytes(signal), signal),
+    tar: (signal) => guarded(tarOf(found, { signal, onLeftOut: () => undefined }), signal),
     [Symbol.dispose]: () => {
       loan[Symbol.dispose]();
     },
   };
 }
 
-async function* fileEntries(
-  { contents }: Repository,
-  directory: DirectoryEntry,
+/** The next part may be in memory already, and parsing a million entries would keep everything else of this process waiting. */
+async function* unhurried<T>(
+  parts: AsyncIterable<T>,
   signal: AbortSignal,
-): AsyncGenerator<readonly FileEntry[]> {
-  for await (const entries of streamDirectory(contents, directory.objectId, { signal })) {
-    // The next ones may be in memory already, and parsing a million of them would keep everything else of this process waiting.
+): AsyncGenerator<T, void, void> {
+  for await (const part of parts) {
     await setImmediate(undefined, { signal });
-    yield entries.map(fileEntryOf);
+    yield part;
   }
 }
-
-const fileEntryOf = (entry: DirectoryEntry): FileEntry => {
-  const { name, type, mode, uid, gid, size, mtimeNs, objectId, summary } = entry;
-  const sizeBytes = type === 'd' ? (summary?.size ?? 0) : size;
-  return { name, type, mode, uid, gid, sizeBytes, mtimeNs, objectId };
-};

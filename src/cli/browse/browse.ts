@@ -1,18 +1,20 @@
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, formatBytes } from '../../base/index.ts';
-import { resolveEntry } from '../../snapshot/index.ts';
 import { withBucketOf } from '../backups/bucket.ts';
 import { BACKUP, findNamed, type Run } from '../backups/noun.ts';
 import { type Session, withSession } from '../backups/session.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { createLogger } from '../context.ts';
-import { type EntryFlags, listEntries, writeFileOf } from '../entries.ts';
+import { type EntryFlags, listEntries } from '../entries.ts';
 import { isOutputOpen, writeOutput } from '../output.ts';
 import { isWide } from '../output-form.ts';
 import { printable, printJson, printTable } from '../terminal.ts';
 import { UsageError } from '../usage-error.ts';
+import { OpenDevices } from './device-volume.ts';
+import { findFile } from './find-file.ts';
 import { withOpenRepository } from './open-repositories.ts';
 import { tarOf } from './tar.ts';
+import type { VolumeFile } from './volume-file.ts';
 import { type BrowsableVolume, volumesIn } from './volumes.ts';
 
 export interface BrowseFlags extends ClusterFlags, EntryFlags {
@@ -24,7 +26,7 @@ export interface BrowseFlags extends ClusterFlags, EntryFlags {
 
 /**
  * Lists the volumes of a backup, a directory in one of them, or writes a file or a directory to stdout. Throws `NO_BACKUP`, `NO_VOLUME`,
- * `NOT_BROWSABLE`, `PATH_NOT_FOUND`, and what the API server, the bucket and the repository throw.
+ * `NOT_BROWSABLE`, `PATH_NOT_FOUND`, `DEVICE_NOT_READ`, `DEVICE_DAMAGED`, and what the API server, the bucket and the repository throw.
  */
 export async function browse(
   name: string,
@@ -107,20 +109,38 @@ async function look(
   const place = { storageLocation, volumeNamespace };
   const { memoryLimit } = flags;
   await withOpenRepository(place, { ...session, logger, memoryLimit }, async (repository) => {
+    const { signal } = session;
     const below = path.split('/').filter((part) => part !== '');
-    const entry = await resolveEntry(repository, [snapshotId, ...below].join('/'));
-    const shown = `${name}:/${below.join('/')}`;
+    const devices = new OpenDevices();
+    const where = { volume: name, path: below, signal };
+    const file = await findFile({ repository, devices }, snapshotId, where);
+    for (const note of file.notes) say(`volume ${name}: ${note}`);
     if (flags.cat === true) {
-      await writeFileOf(repository, entry, { name: shown, otherwise: 'use --tar' });
+      await writeBytesOf(file, `${name}:/${below.join('/')}`, signal);
     } else if (flags.tar === true) {
       const onLeftOut = (left: string): void => {
-        const text = `${left} is neither a file, a directory nor a symbolic link, and is left out`;
-        process.stderr.write(`longshore: ${printable(text)}\n`);
+        say(`${left} is neither a file, a directory nor a symbolic link, and is left out`);
       };
-      for await (const bytes of tarOf(repository, entry, { signal: session.signal, onLeftOut })) {
-        if (!isOutputOpen()) return;
-        await writeOutput(bytes);
-      }
-    } else await listEntries(repository, entry, flags);
+      await writeAll(tarOf(file, { signal, onLeftOut }));
+    } else await listEntries(file, flags, signal);
   });
+}
+
+function say(text: string): void {
+  process.stderr.write(`longshore: ${printable(text)}\n`);
+}
+
+/** Throws `IS_A_DIRECTORY`, and what reading throws. */
+async function writeBytesOf(file: VolumeFile, name: string, signal: AbortSignal): Promise<void> {
+  if (file.entry.type === 'd' && file.deviceBytes === undefined) {
+    throw new CodedError('IS_A_DIRECTORY', `${name} is a directory: use --tar`);
+  }
+  await writeAll(file.bytes(signal));
+}
+
+async function writeAll(parts: AsyncIterable<Uint8Array>): Promise<void> {
+  for await (const bytes of parts) {
+    if (!isOutputOpen()) return;
+    await writeOutput(bytes);
+  }
 }

@@ -1,8 +1,7 @@
 import { encodeFullHeader, padding, TAR_END } from '../../archive/index.ts';
-import { type Repository, streamObject } from '../../repository/index.ts';
-import { type DirectoryEntry, walkTree } from '../../snapshot/index.ts';
 import { incompleteSnapshot } from '../../uploader/index.ts';
-import { damagedFile, fileBytes } from './file-bytes.ts';
+import { damagedFile } from './file-bytes.ts';
+import type { VolumeFile, WalkedFile } from './volume-file.ts';
 
 /** Longer ones exist on no file system. */
 const LINK_BYTES_MAX = 64 << 10;
@@ -15,36 +14,34 @@ export interface TarOptions {
 }
 
 /**
- * A directory of a snapshot with everything below it, or one file, as a tar archive (pax): owners, modes, times to the nanosecond, symbolic
+ * A directory of a volume with everything below it, or one file, as a tar archive (pax): owners, modes, times to the nanosecond, symbolic
  * links. In memory are a piece of a file and a part of each directory on the way down. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and what
  * the repository throws; the archive has no end then, which whoever unpacks it notices.
  */
 export async function* tarOf(
-  repository: Repository,
-  root: DirectoryEntry,
+  root: VolumeFile,
   { signal, onLeftOut }: TarOptions,
 ): AsyncGenerator<Uint8Array> {
-  const incomplete = root.summary?.incomplete;
-  if (incomplete !== undefined) throw incompleteSnapshot('volume', incomplete);
-  const isTree = root.type === 'd';
-  for await (const { entry, path } of walkTree(repository, root, { signal })) {
+  if (root.incomplete !== undefined) throw incompleteSnapshot('volume', root.incomplete);
+  const isTree = root.entry.type === 'd';
+  for await (const { file, path } of root.walk(signal)) {
     if (isTree && path === '') continue;
+    const { entry } = file;
     const name = isTree ? path : entry.name;
     assertHarmless(name);
     const type = TYPES[entry.type];
     if (type === undefined) onLeftOut(name);
-    else yield* member(repository, entry, { name, type, signal });
+    else yield* member(file, { name, type, signal });
   }
   yield TAR_END;
 }
 
 async function* member(
-  repository: Repository,
-  entry: DirectoryEntry,
+  file: WalkedFile['file'],
   { name, type, signal }: { name: string; type: string; signal: AbortSignal },
 ): AsyncGenerator<Uint8Array> {
-  const { mode, uid, gid, mtimeNs } = entry;
-  const size = type === '0' ? entry.size : 0;
+  const { mode, uid, gid, mtimeNs, sizeBytes } = file.entry;
+  const size = type === '0' ? sizeBytes : 0;
   const head = { type, size, uid, gid, mtimeNs, mode: mode & 0o7777, mtime: 0 };
   if (type === '5') {
     yield encodeFullHeader({ ...head, name: `${name}/` });
@@ -53,7 +50,7 @@ async function* member(
   if (type === '2') {
     const pieces: Uint8Array[] = [];
     let length = 0;
-    for await (const piece of streamObject(repository.contents, entry.objectId, { signal })) {
+    for await (const piece of file.bytes(signal)) {
       length += piece.length;
       if (length > LINK_BYTES_MAX) throw damagedFile(name, 'its target is too long');
       pieces.push(Buffer.from(piece));
@@ -62,7 +59,7 @@ async function* member(
     return;
   }
   yield encodeFullHeader({ ...head, name });
-  yield* fileBytes(repository, entry, { name, signal });
+  yield* file.bytes(signal);
   yield padding(size);
 }
 

@@ -15,6 +15,8 @@ export class SessionMarker {
   readonly #session: SessionId;
   readonly #startedAtNs: Nanoseconds;
   #sealed: SealedMarker | undefined;
+  /** Put since, to learn the time. */
+  readonly #later: BlobId[] = [];
   #firstPut: Promise<void> | undefined;
 
   constructor(options: ContentManagerOptions, session: SessionId) {
@@ -30,11 +32,8 @@ export class SessionMarker {
 
   /** Resolves when it is there; puts it once. Throws what the storage throws. */
   async put(): Promise<SealedMarker> {
-    const { storage, codec, clock, client } = this.#options;
-    if (!this.#sealed) {
-      const plaintext = markerJson(this.#session, this.#startedAtNs, clock, client);
-      this.#sealed = sealBlob(codec, 's', `-${this.#session}`, plaintext);
-    }
+    const { storage } = this.#options;
+    this.#sealed ??= this.#seal();
     const sealed = this.#sealed;
     this.#firstPut ??= storage.putBlob(sealed.id, [sealed.bytes]);
     try {
@@ -47,18 +46,32 @@ export class SessionMarker {
     return sealed;
   }
 
-  /** The time of the storage's clock: that of the marker, which is put now. Throws what the storage throws. */
+  #seal(): SealedMarker {
+    const { codec, clock, client } = this.#options;
+    const plaintext = markerJson(this.#session, this.#startedAtNs, clock, client);
+    return sealBlob(codec, 's', `-${this.#session}`, plaintext);
+  }
+
+  /**
+   * The time of the storage's clock: that of a marker, which is put now. Each has a name of its own, as Kopia's have when it checkpoints a session: in a bucket with
+   * object lock a blob that is put again would be another version. Throws what the storage throws.
+   */
   async storageTime(): Promise<Nanoseconds> {
     const { storage } = this.#options;
     const isThere = this.#firstPut !== undefined;
-    const { id, bytes } = await this.put();
-    if (isThere) await storage.putBlob(id, [bytes]);
+    const first = await this.put();
+    if (!isThere) return (await storage.getMetadata(first.id)).timestampNs;
+    const { id, bytes } = this.#seal();
+    this.#later.push(id);
+    await storage.putBlob(id, [bytes]);
     return (await storage.getMetadata(id)).timestampNs;
   }
 
   /** The index names every pack now. */
   async delete(): Promise<void> {
-    if (this.#sealed) await this.#options.storage.deleteBlob(this.#sealed.id);
+    const { storage } = this.#options;
+    for (const id of this.#later) await storage.deleteBlob(id);
+    if (this.#sealed) await storage.deleteBlob(this.#sealed.id);
   }
 }
 

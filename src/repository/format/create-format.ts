@@ -7,7 +7,7 @@ import {
   randomBytes,
   type Secret,
 } from '../../base/index.ts';
-import { type BlobId, type BlobStorage, hasBlob } from '../../blob/index.ts';
+import { type BlobId, type BlobStorage, hasBlob, type Retention } from '../../blob/index.ts';
 import { hashBytesOf, splitterSpec } from '../../codec/index.ts';
 import {
   BLOBCFG_BLOB,
@@ -26,6 +26,8 @@ export interface NewFormat {
   splitter: string;
   /** 1 is for tests of old repositories only; the command line offers 2 and 3. */
   version: 1 | 2 | 3;
+  /** For how long packs and indexes are locked. Throws `UNSUPPORTED_PUT` where the storage has no object lock. */
+  retention?: Retention | undefined;
 }
 
 /** What a slower creator may need between its look at an empty storage and its put. */
@@ -44,6 +46,9 @@ export async function createFormat(
   random: RandomBytes = randomBytes,
   settle: () => Promise<void> = () => sleep(SETTLE_MS),
 ): Promise<void> {
+  if (options.retention && !storage.hasObjectLock) {
+    throw new CodedError('UNSUPPORTED_PUT', `${storage.displayName} has no object lock`);
+  }
   hashBytesOf(options.hash);
   splitterSpec(options.splitter);
   await assertEmpty(storage);
@@ -74,19 +79,19 @@ export async function createFormat(
     encryption: 'AES256_GCM',
     encryptedBlockFormat: toBase64(sealed),
   };
-  const blobcfg = sealFormat(formatKey, uniqueId, Buffer.from('{}'));
+  const blobcfg = sealFormat(formatKey, uniqueId, Buffer.from(blobcfgOf(options.retention)));
   const repository = serializeFormatBlob(outer);
   // Once more right before the first put: deriving the key takes a while.
   for (const id of [FORMAT_BLOB, BLOBCFG_BLOB]) {
     if (await hasBlob(storage, id)) throw createdByOther(storage);
   }
-  await putNew(storage, BLOBCFG_BLOB, blobcfg);
+  await putNew(storage, BLOBCFG_BLOB, blobcfg, options.retention);
   // Some services take the condition and do not keep it, so it is tried on what is there now.
   const isAlone = await refusesToOverwrite(storage, blobcfg);
   if (!isAlone) await settle();
   if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw createdByOther(storage);
   if (!isAlone) await giveWay(storage);
-  await putNew(storage, FORMAT_BLOB, repository);
+  await putNew(storage, FORMAT_BLOB, repository, options.retention);
   for (const [id, bytes] of [
     [FORMAT_BLOB, repository],
     [BLOBCFG_BLOB, blobcfg],
@@ -107,14 +112,20 @@ async function giveWay(storage: BlobStorage): Promise<void> {
 }
 
 /** Puts a blob that must not be there yet, as far as the storage can say so. */
-async function putNew(storage: BlobStorage, id: BlobId, bytes: Uint8Array): Promise<void> {
+async function putNew(
+  storage: BlobStorage,
+  id: BlobId,
+  bytes: Uint8Array,
+  retention: Retention | undefined,
+): Promise<void> {
+  const locked = retention ? { retention } : {};
   try {
-    await storage.putBlob(id, [bytes], { doNotRecreate: true });
+    await storage.putBlob(id, [bytes], { ...locked, doNotRecreate: true });
   } catch (error) {
     if (isCode(error, 'BLOB_EXISTS')) throw createdByOther(storage);
     if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
     if (await hasBlob(storage, id)) throw createdByOther(storage);
-    await storage.putBlob(id, [bytes]);
+    await storage.putBlob(id, [bytes], locked);
   }
 }
 
@@ -152,6 +163,10 @@ async function assertEmpty(storage: BlobStorage): Promise<void> {
     throw new CodedError('STORAGE_NOT_EMPTY', text);
   }
 }
+
+/** Kopia: repo/format/blobcfg_blob.go. */
+const blobcfgOf = (retention: Retention | undefined): string =>
+  goJson(retention ? { retentionMode: retention.mode, retentionPeriod: retention.periodNs } : {});
 
 function zeroed(parameters: object): Record<string, number | boolean> {
   return Object.fromEntries(

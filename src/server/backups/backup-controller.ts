@@ -34,7 +34,8 @@ import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations, withUntold } from '../operations/cancel.ts';
-import { PhaseEvents } from './phase-events.ts';
+import { PhaseEvents } from '../runs/phase-events.ts';
+import { BACKUP_PHASES } from './phase-meanings.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { BACKUP_RESOURCE, hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
@@ -128,7 +129,7 @@ class BackupsRun {
   readonly #cancels: Controller;
   readonly #notes: UnderWayNotes;
   readonly #lost: LostBackups;
-  readonly #events: PhaseEvents;
+  readonly #events: PhaseEvents<Backup>;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
   #hasStarted = false;
@@ -140,7 +141,9 @@ class BackupsRun {
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
     const { host } = options;
-    this.#events = new PhaseEvents({ client, logger, host, clock: client.clock });
+    this.#events = new PhaseEvents({
+      ...{ client, logger, host, clock: client.clock, kind: 'backup', meanings: BACKUP_PHASES },
+    });
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
     this.#backups = new RunsView({
       ...{ client, logger, namespace, assertLeading, signal, shared },

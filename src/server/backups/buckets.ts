@@ -1,10 +1,14 @@
+import { bucketOf } from '../../archive/index.ts';
+import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
+import { isWriteOnce } from '../../config/index.ts';
 import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
 import type { LocationStoreOptions } from '../locations/location-stores.ts';
 import type { Buckets, OpenBucket } from './contract.ts';
 
 export interface LocationBucketsOptions extends Omit<LocationStoreOptions, 'openStorage'> {
   readonly openBucket: (location: string) => Promise<Bucket>;
+  readonly logger?: Logger | undefined;
 }
 
 /** The buckets of BackupStorageLocations, by the credentials that their Secrets hold when one is opened. */
@@ -18,6 +22,9 @@ export class LocationBuckets implements Buckets {
   async open(name: string, signal: AbortSignal): Promise<OpenBucket> {
     const options = { ...this.#options, signal };
     const location = await loadLocation(name, options);
-    return openLocationBucket(location, options, options.openBucket);
+    const once = { isWriteOnce: isWriteOnce(location), logger: options.logger };
+    return openLocationBucket(location, options, async (place) =>
+      bucketOf(await options.openBucket(place), once),
+    );
   }
 }

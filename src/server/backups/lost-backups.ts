@@ -248,6 +248,7 @@ export class LostBackups {
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
     const archive = opened && new BackupArchive(opened.bucket);
     if (opened && archive && (await hasEnded(archive, backup, signal))) {
+      await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
       // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
       assertLeading();
       await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });

@@ -43,6 +43,8 @@ interface Counted {
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
+  /** Until then its files may be locked. */
+  readonly expiration?: string;
   readonly csiVolumeSnapshotsAttempted?: number;
   readonly csiVolumeSnapshotsCompleted?: number;
 }
@@ -57,8 +59,8 @@ function trimmed(backup: Backup): Backup {
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
   const pending = backup.metadata.annotations?.[SYNC_PENDING];
-  const { errors, warnings, startTimestamp, completionTimestamp, ...counted } = (backup.status ??
-    {}) as Counted;
+  const { errors, warnings, startTimestamp, completionTimestamp, expiration, ...counted } =
+    (backup.status ?? {}) as Counted;
   const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted } = counted;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
@@ -70,7 +72,7 @@ function trimmed(backup: Backup): Backup {
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
     status: {
-      ...{ phase, errors, warnings, startTimestamp, completionTimestamp },
+      ...{ phase, errors, warnings, startTimestamp, completionTimestamp, expiration },
       ...(csiVolumeSnapshotsAttempted !== undefined && {
         ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
       }),

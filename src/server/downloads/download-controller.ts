@@ -22,6 +22,8 @@ import {
   type Result,
   withOwnSignal,
 } from '../../kube/index.ts';
+import { isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
+import type { Buckets } from '../backups/contract.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
 import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
@@ -43,6 +45,8 @@ export interface DownloadControllerOptions {
   readonly namespace: string;
   readonly host: string;
   readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
+  /** Of locations that are written once, whose files may have other keys than Velero's until they are over. */
+  readonly buckets?: Buckets | undefined;
   readonly unsavedOperations?: UnsavedOperations;
 }
 
@@ -241,23 +245,38 @@ class DownloadRun {
   }
 
   async #sign(source: DownloadSource, signal: AbortSignal): Promise<string> {
-    const { client, namespace, stores, logger } = this.#options;
+    const { client, namespace, stores } = this.#options;
     const { owner, key, location } = source;
     if (source.isOfOperations) await this.#save(owner, signal);
+    const once = await this.#signOnce(source, signal);
+    if (once !== undefined) return once;
     const options = { ...stores, client, namespace };
     const storage = await openLocation(location, options, signal);
     try {
-      if (!(await this.#isThere(storage, key, signal))) {
-        // The CLI knows what to do about a file that is not there, and waits for a URL first.
-        logger.info(
-          { [owner.kind.toLowerCase()]: owner.name, key },
-          'the file is not in the bucket',
-        );
-      }
+      if (!(await this.#isThere(storage, key, signal))) this.#sayMissing(owner, key);
       return await storage.signedUrl(blobId(key), URL_MS, { signal });
     } finally {
       await storage.close();
     }
+  }
+
+  /** The CLI knows what to do about a file that is not there, and waits for a URL first. */
+  #sayMissing(owner: Owner, key: string): void {
+    const fields = { [owner.kind.toLowerCase()]: owner.name, key };
+    this.#options.logger.info(fields, 'the file is not in the bucket');
+  }
+
+  /** Of the newest version of a file that is not final yet, or else of the file; undefined where its location is not written once. */
+  async #signOnce(
+    { owner, key, location }: DownloadSource,
+    signal: AbortSignal,
+  ): Promise<string | undefined> {
+    const { buckets } = this.#options;
+    const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
+    if (!buckets || !isWriteOnce(parsed)) return undefined;
+    await using opened = await buckets.open(location.metadata.name, signal);
+    if (!(await opened.bucket.has(key, { signal }))) this.#sayMissing(owner, key);
+    return await opened.bucket.signedUrl(key, URL_MS, { signal });
   }
 
   /** By the way the storage learns its region and the service's time, which a URL depends on. True where nobody can tell. */

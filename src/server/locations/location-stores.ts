@@ -1,7 +1,9 @@
 import type { BlobStorage } from '../../blob/index.ts';
 import {
   bucketLocation,
+  isWriteOnce,
   parseBackupStorageLocation,
+  retentionOf,
   type StorageKind,
 } from '../../config/index.ts';
 import type { BackupStorageLocation, KubeClient } from '../../kube/index.ts';
@@ -29,6 +31,8 @@ export async function openLocation(
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
   // What is wrong with it is told before its Secrets are asked for.
   bucketLocation(parsed);
+  isWriteOnce(parsed);
+  retentionOf(parsed);
   const files = {
     ...(await loadLocationFiles({ ...options, signal }, parsed)),
     customerKeyFile: await loadCustomerKeyFile({ ...options, signal }, parsed),

@@ -14,7 +14,7 @@ import {
   untilAborted,
 } from '../../base/index.ts';
 import type { BlobStorage } from '../../blob/index.ts';
-import type { StorageKind } from '../../config/index.ts';
+import { parseBackupStorageLocation, retentionOf, type StorageKind } from '../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
@@ -332,6 +332,9 @@ export class Connections {
       clock: client.clock,
       locationName,
       fullIntervalNs: interval,
+      retention: retentionOf(
+        parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' }),
+      ),
     });
   }
 

@@ -8,7 +8,7 @@ import {
   type Nanoseconds,
   type Secret,
 } from '../../base/index.ts';
-import { blobId, type BlobStorage } from '../../blob/index.ts';
+import { blobId, type BlobStorage, type Retention } from '../../blob/index.ts';
 import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../../codec/index.ts';
 import {
   BLOBCFG_BLOB,
@@ -30,6 +30,8 @@ export interface PrepareOptions {
   /** Of the BackupStorageLocation, for messages: namespace/name. */
   readonly locationName: string;
   readonly isReadOnly: boolean;
+  /** Of a repository that is created now. */
+  readonly retention?: Retention | undefined;
   /** How often full maintenance is due in a repository that is set up now; Kopia's own interval without it. */
   readonly fullIntervalNs?: Nanoseconds | undefined;
   /** Throws when this process must not write any more. */
@@ -86,10 +88,11 @@ async function findFormat(options: PrepareOptions): Promise<Format | undefined> 
 }
 
 async function create(options: PrepareOptions): Promise<void> {
-  const { storage, password, assertLeading } = options;
+  const { storage, password, retention, assertLeading } = options;
   const format = {
     ...{ hash: DEFAULT_HASH, encryption: DEFAULT_ENCRYPTION, splitter: DEFAULT_SPLITTER },
     version: 3,
+    retention,
   } as const;
   assertLeading?.();
   try {
@@ -143,6 +146,8 @@ async function setUp(options: PrepareOptions, uniqueId: string): Promise<void> {
   const before = await loadMaintenanceParameters(repository);
   if (before?.owner !== clientName(CLIENT)) {
     const parameters = defaultParameters(CLIENT);
+    // Without it what is still needed would be open to deletion once the period is over.
+    if (repository.format.retention) parameters.extendObjectLocks = true;
     if (fullIntervalNs !== undefined) parameters.full.interval = Number(fullIntervalNs);
     assertLeading?.();
     await putMaintenanceParameters(repository, parameters);

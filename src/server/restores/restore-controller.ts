@@ -28,7 +28,9 @@ import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
-import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import { PhaseEvents } from '../runs/phase-events.ts';
+import { RESTORE_PHASES } from './phase-meanings.ts';
+import { isCanceled, isOurs, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { SharedRestores } from './shared-restores.ts';
@@ -37,6 +39,8 @@ export interface RestoreControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** Named by the Events. */
+  readonly host: string;
   /** The watch that it shares with the controllers that follow it. */
   readonly restores: SharedRestores;
   readonly locations: RestoreLocations;
@@ -106,6 +110,7 @@ class RestoresRun {
   readonly #deleted: DeletedRestores;
   readonly #queue: Controller;
   readonly #deletions: Controller;
+  readonly #events: PhaseEvents<Restore>;
   #task: Task | undefined;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
@@ -114,7 +119,7 @@ class RestoresRun {
   #hasStarted = false;
 
   constructor(options: RestoreControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, restores: shared } = options;
+    const { client, logger, namespace, host, restores: shared } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
@@ -122,6 +127,9 @@ class RestoresRun {
     this.#restores = new RunsView({
       ...{ client, logger, namespace, assertLeading, signal, shared },
       resource: RESTORE_RESOURCE,
+    });
+    this.#events = new PhaseEvents({
+      ...{ client, logger, host, clock: client.clock, kind: 'restore', meanings: RESTORE_PHASES },
     });
     const { runner, locations, writers, buckets, operations } = options;
     this.#deleted = new DeletedRestores({
@@ -159,10 +167,12 @@ class RestoresRun {
     this.#queue.queue.add(QUEUE_KEY);
     await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
     await this.#task?.done;
+    await this.#events.flush();
   }
 
   #changed(after: Restore | undefined, before: Restore | undefined): void {
     if (!this.#hasStarted) return;
+    this.#events.changed(after, before);
     if (before && before.metadata.uid !== after?.metadata.uid) {
       const { uid } = before.metadata;
       // Somebody has taken its finalizer off, and it is gone.
@@ -438,9 +448,6 @@ class RestoresRun {
     }
   }
 }
-
-const isOurs = ({ metadata }: Restore): boolean =>
-  metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
 const failedStatus = (failureReason: string, clock: Clock): object => ({
   ...{ phase: 'Failed', failureReason },

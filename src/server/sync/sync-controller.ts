@@ -10,6 +10,8 @@ import {
   redactAndCut,
   untilAborted,
 } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import { parseBackupStorageLocation, retentionOf } from '../../config/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
@@ -27,6 +29,7 @@ import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
+import { BackupLocks } from './backup-locks.ts';
 import { SyncMemory } from './sync-memory.ts';
 import { registerSyncMetrics, type SyncedLocation } from './sync-metrics.ts';
 import { restUntilSync } from './sync-plan.ts';
@@ -80,6 +83,7 @@ export class SyncController implements ServerController {
 interface Known {
   readonly uid: string;
   readonly memory: SyncMemory;
+  readonly locks: BackupLocks;
   /** By the monotonic clock: not before that, whatever the location says. */
   restsUntilMs: number;
   /** How many Backups were said to be kept, since the location points elsewhere. */
@@ -167,7 +171,8 @@ class SyncRun {
     const before = this.#known.get(key);
     if (before?.uid === uid) return before;
     const known = {
-      ...{ uid, memory: new SyncMemory(), restsUntilMs: -Infinity, toldElsewhere: 0 },
+      ...{ uid, memory: new SyncMemory(), locks: new BackupLocks() },
+      ...{ restsUntilMs: -Infinity, toldElsewhere: 0 },
     };
     this.#known.set(key, known);
     return known;
@@ -175,7 +180,7 @@ class SyncRun {
 
   #begin(location: BackupStorageLocation, watched: WatchedBackups): void {
     const key = keyOf(location.metadata);
-    const { memory } = this.#knownOf(key, location.metadata.uid);
+    const { memory, locks } = this.#knownOf(key, location.metadata.uid);
     const places: Pick<Limiter, 'run'> = { run: (task) => this.#placed(task) };
     this.#work.begin(key, places, () =>
       withOwnSignal(this.#signal, async (own) => {
@@ -183,7 +188,7 @@ class SyncRun {
           own.abort(new CanceledError('timeout'));
         }, SYNC_MS_MAX);
         try {
-          return await this.#sync(key, memory, watched, own.signal);
+          return await this.#sync(key, { memory, locks }, watched, own.signal);
         } finally {
           clearTimeout(timer);
         }
@@ -205,7 +210,7 @@ class SyncRun {
 
   async #sync(
     key: string,
-    memory: SyncMemory,
+    { memory, locks }: Pick<Known, 'memory' | 'locks'>,
     watched: WatchedBackups,
     signal: AbortSignal,
   ): Promise<SyncReport> {
@@ -214,13 +219,52 @@ class SyncRun {
     const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
     await using opened = await buckets.open(location.metadata.name, signal);
     // The bucket is closed after that.
-    return await syncLocation({
+    const report = await syncLocation({
       ...{ client, logger, namespace, location, memory, signal },
       backups: watched.cache,
       archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
       locationNow: () => this.#locations.get(refOf(key)),
       assertLeading: this.#assertLeading,
     });
+    await this.#extendLocks(location, { locks, watched, bucket: opened.bucket, signal });
+    return report;
+  }
+
+  /** What comes of the locks is no failure of the sync. */
+  async #extendLocks(
+    location: BackupStorageLocation,
+    {
+      locks,
+      watched,
+      bucket,
+      signal,
+    }: {
+      readonly locks: BackupLocks;
+      readonly watched: WatchedBackups;
+      readonly bucket: Bucket;
+      readonly signal: AbortSignal;
+    },
+  ): Promise<void> {
+    const { client, logger } = this.#options;
+    const { name } = location.metadata;
+    const retention = retentionOf(
+      parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' }),
+    );
+    if (!retention || location.spec?.accessMode === 'ReadOnly') return;
+    try {
+      await locks.extend({
+        ...{ bucket, retention, logger, signal, location: name },
+        backups: watched.cache.list().filter(({ spec }) => spec.storageLocation === name),
+        nowNs: client.clock.nowNs(),
+        assertLeading: this.#assertLeading,
+      });
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const text = `locks of backups cannot be extended: ${redactAndCut(messageOf(error))}`;
+      logger.warn({ location: name }, text);
+      this.#events.record(location, 'LocksNotExtended', text, 'Warning');
+    }
   }
 
   #ended(key: string): void {

@@ -4,8 +4,10 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { DEV_PASSWORD } from '../../../src/cli/dev-environment.ts';
 import { BACKUPS, DATA_UPLOADS } from '../../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
+import { imageOf } from '../../device-files/image.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { sharedPackage } from '../../support/package.ts';
 
@@ -39,6 +41,12 @@ describe('longshore browse', () => {
       spec: { storageLocation: 'default' },
       status: { phase: 'Completed' },
     } as never);
+    fs.writeFileSync(join(work, 'disk'), imageOf('journal-1'));
+    const repository = join(cluster.cluster.storageDirectory, 'kopia/app');
+    const words = ['snapshot', 'create', join(work, 'disk'), '--block', '--json'];
+    const { stdout: made } = await run(BIN, [...words, '--repo', repository], {
+      env: { ...process.env, LONGSHORE_PASSWORD: DEV_PASSWORD },
+    });
     const metadata = { name: 'nightly', namespace: NAMESPACE, uid: 'u' };
     put(
       'velero-backup.json',
@@ -58,6 +66,14 @@ describe('longshore browse', () => {
         pvcNamespace: 'app',
         backupMethod: 'CSISnapshot',
         csiSnapshotInfo: { size: 7 },
+      },
+      {
+        ...{ pvcName: 'disk', pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
+        snapshotDataMoved: true,
+        snapshotDataMovementInfo: {
+          ...moved,
+          snapshotHandle: (JSON.parse(made) as { id: string }).id,
+        },
       },
       { pvcName: 'twice', pvcNamespace: 'app', skipped: true, skippedReason: 'a policy says so' },
       { pvcName: 'twice', pvcNamespace: 'other', skipped: true },
@@ -100,7 +116,7 @@ describe('longshore browse', () => {
     expect(stdout).toMatch(/app\/twice +not backed up +it was skipped: a policy says so/);
     const { stdout: json } = await browse('-o', 'json');
     expect((JSON.parse(json) as { name: string }[]).map(({ name }) => name)).toEqual([
-      ...['app/data', 'app/gone', 'app/kept', 'app/twice', 'other/twice'],
+      ...['app/data', 'app/disk', 'app/gone', 'app/kept', 'app/twice', 'other/twice'],
     ]);
   });
 
@@ -158,11 +174,27 @@ describe('longshore browse', () => {
     );
   });
 
+  it('shows the files of a raw volume, and gives the device', async () => {
+    const { stdout, stderr } = await browse('disk');
+    expect(stdout).toMatch(
+      /^drwx.* a\/\ndrwx.* lost\+found\/\n-rw.* 4096 .* escaped\n-rw.* 4096 .* new\n$/,
+    );
+    expect(stderr).toBe(
+      'longshore: volume app/disk: it was in use when the snapshot was taken: files that were being written may be incomplete\n',
+    );
+    expect((await browse('disk', 'new', '--cat')).stdout).toBe('N'.repeat(4096));
+    const device = await run(BIN, wordsOf('disk', '--cat'), {
+      encoding: 'buffer',
+      maxBuffer: 64 << 20,
+    });
+    expect(device.stdout.equals(imageOf('journal-1'))).toBe(true);
+  });
+
   it.each([
     [['nope'], 'backup nightly has no volume "nope"; "longshore browse nightly" lists'],
     [['twice'], 'there are 2 volumes "twice": app/twice, other/twice'],
     [['kept'], 'nobody can look into volume app/kept: its snapshot stays in the storage'],
-    [['data', '/etc/nope'], 'there is no etc/nope in '],
+    [['data', '/etc/nope'], 'there is no /etc/nope in volume app/data'],
     [['data', '/etc', '--cat'], 'app/data:/etc is a directory: use --tar'],
     [['gone'], 'there is neither a snapshot nor an object'],
     [['--tar'], '--tar needs a volume of the backup'],

@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import type { Repository } from '../../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
+import { KopiaFile } from '../../../src/cli/browse/kopia-file.ts';
 import { tarOf } from '../../../src/cli/browse/tar.ts';
 import { encodeFullHeader, padding, TAR_END } from '../../../src/archive/index.ts';
 
@@ -58,7 +59,7 @@ describe('entries of archives as tar reads them', () => {
     const all = async (name: string): Promise<number> => {
       let bytes = 0;
       const root = { ...entry, name } as unknown as DirectoryEntry;
-      for await (const piece of tarOf(nothing, root, options)) bytes += piece.length;
+      for await (const piece of tarOf(new KopiaFile(nothing, root), options)) bytes += piece.length;
       return bytes;
     };
     expect(await all('pipe')).toBe(1024);

@@ -4,6 +4,7 @@ import { BackupArchive, readTarball } from '../../../src/archive/index.ts';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, ITEM, type Outside, progress, World } from './support/world.ts';
+import { randomOf } from '../../support/random.ts';
 
 /**
  * Backups after their run, whose servers are killed between any two lines, lose answers, or find the bucket away; by seed. `SEED=17 SEEDS=1`
@@ -11,24 +12,17 @@ import { done, failedWith, ITEM, type Outside, progress, World } from './support
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);
+const MODES = [{ isWriteOnce: false }, { isWriteOnce: true }];
 const scratch = tempDirectory('scratch');
 
 class Killed extends Error {}
 
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
-async function simulate(seed: number): Promise<{ world: World; kills: number; failed: number }> {
+async function simulate(
+  seed: number,
+  mode: { readonly isWriteOnce: boolean },
+): Promise<{ world: World; kills: number; failed: number }> {
   const random = randomOf(seed);
-  const world = new World();
+  const world = new World(undefined, mode);
   const count = 1 + Math.floor(random() * 4);
   const isLate = random() < 0.2;
   const ids = Array.from({ length: count }, (_, i) => `op-${i}`);
@@ -92,28 +86,36 @@ async function simulate(seed: number): Promise<{ world: World; kills: number; fa
 const lateErrors = (world: World): number => (world.canceled.includes('late-1') ? 1 : 0);
 
 describe('a server that is killed anywhere after the run of a backup', () => {
-  it('completes each backup, loses no error and counts none twice', async () => {
-    let kills = 0;
-    for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
-      const { world, kills: killed, failed } = await simulate(seed);
-      kills += killed;
-      const what = `seed ${seed}`;
-      const { phase, errors } = world.status;
-      expect([phase, errors], what).toEqual([failed > 0 ? 'PartiallyFailed' : 'Completed', failed]);
-      const open = await new BackupArchive(world.bucket).open('b1');
-      expect(open.metadata.status, what).toMatchObject({ phase, errors });
-      const results = await open.results();
-      expect(results.errors?.namespaces?.app ?? [], what).toHaveLength(failed);
-      const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
-      const lines = log ? gunzipSync(log).toString().split('\n') : [];
-      expect(lines.filter((line) => line.includes('level=error')).length, what).toBe(failed);
-      const paths: string[] = [];
-      for await (const { path } of readTarball(open.read('contents'), 'b1')) paths.push(path);
-      expect(
-        paths.filter((path) => path.endsWith('b.json')),
-        what,
-      ).toHaveLength(1);
-    }
-    if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
-  }, 300_000);
+  it.each(MODES)(
+    'completes each backup, loses no error and counts none twice: %o',
+    async (mode) => {
+      let kills = 0;
+      for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
+        const { world, kills: killed, failed } = await simulate(seed, mode);
+        kills += killed;
+        const what = `seed ${seed}`;
+        const { phase, errors } = world.status;
+        expect([phase, errors], what).toEqual([
+          failed > 0 ? 'PartiallyFailed' : 'Completed',
+          failed,
+        ]);
+        const open = await new BackupArchive(world.bucket).open('b1');
+        expect(open.metadata.status, what).toMatchObject({ phase, errors });
+        const results = await open.results();
+        expect(results.errors?.namespaces?.app ?? [], what).toHaveLength(failed);
+        const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+        const lines = log ? gunzipSync(log).toString().split('\n') : [];
+        expect(lines.filter((line) => line.includes('level=error')).length, what).toBe(failed);
+        const paths: string[] = [];
+        for await (const { path } of readTarball(open.read('contents'), 'b1')) paths.push(path);
+        expect(
+          paths.filter((path) => path.endsWith('b.json')),
+          what,
+        ).toHaveLength(1);
+        if (mode.isWriteOnce) expect(world.bucket.putTwice, what).toEqual([]);
+      }
+      if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
+    },
+    300_000,
+  );
 });

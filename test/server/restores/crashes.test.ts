@@ -1,10 +1,12 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
+import { RestoreArchive } from '../../../src/archive/index.ts';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, type Outside, progress } from '../backups/support/world.ts';
 import { loadAfterRun } from '../../../src/server/restores/contract.ts';
 import { claimLeft, podLeft, SUBJECT, World } from './support/world.ts';
+import { randomOf } from '../../support/random.ts';
 
 /**
  * Restores after their run, whose servers are killed between any two lines, lose answers, find the bucket away, or are two at once; by seed.
@@ -17,17 +19,6 @@ const OVER = /^(Completed|PartiallyFailed)$/;
 
 class Killed extends Error {}
 
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 interface Course {
   readonly world: World;
   readonly kills: number;
@@ -38,11 +29,11 @@ interface Course {
   readonly hooks: { readonly attempted: number; readonly failed: number };
 }
 
-async function simulate(seed: number): Promise<Course> {
+async function simulate(seed: number, mode: { readonly isWriteOnce: boolean }): Promise<Course> {
   const random = randomOf(seed);
   const upTo = (most: number): number => Math.floor(random() * (most + 1));
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
-  const world = new World('WaitingForPluginOperations', { hooks });
+  const world = new World('WaitingForPluginOperations', { hooks }, mode);
   const ids = Array.from({ length: 1 + upTo(3) }, (_, i) => `op-${i}`);
   const ends = new Map(ids.map((id) => [id, random() < 0.3 ? failedWith(`${id} broke`) : done]));
   const names = [...ids, ...Array.from({ length: upTo(3) }, (_, i) => `plain-${i}`)];
@@ -97,7 +88,7 @@ async function simulate(seed: number): Promise<Course> {
       },
     };
   };
-  if (isLost) world.bucket.objects.delete('restores/r1/restore-r1-itemoperations.json.gz');
+  if (isLost) await world.files.delete('restores/r1/restore-r1-itemoperations.json.gz');
   let servers = [start(), ...(random() < 0.3 ? [start()] : [])];
   for (let rounds = 0; !OVER.test(world.status.phase ?? ''); rounds++) {
     expect(rounds, `seed ${seed}`).toBeLessThan(500);
@@ -139,34 +130,39 @@ async function simulate(seed: number): Promise<Course> {
   };
 }
 
-describe('a server that is killed anywhere after the run of a restore', () => {
-  it('completes each restore, loses no error and counts none twice', async () => {
-    let kills = 0;
-    for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
-      const { world, kills: killed, errors, hooks, mayHaveRun } = await simulate(seed);
-      kills += killed;
-      const what = `seed ${seed}`;
-      const { status, bucket, cluster } = world;
-      const phase = errors > 1 ? 'PartiallyFailed' : 'Completed';
-      expect([status.phase, status.errors], what).toEqual([phase, errors]);
-      expect(status.hookStatus, what).toEqual({
-        ...{ hooksAttempted: hooks.attempted, hooksFailed: hooks.failed },
-      });
-      expect(cluster.get('configmaps', 'velero/du-1'), what).toBeUndefined();
-      const log = bucket.objects.get('restores/r1/restore-r1-logs.gz');
-      const lines = log ? gunzipSync(log).toString().split('\n') : [];
-      const said = lines.filter((line) => line.includes('level=error'));
-      const isLost = said.some((line) => line.includes('are missing in the operations file'));
-      const texts = (await world.archive.results('r1')).errors;
-      const told = (texts?.velero ?? []).length + (texts?.namespaces?.app ?? []).length;
-      // What is lost is one sentence about all.
-      const lost = isLost ? (status.restoreItemOperationsFailed ?? 0) - 1 : 0;
-      expect([said.length, told], what).toEqual([errors - 1 - lost, errors - 1 - lost]);
-      // No hook runs twice. One that was noted as begun may not have run.
-      expect(world.ran.length, what).toBe(new Set(world.ran).size);
-      expect(world.ran.length, what).toBeLessThanOrEqual(hooks.attempted - 1);
-      expect(world.ran.length, what).toBeGreaterThanOrEqual(hooks.attempted - 1 - mayHaveRun);
-    }
-    if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
-  }, 300_000);
-});
+describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
+  'a server that is killed anywhere after the run of a restore (written once: $isWriteOnce)',
+  (mode) => {
+    it('completes each restore, loses no error and counts none twice', async () => {
+      let kills = 0;
+      for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
+        const { world, kills: killed, errors, hooks, mayHaveRun } = await simulate(seed, mode);
+        kills += killed;
+        const what = `seed ${seed}`;
+        const { status, bucket, cluster } = world;
+        const phase = errors > 1 ? 'PartiallyFailed' : 'Completed';
+        expect([status.phase, status.errors], what).toEqual([phase, errors]);
+        expect(status.hookStatus, what).toEqual({
+          ...{ hooksAttempted: hooks.attempted, hooksFailed: hooks.failed },
+        });
+        expect(cluster.get('configmaps', 'velero/du-1'), what).toBeUndefined();
+        const log = bucket.objects.get('restores/r1/restore-r1-logs.gz');
+        const lines = log ? gunzipSync(log).toString().split('\n') : [];
+        const said = lines.filter((line) => line.includes('level=error'));
+        const isLost = said.some((line) => line.includes('are missing in the operations file'));
+        if (mode.isWriteOnce) expect(bucket.putTwice, what).toEqual([]);
+        // Where Velero reads it, whatever its location is.
+        const texts = (await new RestoreArchive(bucket).results('r1')).errors;
+        const told = (texts?.velero ?? []).length + (texts?.namespaces?.app ?? []).length;
+        // What is lost is one sentence about all.
+        const lost = isLost ? (status.restoreItemOperationsFailed ?? 0) - 1 : 0;
+        expect([said.length, told], what).toEqual([errors - 1 - lost, errors - 1 - lost]);
+        // No hook runs twice. One that was noted as begun may not have run.
+        expect(world.ran.length, what).toBe(new Set(world.ran).size);
+        expect(world.ran.length, what).toBeLessThanOrEqual(hooks.attempted - 1);
+        expect(world.ran.length, what).toBeGreaterThanOrEqual(hooks.attempted - 1 - mayHaveRun);
+      }
+      if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
+    }, 300_000);
+  },
+);

@@ -8,6 +8,7 @@ import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  EVENTS,
   connectToCluster,
   type KubeClient,
   type KubeObject,
@@ -169,6 +170,7 @@ describe('the controller of Restores', () => {
     writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };
     const controller = new RestoreController({
+      host: 'h',
       ...common,
       restores: new SharedRestores(common),
       locations: new RestoreLocations(own, VELERO),
@@ -209,6 +211,11 @@ describe('the controller of Restores', () => {
     expect(over.status).not.toHaveProperty('completionTimestamp');
     await soon(() => runs.forgotten.includes('r1'));
     expect(await registry.metrics()).toContain('velero_restore_attempt_total{schedule=""} 1');
+    await stop?.();
+    const events = await client.list(EVENTS, { namespace: VELERO });
+    expect(events.map((event) => (event as { reason?: string }).reason)).toEqual(
+      expect.arrayContaining(['InProgress', 'Finalizing']),
+    );
   });
 
   it('says all that is wrong with one at once, and takes the next one', async () => {

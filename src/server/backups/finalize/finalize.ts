@@ -136,6 +136,7 @@ async function ended(
     return lost('its files in the backup storage location are of another Backup by now');
   }
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
+    await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
     return taken(known.status as AfterRunStatus);
   }
   const log = new FinalizerLog(logger, client.clock);
@@ -181,7 +182,7 @@ async function ended(
       ...(contents && { contents }),
       metadata: { ...backup, status: { ...backup.status, ...status } },
     },
-    { signal },
+    { signal, assertAllowed: assertLeading },
   );
   if (contents) options.onTarball?.(backup, contents.lengthBytes);
   return status;

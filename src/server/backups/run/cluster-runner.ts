@@ -52,6 +52,7 @@ import type {
   RunRequest,
 } from '../contract.ts';
 import { subjectOf } from '../after-run.ts';
+import { isOver } from '../phases.ts';
 import { cancelOperations, withUntold } from '../../operations/cancel.ts';
 import { failureLines } from '../../operations/failures.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
@@ -188,6 +189,8 @@ export class ClusterRunner implements BackupRunner {
       throw new CodedError('BACKUP_EXISTS', 'backup already exists in object storage');
     }
     const { phase = '', ...rest } = status ?? {};
+    // Where the one that stored it was killed right after.
+    if (isOver(phase)) await archive.seal(name, uid, { signal });
     return { phase, status: rest };
   }
 

@@ -28,6 +28,7 @@ export interface FileEntry {
   /** Of a directory all that is below it. */
   readonly sizeBytes: number;
   readonly mtimeNs: Nanoseconds;
+  /** Which one, where several in a directory have the same name. */
   readonly objectId: string;
 }
 
@@ -43,7 +44,13 @@ export interface FilePlace {
 /** A directory or file that was found. It holds the repository open until it is disposed of. */
 export interface OpenEntry extends Disposable {
   readonly entry: FileEntry;
-  /** What is in a directory, some at a time: directories first, each kind by the bytes of its names. Throws what the repository throws. */
+  /** What whoever reads it should know, a sentence each. */
+  readonly notes: readonly string[];
+  /** Of the root of a raw volume, which can be downloaded as the device that it is, too. */
+  readonly deviceBytes: number | undefined;
+  /** Whether {@link list} has directories first, each kind by the bytes of its names; else it is in no order where there are too many to sort. */
+  readonly isSorted: boolean;
+  /** What is in a directory, some at a time. Throws what the repository throws, and for devices `DEVICE_DAMAGED`, `DEVICE_NOT_READ`. */
   list(signal: AbortSignal): AsyncIterable<readonly FileEntry[]>;
   /** What a symbolic link leads to, or the bytes of a file, a part at a time. Throws `SNAPSHOT_INCOMPLETE`, and what the repository throws. */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;

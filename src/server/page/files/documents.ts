@@ -8,7 +8,7 @@ import {
   tableOf,
   timeOf,
 } from '../layout.ts';
-import type { BrowsedVolume, FileEntry, FilePlace } from './contract.ts';
+import type { BrowsedVolume, FileEntry, FilePlace, OpenEntry } from './contract.ts';
 import { FILE_ORDERS, type FileListing, type FileOrder, type FileQuery } from './listing.ts';
 
 /** What all pages about files of one backup have in common. */
@@ -46,28 +46,44 @@ export function volumesDocument(
 export const volumeLink = (backup: string, volume: string): Html =>
   html`<a href="${filesPath(backup, { volume, path: [] })}">${named(volume)}</a>`;
 
+/** A place with what was found there. */
+export interface FoundPlace extends FilePlace {
+  readonly open: Pick<OpenEntry, 'entry' | 'notes' | 'deviceBytes' | 'isSorted'>;
+}
+
 /** What is in a directory of a volume. */
 export function directoryDocument(
   options: FilesPageOptions,
-  place: FilePlace,
+  place: FoundPlace,
   listing: FileListing,
   query: FileQuery,
 ): string {
   const { backup, nowMs } = options;
   const { rows, total, isInOrder } = listing;
+  const { notes, deviceBytes, isSorted } = place.open;
+  const kept = isSorted
+    ? 'as they are stored, directories first, each kind by name'
+    : 'as they are stored';
   const count = total === undefined ? 'many entries' : `${numberText(total)} entries`;
   return pageOf(options, {
     ...headingOf(place),
     crumbs: crumbsOf(backup, place),
-    main: html`<p>
+    main: html`${notesOf(notes)}
+      <p>
         <a href="${downloadPath(backup, place, true)}">Download as tar</a>
         <span class="dim">with everything below; devices, pipes and sockets are left out</span>
       </p>
       ${
+        deviceBytes !== undefined &&
+        html`<p>
+          <a href="${downloadPath(backup, place, false)}">Download the device</a>
+          <span class="dim">as it is, ${bytesOf(deviceBytes)}</span>
+        </p>`
+      }
+      ${
         !isInOrder &&
         html`<p class="note tone-doubtful">
-          There are too many entries to sort them: they are listed as they are stored, directories
-          first, each kind by name.
+          There are too many entries to sort them: they are listed ${kept}.
         </p>`
       }
       ${orderLinks(backup, place, query)}
@@ -92,11 +108,11 @@ export function directoryDocument(
 /** Something that is no directory. `target`: of a symbolic link. */
 export function fileDocument(
   options: FilesPageOptions,
-  place: FilePlace,
-  entry: FileEntry,
+  place: FoundPlace,
   target: string | undefined,
 ): string {
   const { backup, nowMs } = options;
+  const { entry, notes } = place.open;
   const facts: readonly (readonly [string, HtmlValue])[] = [
     ['Kind', kindOf(entry)],
     ...(target === undefined ? [] : [['Leads to', named(target)] as const]),
@@ -109,7 +125,8 @@ export function fileDocument(
   return pageOf(options, {
     ...headingOf(place),
     crumbs: crumbsOf(backup, place),
-    main: html`<dl>
+    main: html`${notesOf(notes)}
+      <dl>
         ${facts.map(
           ([name, value]) =>
             html`<dt>${name}</dt>
@@ -132,6 +149,9 @@ export function fileDocument(
       ${!isStored && html`<p>Nothing is stored of it that could be downloaded.</p>`}`,
   });
 }
+
+const notesOf = (notes: readonly string[]): Html[] =>
+  notes.map((note) => html`<p class="note tone-doubtful">Of the device: ${named(note)}.</p>`);
 
 function pageOf(
   { backup, logout }: FilesPageOptions,

@@ -114,11 +114,12 @@ export class FilesHandler {
     using open = await source.open(backup, place, signal);
     if (open.entry.type === 'd') {
       const query = fileQueryOf(url.searchParams);
-      const listing = await listFiles(open.list(signal), query);
-      return ok(directoryDocument(page, place, listing, query));
+      const { isSorted } = open;
+      const listing = await listFiles(open.list(signal), query, { isSorted });
+      return ok(directoryDocument(page, { ...place, open }, listing, query));
     }
     const target = open.entry.type === 's' ? await targetOf(open, signal) : undefined;
-    return ok(fileDocument(page, place, open.entry, target));
+    return ok(fileDocument(page, { ...place, open }, target));
   }
 
   async #download(request: FilesRequest, place: FilePlace | undefined): Promise<Answer> {
@@ -171,11 +172,11 @@ function downloadOf(
   isTar: boolean,
   signal: AbortSignal,
 ): Answer {
-  const { entry } = open;
+  const { entry, deviceBytes = entry.sizeBytes } = open;
   if (!['d', 'f', 's'].includes(entry.type)) {
     return notFound('It is neither a file, a directory nor a symbolic link: nothing is stored.');
   }
-  if (!isTar && entry.type !== 'f') {
+  if (!isTar && entry.type !== 'f' && open.deviceBytes === undefined) {
     return notFound('Only a file has bytes of its own; this can be downloaded as tar.');
   }
   const name = downloadName(path.at(-1) ?? volume, isTar ? '.tar' : '');
@@ -185,7 +186,7 @@ function downloadOf(
     'content-disposition': contentDisposition(name),
     'content-security-policy': "default-src 'none'; sandbox",
     // A connection that ends early is noticed by whoever counts.
-    ...(!isTar && { 'content-length': String(entry.sizeBytes) }),
+    ...(!isTar && { 'content-length': String(deviceBytes) }),
   };
   const bytes = isTar ? open.tar(signal) : open.bytes(signal);
   return { status: 200, body: '', headers, download: { bytes, end: () => undefined } };

@@ -35,12 +35,12 @@ export function fileQueryOf(parameters: URLSearchParams): FileQuery {
 
 /**
  * One page of a directory. No more than {@link SORTED_MAX} entries are in memory: a directory with more is read up to the page that is asked for,
- * in its own order.
+ * in its own order, which is by name where it `isSorted`.
  */
 export async function listFiles(
   batches: AsyncIterable<readonly FileEntry[]>,
   { order, isDescending, page }: FileQuery,
-  sortedMax = SORTED_MAX,
+  { isSorted = true, sortedMax = SORTED_MAX } = {},
 ): Promise<FileListing> {
   const from = (page - 1) * FILES_A_PAGE;
   const to = from + FILES_A_PAGE;
@@ -59,7 +59,7 @@ export async function listFiles(
     if (isLong && seen > to) break;
   }
   if (isLong) {
-    const isInOrder = order === 'name' && !isDescending;
+    const isInOrder = isSorted && order === 'name' && !isDescending;
     const rows = held.slice(0, FILES_A_PAGE);
     return { rows, page, hasMore: held.length > FILES_A_PAGE, total: undefined, isInOrder };
   }

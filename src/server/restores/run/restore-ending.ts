@@ -71,7 +71,8 @@ export class RestoreEnding {
     try {
       const known = await operations.get(subject, late);
       const logFile = await journal.finishLog();
-      await new RestoreArchive(bucket).put(
+      const archive = new RestoreArchive(bucket);
+      await archive.put(
         name,
         {
           itemOperations: known.map(orderedRecord),
@@ -82,6 +83,8 @@ export class RestoreEnding {
         },
         { signal: late, assertAllowed: assertLeading },
       );
+      const { uid } = restore.metadata;
+      await archive.seal(name, { uid, end: {}, signal: late, assertAllowed: assertLeading });
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a restore that has failed could not be stored');

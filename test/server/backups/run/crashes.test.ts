@@ -1,6 +1,6 @@
 import * as fs from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
-import { BackupArchive, readTarball } from '../../../../src/archive/index.ts';
+import { BackupArchive, bucketOf, readTarball } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError, isCode, silentLogger } from '../../../../src/base/index.ts';
 import type { Backup, BackupAction, ResourceIdentifier } from '../../../../src/backup/index.ts';
 import { type Bucket } from '../../../../src/blob/index.ts';
@@ -15,7 +15,8 @@ import type { Discovery, KubeClient } from '../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../src/server/index.ts';
 import { FakeCluster, named } from '../../../backup/support/cluster.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
+import { randomOf } from '../../../support/random.ts';
 
 /**
  * Backups that are made by servers which are killed between any two lines, or find the bucket away. What one has done, the next one does not
@@ -34,21 +35,11 @@ afterAll(() => {
 
 class Killed extends Error {}
 
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 /** What outlives a server. */
 interface World {
   readonly random: () => number;
-  readonly bucket: MemoryBucket;
+  readonly bucket: VersionedBucket;
+  readonly mode: { readonly isWriteOnce: boolean };
   readonly cluster: FakeCluster;
   /** How often an action has begun something, by item. */
   readonly begun: Map<string, number>;
@@ -101,7 +92,8 @@ function newWorld(seed: number): World {
   return {
     random: randomOf(seed),
     cluster,
-    bucket: new MemoryBucket(),
+    bucket: new VersionedBucket(),
+    mode: { isWriteOnce: seed % 2 === 0 },
     begun: new Map(),
     hooks: new Map(),
     kills: 0,
@@ -158,12 +150,12 @@ class Process {
     };
     return {
       displayName: 'memory',
-      put: (key, body) =>
+      put: (key, body, options) =>
         this.outside(async () => {
           away();
           const pieces = await Array.fromAsync(body);
           await this.onPut();
-          await bucket.put(key, pieces);
+          await bucket.put(key, pieces, options);
           away();
         }),
       get: (key) => all(bucket.get(key)),
@@ -189,7 +181,7 @@ function runnerOf(
   discovery: Discovery,
 ): { runner: ClusterRunner; operations: OperationMap } {
   const { cluster } = world;
-  const bucket = process.bucket;
+  const bucket = bucketOf(process.bucket, world.mode);
   const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
   const operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
   const moves: BackupAction = {
@@ -302,7 +294,8 @@ async function makeBackup(seed: number): Promise<World> {
 
 /** Everything is there once, and nothing is frozen. */
 async function assertWhole(world: World, seed: number): Promise<void> {
-  const archive = await new BackupArchive(world.bucket).open('b1');
+  if (world.mode.isWriteOnce) expect(world.bucket.putTwice, `seed ${seed}`).toEqual([]);
+  const archive = await new BackupArchive(bucketOf(world.bucket, world.mode)).open('b1');
   const paths: string[] = [];
   for await (const { path } of readTarball(archive.read('contents'), 'contents')) paths.push(path);
   expect(new Set(paths).size).toBe(paths.length);

@@ -7,6 +7,7 @@ import {
 } from '../../../../src/base/index.ts';
 import {
   BackupArchive,
+  bucketOf,
   type BackupVolumeInfo,
   RestoreArchive,
   TarballWriter,
@@ -26,7 +27,7 @@ import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/inde
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
 import { statusOf } from '../../../../src/server/backups/phases.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 
 export const START = parseGoTime('2026-11-21T02:00:00Z');
@@ -41,7 +42,9 @@ export const calm: Outside = async (task) => task();
 /** A Backup after its run, its bucket, and what its operations come to; a server is made of it as often as wanted. */
 export class World {
   readonly clock = new ManualClock(START);
-  readonly bucket = new MemoryBucket();
+  readonly bucket = new VersionedBucket();
+  /** The bucket as archives see it. */
+  readonly files: Bucket;
   readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
     metadata: { name: 'a', namespace: 'app', uid: 'item-a' },
     data: { now: 'new' },
@@ -66,7 +69,16 @@ export class World {
     spec: { storageLocation: 'default' },
   };
 
-  constructor(phase = 'WaitingForPluginOperations') {
+  readonly #mode: { readonly isWriteOnce: boolean };
+  readonly #inner: Bucket;
+
+  constructor(
+    phase = 'WaitingForPluginOperations',
+    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
+  ) {
+    this.#mode = { isWriteOnce };
+    this.#inner = bucket ?? this.bucket;
+    this.files = bucketOf(this.#inner, this.#mode);
     this.say({ phase, errors: 0, warnings: 0 });
   }
 
@@ -92,7 +104,7 @@ export class World {
       await writer.add(path, Buffer.from(text));
     }
     await using contents = await writer.finish();
-    await new BackupArchive(this.bucket).put('b1', {
+    await new BackupArchive(this.files).put('b1', {
       ...{ contents, volumeInfos, results: {}, resourceList: {}, podVolumeBackups: [] },
       volumeSnapshots: [],
       itemOperations: operations.map((begun) =>
@@ -104,7 +116,7 @@ export class World {
   }
 
   server(scratch: string, outside: Outside = calm) {
-    const bucket = this.#bucketOf(outside);
+    const bucket = bucketOf(this.#bucketOf(outside), this.#mode);
     const asker = this.#askerOf(outside);
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const map = new OperationMap({
@@ -143,7 +155,8 @@ export class World {
   }
 
   #bucketOf(outside: Outside): Bucket {
-    const { bucket, requests } = this;
+    const { requests } = this;
+    const bucket = this.#inner;
     const noted = (what: string, key: string): void => {
       requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
     };
@@ -160,9 +173,11 @@ export class World {
       },
       has: (key) => outside(() => bucket.has(key), true),
       delete: (key) => outside(() => bucket.delete(key), true),
-      list: (prefix) => bucket.list(prefix),
+      list: async function* (prefix) {
+        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
+      },
       listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
+      signedUrl: (...asked) => bucket.signedUrl(...asked),
       close: () => Promise.resolve(),
       [Symbol.asyncDispose]: () => Promise.resolve(),
     };

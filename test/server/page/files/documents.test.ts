@@ -5,11 +5,15 @@ import { directoryDocument, fileDocument } from '../../../../src/server/page/fil
 import { HIDDEN, hostileWord, structureOf } from '../support/hostile.ts';
 import { textOf } from '../support/page.ts';
 
+const VOLUME = { volume: 'app/disk' };
 const OPTIONS = { backup: 'b', nowMs: 0, logout: undefined };
 const QUERY = { order: 'name', isDescending: false, page: 1 } as const;
 const entryOf = (name: string, type = 'f'): FileEntry => ({
   ...{ name, type, mode: 0o4755, uid: 0, gid: 0, mtimeNs: 0n },
   ...{ sizeBytes: 5, objectId: 'k1' },
+});
+const opened = (entry: FileEntry, notes: readonly string[] = []) => ({
+  ...{ entry, notes, deviceBytes: undefined, isSorted: true },
 });
 const listed = (
   entries: readonly FileEntry[],
@@ -17,7 +21,12 @@ const listed = (
   volume = 'app/data',
 ): string => {
   const listing = { rows: entries, page: 1, hasMore: false, total: undefined, isInOrder: false };
-  return directoryDocument(OPTIONS, { volume, path }, listing, QUERY);
+  return directoryDocument(
+    OPTIONS,
+    { volume, path, open: opened(entryOf('', 'd')) },
+    listing,
+    QUERY,
+  );
 };
 /** What the links of a page ask for, by their query. */
 const placesOf = (body: string): { verb: string; path: string; object: string | null }[] =>
@@ -50,7 +59,11 @@ describe('pages of files', () => {
             { verb: 'files', path: `${path}/${directory}`, object: null },
           ]),
         );
-        const own = fileDocument(OPTIONS, { volume, path: [above] }, entryOf(above, 's'), file);
+        const own = fileDocument(
+          OPTIONS,
+          { volume, path: [above], open: opened(entryOf(above, 's')) },
+          file,
+        );
         expect(own).not.toMatch(HIDDEN);
       }),
       { numRuns: 60 },
@@ -79,7 +92,9 @@ describe('pages of files', () => {
     };
     for (const [mode, text] of Object.entries(modes)) {
       const entry = { ...entryOf('x', 'p'), mode: Number(mode) };
-      const body = textOf(fileDocument(OPTIONS, { volume: 'v', path: ['x'] }, entry, undefined));
+      const body = textOf(
+        fileDocument(OPTIONS, { ...VOLUME, path: ['x'], open: opened(entry) }, undefined),
+      );
       expect(body).toContain(`Mode ${text}`);
       expect(body).toContain('neither file nor directory');
       expect(body).not.toContain('Download');
@@ -96,5 +111,20 @@ describe('pages of files', () => {
   it('says that a directory is too long to be sorted', () => {
     expect(textOf(listed([entryOf('x')]))).toContain('too many entries to sort them');
     expect(textOf(listed([entryOf('x')]))).toContain('many entries; page 1');
+  });
+
+  it('of a raw volume the device can be downloaded, and what is to be known of it is said', () => {
+    const listing = { rows: [], page: 1, hasMore: true, total: undefined, isInOrder: false };
+    const open = { ...opened(entryOf('', 'd'), ['it was in use']), deviceBytes: 2 ** 30 };
+    const place = { ...VOLUME, path: [], open: { ...open, isSorted: false } };
+    const body = directoryDocument(OPTIONS, place, listing, QUERY);
+    expect(textOf(body)).toMatch(
+      /Of the device: it was in use\..*Download the device as it is, 1\.0 GiB/,
+    );
+    expect(textOf(body)).toContain('they are listed as they are stored.');
+    expect(placesOf(body)).toContainEqual({ verb: 'download', path: '/', object: null });
+    const unread = opened(entryOf('disk'), ['it holds an XFS file system']);
+    const file = fileDocument(OPTIONS, { ...VOLUME, path: [], open: unread }, undefined);
+    expect(textOf(file)).toContain('Of the device: it holds an XFS file system.');
   });
 });

@@ -47,6 +47,7 @@ class Source implements BackupFiles {
         sizeBytes: PIECES * PIECE.length,
       },
       ...{ bytes, tar: bytes, list: () => this.#nothing() },
+      ...{ notes: [], deviceBytes: undefined, isSorted: true },
       [Symbol.dispose]: () => {
         this.open_--;
       },

@@ -1,5 +1,5 @@
 import { CodedError, ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
-import { RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
+import { bucketOf, RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
 import {
   newOperation,
@@ -9,6 +9,7 @@ import {
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
+import { MADE_BY_ANNOTATION } from '../../../../src/plugin/index.ts';
 import type { Restore } from '../../../../src/restore/index.ts';
 import { Absences } from '../../../../src/server/restores/absences.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
@@ -27,7 +28,7 @@ import { endRestore } from '../../../../src/server/restores/operations/cancel-op
 import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
 import { calm, type Outside, START } from '../../backups/support/world.ts';
-import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
 
 export const SUBJECT = { kind: 'Restore', name: 'r1', uid: 'u1' } as const;
@@ -48,7 +49,9 @@ const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
 /** A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a server is made of it as often as wanted. */
 export class World {
   readonly clock = new ManualClock(START);
-  readonly bucket = new MemoryBucket();
+  readonly bucket = new VersionedBucket();
+  /** The bucket as archives see it. */
+  readonly files: Bucket;
   readonly cluster = new RestoreCluster();
   /** By operation. */
   readonly answers = new Map<string, Observation>();
@@ -61,7 +64,17 @@ export class World {
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
 
-  constructor(phase = 'WaitingForPluginOperations', spec: Partial<Restore['spec']> = {}) {
+  readonly #mode: { readonly isWriteOnce: boolean };
+  readonly #inner: Bucket;
+
+  constructor(
+    phase = 'WaitingForPluginOperations',
+    spec: Partial<Restore['spec']> = {},
+    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
+  ) {
+    this.#mode = { isWriteOnce };
+    this.#inner = bucket ?? this.bucket;
+    this.files = bucketOf(this.#inner, this.#mode);
     this.restore = {
       ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
       metadata: {
@@ -81,12 +94,19 @@ export class World {
     this.restore = { ...this.restore, status: { ...this.restore.status, ...status } };
   }
 
+  /** A server of ours has run it. */
+  madeHere(): void {
+    const { metadata } = this.restore;
+    const annotations = { ...metadata.annotations, [MADE_BY_ANNOTATION]: 'longshore' };
+    this.restore = { ...this.restore, metadata: { ...metadata, annotations } };
+  }
+
   get status(): AfterRunStatus {
     return statusOf(this.restore);
   }
 
   get archive(): RestoreArchive {
-    return new RestoreArchive(this.bucket);
+    return new RestoreArchive(this.files);
   }
 
   /** As a run leaves it. */
@@ -101,7 +121,7 @@ export class World {
       return orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs()));
     });
     await this.archive.put('r1', { itemOperations, results: {}, volumeInfos, resourceList: {} });
-    await storeAfterRun(this.bucket, SUBJECT, { ...nothingLeft('u1'), ...left });
+    await storeAfterRun(this.files, SUBJECT, { ...nothingLeft('u1'), ...left });
     this.say({ restoreItemOperationsAttempted: operationIds.length });
     return this;
   }
@@ -137,7 +157,7 @@ export class World {
 
   /** What reads or waits for a Restore of this process ends with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
-    const bucket = this.#bucketOf(outside);
+    const bucket = bucketOf(this.#bucketOf(outside), this.#mode);
     const asker = this.#askerOf(outside);
     const client = this.#clientOf(outside);
     const abort = new AbortController();
@@ -211,7 +231,8 @@ export class World {
   }
 
   #bucketOf(outside: Outside): Bucket {
-    const { bucket, requests } = this;
+    const { requests } = this;
+    const bucket = this.#inner;
     const noted = (what: string, key: string): void => {
       requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
     };
@@ -228,9 +249,11 @@ export class World {
       },
       has: (key) => outside(() => bucket.has(key), true),
       delete: (key) => outside(() => bucket.delete(key), true),
-      list: (prefix) => bucket.list(prefix),
+      list: async function* (prefix) {
+        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
+      },
       listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
+      signedUrl: (...asked) => bucket.signedUrl(...asked),
       close: () => Promise.resolve(),
       ...nothing,
     };

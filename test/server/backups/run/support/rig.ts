@@ -14,6 +14,7 @@ import { ClusterRunner } from '../../../../../src/server/index.ts';
 import type { VolumesContext } from '../../../../../src/server/backups/run/cluster-runner.ts';
 import { FakeCluster } from '../../../../backup/support/cluster.ts';
 import { tempDirectory } from '../../../../support/kopia.ts';
+import type { Bucket } from '../../../../../src/blob/index.ts';
 import { MemoryBucket } from '../../../../support/memory-bucket.ts';
 
 export const scratch = tempDirectory('cluster-runner');
@@ -31,6 +32,8 @@ export const BACKUP = {
 
 export interface Parts {
   readonly cluster: FakeCluster;
+  /** Instead of the one in memory. */
+  readonly bucket?: Bucket;
   readonly actions?: readonly BackupAction[];
   readonly cancel?: OperationAsker['cancel'];
   readonly client?: object;
@@ -46,6 +49,7 @@ export interface Parts {
 /** A server that makes one backup. */
 export class Rig {
   readonly bucket = new MemoryBucket();
+  readonly #bucket: Bucket;
   readonly canceled: string[] = [];
   readonly abort = new AbortController();
   readonly leaving = new AbortController();
@@ -54,10 +58,11 @@ export class Rig {
 
   constructor(parts: Parts) {
     this.#parts = parts;
+    this.#bucket = parts.bucket ?? this.bucket;
   }
 
   async run() {
-    const { bucket } = this;
+    const bucket = this.#bucket;
     const { cluster, actions = [], volumes, client = {}, directory = scratch } = this.#parts;
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
-import { silentLogger, systemClock } from '../../../src/base/index.ts';
+import { type Logger, silentLogger, systemClock } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import type { KubeClient } from '../../../src/kube/index.ts';
-import { PhaseEvents } from '../../../src/server/backups/phase-events.ts';
+import { BACKUP_PHASES } from '../../../src/server/backups/phase-meanings.ts';
+import { PhaseEvents } from '../../../src/server/runs/phase-events.ts';
 
 const backupIn = (
   phase: string | undefined,
@@ -25,8 +26,17 @@ function eventsOf(create?: () => Promise<void>) {
     },
     patch: () => Promise.resolve(),
   } as unknown as KubeClient;
-  const events = new PhaseEvents({ client, logger: silentLogger, host: 'h', clock: systemClock });
-  return { events, written };
+  const lines: Record<string, unknown>[] = [];
+  const note =
+    (level: string) =>
+    (fields: object, text = ''): void => {
+      lines.push({ level, text, ...fields });
+    };
+  const logger = { ...silentLogger, info: note('info'), warn: note('warn') } as unknown as Logger;
+  const events = new PhaseEvents<Backup>({
+    ...{ client, logger, host: 'h', clock: systemClock, kind: 'backup', meanings: BACKUP_PHASES },
+  });
+  return { events, written, lines };
 }
 
 describe('Events of a Backup', () => {
@@ -51,6 +61,30 @@ describe('Events of a Backup', () => {
         'the backup has ended with 2 errors, which "longshore backup describe b1 --details" shows',
     });
     expect(written.slice(0, 4).map(({ type }) => type)).toEqual(Array(4).fill('Normal'));
+  });
+
+  it('are lines of the log as well, with what came of it and why', async () => {
+    const { events, lines } = eventsOf();
+    const running = backupIn('InProgress');
+    events.changed(running, backupIn('ReadyToStart'));
+    const ended = backupIn('Failed');
+    Object.assign(ended.status as object, {
+      failureReason: 'the disk is full',
+      startTimestamp: '2026-11-27T08:00:00Z',
+      completionTimestamp: '2026-11-27T08:01:30Z',
+      progress: { totalItems: 7 },
+      warnings: 1,
+    });
+    events.changed(ended, running);
+    await events.flush();
+    expect(lines).toEqual([
+      { level: 'info', backup: 'b1', phase: 'InProgress', text: 'its items are being backed up' },
+      {
+        ...{ level: 'warn', backup: 'b1', phase: 'Failed', reason: 'the disk is full' },
+        ...{ items: 7, errors: 0, warnings: 1, seconds: 90 },
+        text: 'the backup has failed; "longshore backup describe b1" tells why',
+      },
+    ]);
   });
 
   it('tell nothing of one that is there from the start, is gone, or has another one before it', async () => {

@@ -1,0 +1,142 @@
+import { CodedError, Column } from '../../base/index.ts';
+import { type ContentId, contentIdOfKey, writeContentKey } from '../content/content-id.ts';
+import type { ContentManager } from '../content/content-manager.ts';
+import type { ObjectId } from './object-id.ts';
+import { readPiece, streamPieces } from './object-reader.ts';
+import type { PieceCache } from './piece-cache.ts';
+
+/** As many contents as 4 TiB have in pieces of 4 MiB; the list of them takes 50 to 90 MiB. Our choice. */
+const PIECES_MAX = 1 << 20;
+/** Keys of contents in one piece of memory. Our choice. */
+const KEYS_A_PIECE = 4096;
+
+export interface RandomObjectOptions {
+  readonly cache: PieceCache;
+  readonly signal?: AbortSignal | undefined;
+  readonly piecesMax?: number;
+}
+
+/** The bytes of an object at any place. What is held is a compact list of its contents; repetitions, such as holes of a volume, are one entry. */
+export class RandomObject {
+  readonly sizeBytes: number;
+  readonly #contents: ContentManager;
+  readonly #cache: PieceCache;
+  readonly #starts = new Column(Float64Array);
+  readonly #lengths = new Column(Uint32Array);
+  readonly #counts = new Column(Float64Array);
+  /** 1 where the content has its own compression header. */
+  readonly #compressed = new Column(Uint8Array);
+  /** Contents as indexes call them, all of the same length. */
+  readonly #keys: Buffer[] = [];
+  #keyBytes = 0;
+  #count = 0;
+
+  private constructor(contents: ContentManager, sizeBytes: number, cache: PieceCache) {
+    this.#contents = contents;
+    this.sizeBytes = sizeBytes;
+    this.#cache = cache;
+  }
+
+  /** Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and what reading throws. */
+  static async open(
+    contents: ContentManager,
+    object: { readonly objectId: ObjectId; readonly size: number },
+    { cache, signal, piecesMax = PIECES_MAX }: RandomObjectOptions,
+  ): Promise<RandomObject> {
+    const opened = new RandomObject(contents, object.size, cache);
+    for await (const pieces of streamPieces(contents, object, { signal })) {
+      signal?.throwIfAborted();
+      for (const piece of pieces) opened.#add(piece);
+      if (opened.#count <= piecesMax) continue;
+      const text = `object ${object.objectId} has more than ${piecesMax} contents, which is as many as are looked up at random`;
+      throw new CodedError('OBJECT_TOO_LONG', text);
+    }
+    return opened;
+  }
+
+  /** Entries of the list. */
+  get pieces(): number {
+    return this.#count;
+  }
+
+  #add({ start, length, count, contentId, compressed }: ListedPiece): void {
+    if (length === 0) return;
+    const at = this.#count++;
+    this.#starts.set(at, start);
+    this.#lengths.set(at, length);
+    this.#counts.set(at, count);
+    if (compressed) this.#compressed.set(at, 1);
+    const keyBytes = 1 + (contentId.length >> 1);
+    this.#keyBytes ||= keyBytes;
+    if (keyBytes !== this.#keyBytes) {
+      throw new CodedError('BAD_OBJECT', `content ${contentId} has another hash than the others`);
+    }
+    const piece = Math.floor(at / KEYS_A_PIECE);
+    const keys = (this.#keys[piece] ??= Buffer.alloc(KEYS_A_PIECE * keyBytes));
+    writeContentKey(contentId, keys, (at % KEYS_A_PIECE) * keyBytes);
+  }
+
+  /**
+   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws what reading contents throws, and the reason of the signal.
+   */
+  async read(
+    offset: number,
+    lengthBytes: number,
+    { signal }: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<Uint8Array> {
+    const end = Math.min(offset + lengthBytes, this.sizeBytes);
+    const parts: Uint8Array[] = [];
+    let from = offset;
+    for (let at = this.#find(offset); from < end && at < this.#count; at++) {
+      const start = this.#starts.get(at);
+      const length = this.#lengths.get(at);
+      const until = start + length * this.#counts.get(at);
+      if (from < start || from >= until) continue;
+      const bytes = await this.#piece(at, signal);
+      while (from < Math.min(end, until)) {
+        const inPiece = (from - start) % length;
+        const part = bytes.subarray(inPiece, Math.min(length, inPiece + end - from));
+        if (part.length === 0) break;
+        parts.push(part);
+        from += part.length;
+      }
+    }
+    const [only] = parts;
+    return only && parts.length === 1 ? only : Buffer.concat(parts);
+  }
+
+  #piece(at: number, signal: AbortSignal | undefined): Promise<Uint8Array> {
+    const keys = this.#keys[Math.floor(at / KEYS_A_PIECE)] as Buffer;
+    const from = (at % KEYS_A_PIECE) * this.#keyBytes;
+    const contentId: ContentId = contentIdOfKey(keys.subarray(from, from + this.#keyBytes));
+    const compressed = this.#compressed.get(at) === 1;
+    const length = this.#lengths.get(at);
+    const load = async (): Promise<Uint8Array> => {
+      const bytes = await readPiece(this.#contents, { contentId, compressed });
+      if (bytes.length === length) return bytes;
+      const text = `content ${contentId} has ${bytes.length} bytes, and its list says ${length}`;
+      throw new CodedError('BAD_OBJECT', text);
+    };
+    return this.#cache.get(`${compressed ? 'Z' : ''}${contentId}`, load, signal);
+  }
+
+  /** The last one that begins at or before a place. */
+  #find(offset: number): number {
+    let low = 0;
+    let high = this.#count;
+    while (high - low > 1) {
+      const middle = (low + high) >>> 1;
+      if (this.#starts.get(middle) <= offset) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+interface ListedPiece {
+  readonly start: number;
+  readonly length: number;
+  readonly count: number;
+  readonly contentId: ContentId;
+  readonly compressed: boolean;
+}

@@ -1,0 +1,78 @@
+import type { Logger } from '../../base/index.ts';
+import { EventRecorder, type EventRecorderOptions, type KubeObject } from '../../kube/index.ts';
+
+/** What a phase means, by its name. Velero writes no such Events. */
+export type PhaseMeanings = Readonly<Record<string, (name: string, errors: number) => string>>;
+
+export const errorsText = (errors: number): string =>
+  errors === 1 ? '1 error' : `${errors} errors`;
+
+const TROUBLE = /Failed/;
+
+interface Status {
+  readonly phase?: string;
+  readonly errors?: number;
+  readonly warnings?: number;
+  readonly failureReason?: string;
+  readonly validationErrors?: readonly string[];
+  readonly progress?: { readonly totalItems?: number };
+  readonly startTimestamp?: string | null;
+  readonly completionTimestamp?: string | null;
+}
+
+export interface PhaseEventsOptions extends Omit<EventRecorderOptions, 'component'> {
+  /** What its objects are called in the log. */
+  readonly kind: 'backup' | 'restore';
+  readonly meanings: PhaseMeanings;
+}
+
+/**
+ * An Event on a Backup or Restore at each change of its phase, for `kubectl describe` and `kubectl get events -w`, and a line of the server's log. Events are
+ * recorded by the way: nothing waits for them, and where they cannot be written, or are too many, they are lost.
+ */
+export class PhaseEvents<T extends KubeObject> {
+  readonly #options: PhaseEventsOptions;
+  readonly #events: EventRecorder;
+
+  constructor(options: PhaseEventsOptions) {
+    this.#options = options;
+    this.#events = new EventRecorder({ ...options, component: 'longshore-server' });
+  }
+
+  /** What the watch tells. One that is there from the start, or was brought by another cluster, has changed nothing. */
+  changed(after: T | undefined, before: T | undefined): void {
+    if (!after || before?.metadata.uid !== after.metadata.uid) return;
+    const status = statusOf(after);
+    const { phase = '', errors = 0 } = status;
+    if (phase === (statusOf(before).phase ?? '')) return;
+    const { name } = after.metadata;
+    const meaning = this.#options.meanings[phase]?.(name, errors);
+    if (meaning === undefined) return;
+    const isTrouble = TROUBLE.test(phase);
+    this.#events.record(after, phase, meaning, isTrouble ? 'Warning' : 'Normal');
+    const { logger, kind }: { logger: Logger; kind: string } = this.#options;
+    const fields = { [kind]: name, phase, ...facts(status) };
+    if (isTrouble) logger.warn(fields, meaning);
+    else logger.info(fields, meaning);
+  }
+
+  flush(): Promise<void> {
+    return this.#events.flush();
+  }
+}
+
+const statusOf = (object: KubeObject): Status => (object as { status?: Status }).status ?? {};
+
+/** What there is to say of one that is over. */
+function facts(status: Status): object {
+  const { completionTimestamp: end, startTimestamp: start, validationErrors = [] } = status;
+  const reason = status.failureReason ?? validationErrors.join('; ');
+  return {
+    ...(reason !== '' && { reason }),
+    ...(end && {
+      items: status.progress?.totalItems ?? 0,
+      ...{ errors: status.errors ?? 0, warnings: status.warnings ?? 0 },
+      ...(start && { seconds: (Date.parse(end) - Date.parse(start)) / 1000 }),
+    }),
+  };
+}

@@ -1,0 +1,94 @@
+import { extendBackupLocks } from '../../archive/index.ts';
+import {
+  isCode,
+  type Logger,
+  mapLimited,
+  type Nanoseconds,
+  parseGoTime,
+  redactAndCut,
+  messageOf,
+} from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import type { Bucket, Retention } from '../../blob/index.ts';
+import { isOver, phaseOf, statusOf } from '../backups/phases.ts';
+
+export interface BackupLocksOptions {
+  readonly bucket: Bucket;
+  /** Name of the location, for messages. */
+  readonly location: string;
+  readonly retention: Retention;
+  /** Of the location. */
+  readonly backups: Iterable<Backup>;
+  readonly nowNs: Nanoseconds;
+  readonly logger: Logger;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+/** Backups of one look; the rest follows with the next sync. A new process extends all of them once, ten thousand in an hour. Our choice. */
+const BACKUPS_MAX = 200;
+const AT_ONCE = 4;
+/** Shorter ones are not worth a request. Our choice. */
+const SHORTEST_NS = 60_000_000_000n;
+
+/**
+ * What a process knows of the locks of a location's backups. A new one loses nothing: it extends each of them once more.
+ */
+export class BackupLocks {
+  /** By UID, until when its files are locked. */
+  readonly #untilNs = new Map<string, Nanoseconds>();
+
+  /**
+   * Extends the locks of backups that are over and have not expired: to the end of the retention from now, or to their expiration where that comes first, so that
+   * what has expired can go. Nothing is done before half of the retention is over. What is refused is told, and tried again then. Returns how many were extended.
+   * Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and what passes of the bucket.
+   */
+  async extend(options: BackupLocksOptions): Promise<number> {
+    const { bucket, location, retention, backups, nowNs, logger, assertLeading, signal } = options;
+    const due: { readonly name: string; readonly uid: string; readonly untilNs: Nanoseconds }[] =
+      [];
+    const seen = new Set<string>();
+    for (const backup of backups) {
+      const { name, uid, deletionTimestamp } = backup.metadata;
+      const expirationNs = expirationOf(backup);
+      if (deletionTimestamp !== undefined || !isOver(phaseOf(backup))) continue;
+      if (expirationNs === undefined || expirationNs - nowNs < SHORTEST_NS) continue;
+      seen.add(uid);
+      const least = earlier(expirationNs, nowNs + retention.periodNs / 2n);
+      if ((this.#untilNs.get(uid) ?? 0n) >= least) continue;
+      due.push({ name, uid, untilNs: earlier(expirationNs, nowNs + retention.periodNs) });
+    }
+    for (const uid of this.#untilNs.keys()) if (!seen.has(uid)) this.#untilNs.delete(uid);
+    const now = due.slice(0, BACKUPS_MAX);
+    await mapLimited(now, AT_ONCE, async ({ name, uid, untilNs }) => {
+      try {
+        await extendBackupLocks(
+          bucket,
+          name,
+          { mode: retention.mode, periodNs: untilNs - nowNs },
+          { signal, assertAllowed: assertLeading },
+        );
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED')) throw error;
+        const fields = { backup: name, location, error: redactAndCut(messageOf(error)) };
+        logger.warn(fields, "the locks of a backup's files could not all be extended");
+      }
+      this.#untilNs.set(uid, untilNs);
+    });
+    return now.length;
+  }
+}
+
+const earlier = (a: Nanoseconds, b: Nanoseconds): Nanoseconds => (a < b ? a : b);
+
+/** Undefined where it has none, or one that nobody can read. */
+function expirationOf(backup: Backup): Nanoseconds | undefined {
+  const { expiration } = statusOf(backup) as { expiration?: string | null };
+  if (!expiration) return undefined;
+  try {
+    return parseGoTime(expiration);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,177 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
+import { InPlaceExposer } from '../../src/exposer/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  inPlaceConfig,
+  type KubeClient,
+  type KubeObject,
+  PODS,
+  PVCS,
+  PVS,
+  type Resource,
+} from '../../src/kube/index.ts';
+import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+
+const CONFIG = { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} };
+const context = { operationTimeoutMs: 10_000, signal: new AbortController().signal };
+
+describe('a second object of a volume', () => {
+  let cluster: TestCluster;
+  let path: string;
+  beforeAll(async () => {
+    // No node takes its pods: only the objects are looked at.
+    cluster = await TestCluster.start({ nodes: [] });
+    await cluster.makeNamespace('shop');
+    path = await cluster.makeVolume('shop', 'data');
+    fs.writeFileSync(join(path, 'file'), 'precious');
+  });
+  afterAll(() => cluster[Symbol.asyncDispose]());
+
+  const exposerWith = (client: KubeClient): InPlaceExposer =>
+    new InPlaceExposer({
+      ...{ client, clock: systemClock, logger: silentLogger, namespace: NAMESPACE },
+      ...{ daemonSet: 'node-agent', prepareTimeoutMs: 10_000, config: CONFIG },
+    });
+  let number = 0;
+  const newDownload = (): Promise<DataDownload> =>
+    cluster.client.create(DATA_DOWNLOADS, {
+      // As a claimed one, which is not over.
+      metadata: { namespace: NAMESPACE, name: `d${number++}`, finalizers: ['longshore.io/test'] },
+      spec: {
+        targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+        ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
+        ...{ operationTimeout: '1m0s', datamover: 'longshore' },
+        dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
+      },
+    });
+  const end = async (download: DataDownload): Promise<void> => {
+    await cluster.client.patch(DATA_DOWNLOADS, download.metadata, { metadata: { finalizers: [] } });
+    await cluster.client.delete(DATA_DOWNLOADS, download.metadata);
+  };
+
+  const seconds = async (): Promise<string[]> =>
+    (await cluster.client.list(PVS)).flatMap(({ metadata: { name } }) =>
+      name.startsWith('longshore-in-place') ? [name] : [],
+    );
+  const ownObjects = async (): Promise<KubeObject[]> => {
+    const claim = await cluster.client.get(PVCS, { namespace: 'shop', name: 'data' });
+    return [claim, await cluster.client.get(PVS, { name: claim.spec.volumeName ?? '' })];
+  };
+
+  /** A client whose process ends before the call with this number. `calls` tells how many it made; writes are noted. */
+  function mortal(dieAt: number): { client: KubeClient; calls: () => number; writes: string[] } {
+    let calls = 0;
+    const writes: string[] = [];
+    const client = new Proxy(cluster.client, {
+      get: (target, key) => {
+        const value: unknown = Reflect.get(target, key, target);
+        if (typeof value !== 'function') return value;
+        return (...given: unknown[]): unknown => {
+          if (calls >= dieAt) throw new CodedError('KILLED', 'the agent was killed');
+          calls++;
+          if (['create', 'patch', 'delete'].includes(String(key))) {
+            const { plural } = given[0] as Resource<KubeObject>;
+            writes.push(`${String(key)} ${plural} ${JSON.stringify(given.slice(1))}`);
+          }
+          return (value as (...all: unknown[]) => unknown).apply(target, given);
+        };
+      },
+    });
+    return { client, calls: () => calls, writes };
+  }
+
+  it('deletes nothing of the user, and leaves nothing behind, wherever its agent is killed', async () => {
+    const before = await ownObjects();
+    let isThrough = false;
+    let rounds = 0;
+    for (let dieAt = 0; !isThrough; dieAt++, rounds++) {
+      const download = await newDownload();
+      const { client, writes } = mortal(dieAt);
+      const first = exposerWith(client);
+      try {
+        await first.expose(download, context);
+        await first.waitUsable(download, context);
+        isThrough = await first.cleanUp(download);
+      } catch (error) {
+        expect(error).toMatchObject({ code: 'KILLED' });
+      }
+      // The next one goes on, in some rounds from the beginning.
+      const next = exposerWith(cluster.client);
+      if (dieAt % 2 === 0) await next.expose(download, context);
+      expect(await next.cleanUp(download)).toBe(true);
+      for (const text of writes) {
+        expect(text).not.toContain('"persistentVolumeReclaimPolicy":"Delete"');
+        if (text.startsWith('delete')) expect(text).not.toContain('"namespace":"shop"');
+      }
+      await end(download);
+      expect(await seconds()).toEqual([]);
+      expect(await cluster.leftovers()).toEqual([]);
+      expect(await ownObjects()).toEqual(before);
+      expect(fs.readFileSync(join(path, 'file'), 'utf8')).toBe('precious');
+    }
+    expect(rounds).toBeGreaterThan(12);
+  });
+
+  it('is there once: a second restore of the volume is refused, and one that was forgotten gives way', async () => {
+    const exposer = exposerWith(cluster.client);
+    const [first, second] = [await newDownload(), await newDownload()];
+    await exposer.expose(first, context);
+    const [name = ''] = await seconds();
+    const { spec, metadata } = await cluster.client.get(PVS, { name });
+    expect(spec.persistentVolumeReclaimPolicy).toBe('Retain');
+    expect(metadata.annotations).not.toHaveProperty(['pv.kubernetes.io/provisioned-by']);
+    await expect(exposer.expose(second, context)).rejects.toMatchObject({
+      code: 'TARGET_IN_USE',
+      message: expect.stringContaining(
+        `is under way (DataDownload velero/${first.metadata.name}`,
+      ) as string,
+    });
+    // Somebody took its finalizer off and deleted it.
+    await end(first);
+    await exposer.expose(second, context);
+    expect(await exposer.cleanUp(second)).toBe(true);
+    await end(second);
+    expect(await seconds()).toEqual([]);
+  });
+
+  it('is kept when somebody has had it say that the volume is to be deleted with it', async () => {
+    const exposer = exposerWith(cluster.client);
+    const download = await newDownload();
+    await exposer.expose(download, context);
+    const [name = ''] = await seconds();
+    const patch = { spec: { persistentVolumeReclaimPolicy: 'Delete' } };
+    await cluster.client.patch(PVS, { name }, patch);
+    expect(await exposer.cleanUp(download)).toBe(true);
+    await end(download);
+    expect(fs.readFileSync(join(path, 'file'), 'utf8')).toBe('precious');
+  });
+
+  it('is not used where the cluster makes something else of it', async () => {
+    const download = await newDownload();
+    const { client } = mortal(Infinity);
+    const create = client.create.bind(client);
+    const changing = new Proxy(client, {
+      get: (target, key) => {
+        if (key !== 'create') return Reflect.get(target, key, target) as unknown;
+        return async (resource: Resource<KubeObject>, object: never): Promise<KubeObject> => {
+          const made = (await create(resource, object)) as KubeObject & { spec: object };
+          if (resource !== PVS) return made;
+          return {
+            ...made,
+            spec: { ...made.spec, persistentVolumeReclaimPolicy: 'Delete' },
+          } as never;
+        };
+      },
+    });
+    await expect(exposerWith(changing).expose(download, context)).rejects.toThrow(
+      'so that deleting it would delete the data; nothing was restored',
+    );
+    expect(await cluster.client.list(PODS, { namespace: NAMESPACE })).toEqual([]);
+    expect(await exposerWith(cluster.client).cleanUp(download)).toBe(true);
+    await end(download);
+  });
+});

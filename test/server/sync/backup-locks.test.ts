@@ -1,0 +1,138 @@
+import { describe, expect, it } from 'vitest';
+import { CodedError, HOUR_NS, parseGoTime, rfc3339Seconds } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import type { Retention } from '../../../src/blob/index.ts';
+import { BackupLocks } from '../../../src/server/sync/backup-locks.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { recordingLogger } from '../../support/repositories.ts';
+
+const NOW_NS = parseGoTime('2026-11-27T08:00:00Z');
+const DAY_NS = 24n * HOUR_NS;
+const RETENTION: Retention = { mode: 'GOVERNANCE', periodNs: 10n * DAY_NS };
+
+class LockingBucket extends MemoryBucket {
+  nowNs = NOW_NS;
+  readonly locks = new Map<string, bigint>();
+  readonly order: string[] = [];
+  refused = new Set<string>();
+
+  extendRetention(key: string, { periodNs }: Retention): Promise<void> {
+    if (this.refused.has(key)) {
+      return Promise.reject(new CodedError('STORAGE_DENIED', `${key} is locked for longer`));
+    }
+    this.order.push(key);
+    this.locks.set(key, this.nowNs + periodNs);
+    return Promise.resolve();
+  }
+}
+
+const backup = (name: string, days: number, phase = 'Completed'): Backup =>
+  ({
+    metadata: { name, namespace: 'velero', uid: `uid-${name}` },
+    spec: { storageLocation: 'default' },
+    status: { phase, expiration: rfc3339Seconds(NOW_NS + BigInt(days) * DAY_NS) },
+  }) as unknown as Backup;
+
+async function world(...names: string[]) {
+  const bucket = new LockingBucket();
+  for (const name of names) {
+    const files = [
+      'velero-backup.json',
+      `${name}.tar.gz`,
+      'longshore-once/_sealed/u',
+      'longshore-logs/a.gz',
+    ];
+    for (const file of files) await bucket.put(`backups/${name}/${file}`, [Buffer.of(1)]);
+  }
+  const locks = new BackupLocks();
+  const logger = recordingLogger();
+  const extend = (backups: Backup[], afterDays = 0, own = locks): Promise<number> => {
+    bucket.nowNs = NOW_NS + BigInt(afterDays) * DAY_NS;
+    return own.extend({
+      ...{ bucket, location: 'default', retention: RETENTION, backups, nowNs: bucket.nowNs },
+      ...{ logger, assertLeading: () => undefined, signal: new AbortController().signal },
+    });
+  };
+  const until = (name: string, file = 'velero-backup.json'): number | undefined => {
+    const ns = bucket.locks.get(`backups/${name}/${file}`);
+    return ns === undefined ? undefined : Number((ns - NOW_NS) / HOUR_NS) / 24;
+  };
+  return { bucket, extend, until, logger };
+}
+
+describe('the locks of the files of backups', () => {
+  it('end with the retention, or with the backup where that is sooner', async () => {
+    const { bucket, extend, until } = await world('long', 'short');
+    expect(await extend([backup('long', 30), backup('short', 3)])).toBe(2);
+    expect([until('long'), until('short')]).toEqual([10, 3]);
+    // Files alone, and the one that stands for the others last.
+    expect(bucket.order.filter((key) => key.includes('/long/'))).toEqual([
+      'backups/long/long.tar.gz',
+      'backups/long/velero-backup.json',
+    ]);
+  });
+
+  it('are extended when half of the retention is over, until the backup expires', async () => {
+    const { extend, until } = await world('b');
+    const backups = [backup('b', 17)];
+    const days: [number, number | undefined][] = [];
+    for (let day = 0; day < 17; day++)
+      if ((await extend(backups, day)) > 0) days.push([day, until('b')]);
+    expect(days).toEqual([
+      [0, 10],
+      [6, 16],
+      [12, 17],
+    ]);
+    expect(await extend(backups, 17)).toBe(0);
+  });
+
+  it('are left alone for backups that are made, deleted, expired, or live for ever', async () => {
+    const { extend } = await world('b');
+    const gone = backup('b', 30);
+    const forever = backup('b', 30);
+    delete (forever.status as { expiration?: string }).expiration;
+    const unreadable = { ...gone, status: { phase: 'Completed', expiration: 'soon' } } as Backup;
+    for (const each of [
+      ...[
+        backup('b', 30, 'InProgress'),
+        backup('b', 30, 'Finalizing'),
+        backup('b', 30, 'Deleting'),
+      ],
+      ...[backup('b', -1), forever, unreadable],
+      { ...gone, metadata: { ...gone.metadata, deletionTimestamp: '2026-11-27T07:00:00Z' } },
+    ]) {
+      expect(await extend([each])).toBe(0);
+    }
+  });
+
+  it('are told of where they are refused, once for each time, and the other files get theirs', async () => {
+    const { bucket, extend, until, logger } = await world('b');
+    bucket.refused.add('backups/b/b.tar.gz');
+    expect(await extend([backup('b', 30)])).toBe(1);
+    expect(await extend([backup('b', 30)], 1)).toBe(0);
+    expect(until('b')).toBe(10);
+    expect(logger.messages).toEqual(["the locks of a backup's files could not all be extended"]);
+    bucket.refused.clear();
+    await extend([backup('b', 30)], 6);
+    expect(until('b', 'b.tar.gz')).toBe(16);
+  });
+
+  it('say so where the bucket knows no locks', async () => {
+    const { bucket, extend } = await world('b');
+    (bucket as { extendRetention?: unknown }).extendRetention = undefined;
+    await expect(extend([backup('b', 30)])).rejects.toMatchObject({ code: 'UNSUPPORTED_PUT' });
+  });
+
+  it('of very many backups are extended look by look', async () => {
+    const { extend } = await world();
+    const many = Array.from({ length: 450 }, (_, i) => backup(`b${i}`, 30));
+    expect([
+      await extend(many),
+      await extend(many),
+      await extend(many),
+      await extend(many),
+    ]).toEqual([200, 200, 50, 0]);
+    // A new process knows of none.
+    expect(await extend(many, 0, new BackupLocks())).toBe(200);
+  });
+});
