@@ -28,8 +28,8 @@ interface Wanted {
 const PIECES_MIN = 6;
 
 /**
- * What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no UTF-8, so that several may have it. A long directory is searched by halves, since its
- * entries are sorted; one that is not found so is looked for everywhere. Throws `BAD_DIRECTORY`, and what reading throws.
+ * What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no UTF-8, so that several may have it. A long
+ * directory is searched by halves, since its entries are sorted; a name that is not found so is looked for everywhere. Throws `BAD_DIRECTORY`, and what reading throws.
  */
 export async function findInDirectory(
   { contents }: Repository,
