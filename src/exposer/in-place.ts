@@ -224,14 +224,17 @@ export class InPlaceExposer {
     await this.expose(download, context);
   }
 
-  /** Why the volume must not be written any more; undefined while nothing speaks against it. */
-  async lostReason(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+  /** Why the volume must not be written any more; undefined while nothing speaks against it. `isMoving`: its data mover looks for pods. */
+  async lostReason(
+    download: DataDownload,
+    { signal, isMoving }: { signal: AbortSignal; isMoving: boolean },
+  ): Promise<string | undefined> {
     const { client } = this.#options;
     const ref = targetRef(download);
     const claim = await client.find(PVCS, ref, { signal });
     const problem = claimProblem(download, claim);
     if (problem !== undefined) return `${problem}: its volume cannot be restored any more`;
-    const users = await usersOfClaim(client, ref, signal);
+    const users = isMoving ? [] : await usersOfClaim(client, ref, signal);
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
   }
 

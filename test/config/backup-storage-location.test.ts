@@ -179,7 +179,7 @@ describe('the annotations for buckets with object lock', () => {
     ],
   ])('are refused where they say something else: %o', (annotations, text) => {
     const read = (): unknown => {
-      const found = annotated(annotations as unknown as Record<string, string>);
+      const found = annotated(annotations);
       return [isWriteOnce(found), retentionOf(found)];
     };
     expect(read).toThrow(expect.objectContaining({ code: 'BAD_STORAGE_LOCATION' }));

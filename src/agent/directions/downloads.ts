@@ -13,6 +13,7 @@ import {
   PVCS,
 } from '../../kube/index.ts';
 import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
+import { isMoving } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
 import { type Direction, durationProblem } from './direction.ts';
 
@@ -58,7 +59,9 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     cleanUp: (download, isBare) =>
       exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare),
     lostReason: async (download, signal) =>
-      isInPlace(download) ? inPlace.lostReason(download, signal) : undefined,
+      isInPlace(download)
+        ? inPlace.lostReason(download, { signal, isMoving: isMoving(download) })
+        : undefined,
     isCompleting: (download) =>
       isInPlace(download) ? inPlaceReportOf(download) !== undefined : generic.isRebinding(download),
     lacks: () => undefined,
