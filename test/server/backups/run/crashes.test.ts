@@ -260,7 +260,8 @@ function runnerOf(
       logLevel: 'info',
       logFormat: 'text',
       workers: 1 + (world.kills % WORKERS_MAX),
-      patienceMs: 400,
+      // Longer than a busy machine lets a process wait for its turn.
+      patienceMs: 800,
     },
   });
   return { runner, operations };
