@@ -275,6 +275,15 @@ export class WriteOnceBucket implements Bucket {
     return decided.end ?? end;
   }
 
+  /** The `end` that was decided with what is published of a UID; undefined where nothing is. */
+  async sealedEnd(
+    folder: string,
+    { uid, signal }: SignalOptions & { readonly uid: string },
+  ): Promise<object | undefined> {
+    const decided = await this.#loadSeal(sealKey(folder, uid), { signal });
+    return decided && (decided.end ?? {});
+  }
+
   /** By name, below the folder: the version that was put here, or else the last one. */
   #newest(folder: string, versions: ReadonlyMap<string, readonly string[]>): Seal['files'] {
     const files: Record<string, string> = {};
@@ -370,6 +379,17 @@ export function seal(
   return bucket instanceof WriteOnceBucket
     ? bucket.seal(folder, options)
     : Promise.resolve(options.end);
+}
+
+/** What was decided of a UID where its bucket is written once; see {@link WriteOnceBucket.sealedEnd}. */
+export function sealedEnd(
+  bucket: Bucket,
+  folder: string,
+  options: SignalOptions & { readonly uid: string },
+): Promise<object | undefined> {
+  return bucket instanceof WriteOnceBucket
+    ? bucket.sealedEnd(folder, options)
+    : Promise.resolve(undefined);
 }
 
 const noLocks = (place: string): CodedError =>
