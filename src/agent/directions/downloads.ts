@@ -13,7 +13,9 @@ import {
   PVCS,
 } from '../../kube/index.ts';
 import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
+import { isFinal } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
+import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem } from './direction.ts';
 
 /**
@@ -55,8 +57,13 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     startAgain: (download, context) => exposerOf(download).startAgain(download, context),
     diagnose: (download) => exposerOf(download).diagnose(download),
     volumesOf: (download) => exposerOf(download).volumesOf(download),
-    cleanUp: (download, isBare) =>
-      exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare),
+    cleanUp: async (download, isBare) => {
+      // With the final phase the volume is its users' again.
+      const mayWrite = isInPlace(download) && isBare !== true && !isFinal(download);
+      if (mayWrite) await stopMover(download, options);
+      return exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare);
+    },
+    isEndAwaited: isInPlace,
     lostReason: async (download, signal) =>
       isInPlace(download) ? inPlace.lostReason(download, signal) : undefined,
     isCompleting: (download) =>
