@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import {
   type ExposerOptions,
   GenericRestoreExposer,
@@ -74,11 +74,20 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
         await generic.rebind(download, context);
         return {};
       }
+      const problem = await inPlace.targetProblem(download, context.signal);
+      if (problem !== undefined) {
+        const text = `${problem}: the volume that was brought back is not the one it has`;
+        throw new CodedError('TARGET_UNUSABLE', text);
+      }
       // Whoever is told that it is completed may start what uses the volume, on any node.
       await inPlace.cleanUp(download);
       const noted = await client.find(DATA_DOWNLOADS, download.metadata, context);
       const report = noted && inPlaceReportOf(noted);
-      return { message: report ? describeInPlace(report) : 'brought back in place' };
+      const { dryRun } = inPlaceOrderOf(download) ?? {};
+      const unnoted = dryRun === true ? 'dry run: nothing was written' : 'brought back in place';
+      return {
+        message: report ? describeInPlace(report) : `${unnoted}; what differed was not noted`,
+      };
     },
   };
 }
