@@ -84,10 +84,7 @@ export class InPlaceExposer {
     const made = await step('error to create restore pvc', () =>
       makeFor(client, PVCS, wanted, download),
     );
-    if (made.spec.volumeName !== wanted.spec.volumeName) {
-      const { namespace, pvc } = download.spec.targetVolume;
-      throw unusable(`PVC ${namespace}/${pvc} has another volume than when the restore began`);
-    }
+    if (made.spec.volumeName !== wanted.spec.volumeName) throw unusable(otherVolume(download));
     if (pod) return;
     const cacheClaim = await step('error to create cache pvc', () =>
       createCacheClaim(this.#options, DATA_DOWNLOADS, download, undefined),
@@ -231,11 +228,25 @@ export class InPlaceExposer {
   ): Promise<string | undefined> {
     const { client } = this.#options;
     const ref = targetRef(download);
-    const claim = await client.find(PVCS, ref, { signal });
-    const problem = claimProblem(download, claim);
+    const problem = await this.targetProblem(download, signal);
     if (problem !== undefined) return `${problem}: its volume cannot be restored any more`;
     const users = isMoving ? [] : await usersOfClaim(client, ref, signal);
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
+  }
+
+  /** Whether the claim is there, and still has the volume that is written; undefined when it has. */
+  async targetProblem(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+    const { client } = this.#options;
+    const [claim, own] = await Promise.all([
+      client.find(PVCS, targetRef(download), { signal }),
+      client.find(PVCS, this.#claimRef(download), { signal }),
+    ]);
+    const problem = claimProblem(download, claim);
+    const name = claim?.spec.volumeName ?? '';
+    if (problem !== undefined || !own || !isMadeFor(own, download)) return problem;
+    const volume = name === '' ? undefined : await client.find(PVS, { name }, { signal });
+    const isSame = volume !== undefined && volumeNameFor(volume) === own.spec.volumeName;
+    return targetProblem(download, claim, volume) ?? (isSame ? undefined : otherVolume(download));
   }
 
   diagnose(download: DataDownload): Promise<string> {
@@ -312,6 +323,9 @@ export class InPlaceExposer {
     return { namespace: this.#options.namespace, name: `${metadata.name}-in-place` };
   }
 }
+
+const otherVolume = ({ spec: { targetVolume } }: DataDownload): string =>
+  `PVC ${targetVolume.namespace}/${targetVolume.pvc} has another volume than when the restore began`;
 
 function unlessGone(error: unknown): void {
   if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;

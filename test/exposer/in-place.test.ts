@@ -1,6 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { downloads } from '../../src/agent/directions/downloads.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { InPlaceExposer } from '../../src/exposer/index.ts';
 import {
@@ -37,12 +38,12 @@ describe('a second object of a volume', () => {
       ...{ daemonSet: 'node-agent', prepareTimeoutMs: 10_000, config: CONFIG },
     });
   let number = 0;
-  const newDownload = (): Promise<DataDownload> =>
+  const newDownload = (pvc = 'data'): Promise<DataDownload> =>
     cluster.client.create(DATA_DOWNLOADS, {
       // As a claimed one, which is not over.
       metadata: { namespace: NAMESPACE, name: `d${number++}`, finalizers: ['longshore.io/test'] },
       spec: {
-        targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+        targetVolume: { namespace: 'shop', pvc, pv: '' },
         ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
         ...{ operationTimeout: '1m0s', datamover: 'longshore' },
         dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
@@ -148,6 +149,32 @@ describe('a second object of a volume', () => {
     expect(await exposer.cleanUp(download)).toBe(true);
     await end(download);
     expect(fs.readFileSync(join(path, 'file'), 'utf8')).toBe('precious');
+  });
+
+  it('is not written on where its PVC was made again, or has another volume by now', async () => {
+    const exposer = exposerWith(cluster.client);
+    await cluster.makeVolume('shop', 'again');
+    const download = await newDownload('again');
+    await exposer.expose(download, context);
+    expect(
+      await exposer.lostReason(download, { signal: context.signal, isMoving: true }),
+    ).toBeUndefined();
+    await cluster.client.delete(PVCS, { namespace: 'shop', name: 'again' });
+    await expect
+      .poll(() => cluster.client.find(PVCS, { namespace: 'shop', name: 'again' }))
+      .toBeUndefined();
+    await cluster.makeVolume('shop', 'again');
+    expect(await exposer.lostReason(download, { signal: context.signal, isMoving: true })).toBe(
+      'PVC shop/again has another volume than when the restore began: its volume cannot be restored any more',
+    );
+    // A mover that says that it is done meanwhile has not brought back what the PVC has.
+    const options = { client: cluster.client, clock: systemClock, logger: silentLogger };
+    const rest = { namespace: NAMESPACE, daemonSet: 'node-agent', prepareTimeoutMs: 1, config: CONFIG }; // prettier-ignore
+    const done = downloads({ ...options, ...rest }).complete(download, {}, context);
+    await expect(done).rejects.toThrow('has another volume than when the restore began');
+    expect(await exposer.cleanUp(download)).toBe(true);
+    await end(download);
+    expect(await seconds()).toEqual([]);
   });
 
   it('is not used where the cluster makes something else of it', async () => {
