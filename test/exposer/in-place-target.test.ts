@@ -63,7 +63,7 @@ it.each([
   [{ ...claim, metadata: { ...claim.metadata, deletionTimestamp: 'now' } }, 'is being deleted'],
   [{ ...claim, status: { phase: 'Lost' } }, 'PVC shop/data is Lost, and has no volume'],
 ] as const)('a PVC is refused: %#', (found, text) => {
-  const problem = targetProblem(download(), found as never, volume({ csi }));
+  const problem = targetProblem(download(), found, volume({ csi }));
   expect(problem).toContain(text);
 });
 
