@@ -10,7 +10,7 @@ export interface ClaimRef {
 /** Names that a message has room for. */
 const NAMED_MAX = 3;
 /** A list of pods is asked for anew when a watch has ended, and at least so often: a watch that hangs tells nothing. */
-const LOOK_AGAIN_MS = 30_000;
+const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 1000;
 
 /**

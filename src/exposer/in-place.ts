@@ -237,13 +237,16 @@ export class InPlaceExposer {
     await this.expose(download, context);
   }
 
-  /** Why the volume must not be written any more; undefined while nothing speaks against it. */
-  async lostReason(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+  /** Why the volume must not be written any more; undefined while nothing speaks against it. `isMoving`: its data mover looks for pods. */
+  async lostReason(
+    download: DataDownload,
+    { signal, isMoving }: { signal: AbortSignal; isMoving: boolean },
+  ): Promise<string | undefined> {
     const { client } = this.#options;
     const ref = targetRef(download);
     const problem = await this.targetProblem(download, signal);
     if (problem !== undefined) return `${problem}: its volume cannot be restored any more`;
-    const users = await usersOfClaim(client, ref, signal);
+    const users = isMoving ? [] : await usersOfClaim(client, ref, signal);
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
   }
 

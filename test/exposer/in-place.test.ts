@@ -165,13 +165,13 @@ describe('a second object of a volume', () => {
     await cluster.makeVolume('shop', 'again');
     const download = await newDownload('again');
     await exposer.expose(download, context);
-    expect(await exposer.lostReason(download, context.signal)).toBeUndefined();
+    expect(await exposer.lostReason(download, { ...context, isMoving: true })).toBeUndefined();
     await cluster.client.delete(PVCS, { namespace: 'shop', name: 'again' });
     await expect
       .poll(() => cluster.client.find(PVCS, { namespace: 'shop', name: 'again' }))
       .toBeUndefined();
     await cluster.makeVolume('shop', 'again');
-    expect(await exposer.lostReason(download, context.signal)).toBe(
+    expect(await exposer.lostReason(download, { ...context, isMoving: true })).toBe(
       'PVC shop/again has another volume than when the restore began: its volume cannot be restored any more',
     );
     // A mover that says that it is done meanwhile has not brought back what the PVC has.

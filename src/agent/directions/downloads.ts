@@ -13,7 +13,7 @@ import {
   PVCS,
 } from '../../kube/index.ts';
 import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
-import { isFinal } from '../movement.ts';
+import { isFinal, isMoving } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
 import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem } from './direction.ts';
@@ -65,7 +65,9 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     },
     isEndAwaited: isInPlace,
     lostReason: async (download, signal) =>
-      isInPlace(download) ? inPlace.lostReason(download, signal) : undefined,
+      isInPlace(download)
+        ? inPlace.lostReason(download, { signal, isMoving: isMoving(download) })
+        : undefined,
     isCompleting: (download) =>
       isInPlace(download) ? inPlaceReportOf(download) !== undefined : generic.isRebinding(download),
     lacks: () => undefined,

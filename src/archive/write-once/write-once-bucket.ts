@@ -179,13 +179,17 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Files under their own names, each once; in memory are those of the prefix that may change. */
+  /** Files under their own names, each once where the listing is by folder; in memory are those of one backup or restore. */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
+    let folder: string | undefined;
     for (const each of this.#prefixes(prefix)) {
       for await (const found of this.#bucket.list(each, options)) {
         const key = fileOf(found) ?? found;
         if (mayChange(key)) {
+          const own = runFolderOf(key);
+          if (own !== folder) seen.clear();
+          folder = own;
           if (seen.has(key)) continue;
           seen.add(key);
         }
@@ -269,6 +273,15 @@ export class WriteOnceBucket implements Bucket {
       await this.#removeOld(keys, { signal });
     }
     return decided.end ?? end;
+  }
+
+  /** The `end` that was decided with what is published of a UID; undefined where nothing is. */
+  async sealedEnd(
+    folder: string,
+    { uid, signal }: SignalOptions & { readonly uid: string },
+  ): Promise<object | undefined> {
+    const decided = await this.#loadSeal(sealKey(folder, uid), { signal });
+    return decided && (decided.end ?? {});
   }
 
   /** By name, below the folder: the version that was put here, or else the last one. */
@@ -366,6 +379,17 @@ export function seal(
   return bucket instanceof WriteOnceBucket
     ? bucket.seal(folder, options)
     : Promise.resolve(options.end);
+}
+
+/** What was decided of a UID where its bucket is written once; see {@link WriteOnceBucket.sealedEnd}. */
+export function sealedEnd(
+  bucket: Bucket,
+  folder: string,
+  options: SignalOptions & { readonly uid: string },
+): Promise<object | undefined> {
+  return bucket instanceof WriteOnceBucket
+    ? bucket.sealedEnd(folder, options)
+    : Promise.resolve(undefined);
 }
 
 const noLocks = (place: string): CodedError =>

@@ -5,10 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
-import { testSecondCluster } from './groups.ts';
 import { testInPlace } from './in-place.ts';
-import { testPlugin } from './plugin.ts';
-import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
 import {
   assertSame,
@@ -21,14 +18,14 @@ import {
   setEnvironment,
   whileKillingMover,
 } from './tools.ts';
-import { hasRealNode, processesOf, RealNode } from '../support/real-node.ts';
+import { hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
 
 /** Volumes that are moved while their node is disturbed: as many as fit into CI's time, and more in the soak run. */
 const MANY = process.env.SOAK === '1' ? 20 : 10;
 
-describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
+describe.skipIf(!hasRealNode())('data movements on a real node, with the real Velero', () => {
   let node: RealNode;
   beforeAll(async () => {
     node = await RealNode.start(22_400);
@@ -173,8 +170,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(logs).not.toMatch(/forbidden/i);
   });
 
-  testPlugin(() => node);
-
   it('a data mover killed at 30, 60 and 90 % goes on each time, and every byte is there', async () => {
     const mebibytes = 600;
     await node.applyOverlay('beside-velero', ['--progress-interval=200ms']);
@@ -243,7 +238,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const killer = (async () => {
       while (!isOver) {
         await sleep(1500 + random(3000));
-        const movers = processesOf(/data-mover (backup|restore) /);
+        const movers = node.processesOf(/data-mover (backup|restore) /);
         // Of each kind one at least is cut off, whatever the dice say.
         const due = movers.filter(({ command }) => cutOff[kindOf(command)] === 0);
         if (random(3) === 0 || due.length > 0) {
@@ -303,8 +298,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     await node.kopia('many', 'snapshot', 'verify', '--verify-files-percent=100');
   }, 900_000);
 
-  testPodVolumes(() => node);
-
   it("our agent runs Velero's data mover, and Velero's agent runs ours", async () => {
     const before = await node.volumePath('app', 'data');
     const theirs = await node.kubectl('-n', 'velero', 'get', 'ds', 'node-agent', '-o', 'json');
@@ -357,6 +350,4 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const agent = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
     expect(agent).toMatch(/msg="data upload is in progress"/);
   }, 300_000);
-
-  testSecondCluster(() => node);
 });
