@@ -41,7 +41,7 @@ export async function stopMover(download: DataDownload, options: StopMoverOption
   const writer = mover.pod === '' ? mover.lastPod : mover.pod;
   if (download.metadata.annotations?.[RESTARTING] === writer) return;
   if (await isSeenToEnd(download, writer, options)) return;
-  const { client, logger, pause = (ms) => sleep(ms, undefined, { ref: false }) } = options;
+  const { client, logger, pause = (ms: number) => sleep(ms, undefined, { ref: false }) } = options;
   const node = await client.find(NODES, { name: mover.node });
   if (!node || isOutOfService(node)) return;
   await revoke(download, options);

@@ -10,6 +10,7 @@ import {
   PVCS,
   PVS,
   waitGone,
+  type WaitOptions,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { createCacheClaim } from './cache-claim.ts';
@@ -126,7 +127,9 @@ export class InPlaceExposer {
     const { name = '' } = wanted.metadata;
     const found = await client.find(PVS, { name }, { signal });
     if (found && !isMadeFor(found, download)) {
-      if (found.metadata.deletionTimestamp === undefined) await this.#dropLeft(found);
+      if (found.metadata.deletionTimestamp === undefined) {
+        await this.#dropLeft(found, { timeoutMs: operationTimeoutMs, signal });
+      }
       // It goes once the storage has detached it.
       const { uid } = found.metadata;
       await step('the storage has not detached the volume since an earlier restore in place', () =>
@@ -140,7 +143,10 @@ export class InPlaceExposer {
   }
 
   /** One whose restore is over and forgot it, as where its CR was deleted with its finalizer. Throws `TARGET_IN_USE` for any other. */
-  async #dropLeft({ metadata: { name, annotations = {} } }: PersistentVolume): Promise<void> {
+  async #dropLeft(
+    { metadata: { name, annotations = {} } }: PersistentVolume,
+    wait: WaitOptions,
+  ): Promise<void> {
     const { client, namespace } = this.#options;
     const [owner = '', uid = ''] = [annotations[OWNER_NAME], annotations[OWNER_UID]];
     const found = owner === '' ? undefined : await client.find(DATA_DOWNLOADS, { namespace, name: owner }); // prettier-ignore
@@ -149,7 +155,17 @@ export class InPlaceExposer {
       const text = `another restore in place of the same volume is under way (DataDownload ${namespace}/${owner}, PersistentVolume ${name}): wait until it has ended`;
       throw new CodedError('TARGET_IN_USE', text);
     }
-    await this.cleanUp({ metadata: { namespace, name: owner, uid } } as DataDownload);
+    const left = { metadata: { namespace, name: owner, uid } } as DataDownload;
+    const pod = await client.find(PODS, this.#podRef(left));
+    if (pod && isMadeFor(pod, left)) {
+      // Not by force, as in clean-ups: its data mover would be a second one that writes.
+      const ref = { ...this.#podRef(left), uid: pod.metadata.uid };
+      await client.delete(PODS, ref, { uid: ref.uid, gracePeriodSeconds: 1 });
+      await step('the data mover of an earlier restore in place has not ended', () =>
+        waitGone(client, PODS, ref, wait),
+      );
+    }
+    await this.cleanUp(left);
   }
 
   #claimFor(download: DataDownload, { volume }: Target): NewObject<PersistentVolumeClaim> {

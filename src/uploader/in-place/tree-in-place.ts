@@ -181,8 +181,8 @@ async function assertTree(
   { objectId }: DirectoryEntry,
   { signal }: InPlaceOptions,
 ): Promise<void> {
-  for await (const [first] of streamDirectory(contents, objectId, { signal })) {
-    if (first?.name.includes('/') !== true) return;
+  for await (const [file, more] of streamDirectory(contents, objectId, { signal })) {
+    if (more !== undefined || file?.type !== 'f' || !file.name.startsWith('/')) return;
     const text =
       'this snapshot is of a raw volume, and the target is a directory: a raw volume is restored to a device of its size (--block, or a PVC with volumeMode Block)';
     throw new CodedError('TARGET_UNUSABLE', text);

@@ -4,7 +4,11 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLogger } from '../../../src/base/index.ts';
 import { type Repository, writeObject } from '../../../src/repository/index.ts';
-import { type DirectoryEntry, encodeDirectory } from '../../../src/snapshot/index.ts';
+import {
+  type DirectoryEntry,
+  type DirectorySummary,
+  encodeDirectory,
+} from '../../../src/snapshot/index.ts';
 import {
   type Change,
   type InPlaceCounters,
@@ -115,7 +119,7 @@ describe('a tree that is brought back to a snapshot', () => {
     const good = { ...raw, name: 'good', type: 'f' as const, size: 0 };
     const entries = [good, { ...good, name: 'un/safe' }];
     const { contents, splitter } = repository;
-    const summary = { size: 0, files: 2, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };
+    const summary = raw.summary as DirectorySummary;
     const objectId = await writeObject(contents, [encodeDirectory(entries, summary)], {
       ...{ prefix: 'k', compressor: undefined, metadataCompressor: undefined },
       ...{ splitter, indexSplitter: splitter },
