@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { isCode } from '../../src/base/index.ts';
 import { openDevice } from '../../src/device-files/index.ts';
 import { fileAt, imageOf, MemoryDevice, namesIn, never } from './image.ts';
+import { BLOCK_BYTES, SyntheticImage } from './synthetic.ts';
 
 const RUNS = Number(process.env['RUNS'] ?? 40);
 
@@ -122,5 +123,65 @@ describe('an image that somebody has tampered with', () => {
       }
     };
     await expect(read()).rejects.toThrow('gone');
+  });
+});
+
+describe('an image that somebody has made by hand', () => {
+  const FILE = 11;
+  const EMPTY = [0o100644, [], 0] as const;
+  const many = (count: number) =>
+    Array.from({ length: count }, (_, at) => [`n${at}`, FILE] as const);
+  const journalHead = (blocks: number) => (block: Buffer) => {
+    const numbers = { 0: 0xc03b_3998, 4: 4, 12: BLOCK_BYTES, 16: blocks, 20: 1, 24: 1, 28: 1 };
+    for (const [at, value] of Object.entries(numbers)) block.writeUInt32BE(value, Number(at));
+  };
+
+  it('a directory of a billion blocks keeps nobody else waiting, and can be given up', async () => {
+    const image = new SyntheticImage(64);
+    const first = image.addNames([
+      ['.', 2],
+      ['..', 2],
+    ]);
+    const names = image.addNames(many(200));
+    image.setInode(2, 0o40755, image.repeated(first, names), 2 ** 30 * BLOCK_BYTES);
+    image.setInode(FILE, ...EMPTY);
+    const root = await openDevice(image.device, never);
+    const found = root.find({ name: 'absent' }, AbortSignal.timeout(50));
+    await expect(found).rejects.toThrow('timeout');
+  });
+
+  it('a journal with a billion blocks that were freed takes no memory', async () => {
+    const blocks = 1 << 15;
+    const image = new SyntheticImage(64, { journalInode: 8 });
+    const first = image.addNames([
+      ['.', 2],
+      ['..', 2],
+    ]);
+    image.setInode(2, 0o40755, [first], BLOCK_BYTES);
+    const head = image.addBlock(journalHead(blocks));
+    const revokes = image.addBlock((block) => {
+      for (const [at, value] of [0xc03b_3998, 5, 1, BLOCK_BYTES].entries()) {
+        block.writeUInt32BE(value, at * 4);
+      }
+    });
+    image.setInode(8, 0o100600, image.repeated(head, revokes), blocks * BLOCK_BYTES);
+    const before = process.memoryUsage().heapUsed;
+    await openDevice(image.device, never);
+    expect(process.memoryUsage().heapUsed - before).toBeLessThan(100 << 20);
+  });
+
+  it('directories in each other with many names each are not held all at once', async () => {
+    const depth = 2000;
+    const image = new SyntheticImage(depth + 200, { inodes: depth + 100 });
+    image.setInode(FILE, ...EMPTY);
+    for (let at = 0; at < depth; at++) {
+      const self = at === 0 ? 2 : 20 + at;
+      const parent = at <= 1 ? 2 : 19 + at;
+      const names = [['.', self], ['..', parent], ['d', 21 + at], ...many(300)] as const;
+      image.setInode(self, 0o40755, [image.addNames(names)], BLOCK_BYTES);
+    }
+    const root = await openDevice(image.device, never);
+    const walk = Array.fromAsync(root.walk(never));
+    await expect(walk).rejects.toMatchObject({ code: 'DEVICE_NOT_READ' });
   });
 });

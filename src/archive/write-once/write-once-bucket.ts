@@ -186,13 +186,17 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Files under their own names, each once; in memory are those of the prefix that may change. */
+  /** Files under their own names, each once where the listing is by folder; in memory are those of one backup or restore. */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
+    let folder: string | undefined;
     for (const each of this.#prefixes(prefix)) {
       for await (const found of this.#bucket.list(each, options)) {
         const key = fileOf(found) ?? found;
         if (mayChange(key)) {
+          const own = runFolderOf(key);
+          if (own !== folder) seen.clear();
+          folder = own;
           if (seen.has(key)) continue;
           seen.add(key);
         }

@@ -1,14 +1,27 @@
 import { damaged, type Device, readDevice } from '../device.ts';
+import { Turns } from './turns.ts';
 
-/** A block that the journal has in a newer state. */
+/** A block that the journal has in a newer state. There may be hundreds of thousands: numbers only. */
 export interface JournaledBlock {
   /** Where on the device it is. */
-  readonly block: number;
+  readonly place: number;
   /** Its first four bytes are the journal's mark, which are written as zeros. */
   readonly isEscaped: boolean;
-  /** Throws where it is not what was written. */
-  readonly check: (bytes: Uint8Array) => void;
+  readonly checksum: number;
+  /** Whether only the low half of the checksum is stored. */
+  readonly isHalf: boolean;
+  /** Of the transaction that it was written in. */
+  readonly sequence: number;
 }
+
+export interface JournaledBlocks {
+  /** By block of the file system. */
+  readonly blocks: ReadonlyMap<number, JournaledBlock>;
+  /** Throws where it is not what was written. */
+  readonly check: (block: number, journaled: JournaledBlock, bytes: Uint8Array) => void;
+}
+
+const NONE: JournaledBlocks = { blocks: new Map(), check: () => undefined };
 
 /** The first bytes of a block of the journal. */
 const JOURNAL_MAGIC = Buffer.from([0xc0, 0x3b, 0x39, 0x98]);
@@ -18,12 +31,13 @@ export class Blocks {
   readonly blockBytes: number;
   readonly count: number;
   readonly #device: Device;
-  readonly #journaled: ReadonlyMap<number, JournaledBlock>;
+  readonly #journaled: JournaledBlocks;
+  readonly #turns = new Turns();
 
   constructor(
     device: Device,
     { blockBytes, blocks }: { readonly blockBytes: number; readonly blocks: number },
-    journaled: ReadonlyMap<number, JournaledBlock> = new Map(),
+    journaled: JournaledBlocks = NONE,
   ) {
     this.blockBytes = blockBytes;
     this.count = blocks;
@@ -31,7 +45,7 @@ export class Blocks {
     this.#journaled = journaled;
   }
 
-  /** `what` they are, for the message. Throws `DEVICE_DAMAGED`, and what the device throws. */
+  /** `what` they are, for the message. Throws `DEVICE_DAMAGED`, what the device throws, and the reason of the signal. */
   async read(
     first: number,
     count: number,
@@ -42,27 +56,31 @@ export class Blocks {
     }
     const { blockBytes } = this;
     const range = { offset: first * blockBytes, lengthBytes: count * blockBytes, what };
+    // What is read may all be in memory already, and whoever reads on and on would keep everything else of this process waiting.
+    if (this.#turns.isOver) await this.#turns.next(signal);
     const bytes = await readDevice(this.#device, range, signal);
-    if (this.#journaled.size === 0) return bytes;
+    const { blocks } = this.#journaled;
+    if (blocks.size === 0) return bytes;
     let own: Buffer | undefined;
     for (let at = 0; at < count; at++) {
-      const newer = this.#journaled.get(first + at);
+      const newer = blocks.get(first + at);
       if (!newer) continue;
       own ??= Buffer.from(bytes);
-      own.set(await this.#newer(newer, signal), at * blockBytes);
+      own.set(await this.#newer(first + at, newer, signal), at * blockBytes);
     }
     return own ?? bytes;
   }
 
-  async #newer(
-    { block, isEscaped, check }: JournaledBlock,
-    signal: AbortSignal,
-  ): Promise<Uint8Array> {
+  async #newer(block: number, newer: JournaledBlock, signal: AbortSignal): Promise<Uint8Array> {
     const { blockBytes } = this;
-    const range = { offset: block * blockBytes, lengthBytes: blockBytes, what: 'its journal' };
+    const range = {
+      offset: newer.place * blockBytes,
+      lengthBytes: blockBytes,
+      what: 'its journal',
+    };
     const bytes = Buffer.from(await readDevice(this.#device, range, signal));
-    check(bytes);
-    if (isEscaped) JOURNAL_MAGIC.copy(bytes);
+    this.#journaled.check(block, newer, bytes);
+    if (newer.isEscaped) JOURNAL_MAGIC.copy(bytes);
     return bytes;
   }
 }

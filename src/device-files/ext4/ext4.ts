@@ -1,21 +1,32 @@
 import { asBuffer, isCode } from '../../base/index.ts';
 import { crc32c, crc32cOf } from '../crc32c.ts';
-import { damaged, type Device } from '../device.ts';
+import { damaged, type Device, notRead } from '../device.ts';
 import type { DeviceEntry, DeviceFile, WalkedFile } from '../file-system.ts';
 import { Blocks } from './blocks.ts';
 import { bytesOf, linkOf } from './contents.ts';
 import { type NamedInode, namesIn } from './directory.ts';
 import { type Inode, parseInode } from './inode.ts';
 import { replayJournal } from './journal.ts';
-import { COMPAT, INCOMPAT, loadSuperblock, RO_COMPAT, type Superblock } from './superblock.ts';
+import {
+  COMPAT,
+  INCOMPAT,
+  loadSuperblock,
+  RO_COMPAT,
+  STATE,
+  type Superblock,
+} from './superblock.ts';
 
 const ROOT_INODE = 2;
 /** Tables of inodes by group that are remembered. Our choice: some 100 KiB. */
 const TABLES_MAX = 4096;
 /** Directories on the way down. Our choice: no path is as long. */
 const DEPTH_MAX = 4096;
-/** Inodes of names that are read at once, in the order of their places. Our choice. */
+/** Inodes of names that are read at once, in the order of their places; fewer far down, where each directory on the way has some. Our choices. */
 const BATCH = 1024;
+const DEEP = 64;
+const DEEP_BATCH = 16;
+/** Names of all directories on the way down that are held in a walk, in some 60 MiB. Our choice: forty directories of any length. */
+const WALKED_NAMES_MAX = 500_000;
 
 /** An ext2, ext3 or ext4 file system, read as a mount would show it after the journal has been replayed; nothing is written. */
 export class Ext4 {
@@ -33,15 +44,15 @@ export class Ext4 {
   /** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device throws. */
   static async open(device: Device, signal: AbortSignal): Promise<Ext4> {
     const stored = await loadSuperblock(device, signal);
-    const plain = new Ext4(stored, new Blocks(device, stored), []);
+    const plain = new Ext4(stored, new Blocks(device, stored), notesOf(stored));
     if ((stored.incompat & INCOMPAT.recover) === 0) return plain;
     if ((stored.compat & COMPAT.hasJournal) === 0 || stored.journalInode === 0) {
       const where = 'its journal is on another device: what was written last may be missing';
       return new Ext4(stored, plain.#blocks, [`it was in use, and ${where}`]);
     }
     const inode = await plain.#inode(stored.journalInode, signal);
-    const { blocks, doubt } = await replayJournal(device, stored, { inode, signal });
-    const own = new Blocks(device, stored, blocks);
+    const { doubt, ...journaled } = await replayJournal(device, stored, { inode, signal });
+    const own = new Blocks(device, stored, journaled);
     const what = 'its superblock';
     const { blockBytes } = stored;
     const first = Math.floor(1024 / blockBytes);
@@ -57,8 +68,9 @@ export class Ext4 {
     const notes = [
       'it was in use when the snapshot was taken: files that were being written may be incomplete',
       ...(doubt === undefined ? [] : [doubt]),
+      ...notesOf(superblock).filter((note) => note === HAS_ERRORS),
     ];
-    return new Ext4(superblock, new Blocks(device, superblock, blocks), notes);
+    return new Ext4(superblock, new Blocks(device, superblock, journaled), notes);
   }
 
   /** Under a name that its place gives it. */
@@ -125,8 +137,8 @@ export class Ext4 {
     place: Place,
     signal: AbortSignal,
   ): AsyncGenerator<readonly DeviceEntry[], void, void> {
-    for await (const named of this.#withInodes(place, signal)) {
-      yield named.map(({ name, number, inode }) =>
+    for await (const { found } of this.#withInodes(place, signal)) {
+      yield found.map(({ name, number, inode }) =>
         inode instanceof Error ? unreadableEntry(name, number) : entryOf(name, inode),
       );
     }
@@ -136,11 +148,12 @@ export class Ext4 {
   async *#withInodes(
     place: Place,
     signal: AbortSignal,
-  ): AsyncGenerator<readonly NamedWithInode[], void, void> {
+    batchMax = BATCH,
+  ): AsyncGenerator<NamedBatch, void, void> {
     if (place.inode.type !== 'd') return;
     for await (const names of this.#names(place, signal)) {
-      for (let at = 0; at < names.length; at += BATCH) {
-        const batch = names.slice(at, at + BATCH).map((each, order) => ({ ...each, order }));
+      for (let at = 0; at < names.length; at += batchMax) {
+        const batch = names.slice(at, at + batchMax).map((each, order) => ({ ...each, order }));
         batch.sort((a, b) => a.inode - b.inode);
         const found: NamedWithInode[] = [];
         for (const { name, inode: number, order } of batch) {
@@ -151,7 +164,7 @@ export class Ext4 {
             inode: await this.#inode(number, signal).catch(unlessOwn),
           };
         }
-        yield found;
+        yield { found, held: names.length };
       }
     }
   }
@@ -166,13 +179,24 @@ export class Ext4 {
     if (place.inode.type !== 'd') return;
     const levels: Level[] = [this.#level('', place, signal)];
     let left = this.#superblock.inodes;
+    let held = 0;
     for (let level = levels.at(-1); level; level = levels.at(-1)) {
       signal.throwIfAborted();
       const named = level.found[level.at++];
       if (!named) {
         const next = await level.batches.next();
-        if (next.done === true) levels.pop();
-        else Object.assign(level, { found: next.value, at: 0 });
+        held -= level.held;
+        if (next.done === true) {
+          levels.pop();
+          continue;
+        }
+        held += next.value.held;
+        if (held > WALKED_NAMES_MAX) {
+          throw notRead(
+            `the directories on the way down have more than ${WALKED_NAMES_MAX} names together, which is as many as are held: take one further down`,
+          );
+        }
+        Object.assign(level, { ...next.value, at: 0 });
         continue;
       }
       const { inode } = named;
@@ -183,13 +207,14 @@ export class Ext4 {
       if (inode.type !== 'd') continue;
       if (left-- === 0) throw damaged('it has more directories than inodes');
       if (levels.length >= DEPTH_MAX) throw damaged(`directories are ${DEPTH_MAX} deep`);
-      levels.push(this.#level(path, { inode, parent: level.inode }, signal));
+      const batchMax = levels.length < DEEP ? BATCH : DEEP_BATCH;
+      levels.push(this.#level(path, { inode, parent: level.inode }, signal, batchMax));
     }
   }
 
-  #level(path: string, place: Place, signal: AbortSignal): Level {
-    const batches = this.#withInodes(place, signal);
-    return { path, inode: place.inode.number, batches, found: [], at: 0 };
+  #level(path: string, place: Place, signal: AbortSignal, batchMax = BATCH): Level {
+    const batches = this.#withInodes(place, signal, batchMax);
+    return { path, inode: place.inode.number, batches, found: [], held: 0, at: 0 };
   }
 
   /** Throws `DEVICE_DAMAGED`, and what the device throws. */
@@ -237,12 +262,30 @@ interface NamedWithInode {
   readonly inode: Inode | Error;
 }
 
+interface NamedBatch {
+  readonly found: readonly NamedWithInode[];
+  /** Names that are in memory with these. */
+  readonly held: number;
+}
+
 interface Level {
   readonly path: string;
   readonly inode: number;
-  readonly batches: AsyncGenerator<readonly NamedWithInode[], void, void>;
+  readonly batches: AsyncGenerator<NamedBatch, void, void>;
   found: readonly NamedWithInode[];
+  held: number;
   at: number;
+}
+
+const HAS_ERRORS =
+  'Linux has noted errors in it: some of what is read may be wrong, and e2fsck on a copy of the device says what';
+
+/** What the superblock says of one whose journal is not in use. */
+function notesOf({ state }: Superblock): string[] {
+  const isClean = (state & STATE.clean) !== 0;
+  const inUse =
+    'it was in use when the snapshot was taken, without a journal: what was written last may be wrong';
+  return [...(isClean ? [] : [inUse]), ...((state & STATE.hasErrors) === 0 ? [] : [HAS_ERRORS])];
 }
 
 /** What ails one inode is no failure of the others. */

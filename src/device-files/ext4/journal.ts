@@ -1,7 +1,7 @@
-import { asBuffer } from '../../base/index.ts';
+import { asBuffer, type CodedError } from '../../base/index.ts';
 import { crc32c, crc32cOf } from '../crc32c.ts';
-import { damaged, type Device } from '../device.ts';
-import { Blocks, type JournaledBlock } from './blocks.ts';
+import { damaged, type Device, notRead } from '../device.ts';
+import { Blocks, type JournaledBlock, type JournaledBlocks } from './blocks.ts';
 import { runsOf } from './block-map.ts';
 import type { Inode } from './inode.ts';
 import type { Superblock } from './superblock.ts';
@@ -24,12 +24,12 @@ const UUID_BYTES = 16;
 /** What Linux keeps of it at the end for fast commits where it is not said. */
 const FAST_BLOCKS_DEFAULT = 256;
 
-/** Blocks of the largest journal that mke2fs makes are 262,144; each takes some 100 bytes of memory here. */
+/** A journal of more is not looked through: four times as many as in the largest that mke2fs makes by itself. */
 const JOURNAL_BLOCKS_MAX = 1 << 20;
+/** In a newer state, which are held with some 100 bytes each: as many as the largest journal has that mke2fs makes by itself. */
+const REPLAYED_MAX = 1 << 18;
 
-export interface ReplayedJournal {
-  /** By block of the file system. */
-  readonly blocks: ReadonlyMap<number, JournaledBlock>;
+export interface ReplayedJournal extends JournaledBlocks {
   /** Why something that was written last may be missing; undefined where nothing is. */
   readonly doubt: string | undefined;
 }
@@ -59,9 +59,9 @@ export async function replayJournal(
 ): Promise<ReplayedJournal> {
   const blocks = new Blocks(device, superblock);
   const journal = await openJournal(blocks, inode, signal);
-  const replayed = new Map<number, JournaledBlock & { readonly sequence: number }>();
-  const revoked = new Map<number, number>();
-  if (journal.start === 0) return { blocks: replayed, doubt: undefined };
+  const replayed = new Map<number, JournaledBlock>();
+  const check = checkOf(journal);
+  if (journal.start === 0) return { blocks: replayed, check, doubt: undefined };
   let sequence = journal.sequence;
   let at = journal.start;
   let left = journal.end - journal.first;
@@ -82,34 +82,37 @@ export async function replayJournal(
     if (type === TYPES.descriptor) {
       for (const tag of tagsOf(bytes, journal)) {
         if (left <= 0) break;
-        const check = checkOf(tag, { sequence, seed: journal.seed });
-        pending.blocks.push({ ...tag, place: next(), check });
+        const { block, isEscaped, checksum, isHalf } = tag;
+        pending.blocks.set(block, { place: next(), isEscaped, checksum, isHalf, sequence });
       }
+      if (pending.blocks.size > REPLAYED_MAX) throw tooMany();
     } else if (type === TYPES.revoke) {
-      pending.revoked.push(...revokedOf(bytes, journal));
+      // Where it is, and not what it says: a journal may have more of these than memory.
+      pending.revokes.push(place);
     } else if (type === TYPES.commit) {
-      for (const { block, place: from, isEscaped, check } of pending.blocks) {
-        replayed.set(block, { block: from, isEscaped, check, sequence });
+      for (const [block, newer] of pending.blocks) replayed.set(block, newer);
+      if (replayed.size > REPLAYED_MAX) throw tooMany();
+      // A block that was freed belongs to somebody else by now; one that is written in a later transaction counts again.
+      for (const from of pending.revokes) {
+        const what = 'its journal';
+        const list = asBuffer(await blocks.read(from, 1, { what, signal }));
+        for (const block of revokedOf(list, journal)) replayed.delete(block);
       }
-      for (const block of pending.revoked) revoked.set(block, sequence);
       pending = emptyTransaction();
       sequence = (sequence + 1) >>> 0;
     } else break;
-  }
-  // A block that was freed belongs to somebody else by now; one that was written in a later transaction counts again.
-  for (const [block, last] of revoked) {
-    const newer = replayed.get(block);
-    if (newer && isNotAfter(newer.sequence, last)) replayed.delete(block);
   }
   const isFast = (journal.incompat & INCOMPAT.fast) !== 0;
   const doubt = isFast
     ? 'its journal has fast commits, which are not read: what was written in the last seconds may be missing'
     : undefined;
-  return { blocks: replayed, doubt };
+  return { blocks: replayed, check, doubt };
 }
 
-/** Sequences of 32 bits begin anew after the last one. */
-const isNotAfter = (a: number, b: number): boolean => ((a - b) | 0) <= 0;
+const tooMany = (): CodedError =>
+  notRead(
+    `its journal has more than ${REPLAYED_MAX} blocks that are not written to their places yet, and only a mount shows what is in them`,
+  );
 
 interface Tag {
   readonly block: number;
@@ -120,9 +123,10 @@ interface Tag {
 }
 
 const emptyTransaction = (): {
-  blocks: (Tag & { place: number; check: (bytes: Uint8Array) => void })[];
-  revoked: number[];
-} => ({ blocks: [], revoked: [] });
+  readonly blocks: Map<number, JournaledBlock>;
+  /** Blocks on the device with lists of blocks that were freed. */
+  readonly revokes: number[];
+} => ({ blocks: new Map(), revokes: [] });
 
 async function openJournal(blocks: Blocks, inode: Inode, signal: AbortSignal): Promise<Journal> {
   const fails = (what: string): never => {
@@ -202,14 +206,11 @@ function* revokedOf(bytes: Buffer, { incompat }: Journal): Generator<number> {
 }
 
 /** Looked at when the block is read. */
-function checkOf(
-  { block, checksum, isHalf }: Tag,
-  { sequence, seed }: { readonly sequence: number; readonly seed: number | undefined },
-): (bytes: Uint8Array) => void {
-  return (bytes) => {
+const checkOf =
+  ({ seed }: Journal): JournaledBlocks['check'] =>
+  (block, { checksum, isHalf, sequence }, bytes) => {
     if (seed === undefined) return;
     const sum = crc32c(crc32cOf(seed, sequence, true), bytes);
     if ((isHalf ? sum & 0xffff : sum) === checksum) return;
     throw damaged(`the checksum of block ${block} in its journal is wrong`);
   };
-}

@@ -286,6 +286,7 @@ export class RestoreHooks {
         continue;
       }
       const failure = await this.#runHook(state.pod, hook);
+      if (failure === LEAVING) return undefined;
       if (signal.aborted && failure !== undefined) return undefined;
       state.done(hook);
       const text = failure && failureText(hook, failure);
@@ -299,12 +300,14 @@ export class RestoreHooks {
     const { exec, log } = this.#options;
     const { signal } = this.#end;
     try {
-      await this.#running.run(async () => {
+      return await this.#running.run(async () => {
+        // It has waited for its turn: there may be thousands before it, and the run waits for none of them.
+        if (this.#isLeaving) return LEAVING;
         await this.#begin(pod, hook);
         const about = { exec, log, signal, isOnce: true };
         await runExecHook(pod, { ...hook, timeout: hook.execTimeout }, about);
+        return undefined;
       });
-      return undefined;
     } catch (error) {
       return messageOf(error);
     }

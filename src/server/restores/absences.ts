@@ -25,8 +25,8 @@ export const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
 export const ABSENT_SINCE = 'longshore.io/absent-since';
 
 /**
- * An absence is that of something without which a restore cannot come to its end as it should: its Backup, the location of its files, or its operations
- * file. It may come back, and nobody waits for ever. How long it has lasted is counted across restarts, by the time on the Restore.
+ * An absence is that of something without which a restore cannot come to its end as it should: its Backup, the location of its files, its operations
+ * file, or what its run has left. It may come back, and nobody waits for ever. How long it has lasted is counted across restarts, by the time on the Restore.
  */
 export class Absences {
   readonly #options: AbsencesOptions;
@@ -78,5 +78,13 @@ export const operationsAbsent = (lost: number, all: number): CodedError =>
   new CodedError(
     'OPERATIONS_ABSENT',
     `${lost} of ${all} item operations are missing in the operations file of the restore: it is gone or damaged, or the bucket is behind`,
+    { retry: 'backoff' },
+  );
+
+/** A server of ours has run the restore, and the file that the run has left is not there: nobody knows of its hooks. */
+export const afterRunAbsent = (name: string): CodedError =>
+  new CodedError(
+    'AFTER_RUN_ABSENT',
+    `what its run has left to be done is gone: there is no longshore-after-run.json.gz of restore ${name}, or the bucket is behind`,
     { retry: 'backoff' },
   );

@@ -30,7 +30,7 @@ import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { RESTORE_PHASES } from './phase-meanings.ts';
-import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import { isCanceled, isOurs, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { SharedRestores } from './shared-restores.ts';
@@ -448,9 +448,6 @@ class RestoresRun {
     }
   }
 }
-
-const isOurs = ({ metadata }: Restore): boolean =>
-  metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
 const failedStatus = (failureReason: string, clock: Clock): object => ({
   ...{ phase: 'Failed', failureReason },

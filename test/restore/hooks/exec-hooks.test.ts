@@ -422,6 +422,30 @@ describe('exec hooks of restored pods', () => {
     expect(world.records).toEqual([{ id: 'uid-up/spec/h/web/0', hasFailed: false }]);
   });
 
+  it('are handed over where they wait for their turn: only those that run are waited for', async () => {
+    const hooks = world.hooks([exec('one')]);
+    const { promise, resolve } = Promise.withResolvers<{ stdout: string; stderr: string }>();
+    world.exec = () => promise;
+    for (let at = 0; at < 20; at++) {
+      const pod = world.set(created(`p${at}`));
+      hooks.podCreated(pod);
+      world.set(withStatus(pod, ['web']));
+    }
+    await pass(0);
+    expect(world.ran).toHaveLength(16);
+    const over = hooks.handOver(signal);
+    resolve({ stdout: '', stderr: '' });
+    await pass(0);
+    expect((await over).map(({ name, open }) => [name, open.length])).toEqual([
+      ['p16', 1],
+      ['p17', 1],
+      ['p18', 1],
+      ['p19', 1],
+    ]);
+    expect(world.ran).toHaveLength(16);
+    expect(world.begun).toHaveLength(16);
+  });
+
   it('are gone on with: only those that are open, with the time that they have waited', async () => {
     const hooks = world.hooks([
       exec('one'),

@@ -225,6 +225,47 @@ describe('the sync of all locations', () => {
     expect(await synced('a')).toBeUndefined();
   });
 
+  it('extends the locks of backups where the location says for how long, or tells why not', async () => {
+    for (const name of ['locked', 'plain', 'unable', 'read-only']) {
+      await add(name, name === 'read-only' ? { accessMode: 'ReadOnly' } : {});
+      store(name, `of-${name}`);
+      if (name === 'plain') continue;
+      const annotations = { 'longshore.io/retention': '240h' };
+      const ref = { namespace: VELERO, name };
+      await client.patch(BACKUP_STORAGE_LOCATIONS, ref, { metadata: { annotations } });
+    }
+    const locked: string[] = [];
+    for (const name of ['locked', 'plain', 'read-only']) {
+      Object.assign(buckets.get(name) ?? {}, {
+        extendRetention: (key: string, { periodNs }: { periodNs: bigint }) => {
+          locked.push(`${key} for ${periodNs / 3_600_000_000_000n} h`);
+          return Promise.resolve();
+        },
+      });
+    }
+    lead();
+    await eventually(() => names()).toHaveLength(4);
+    for (const name of await names()) {
+      const ref = { namespace: VELERO, name };
+      await client.patch(BACKUPS, ref, { status: { expiration: '2026-12-21T02:00:00Z' } });
+    }
+    await eventually(() => {
+      pass(61);
+      return locked;
+    }).toEqual(['backups/of-locked/velero-backup.json for 240 h']);
+    await eventually(async () => {
+      const events = await client.list(EVENTS, { namespace: VELERO });
+      return events.map((event) => (event as { reason?: string }).reason);
+    }).toContain('LocksNotExtended');
+    // The sync of a location goes on.
+    store('unable', 'later');
+    await eventually(async () => {
+      pass(61);
+      return names();
+    }).toContain('later');
+    expect(locked).toHaveLength(1);
+  });
+
   it('says that backups are not where a location points now, once', async () => {
     await add('a');
     store('a', 'b1');

@@ -15,13 +15,26 @@ import { isFinalizing, isPartial } from '../../backups/phases.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
-import { ABSENT_SINCE, type Absences, isPlaceAbsent, operationsAbsent } from '../absences.ts';
+import {
+  ABSENT_SINCE,
+  type Absences,
+  afterRunAbsent,
+  isPlaceAbsent,
+  operationsAbsent,
+} from '../absences.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { type AfterRun, loadAfterRun, nothingLeft } from '../contract.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { uncountedLost } from '../lost-operations.ts';
 import { storedResults } from '../operations/operations-step.ts';
-import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
+import {
+  isCanceled,
+  isOurs,
+  phaseOf,
+  RESTORE_RESOURCE,
+  statusOf,
+  subjectOf,
+} from '../restore-kind.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines } from './end.ts';
@@ -38,7 +51,7 @@ export interface FinalizeRestoreOptions {
   readonly files: AfterRunFiles;
   /** What this process knows of Restores that wait. */
   readonly waits: Waits;
-  /** Of its Backup, its location and its operations file. */
+  /** Of its Backup, its location, its operations file, and what its run has left. */
   readonly absences: Absences;
   /** Hooks that are left run elsewhere. `expire` ends those of one Restore. */
   readonly hooks: { expire(uid: string): void };
@@ -138,12 +151,12 @@ async function look(
   await map.reload(subject, signal);
   const operations = await map.get(subject, signal);
   const lost = uncountedLost(given, operations);
-  if (lost > 0 && !(await absences.isOver(given, signal))) {
-    const because = operationsAbsent(lost, operations.length + lost).message;
-    return { againMs: AGAIN_MS, because };
+  const known = await loadLeft(bucket, given, signal);
+  const absent = lost > 0 ? operationsAbsent(lost, operations.length + lost) : known.absent;
+  if (absent && !(await absences.isOver(given, signal))) {
+    return { againMs: AGAIN_MS, because: absent.message };
   }
-  const restore = lost > 0 ? given : await absences.ended(given, signal);
-  const known = await loadLeft(bucket, restore, signal);
+  const restore = absent ? given : await absences.ended(given, signal);
   const left = await waited(restore, known, operations, options);
   if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
   // Nothing is said twice, however often it is looked at.
@@ -188,17 +201,23 @@ interface Left {
   readonly left: AfterRun;
   /** It is in the bucket, and may be changed there. */
   readonly isStored: boolean;
+  /** It should be there, and is not. */
+  readonly absent?: Error;
   /** What there is to say about how it was found. */
   readonly notes: readonly ((log: FinalizerLog) => void)[];
 }
 
 async function loadLeft(bucket: Bucket, restore: Restore, signal: AbortSignal): Promise<Left> {
   const notes: ((log: FinalizerLog) => void)[] = [];
+  let absent: Error | undefined;
   try {
     const left = await loadAfterRun(bucket, restore.metadata, { signal });
     if (left) return { left, isStored: true, notes };
+    absent = isOurs(restore) ? afterRunAbsent(restore.metadata.name) : undefined;
     notes.push((log) => {
-      log.info('the run was made by another server: its volumes are found in the volume infos');
+      if (absent) log.error(`${absent.message}; hooks that were due after the run are not run`);
+      else
+        log.info('the run was made by another server: its volumes are found in the volume infos');
     });
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
@@ -208,14 +227,16 @@ async function loadLeft(bucket: Bucket, restore: Restore, signal: AbortSignal): 
     });
   }
   try {
-    return { left: await leftByOthers(bucket, restore, signal), isStored: false, notes };
+    const left = await leftByOthers(bucket, restore, signal);
+    return { left, isStored: false, ...(absent && { absent }), notes };
   } catch (error) {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
     notes.push((log) => {
       const text = 'which volumes were provisioned anew cannot be read: they keep what they have';
       log.error(text, { error });
     });
-    return { left: nothingLeft(restore.metadata.uid), isStored: false, notes };
+    const left = nothingLeft(restore.metadata.uid);
+    return { left, isStored: false, ...(absent && { absent }), notes };
   }
 }
 

@@ -17,7 +17,9 @@ import {
   watchRestoredPods,
 } from '../../../restore/index.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
+import { afterRunAbsent } from '../absences.ts';
 import type { AfterRun, HookFailure } from '../contract.ts';
+import { isOurs } from '../restore-kind.ts';
 
 export interface FollowedHooksOptions {
   readonly client: KubeClient;
@@ -103,6 +105,7 @@ export class FollowedHooks {
 
   async #follow(restore: Restore, signal: AbortSignal): Promise<void> {
     const { name } = restore.metadata;
+    let said = '';
     for (;;) {
       try {
         await this.#once(restore, signal);
@@ -112,7 +115,11 @@ export class FollowedHooks {
         // The finalizer says it to the user.
         if (isCode(error, 'DAMAGED_ARCHIVE')) return;
         const fields = { restore: name, error: messageOf(error) };
-        this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
+        // Once: of a bucket that is away for hours nobody reads it every five seconds, for each restore.
+        if (said !== fields.error) {
+          this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
+        }
+        said = fields.error;
         await sleep(this.#options.againMs ?? AGAIN_MS, undefined, { signal }).catch(
           () => undefined,
         );
@@ -124,6 +131,8 @@ export class FollowedHooks {
   async #once(restore: Restore, signal: AbortSignal): Promise<void> {
     const { client, logger, exec, files, onOver } = this.#options;
     const left = await files.load(restore, signal);
+    // It may come back, and only it says which hooks there are. The finalizer ends the restore where it does not.
+    if (!left && isOurs(restore)) throw afterRunAbsent(restore.metadata.name);
     if (!left || left.hooks.pods.length === 0) return;
     const { metadata, spec } = restore;
     const watch =
@@ -168,6 +177,8 @@ export class FollowedHooks {
       await running.catch(() => undefined);
       await saver.close();
     }
+    signal.throwIfAborted();
+    if (saver.hasGivenUp) throw afterRunAbsent(metadata.name);
     onOver(keyOf(metadata));
   }
 
@@ -178,8 +189,9 @@ export class FollowedHooks {
     let isWorking = false;
     // Nothing can be stored any more: the file is gone or damaged, or this process leads no longer.
     let hasGivenUp = false;
+    let said = '';
     const work = async (): Promise<void> => {
-      while (records.isNew) {
+      while (records.isNew && !hasGivenUp) {
         const upTo = records.count;
         try {
           const change = (left: AfterRun): AfterRun => records.appliedTo(left);
@@ -191,7 +203,10 @@ export class FollowedHooks {
           hasGivenUp = signal.aborted || isCode(error, 'DAMAGED_ARCHIVE', 'LEADERSHIP_LOST');
           if (hasGivenUp) return;
           const fields = { restore: restore.metadata.name, error: messageOf(error) };
-          logger.warn(fields, 'what became of hooks cannot be stored; tried again');
+          if (said !== fields.error) {
+            logger.warn(fields, 'what became of hooks cannot be stored; tried again');
+          }
+          said = fields.error;
           await sleep(againMs, undefined, { signal }).catch(() => undefined);
         }
       }
@@ -203,6 +218,9 @@ export class FollowedHooks {
     };
     return {
       wake,
+      get hasGivenUp(): boolean {
+        return hasGivenUp;
+      },
       /** Resolves when all that is known now is stored. */
       store: async (): Promise<void> => {
         const upTo = records.count;

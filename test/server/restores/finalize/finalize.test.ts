@@ -363,6 +363,38 @@ describe('the finalizer of restores', () => {
     expect(world.status.errors).toBeUndefined();
   });
 
+  it('looks again for what the run has left where that is gone, and runs its hooks when it is back', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.madeHere();
+    world.addPod('p');
+    const file = world.bucket.objects.get(LEFT) as Buffer;
+    world.bucket.objects.delete(LEFT);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect((await server.finalize())?.because).toContain(
+      'what its run has left to be done is gone',
+    );
+    world.bucket.objects.set(LEFT, file);
+    await server.hooks.ended();
+    expect(world.ran).toEqual(['p: x']);
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'Completed', hookStatus: { hooksAttempted: 1 } });
+  });
+
+  it('is not Completed where what the run has left stays gone: hooks and volumes are missed', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.madeHere();
+    world.bucket.objects.delete(LEFT);
+    await untilOver(world);
+    expect(world.clock.nowNs() - START).toBeGreaterThanOrEqual(600n * SECOND_NS);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect((await resultsOf(world)).errors?.velero?.[0]).toContain('hooks that were due');
+  });
+
   it('touches nothing of one that is deleted, or over', async () => {
     const world = await finalizing().begin([], { claims: [claimLeft('a')] });
     const { metadata } = world.restore;

@@ -93,6 +93,26 @@ describe('hooks that a run has left', () => {
     expect(world.ran).toEqual([]);
   });
 
+  it('are run where their file was gone for a moment, and come to an end', async () => {
+    const world = await waiting('a');
+    world.madeHere();
+    world.addPod('a');
+    const path = `restores/r1/${FILE}`;
+    const file = world.bucket.objects.get(path) as Buffer;
+    let looks = 0;
+    const { hooks } = world.server('', (task, mayFail) => {
+      // It is there for whoever reads it first, gone for whoever notes that a hook begins, and there again.
+      if (mayFail === true && world.requests.at(-1) === `get ${FILE}`) looks++;
+      if (looks === 1 && mayFail !== true) world.bucket.objects.delete(path);
+      if (looks === 3) world.bucket.objects.set(path, file);
+      return calm(task);
+    });
+    hooks.begin(world.restore);
+    await hooks.ended();
+    expect(world.ran).toEqual(['a: thaw']);
+    expect(await hooksIn(world)).toMatchObject({ failed: 0, pods: [] });
+  });
+
   it('are stored as soon as the bucket is there again, and not run twice for that', async () => {
     const world = await waiting('a');
     world.addPod('a');

@@ -9,6 +9,7 @@ import {
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
+import { MADE_BY_ANNOTATION } from '../../../../src/plugin/index.ts';
 import type { Restore } from '../../../../src/restore/index.ts';
 import { Absences } from '../../../../src/server/restores/absences.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
@@ -92,6 +93,13 @@ export class World {
 
   say(status: object): void {
     this.restore = { ...this.restore, status: { ...this.restore.status, ...status } };
+  }
+
+  /** A server of ours has run it. */
+  madeHere(): void {
+    const { metadata } = this.restore;
+    const annotations = { ...metadata.annotations, [MADE_BY_ANNOTATION]: 'longshore' };
+    this.restore = { ...this.restore, metadata: { ...metadata, annotations } };
   }
 
   get status(): AfterRunStatus {
