@@ -115,10 +115,15 @@ describe('the sync of all locations', () => {
     return end;
   }
 
-  async function add(name: string, spec: object = {}, phase = 'Available'): Promise<void> {
+  async function add(
+    name: string,
+    spec: object = {},
+    phase = 'Available',
+    metadata: object = {},
+  ): Promise<void> {
     buckets.set(name, new MemoryBucket());
     await client.create(BACKUP_STORAGE_LOCATIONS, {
-      metadata: { namespace: VELERO, name },
+      metadata: { ...metadata, namespace: VELERO, name },
       spec: { provider: 'aws', objectStorage: { bucket: name }, ...spec },
       status: { phase },
     } as never);
@@ -176,6 +181,38 @@ describe('the sync of all locations', () => {
     }
     await eventually(names).toEqual(['in-often', 'in-seldom']);
     expect(opened).not.toContain('never');
+  });
+
+  it('extends the locks of backups also where it may sync nothing, or cannot', async () => {
+    const metadata = { annotations: { 'longshore.io/retention': '720h' } };
+    await add('never', { backupSyncPeriod: '0s' }, 'Available', metadata);
+    await add('broken', {}, 'Available', metadata);
+    const locked = new Set<string>();
+    for (const location of ['never', 'broken']) {
+      store(location, `in-${location}`);
+      store(location, 'other');
+      const bucket = Object.assign(buckets.get(location) ?? new MemoryBucket(), {
+        extendRetention: (key: string) => Promise.resolve(void locked.add(key)),
+      });
+      if (location === 'broken') {
+        bucket.listFolders = () => {
+          throw new CodedError('STORAGE_FAILED', 'it cannot be listed');
+        };
+      }
+      await client.create(BACKUPS, {
+        metadata: { namespace: VELERO, name: `in-${location}` },
+        spec: { storageLocation: location },
+        status: { phase: 'Completed', expiration: '2027-01-01T00:00:00Z' },
+      } as never);
+    }
+    lead();
+    const file = (name: string): string => `backups/${name}/velero-backup.json`;
+    await eventually(() => Promise.resolve([...locked].sort())).toEqual([
+      file('in-broken'),
+      file('in-never'),
+    ]);
+    expect(await names()).toEqual(['in-broken', 'in-never']);
+    expect(await synced('never')).toBeUndefined();
   });
 
   it('leaves those that are not available, until they are', async () => {

@@ -1,17 +1,22 @@
 import {
   type Clock,
+  MINUTE_NS,
   monotonicOf,
   type Nanoseconds,
   parseGoTime,
-  SECOND_NS,
   Stopwatch,
 } from '../../../base/index.ts';
 import type { ClaimOutcome } from './claims.ts';
 
 /** Restores that are finalized at once. Our choice: what is forgotten is only asked for again. */
 const KNOWN_MAX = 10_000;
-/** The time alone may have been spent asleep, or by a clock that was wrong. Our choice. */
-const HERE_NS_MIN = 20n * SECOND_NS;
+/**
+ * The time alone may have been spent asleep, by a clock that was wrong, or with nobody whom one could ask: what is waited for gets so long afterwards. Our
+ * choice: whoever provisions volumes is back in less.
+ */
+const HERE_NS_MIN = MINUTE_NS;
+/** Longer without a look: the API server or the bucket was away. Our choice: looks are ten seconds apart. */
+const GAP_NS = 2n * MINUTE_NS;
 
 /** What a finalizer remembers of one Restore while it waits. After a restart it begins anew, but for the time. */
 export interface Wait {
@@ -21,9 +26,12 @@ export interface Wait {
 }
 
 interface Known extends Wait {
+  /** Since this process began to wait, or to look again. */
   readonly watch: Stopwatch;
-  /** How long it had been waited before this process began to; read from the wall clock once. */
+  /** How long it had been waited before; where another process did, read from the wall clock once. */
   agedNs: Nanoseconds | undefined;
+  /** Since the last look. */
+  readonly look: Stopwatch;
 }
 
 /** How long Restores have been waited for, by clocks that nobody sets, across restarts by the time in their files. */
@@ -43,6 +51,11 @@ export class Waits {
   isOver(uid: string, since: string | undefined, boundNs: Nanoseconds): boolean {
     const known = this.#of(uid);
     known.agedNs ??= since === undefined ? undefined : this.#ageNs(since, known);
+    if (known.look.elapsedNs >= GAP_NS) {
+      known.agedNs = (known.agedNs ?? 0n) + known.watch.elapsedNs;
+      known.watch.restart();
+    }
+    known.look.restart();
     const hereNs = known.watch.elapsedNs;
     const leastNs = boundNs < HERE_NS_MIN ? boundNs : HERE_NS_MIN;
     return hereNs >= leastNs && hereNs + (known.agedNs ?? 0n) >= boundNs;
@@ -55,8 +68,9 @@ export class Waits {
   #of(uid: string): Known {
     const known = this.#known.get(uid);
     if (known) return known;
-    const watch = new Stopwatch(monotonicOf(this.#clock));
-    const made: Known = { settled: new Map(), looks: 0, watch, agedNs: undefined };
+    const clock = monotonicOf(this.#clock);
+    const [watch, look] = [new Stopwatch(clock), new Stopwatch(clock)];
+    const made: Known = { settled: new Map(), looks: 0, watch, look, agedNs: undefined };
     this.#known.set(uid, made);
     const [oldest] = this.#known.keys();
     if (this.#known.size > KNOWN_MAX && oldest !== undefined) this.#known.delete(oldest);

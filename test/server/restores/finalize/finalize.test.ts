@@ -49,6 +49,18 @@ describe('the finalizer of restores', () => {
     expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
   });
 
+  it('ends none whose files are kept apart, since its location was written once until a moment ago', async () => {
+    const world = await new World('Finalizing', {}, { isWriteOnce: true }).begin([]);
+    world.mode = { isWriteOnce: false };
+    await expect(world.server(scratch).finalize()).rejects.toMatchObject({ code: 'FILES_APART' });
+    expect(world.status.phase).toBe('Finalizing');
+    world.mode = { isWriteOnce: true };
+    await world.server(scratch).finalize();
+    expect(world.status.phase).toBe('Completed');
+    expect(world.bucket.objects.has('restores/r1/restore-r1-results.gz')).toBe(true);
+    expect(world.bucket.putTwice).toEqual([]);
+  });
+
   it('gives new volumes the old policy and the labels that they lack', async () => {
     const world = await finalizing().begin([], {
       claims: [claimLeft('a', { tier: 'gold', zone: 'b' }), claimLeft('b')],
@@ -117,6 +129,30 @@ describe('the finalizer of restores', () => {
     expect(await second.finalize()).toBeDefined();
     world.addClaim('late');
     expect(await second.finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('gives claims some time after an hour in which nobody could look', async () => {
+    const world = await finalizing().begin([], { claims: [claimLeft('late')] });
+    const server = world.server(scratch);
+    await server.finalize();
+    world.clock.advance(60n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    world.clock.advance(30n * SECOND_NS);
+    world.addClaim('late');
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status.phase).toBe('Completed');
+  });
+
+  it('does not end a restore by what was absent before and after an hour in which nobody could look', async () => {
+    const world = await finalizing().begin([]);
+    const server = world.server(scratch);
+    world.hasLocation = false;
+    await server.finalize();
+    world.clock.advance(60n * MINUTE_NS);
+    expect(await server.finalize()).toBeDefined();
+    world.hasLocation = true;
+    expect(await server.finalize()).toBeUndefined();
     expect(world.status.phase).toBe('Completed');
   });
 
@@ -289,9 +325,8 @@ describe('the finalizer of restores', () => {
     world.cluster.remove('backups.velero.io', 'velero/b1');
     world.cluster.add('configmaps', { metadata: { namespace: 'velero', name: 'du-1' } });
     const server = world.server(scratch);
-    expect(await server.finalize()).toBeDefined();
-    world.clock.advance(11n * MINUTE_NS);
-    expect(await server.finalize()).toBeUndefined();
+    await untilOver(world, server);
+    expect(world.clock.nowNs() - START).toBeGreaterThanOrEqual(600n * SECOND_NS);
     expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
     expect(world.status.failureReason).toContain('Backup velero/b1 of restore r1 is not there');
     expect(world.cluster.get('configmaps', 'velero/du-1')).toBeUndefined();
