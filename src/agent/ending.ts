@@ -121,7 +121,9 @@ export class Ending<M extends Movement> {
 
   async fail(movement: M, message: string): Promise<void> {
     const { direction, logger, recorder } = this.#options;
-    const text = message.length > MESSAGE_MAX ? `${message.slice(0, MESSAGE_MAX - 3)}...` : message;
+    const note = direction.failNote?.(movement, message) ?? '';
+    const room = MESSAGE_MAX - note.length;
+    const text = (message.length > room ? `${message.slice(0, room - 3)}...` : message) + note;
     const failed = await this.end(movement, 'Failed', { message: text });
     if (!failed) return;
     logger.error({ ...fieldsOf(failed), error: text }, `${direction.noun} failed`);

@@ -103,3 +103,32 @@ describe('before the volume of a restore in place is given back, its data mover'
     expect(calls).toEqual([]);
   });
 });
+
+it('the message of a failed restore in place says that the volume may be a mixture, unless its only mover told', () => {
+  const direction = downloads({} as never);
+  const note = (message: string, { generation = 1, dryRun = false, isNamed = true }): string => {
+    const mover = {
+      generation,
+      pod: 'p',
+      lastPod: 'p',
+      node: 'n',
+      namedAt: '2026-01-01T00:00:00Z',
+    };
+    const dataMoverConfig = inPlaceConfig({ dryRun, keepExtra: false });
+    const annotations = isNamed ? { 'longshore.io/mover': JSON.stringify(mover) } : {};
+    return (
+      direction.failNote?.(
+        { metadata: { annotations }, spec: { dataMoverConfig } } as never,
+        message,
+      ) ?? ''
+    );
+  };
+  const told = 'data path restore failed: snapshot a does not exist';
+  const mixture = expect.stringContaining('may hold files or blocks of before and of') as string;
+  expect(note(told, { generation: 3 })).toEqual(mixture);
+  expect(note('no progress for 10 min', {})).toEqual(mixture);
+  expect(note(told, {})).toBe('');
+  expect(note('no progress for 10 min', { dryRun: true })).toBe('');
+  expect(note('error to create restore pod', { isNamed: false })).toBe('');
+  expect(note('pod uses it: the volume may hold files or blocks', { generation: 3 })).toBe('');
+});

@@ -69,6 +69,8 @@ export interface Direction<M extends Movement> {
   cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
   /** Whether {@link cleanUp} waits until its mover has ended: then its pod is not deleted by force before. */
   isEndAwaited?(movement: M): boolean;
+  /** What is added to the message of its failure: in what state it leaves what its users have. */
+  failNote?(movement: M, message: string): string;
   /** Why it cannot be moved any more, whatever its mover does: what it is to be done to is gone. Undefined while it can. */
   lostReason?(movement: M, signal: AbortSignal): Promise<string | undefined>;
   /** Whether who waited for its data has seen that they are there: it is done then, though its mover could not say so. */

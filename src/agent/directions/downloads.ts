@@ -13,7 +13,9 @@ import {
   PVCS,
 } from '../../kube/index.ts';
 import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
+import { hadMoverBefore } from '../moved-volume.ts';
 import { isFinal, isMoving } from '../movement.ts';
+import { moverOf } from '../named-mover.ts';
 import { volumesNoted } from '../outcome.ts';
 import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem } from './direction.ts';
@@ -64,6 +66,7 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
       return exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare);
     },
     isEndAwaited: isInPlace,
+    failNote: (download, message) => (isMixtureUntold(download, message) ? MIXTURE : ''),
     lostReason: async (download, signal) =>
       isInPlace(download)
         ? inPlace.lostReason(download, { signal, isMoving: isMoving(download) })
@@ -92,6 +95,19 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
       };
     },
   };
+}
+
+/** As decisions upon movers that have failed begin (phases/moving.ts). */
+const MOVER_FAILED = 'data path restore failed';
+const MIXTURE =
+  ' (a data mover may have written: the volume may hold files or blocks of before and of the snapshot; restore it again before something uses it)';
+
+/** A mover that fails says what it did itself, but nothing of one before it; of one that hangs or is lost nobody says it. */
+function isMixtureUntold(download: DataDownload, message: string): boolean {
+  if (!isInPlace(download) || moverOf(download) === undefined) return false;
+  if (download.spec.dataMoverConfig?.['longshore.dryRun'] === 'true') return false;
+  const isOwnWord = message.startsWith(MOVER_FAILED) && !hadMoverBefore(download);
+  return !isOwnWord && !message.includes('may hold files or blocks');
 }
 
 /** What is wrong with its order for a restore in place; undefined where nothing is, or it has none. */
