@@ -10,6 +10,9 @@ process.env.NODE_COMPILE_CACHE ??= new URL('node_modules/.cache/node', import.me
  * most of the time come early, so that others have the cores meanwhile.
  */
 const LONGEST = [
+  'node/data-movements',
+  'node/pod-volumes',
+  'node/plugin',
   'interop/kopia',
   'delivery/image',
   'server/repositories/password-change',
@@ -54,8 +57,11 @@ class LongestFirst extends BaseSequencer {
   }
 }
 
-/** Many files wait for servers and timers most of the time. With peers, which take cores and memory too, one fewer runs at once. */
-const WORKERS_MIN = process.env.REQUIRE_PEERS === '1' ? 2 : 3;
+/**
+ * Many files wait for servers and timers most of the time: on two cores three of them at once take less than two (69 files, measured on 27 November
+ * 2026, took 410 s of the cores in 2,683 s). The tests of the whole node run beside them, and leave the cores alone for four fifths of the time.
+ */
+const WORKERS_MIN = 3;
 
 export default defineConfig({
   test: {

@@ -129,7 +129,7 @@ async function makeSnapshot(repository: Repository): Promise<string> {
       ...{ nonCachedFiles: 0, excludedFileCount: 0, excludedDirCount: 0 },
       ...{ ignoredErrorCount: 0, errorCount: 0 },
     },
-  } as never);
+  });
   await repository.flush();
   return id;
 }

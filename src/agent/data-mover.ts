@@ -1,12 +1,5 @@
 import { writeFileSync } from 'node:fs';
-import {
-  CanceledError,
-  CodedError,
-  isCanceled,
-  isCode,
-  type Logger,
-  messageOf,
-} from '../base/index.ts';
+import { CanceledError, isCanceled, isCode, type Logger, messageOf } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
 import {
   type DataDownload,
@@ -186,7 +179,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   try {
     movement = await started.promise;
     logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
-    assertMovable(kind, movement);
+    assertMovable(kind, movement, options.isInPlace === true);
     const either = AbortSignal.any([signal, cancel.signal]);
     const onMoved = (): void => done.abort();
     return await moveVolume({ options, movement, recorder, ahead, signal: either, onMoved });
@@ -376,10 +369,6 @@ async function moveBytes(
   }
   const download = kind === 'DataDownload' ? (movement as DataDownload) : undefined;
   const order = download && inPlaceOrderOf(download);
-  if ((order !== undefined) !== (options.isInPlace ?? false)) {
-    const text = 'its agent and its CR do not agree whether the volume is to be restored in place';
-    throw new CodedError('BAD_MOVER_CONFIG', text);
-  }
   if (download && order) {
     const { namespace, pvc: name } = download.spec.targetVolume;
     const claim = { namespace, name };

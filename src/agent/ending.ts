@@ -226,7 +226,7 @@ export class Ending<M extends Movement> {
     if (!isOurs) return;
     logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was under way`);
     // Nobody else will come back to it.
-    for (let tries = 1; !(await direction.cleanUp(movement)); tries++) {
+    for (let tries = 1; !(await direction.cleanUp(movement).catch(() => false)); tries++) {
       if (tries >= VANISHED_TRIES_MAX) return;
       await sleep(AGAIN_MS, undefined, { ref: false });
     }

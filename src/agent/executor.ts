@@ -145,7 +145,7 @@ export class Executor<M extends Movement> {
       case 'setCanceling':
         return this.#setCanceling(movement);
       case 'killPod':
-        await this.#deletePod(action.pod);
+        if (direction.isEndAwaited?.(movement) !== true) await this.#deletePod(action.pod);
         return this.#end(movement, () => ending.end(movement, 'Canceled', {}));
       case 'dropPod':
         await this.#deletePod(action.pod);

@@ -1,10 +1,11 @@
 import { CodedError } from '../base/index.ts';
-import type {
-  DataDownload,
-  DataUpload,
-  Pod,
-  PodVolumeBackup,
-  PodVolumeRestore,
+import {
+  type DataDownload,
+  type DataUpload,
+  inPlaceOrderOf,
+  type Pod,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
 } from '../kube/index.ts';
 import {
   isMarkName,
@@ -34,8 +35,14 @@ export const RESTIC_REFUSED =
 const isOfPod = (kind: MovedKind): boolean =>
   kind === 'PodVolumeBackup' || kind === 'PodVolumeRestore';
 
-/** Throws what is wrong with the CR itself, before anything is opened or written. */
-export function assertMovable(kind: MovedKind, { metadata, spec }: Movement): void {
+/** Throws what is wrong with the CR itself, before anything is opened or written. `isInPlace`: what its agent says that it asks for. */
+export function assertMovable(kind: MovedKind, movement: Movement, isInPlace = false): void {
+  const { metadata, spec } = movement;
+  const order = kind === 'DataDownload' ? inPlaceOrderOf(movement as DataDownload) : undefined;
+  if ((order !== undefined) !== isInPlace) {
+    const text = 'its agent and its CR do not agree whether the volume is to be restored in place';
+    throw new CodedError('BAD_MOVER_CONFIG', text);
+  }
   if (isOfPod(kind) && spec.uploaderType === 'restic') {
     throw new CodedError('RESTIC', RESTIC_REFUSED);
   }

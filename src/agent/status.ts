@@ -215,7 +215,9 @@ class View {
   }
 
   #groupOf(movement: Movement): AgentGroup | undefined {
-    return this.#world.groups.find(({ movers }) => isServedBy(movers, movement));
+    return this.#world.groups.find(({ movers }) =>
+      isPodVolume(movement) ? movers.has('') : isServedBy(movers, movement),
+    );
   }
 
   waitsFor(movement: Movement): string {

@@ -9,6 +9,9 @@ import {
 import type { KubeClient } from '../kube/index.ts';
 import { askPatiently } from './asking.ts';
 
+/** As long as a data mover that cannot read its CR goes on (`--fence-timeout`). */
+const BLIND_MS_MAX = 240_000;
+
 export interface UnusedVolumeOptions {
   readonly client: KubeClient;
   /** The claim whose volume is brought back. */
@@ -17,11 +20,13 @@ export interface UnusedVolumeOptions {
   readonly isTouched: boolean;
   /** How long the API server may take. */
   readonly timeoutMs: number;
+  /** How long nothing may be known of its users while it is written; default 4 min. */
+  readonly blindMsMax?: number;
 }
 
 /**
  * Makes sure that no pod uses a claim while its volume is written: asked before the first byte and after the last one, and watched in
- * between. A pod that begins to use it aborts `used` at once, with the error as its reason.
+ * between. A pod that begins to use it aborts `used` at once, with the error as its reason, and so does not to know of any for minutes.
  */
 export class UnusedVolume implements AsyncDisposable {
   readonly #options: UnusedVolumeOptions;
@@ -61,12 +66,17 @@ export class UnusedVolume implements AsyncDisposable {
   }
 
   #follow(): void {
-    const { client, claim } = this.#options;
+    const { client, claim, blindMsMax = BLIND_MS_MAX } = this.#options;
     this.#following ??= followUsers(client, claim, {
       signal: this.#over.signal,
       onUsers: (users) => {
         const text = inUseMeanwhile(describeUsers(claim, users));
         this.#used.abort(new CodedError('TARGET_IN_USE', text));
+      },
+      blindMsMax,
+      onBlind: (cause) => {
+        const text = `cannot tell any more whether a pod uses PVC ${claim.namespace}/${claim.name}, and the restore was stopped: the volume may hold files or blocks of before and of the snapshot: ${messageOf(cause)}`;
+        this.#used.abort(new CodedError('POD_UNKNOWN', text, { cause }));
       },
     });
   }

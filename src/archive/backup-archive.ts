@@ -51,7 +51,7 @@ import {
 import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
 import { isFinal } from './states.ts';
-import { seal } from './write-once/write-once-bucket.ts';
+import { assertNotApart, seal } from './write-once/seal.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
 
@@ -166,6 +166,11 @@ export class BackupArchive {
     await seal(this.#bucket, backupFolder(name), { ...options, uid, last });
   }
 
+  /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */
+  assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
+    return assertNotApart(this.#bucket, backupFolder(name), options);
+  }
+
   /** The log is for people: without it the backup is still one. */
   async #putLog(name: string, log: ScratchFile, options: SignalOptions): Promise<void> {
     try {
@@ -220,9 +225,10 @@ export class BackupArchive {
 
   /**
    * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup itself last. A kill between any two leaves a
-   * backup that is read without a word, in the state that its own file tells.
+   * backup that is read without a word, in the state that its own file tells. Throws `FILES_APART`, and what the bucket throws.
    */
   async update(name: string, update: BackupUpdate, options: DeletionOptions = {}): Promise<void> {
+    await this.assertNotApart(name, options);
     const files = await encoded(update);
     // Operations change often, and their file has a checksum inside.
     const isHeld = [...files.keys()].some((file) => file !== 'itemOperations');

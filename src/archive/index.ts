@@ -55,4 +55,5 @@ export { encodeFullHeader, END as TAR_END, type FullTarHeader, padding } from '.
 export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
-export { bucketOf, WriteOnceBucket } from './write-once/write-once-bucket.ts';
+export { bucketOf } from './write-once/seal.ts';
+export { WriteOnceBucket } from './write-once/write-once-bucket.ts';

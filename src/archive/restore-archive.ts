@@ -16,7 +16,7 @@ import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { seal } from './write-once/write-once-bucket.ts';
+import { assertNotApart, seal, sealedEnd } from './write-once/seal.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,
@@ -148,6 +148,19 @@ export class RestoreArchive {
     { uid, end, ...options }: DeletionOptions & { readonly uid: string; readonly end: T },
   ): Promise<T> {
     return (await seal(this.#bucket, restoreFolder(name), { ...options, uid, end })) as T;
+  }
+
+  /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */
+  assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
+    return assertNotApart(this.#bucket, restoreFolder(name), options);
+  }
+
+  /** The `end` that {@link seal} has decided; undefined where it has not, or the bucket is not written once. Throws `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  sealedEnd(
+    name: string,
+    options: SignalOptions & { readonly uid: string },
+  ): Promise<object | undefined> {
+    return sealedEnd(this.#bucket, restoreFolder(name), options);
   }
 
   /** Removes every file of the folder. May be repeated. */

@@ -19,7 +19,6 @@ const tls = {
 const once = { writeOnce: flag.optional() };
 
 const s3Schema = z.strictObject({
-  ...once,
   region: text.optional(),
   endpoint: endpoint.optional(),
   /** The endpoint in URLs that others get; default: `endpoint`. */
@@ -37,10 +36,10 @@ const s3Schema = z.strictObject({
   sseCustomerKeyFile: text.optional(),
   /** Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that know no other. */
   checksum: z.enum(['auto', 'crc32', 'sha256', 'md5', 'none']).optional(),
+  ...once,
 });
 
 const azureSchema = z.strictObject({
-  ...once,
   account: text.optional(),
   endpoint: endpoint.optional(),
   /** A dotenv file as Velero's plugin for Azure takes it. */
@@ -51,14 +50,15 @@ const azureSchema = z.strictObject({
   subscriptionId: text.optional(),
   resourceGroup: text.optional(),
   caFile: tls.caFile,
+  ...once,
 });
 
 const gcsSchema = z.strictObject({
-  ...once,
   endpoint: endpoint.optional(),
   /** JSON of a service account or of workload identity federation. */
   credentialsFile: text.optional(),
   ...tls,
+  ...once,
 });
 
 interface Bucket {

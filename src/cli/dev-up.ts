@@ -7,7 +7,6 @@ import { type KubeClient, NAMESPACES, PODS } from '../kube/index.ts';
 import { createServerLogger } from '../observability/index.ts';
 import { interruptSignal } from './context.ts';
 import { DEV_NAMESPACE, DevEnvironment } from './dev-environment.ts';
-import { CONTROLLERS, RESTORE_CONTROLLERS } from './server-controllers.ts';
 import { serverFlags } from './server.ts';
 import { runServer } from './server-run.ts';
 import { printLine } from './terminal.ts';
@@ -85,7 +84,6 @@ export async function runCluster(flags: UpFlags): Promise<void> {
     await runServer(
       serverFlags([
         ...['--kubeconfig', environment.kubeconfig, '--namespace', DEV_NAMESPACE],
-        ...['--controllers', [...CONTROLLERS, ...RESTORE_CONTROLLERS].join(',')],
         // The cluster prepares repositories itself, and no Jobs run in it.
         ...['--disable-controllers', 'backup-repo', '--features', 'EnableCSI'],
         ...['--plugin-dir', join(directory, 'plugins'), '--log-level', flags.logLevel],

@@ -19,7 +19,10 @@ export async function openDevice(
   // Rests of an older file system may be around: what Linux would mount is looked for first.
   if (isExt4(start)) return (await Ext4.open(device, signal)).root(name, signal);
   const known = recognized(start);
-  if (known !== undefined) throw notRead(`it holds ${known}, which is not read here`);
+  if (known !== undefined)
+    throw notRead(
+      `it holds ${known}, which is not read here: fetch the whole device, and open it there`,
+    );
   const partitions = await partitionsOf(device, start, signal);
   if (partitions) return new PartitionTable(device, partitions, name);
   if (device.sizeBytes === 0) throw notRead('it is empty');

@@ -10,12 +10,17 @@ export interface ClaimRef {
 /** Names that a message has room for. */
 const NAMED_MAX = 3;
 /** A list of pods is asked for anew when a watch has ended, and at least so often: a watch that hangs tells nothing. */
-const LOOK_AGAIN_MS = 30_000;
+const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 1000;
 
-/** Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be taken any moment. */
+/**
+ * Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be taken any moment. Kubelets before
+ * Kubernetes 1.27 say of a pod that they evict, or whose time is over, that it has failed while its containers still run.
+ */
 export function usesClaim({ metadata, spec, status }: Pod, claim: string): boolean {
-  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return false;
+  const isOver = status?.phase === 'Succeeded' || status?.phase === 'Failed';
+  if (isOver && status.containerStatuses?.some(({ state }) => state?.running) !== true)
+    return false;
   return (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>
       persistentVolumeClaim?.claimName === claim ||
@@ -43,23 +48,39 @@ export function describeUsers({ namespace, name }: ClaimRef, users: readonly str
   return `${isOne ? 'pod' : 'pods'} ${named.join(', ')}${more} ${isOne ? 'uses' : 'use'} PVC ${namespace}/${name}`;
 }
 
+export interface FollowOptions {
+  readonly signal: AbortSignal;
+  readonly onUsers: (users: readonly string[]) => void;
+  /** Nothing is known for so long, in milliseconds, at most: then `onBlind` is told why, and it is not looked any more. */
+  readonly blindMsMax: number;
+  readonly onBlind: (error: unknown) => void;
+}
+
 /**
  * Looks for pods that begin to use the claim, until the signal or until there are some, which `onUsers` is told by name. An API server
- * that does not answer is asked again and again: how long nothing may be heard of it is the caller's affair. Never rejects.
+ * that does not answer is asked again and again. Never rejects.
  */
 export async function followUsers(
   client: KubeClient,
   claim: ClaimRef,
-  { signal, onUsers }: { signal: AbortSignal; onUsers: (users: readonly string[]) => void },
+  { signal, onUsers, blindMsMax, onBlind }: FollowOptions,
 ): Promise<void> {
+  let lookedMs = performance.now();
+  const onLooked = (askedMs: number): void => {
+    lookedMs = askedMs;
+  };
   while (!signal.aborted) {
     try {
-      const found = await lookOnce(client, claim, signal);
+      const found = await lookOnce(client, claim, signal, onLooked);
       if (found.length > 0 && !signal.aborted) {
         onUsers(found);
         return;
       }
-    } catch {
+    } catch (error) {
+      if (!signal.aborted && performance.now() - lookedMs > blindMsMax) {
+        onBlind(error);
+        return;
+      }
       // Asked again below.
     }
     await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
@@ -71,11 +92,14 @@ async function lookOnce(
   client: KubeClient,
   claim: ClaimRef,
   signal: AbortSignal,
+  onLooked: (askedMs: number) => void,
 ): Promise<readonly string[]> {
   const { namespace, name } = claim;
+  const askedMs = performance.now();
   // What is newer than the first page comes by the watch, too.
   const { resourceVersion } = await client.listPage(PODS, { namespace, limit: 1, signal });
   const there = await usersOfClaim(client, claim, signal);
+  onLooked(askedMs);
   if (there.length > 0) return there;
   return withOwnSignal(signal, async (own) => {
     const timer = setTimeout(() => own.abort(), LOOK_AGAIN_MS);

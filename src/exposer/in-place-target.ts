@@ -7,6 +7,12 @@ import {
 } from '../kube/index.ts';
 import type { ClaimRef } from './claim-users.ts';
 
+/**
+ * Drivers that forget a volume in the storage when any object of it is deleted whose policy is not `Delete`: its PVC could not be
+ * mounted until they find it again, up to an hour later. kubernetes-sigs/vsphere-csi-driver: pkg/syncer/metadatasyncer.go, csiPVDeleted.
+ */
+const FORGETFUL_DRIVERS = ['csi.vsphere.vmware.com'];
+
 export const targetRef = ({ spec }: DataDownload): ClaimRef => ({
   namespace: spec.targetVolume.namespace,
   name: spec.targetVolume.pvc,
@@ -56,9 +62,14 @@ export function targetProblem(
 
 /** Volumes that every node finds by their object, or that say which nodes do. */
 function sourceProblem({ metadata, spec }: PersistentVolume): string | undefined {
+  const elsewhere = 'restore it with "longshore snapshot restore --in-place" where it is mounted';
+  const { driver = '' } = (spec.csi ?? {}) as { driver?: string };
+  if (FORGETFUL_DRIVERS.includes(driver)) {
+    return `PersistentVolume ${metadata.name} is of ${driver}, which would forget the volume when the second object of it is deleted: ${elsewhere}`;
+  }
   if (spec.csi ?? spec.nfs ?? spec.local) return undefined;
   const hasNodes = spec.nodeAffinity?.required !== undefined;
   if (spec.hostPath !== undefined && hasNodes) return undefined;
   const text = `PersistentVolume ${metadata.name} is neither of a CSI driver nor nfs, local, or a hostPath with a nodeAffinity`;
-  return `${text}: restore it with "longshore snapshot restore --in-place" where it is mounted`;
+  return `${text}: ${elsewhere}`;
 }

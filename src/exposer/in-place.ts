@@ -10,6 +10,7 @@ import {
   PVCS,
   PVS,
   waitGone,
+  type WaitOptions,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { createCacheClaim } from './cache-claim.ts';
@@ -84,10 +85,7 @@ export class InPlaceExposer {
     const made = await step('error to create restore pvc', () =>
       makeFor(client, PVCS, wanted, download),
     );
-    if (made.spec.volumeName !== wanted.spec.volumeName) {
-      const { namespace, pvc } = download.spec.targetVolume;
-      throw unusable(`PVC ${namespace}/${pvc} has another volume than when the restore began`);
-    }
+    if (made.spec.volumeName !== wanted.spec.volumeName) throw unusable(otherVolume(download));
     if (pod) return;
     const cacheClaim = await step('error to create cache pvc', () =>
       createCacheClaim(this.#options, DATA_DOWNLOADS, download, undefined),
@@ -129,7 +127,9 @@ export class InPlaceExposer {
     const { name = '' } = wanted.metadata;
     const found = await client.find(PVS, { name }, { signal });
     if (found && !isMadeFor(found, download)) {
-      if (found.metadata.deletionTimestamp === undefined) await this.#dropLeft(found);
+      if (found.metadata.deletionTimestamp === undefined) {
+        await this.#dropLeft(found, { timeoutMs: operationTimeoutMs, signal });
+      }
       // It goes once the storage has detached it.
       const { uid } = found.metadata;
       await step('the storage has not detached the volume since an earlier restore in place', () =>
@@ -143,7 +143,10 @@ export class InPlaceExposer {
   }
 
   /** One whose restore is over and forgot it, as where its CR was deleted with its finalizer. Throws `TARGET_IN_USE` for any other. */
-  async #dropLeft({ metadata: { name, annotations = {} } }: PersistentVolume): Promise<void> {
+  async #dropLeft(
+    { metadata: { name, annotations = {} } }: PersistentVolume,
+    wait: WaitOptions,
+  ): Promise<void> {
     const { client, namespace } = this.#options;
     const [owner = '', uid = ''] = [annotations[OWNER_NAME], annotations[OWNER_UID]];
     const found = owner === '' ? undefined : await client.find(DATA_DOWNLOADS, { namespace, name: owner }); // prettier-ignore
@@ -152,7 +155,17 @@ export class InPlaceExposer {
       const text = `another restore in place of the same volume is under way (DataDownload ${namespace}/${owner}, PersistentVolume ${name}): wait until it has ended`;
       throw new CodedError('TARGET_IN_USE', text);
     }
-    await this.cleanUp({ metadata: { namespace, name: owner, uid } } as DataDownload);
+    const left = { metadata: { namespace, name: owner, uid } } as DataDownload;
+    const pod = await client.find(PODS, this.#podRef(left));
+    if (pod && isMadeFor(pod, left)) {
+      // Not by force, as in clean-ups: its data mover would be a second one that writes.
+      const ref = { ...this.#podRef(left), uid: pod.metadata.uid };
+      await client.delete(PODS, ref, { uid: ref.uid, gracePeriodSeconds: 1 });
+      await step('the data mover of an earlier restore in place has not ended', () =>
+        waitGone(client, PODS, ref, wait),
+      );
+    }
+    await this.cleanUp(left);
   }
 
   #claimFor(download: DataDownload, { volume }: Target): NewObject<PersistentVolumeClaim> {
@@ -224,15 +237,32 @@ export class InPlaceExposer {
     await this.expose(download, context);
   }
 
-  /** Why the volume must not be written any more; undefined while nothing speaks against it. */
-  async lostReason(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+  /** Why the volume must not be written any more; undefined while nothing speaks against it. `isMoving`: its data mover looks for pods. */
+  async lostReason(
+    download: DataDownload,
+    { signal, isMoving }: { signal: AbortSignal; isMoving: boolean },
+  ): Promise<string | undefined> {
     const { client } = this.#options;
     const ref = targetRef(download);
-    const claim = await client.find(PVCS, ref, { signal });
-    const problem = claimProblem(download, claim);
+    const problem = await this.targetProblem(download, signal);
     if (problem !== undefined) return `${problem}: its volume cannot be restored any more`;
-    const users = await usersOfClaim(client, ref, signal);
+    const users = isMoving ? [] : await usersOfClaim(client, ref, signal);
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
+  }
+
+  /** Whether the claim is there, and still has the volume that is written; undefined when it has. */
+  async targetProblem(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
+    const { client } = this.#options;
+    const [claim, own] = await Promise.all([
+      client.find(PVCS, targetRef(download), { signal }),
+      client.find(PVCS, this.#claimRef(download), { signal }),
+    ]);
+    const problem = claimProblem(download, claim);
+    const name = claim?.spec.volumeName ?? '';
+    if (problem !== undefined || !own || !isMadeFor(own, download)) return problem;
+    const volume = name === '' ? undefined : await client.find(PVS, { name }, { signal });
+    const isSame = volume !== undefined && volumeNameFor(volume) === own.spec.volumeName;
+    return targetProblem(download, claim, volume) ?? (isSame ? undefined : otherVolume(download));
   }
 
   diagnose(download: DataDownload): Promise<string> {
@@ -309,6 +339,9 @@ export class InPlaceExposer {
     return { namespace: this.#options.namespace, name: `${metadata.name}-in-place` };
   }
 }
+
+const otherVolume = ({ spec: { targetVolume } }: DataDownload): string =>
+  `PVC ${targetVolume.namespace}/${targetVolume.pvc} has another volume than when the restore began`;
 
 function unlessGone(error: unknown): void {
   if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;

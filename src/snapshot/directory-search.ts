@@ -20,9 +20,10 @@ export class DirectorySearch {
   #held: Buffer = Buffer.alloc(0);
   #isStarted = false;
 
-  /** Of a name that {@link isPlainName}. */
-  constructor(name: string) {
+  /** Of a name that {@link isPlainName}; `isWithin` a stream whose start was looked at already. */
+  constructor(name: string, isWithin = false) {
     this.#needle = Buffer.from(`{"name":"${name}",`);
+    this.#isStarted = isWithin;
   }
 
   /**
@@ -60,6 +61,14 @@ export class DirectorySearch {
     this.#held = Buffer.from(rest);
     return found;
   }
+}
+
+/** The first entry that begins in a part of a stream behind its start; undefined where there is none. Throws `BAD_DIRECTORY`. */
+export function firstEntryIn(bytes: Uint8Array): DirectoryEntry | undefined {
+  const all = asBuffer(bytes);
+  const before = all.indexOf(NEXT);
+  const end = before < 0 ? -1 : endOf(all, before + NEXT.length);
+  return end < 0 ? undefined : entryIn(all.subarray(before + 2, end));
 }
 
 /** Behind its last byte; -1 where it is not there yet. */

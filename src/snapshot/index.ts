@@ -65,7 +65,8 @@ export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { changePins } from './pins.ts';
 export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
-export { findInDirectory, resolveEntry } from './resolve-entry.ts';
+export { findInDirectory } from './find-in-directory.ts';
+export { resolveEntry } from './resolve-entry.ts';
 export { type Batches, walkDirectories, walkTree } from './tree-walk.ts';
 export {
   newTreeCounters,

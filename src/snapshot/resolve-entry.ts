@@ -1,4 +1,3 @@
-import { setImmediate } from 'node:timers/promises';
 import { CodedError } from '../base/index.ts';
 import {
   isDirectoryObject,
@@ -8,11 +7,9 @@ import {
   type ObjectId,
   parseObjectId,
   type Repository,
-  streamObject,
 } from '../repository/index.ts';
 import type { DirectoryEntry, DirectorySummary } from './directory.ts';
-import { DirectorySearch, isPlainName } from './directory-search.ts';
-import { streamDirectory } from './directory-stream.ts';
+import { findInDirectory } from './find-in-directory.ts';
 import { getSnapshot, noSuchSnapshot } from './snapshot-manifest.ts';
 import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
@@ -42,49 +39,6 @@ export async function resolveEntry(
     entry = child;
   }
   return entry;
-}
-
-/** What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no UTF-8, so that several may have it. */
-export async function findInDirectory(
-  { contents }: Repository,
-  id: ObjectId,
-  { name, objectId: wanted }: { readonly name: string; readonly objectId?: string | undefined },
-  options: { signal?: AbortSignal | undefined } = {},
-): Promise<DirectoryEntry | undefined> {
-  const isWanted = (each: DirectoryEntry): boolean =>
-    each.name === name && (wanted === undefined || each.objectId === wanted);
-  if (isPlainName(name)) {
-    const found = await searchBytes(contents, id, { name, isWanted }, options);
-    if (found !== 'another form') return found;
-  }
-  for await (const entries of streamDirectory(contents, id, options)) {
-    options.signal?.throwIfAborted();
-    const child = entries.find(isWanted);
-    if (child) return child;
-  }
-  return undefined;
-}
-
-async function searchBytes(
-  contents: Repository['contents'],
-  id: ObjectId,
-  {
-    name,
-    isWanted,
-  }: { readonly name: string; readonly isWanted: (each: DirectoryEntry) => boolean },
-  options: { signal?: AbortSignal | undefined },
-): Promise<DirectoryEntry | 'another form' | undefined> {
-  const search = new DirectorySearch(name);
-  for await (const bytes of streamObject(contents, id, options)) {
-    options.signal?.throwIfAborted();
-    const entries = search.push(bytes);
-    if (!entries) return 'another form';
-    const child = entries.find(isWanted);
-    if (child) return child;
-    // What follows may be in memory already, and looking through all of it would keep everything else of this process waiting.
-    await setImmediate(undefined, options.signal && { signal: options.signal });
-  }
-  return search.finish() ? undefined : 'another form';
 }
 
 async function resolveRoot(

@@ -6,7 +6,8 @@ import { describe, expect, it, vi } from 'vitest';
 import { Ahead } from '../../src/agent/ahead.ts';
 import { runDataMover } from '../../src/agent/data-mover.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
-import type { DataUpload, WatchEvent } from '../../src/kube/index.ts';
+import { assertMovable } from '../../src/agent/moved-volume.ts';
+import { type DataUpload, inPlaceConfig, type WatchEvent } from '../../src/kube/index.ts';
 
 const upload = (cancel: boolean, phase = 'InProgress'): DataUpload =>
   ({
@@ -248,4 +249,18 @@ describe('while it waits to be named', () => {
     });
     expect(done).toEqual(['get default', 'named', ...gets, 'open with secret']);
   });
+});
+
+it.each([
+  [
+    'asks for, and its agent knows nothing of',
+    inPlaceConfig({ dryRun: false, keepExtra: false }),
+    false,
+  ],
+  ['does not ask for, and its agent does', {}, true],
+] as const)('a restore in place that its CR %s is not begun', (_, dataMoverConfig, isInPlace) => {
+  const movement = { metadata: {}, spec: { datamover: 'longshore', dataMoverConfig } };
+  expect(() => assertMovable('DataDownload', movement as never, isInPlace)).toThrow(
+    'its agent and its CR do not agree whether the volume is to be restored in place',
+  );
 });

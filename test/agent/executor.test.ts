@@ -189,3 +189,31 @@ describe('annotations that somebody edited', () => {
     expect(moverOf(movement)).toMatchObject({ generation: 1, pod: 'p-2' });
   });
 });
+
+it.each([
+  [true, ['end Canceled']],
+  [false, ['delete 0', 'end Canceled']],
+])(
+  'a pod whose mover does not stop is deleted by force, unless its end is awaited: %s',
+  async (isEndAwaited, wanted) => {
+    const calls: string[] = [];
+    const executor = new Executor<DataDownload>({
+      direction: { name: 'download', isEndAwaited: () => isEndAwaited },
+      client: {
+        delete: (_: unknown, __: unknown, given: { gracePeriodSeconds: number }) => {
+          calls.push(`delete ${given.gracePeriodSeconds}`);
+          return Promise.resolve(true);
+        },
+      },
+      ending: {
+        end: (_: unknown, phase: string) => {
+          calls.push(`end ${phase}`);
+          return Promise.resolve(undefined);
+        },
+      },
+      beside: { start: (_: string, task: () => Promise<unknown>) => void task() },
+    } as never);
+    await executor.carryOut(download(), { do: 'killPod', pod: pod('p-1') }, SIGNAL);
+    expect(calls).toEqual(wanted);
+  },
+);

@@ -169,6 +169,18 @@ describe('a restore in place of a PVC', () => {
     assertBack(path);
   });
 
+  it('that is canceled ends as soon as its mover has, and another one completes it', async () => {
+    const { path, snapshotID } = await changedVolume('canceled', 6_000_000);
+    const { metadata } = await restore('canceled', { pvc: 'canceled', snapshotID });
+    while (fs.existsSync(join(path, 'new'))) await sleep(20);
+    await cluster.client.patch(DATA_DOWNLOADS, metadata, { spec: { cancel: true } });
+    // Well before the time after which a mover stops that nobody saw end.
+    await cluster.waitDownload('canceled', 'Canceled');
+    await restore('again', { pvc: 'canceled', snapshotID });
+    expect((await cluster.waitDownload('again')).status?.phase).toBe('Completed');
+    assertBack(path);
+  });
+
   it('refuses a PVC that is not there, is another one, or has no volume', async () => {
     const { snapshotID } = await changedVolume('other');
     await restore('missing', { pvc: 'missing', snapshotID });

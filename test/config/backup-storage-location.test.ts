@@ -5,8 +5,10 @@ import { Secret } from '../../src/base/index.ts';
 import { blobId, openStorage, parseLocation } from '../../src/blob/index.ts';
 import {
   bucketLocation,
+  isWriteOnce,
   parseBackupStorageLocation,
   repositoryLocation,
+  retentionOf,
 } from '../../src/config/index.ts';
 import { openRepository } from '../../src/repository/index.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
@@ -109,6 +111,81 @@ it.each(['a/../b', '..', './a'])(
     expect(() => bucketLocation(withPrefix(prefix))).toThrow('must not have a part "." or ".."');
   },
 );
+
+describe('the annotations for buckets with object lock', () => {
+  const annotated = (
+    annotations: Record<string, string>,
+    spec: object = { provider: 'aws', objectStorage },
+  ) =>
+    parseBackupStorageLocation({
+      ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
+      metadata: { name: 'default', namespace: 'velero', annotations },
+      spec,
+    });
+
+  it('say whether keys are put once, in repositories as well', () => {
+    expect(isWriteOnce(bsl({ provider: 'aws', objectStorage }))).toBe(false);
+    expect(isWriteOnce(annotated({ 'longshore.io/write-once': 'false' }))).toBe(false);
+    const once = annotated({ 'longshore.io/write-once': 'true' });
+    expect(isWriteOnce(once)).toBe(true);
+    const location = repositoryLocation(once, 'app');
+    expect(location).toBe('s3://b/backups/kopia/app/?writeOnce=true');
+    expect(parseLocation(location)).toMatchObject({ writeOnce: true });
+    expect(bucketLocation(once)).not.toContain('writeOnce');
+    for (const [provider, kind] of [
+      ['azure', 'azblob'],
+      ['gcp', 'gs'],
+    ]) {
+      const other = annotated({ 'longshore.io/write-once': 'true' }, { provider, objectStorage });
+      expect(repositoryLocation(other, 'app')).toBe(
+        `${kind}://b/backups/kopia/app/?writeOnce=true`,
+      );
+    }
+    const directory = { provider: 'velero.io/fs', config: { fspath: '/data' } };
+    const local = annotated({ 'longshore.io/write-once': 'true' }, directory);
+    expect(repositoryLocation(local, 'app')).toBe('file:///data/kopia/app/');
+  });
+
+  it('say for how long files are locked', () => {
+    expect(retentionOf(bsl({ provider: 'aws', objectStorage }))).toBeUndefined();
+    const hours = (count: number): bigint => BigInt(count) * 3_600_000_000_000n;
+    for (const [text, mode, expected] of [
+      ['720h', undefined, { mode: 'GOVERNANCE', periodNs: hours(720) }],
+      ['30d', 'compliance', { mode: 'COMPLIANCE', periodNs: hours(720) }],
+      ['48h59m', 'GOVERNANCE', { mode: 'GOVERNANCE', periodNs: hours(48) }],
+    ] as const) {
+      const annotations = {
+        'longshore.io/retention': text,
+        ...(mode !== undefined && { 'longshore.io/retention-mode': mode }),
+      };
+      expect(retentionOf(annotated(annotations))).toEqual(expected);
+    }
+  });
+
+  it.each([
+    [
+      { 'longshore.io/write-once': 'yes' },
+      'annotation longshore.io/write-once of default must be "true" or "false", not "yes"',
+    ],
+    [
+      { 'longshore.io/retention': '47h' },
+      'annotation longshore.io/retention of default must be a duration from 48h to 876000h, such as 720h, not "47h"',
+    ],
+    [{ 'longshore.io/retention': 'soon' }, 'must be a duration'],
+    [{ 'longshore.io/retention': '999999h' }, 'must be a duration'],
+    [
+      { 'longshore.io/retention-mode': 'legal' },
+      'annotation longshore.io/retention-mode of default must be one of GOVERNANCE, COMPLIANCE, not "legal"',
+    ],
+  ])('are refused where they say something else: %o', (annotations, text) => {
+    const read = (): unknown => {
+      const found = annotated(annotations);
+      return [isWriteOnce(found), retentionOf(found)];
+    };
+    expect(read).toThrow(expect.objectContaining({ code: 'BAD_STORAGE_LOCATION' }));
+    expect(read).toThrow(text);
+  });
+});
 
 it('a prefix is tidied for a repository alone, as in Velero', () => {
   for (const prefix of ['a//b', 'x/../a/b', './a/b']) {

@@ -230,6 +230,13 @@ describe('links in docs', () => {
     expect(wrong).toEqual([]);
   });
 
+  it('the drawing of two lives names files that are there', () => {
+    const [, drawing = ''] = /^```text\n(.*?)^```$/ms.exec(read('ARCHITECTURE.md')) ?? [];
+    const files = drawing.match(/(?<= )[a-z][a-z-]*\/[a-z/-]*(?:\.ts)?/g) ?? [];
+    expect(files.length).toBeGreaterThan(30);
+    expect(files.filter((file) => !fs.existsSync(join(ROOT, 'src', file)))).toEqual([]);
+  });
+
   it('docs/README.md leads to each page', () => {
     const index = read('docs/README.md');
     const own = PAGES.filter((page) => /^docs\/[^/]+\.md$/.test(page) && page !== 'docs/README.md');

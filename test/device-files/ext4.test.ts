@@ -125,6 +125,18 @@ describe('a file system that was in use', () => {
     expect(root.notes.join()).toContain('it was in use when the snapshot was taken');
   });
 
+  it.each([
+    [0, ['without a journal']],
+    [1, []],
+    [3, ['Linux has noted errors in it']],
+    [2, ['without a journal', 'Linux has noted errors in it']],
+  ])('without a journal it says so itself: state %i', async (state, texts) => {
+    const image = imageOf('ext2-old');
+    image.writeUInt16LE(state, 1024 + 0x3a);
+    const { notes } = await openDevice(new MemoryDevice(image), never);
+    expect(notes).toEqual(texts.map((text) => expect.stringContaining(text) as string));
+  });
+
   it('what was not committed does not count', async () => {
     const image = imageOf('journal-3');
     // The last commit: a mark, its kind, the number of the third transaction.

@@ -93,7 +93,12 @@ describe('a device with partitions', () => {
       ]);
       const xfs = await fileAt(root, other);
       expect([xfs.entry.type, xfs.notes]).toEqual([
-        ...['f', ['it holds an XFS file system, which is not read here']],
+        ...[
+          'f',
+          [
+            'it holds an XFS file system, which is not read here: fetch the whole device, and open it there',
+          ],
+        ],
       ]);
       expect((await bytesOf(xfs)).toString('latin1', 0, 4)).toBe('XFSB');
       expect(await root.find({ name: 'p9' }, never)).toBeUndefined();

@@ -1,6 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { downloads } from '../../src/agent/directions/downloads.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { InPlaceExposer } from '../../src/exposer/index.ts';
 import {
@@ -31,18 +32,19 @@ describe('a second object of a volume', () => {
   });
   afterAll(() => cluster[Symbol.asyncDispose]());
 
+  const optionsWith = (client: KubeClient): ConstructorParameters<typeof InPlaceExposer>[0] => ({
+    ...{ client, clock: systemClock, logger: silentLogger, namespace: NAMESPACE },
+    ...{ daemonSet: 'node-agent', prepareTimeoutMs: 10_000, config: CONFIG },
+  });
   const exposerWith = (client: KubeClient): InPlaceExposer =>
-    new InPlaceExposer({
-      ...{ client, clock: systemClock, logger: silentLogger, namespace: NAMESPACE },
-      ...{ daemonSet: 'node-agent', prepareTimeoutMs: 10_000, config: CONFIG },
-    });
+    new InPlaceExposer(optionsWith(client));
   let number = 0;
-  const newDownload = (): Promise<DataDownload> =>
+  const newDownload = (pvc = 'data'): Promise<DataDownload> =>
     cluster.client.create(DATA_DOWNLOADS, {
       // As a claimed one, which is not over.
       metadata: { namespace: NAMESPACE, name: `d${number++}`, finalizers: ['longshore.io/test'] },
       spec: {
-        targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+        targetVolume: { namespace: 'shop', pvc, pv: '' },
         ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
         ...{ operationTimeout: '1m0s', datamover: 'longshore' },
         dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
@@ -130,8 +132,16 @@ describe('a second object of a volume', () => {
         `is under way (DataDownload velero/${first.metadata.name}`,
       ) as string,
     });
+    // Its data mover may be on a node that is lost.
+    const pod = { namespace: NAMESPACE, name: first.metadata.name };
+    await cluster.client.patch(PODS, pod, { metadata: { finalizers: ['longshore.io/test'] } });
     // Somebody took its finalizer off and deleted it.
     await end(first);
+    const { client, writes } = mortal(Infinity);
+    const short = { ...context, operationTimeoutMs: 100 };
+    await expect(exposerWith(client).expose(second, short)).rejects.toThrow('has not ended');
+    expect(writes.join()).not.toContain('"gracePeriodSeconds":0');
+    await cluster.client.patch(PODS, pod, { metadata: { finalizers: [] } });
     await exposer.expose(second, context);
     expect(await exposer.cleanUp(second)).toBe(true);
     await end(second);
@@ -148,6 +158,41 @@ describe('a second object of a volume', () => {
     expect(await exposer.cleanUp(download)).toBe(true);
     await end(download);
     expect(fs.readFileSync(join(path, 'file'), 'utf8')).toBe('precious');
+  });
+
+  it('is not written on where its PVC was made again, or has another volume by now', async () => {
+    const exposer = exposerWith(cluster.client);
+    await cluster.makeVolume('shop', 'again');
+    const download = await newDownload('again');
+    await exposer.expose(download, context);
+    expect(await exposer.lostReason(download, { ...context, isMoving: true })).toBeUndefined();
+    await cluster.client.delete(PVCS, { namespace: 'shop', name: 'again' });
+    await expect
+      .poll(() => cluster.client.find(PVCS, { namespace: 'shop', name: 'again' }))
+      .toBeUndefined();
+    await cluster.makeVolume('shop', 'again');
+    expect(await exposer.lostReason(download, { ...context, isMoving: true })).toBe(
+      'PVC shop/again has another volume than when the restore began: its volume cannot be restored any more',
+    );
+    // A mover that says that it is done meanwhile has not brought back what the PVC has.
+    const done = downloads(optionsWith(cluster.client)).complete(download, {}, context);
+    await expect(done).rejects.toThrow('has another volume than when the restore began');
+    expect(await exposer.cleanUp(download)).toBe(true);
+    await end(download);
+    expect(await seconds()).toEqual([]);
+  });
+
+  it('that was only looked at is not called brought back where its report could not be noted', async () => {
+    const download = await newDownload();
+    const completed = async (dryRun: boolean): Promise<object> => {
+      const dataMoverConfig = inPlaceConfig({ dryRun, keepExtra: false });
+      const copy = { ...download, spec: { ...download.spec, dataMoverConfig } };
+      return downloads(optionsWith(cluster.client)).complete(copy, {}, context);
+    };
+    const rest = '; what differed was not noted';
+    expect(await completed(true)).toEqual({ message: `dry run: nothing was written${rest}` });
+    expect(await completed(false)).toEqual({ message: `brought back in place${rest}` });
+    await end(download);
   });
 
   it('is not used where the cluster makes something else of it', async () => {

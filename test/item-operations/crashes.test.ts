@@ -24,6 +24,7 @@ import {
 } from '../../src/item-operations/index.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { randomOf } from '../support/random.ts';
 
 /**
  * A backup with operations, run by servers that are killed between any two lines, lose answers, or find the bucket away; in virtual time, by
@@ -38,17 +39,6 @@ const scratch = tempDirectory('scratch');
 
 class Killed extends Error {}
 class Away extends Error {}
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 /** What a plugin moves, whoever asks about it. */
 interface Work {

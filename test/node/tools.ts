@@ -10,7 +10,7 @@ import {
   type PodVolumeRestore,
   type Resource,
 } from '../../src/kube/index.ts';
-import { application, processesOf, type RealNode } from '../support/real-node.ts';
+import { application, type RealNode } from '../support/real-node.ts';
 
 type Movement = DataUpload | DataDownload | PodVolumeBackup | PodVolumeRestore;
 
@@ -174,8 +174,8 @@ export const setConcurrency = (node: RealNode, globalConfig: number): Promise<vo
 export const DEATHS = [0.3, 0.6, 0.9];
 
 /** True where there was one. With its init its program ends as well, at any moment. */
-export function killAll(command: RegExp): boolean {
-  const killed = processesOf(command).filter(({ pid }) => {
+function killAll(node: RealNode, command: RegExp): boolean {
+  const killed = node.processesOf(command).filter(({ pid }) => {
     try {
       return process.kill(pid, 'SIGKILL');
     } catch (error) {
@@ -209,10 +209,10 @@ export async function whileKillingMover<T extends Movement, R>(
         done.push(now);
         await sleep(50);
       }
-      let isKilled = killAll(command);
+      let isKilled = killAll(node, command);
       while (!isKilled && !isOver) {
         await sleep(50);
-        isKilled = killAll(command);
+        isKilled = killAll(node, command);
       }
       if (isKilled) killedAt.push(share);
       await sleep(1500);

@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
 import { contentIdOf, contentKey } from '../../src/repository/content/content-id.ts';
 import { CommittedIndex } from '../../src/repository/index/committed-index.ts';
-import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
+import { memorySource } from '../../src/repository/index/byte-source.ts';
+import { IndexBody } from '../../src/repository/index/index-body.ts';
 import type { IndexEntry } from '../../src/repository/index/entry.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
 import { buildIndexBody } from '../../src/repository/index/merge.ts';

@@ -6,7 +6,8 @@ import { type ContentId, contentIdOf } from '../../src/repository/content/conten
 import { ContentManager } from '../../src/repository/content/content-manager.ts';
 import type { ContentManagerOptions } from '../../src/repository/content/content-options.ts';
 import { arenaPackBuffers, type PackBuffers } from '../../src/repository/content/pack-buffers.ts';
-import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
+import { memorySource } from '../../src/repository/index/byte-source.ts';
+import { IndexBody } from '../../src/repository/index/index-body.ts';
 import { noise } from '../support/noise.ts';
 
 /** Numbers of a seed, from 0 up to and without `below`. */

@@ -3,7 +3,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { CodedError } from '../../src/base/index.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
-import { IndexBody, memorySource, type RowCursor } from '../../src/repository/index/index-body.ts';
+import { memorySource } from '../../src/repository/index/byte-source.ts';
+import { IndexBody, type IndexRows } from '../../src/repository/index/index-body.ts';
 import { buildIndexBody, mergeEntries, mergeRows } from '../../src/repository/index/merge.ts';
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';
 import { decodePostamble } from '../../src/repository/content/pack.ts';
@@ -95,7 +96,7 @@ describe('indexes', () => {
         const bodies = all
           .filter((list) => list.length > 0)
           .map((list) => open(encodeIndex(2, sortEntries(list))));
-        const rows = (): RowCursor[] => bodies.map((body) => body.rows());
+        const rows = (): IndexRows[] => bodies.map((body) => body.rows());
         const merged = [...mergeEntries(rows())];
         expect([...mergeEntries(rows().reverse())].map(({ contentId }) => contentId)).toEqual(
           merged.map(({ contentId }) => contentId),

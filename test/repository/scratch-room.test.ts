@@ -11,7 +11,8 @@ import {
 } from '../../src/repository/index.ts';
 import { contentIdOf } from '../../src/repository/content/content-id.ts';
 import { CommittedIndex } from '../../src/repository/index/committed-index.ts';
-import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
+import { memorySource } from '../../src/repository/index/byte-source.ts';
+import { IndexBody } from '../../src/repository/index/index-body.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
 import { freeScratchBytes, ScratchFile } from '../../src/repository/index/scratch-file.ts';
 import { planGarbageCollection } from '../../src/snapshot/index.ts';

@@ -7,7 +7,8 @@ import { type ContentId, contentIdOf, hashOf } from '../../src/repository/conten
 import { loadLocalIndex } from '../../src/repository/content/local-index.ts';
 import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';
-import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
+import { memorySource } from '../../src/repository/index/byte-source.ts';
+import { IndexBody } from '../../src/repository/index/index-body.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';

@@ -6,6 +6,8 @@ const SEEDS = IS_SOAK ? 3000 : 60;
 const BATCH = 10;
 const FIRST = Number(process.env.SEED ?? 1);
 const COUNT = Number(process.env.SEEDS ?? SEEDS);
+/** What is asked of the bucket is the same for all; each takes a second. */
+const ONCE_COUNT = IS_SOAK || process.env.SEEDS !== undefined ? COUNT : 3;
 /** What sixty seeds must have seen at least: those that exercise nothing prove nothing. */
 const SEEN_MIN = {
   'kills while InProgress': 1000,
@@ -46,6 +48,16 @@ describe('a backup by servers that are killed, cut off and stand still, by seed'
       expect({ seed, problems }).toEqual({ seed, problems: [] });
     }
   });
+
+  it.each(Array.from({ length: ONCE_COUNT }, (_, i) => FIRST + i))(
+    'puts no key twice in a location that is written once: seed %i',
+    async (seed) => {
+      for (const isDeleted of [false, true]) {
+        const { problems } = await simulateBackup(seed, { isDeleted, isWriteOnce: true });
+        expect({ isDeleted, problems }).toEqual({ isDeleted, problems: [] });
+      }
+    },
+  );
 
   it.runIf(COUNT >= SEEDS)('all that it is about happened often', () => {
     for (const [what, min] of Object.entries(SEEN_MIN)) {

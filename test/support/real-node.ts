@@ -36,13 +36,24 @@ export function hasRealNode(): boolean {
   return false;
 }
 
-/** What runs in pods are processes of this machine: those whose command, words by spaces, matches. */
-export function processesOf(command: RegExp): { pid: number; command: string }[] {
+export interface ProcessOfPod {
+  readonly pid: number;
+  /** Its words, separated by spaces. */
+  readonly command: string;
+}
+
+/**
+ * What runs in pods are processes of this machine: those whose command matches. `cgroup`: only those below this control group, which
+ * the pods of a node have for themselves.
+ */
+export function processesOf(command: RegExp, cgroup = ''): ProcessOfPod[] {
   return readdirSync('/proc').flatMap((name) => {
     if (!/^\d+$/.test(name)) return [];
     try {
       const text = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      return command.test(text) ? [{ pid: Number(name), command: text }] : [];
+      if (!command.test(text)) return [];
+      const isOfNode = readFileSync(`/proc/${name}/cgroup`, 'utf8').includes(`:${cgroup}/`);
+      return isOfNode ? [{ pid: Number(name), command: text }] : [];
     } catch {
       // It has just ended.
       return [];
@@ -65,12 +76,15 @@ export class RealNode implements AsyncDisposable {
   readonly directory: string;
   readonly client: KubeClient;
   readonly #env: NodeJS.ProcessEnv;
+  readonly #cgroup: string;
   /** The DaemonSet `node-agent` as Velero's installer made it, as JSON. */
   #veleroDaemonSet: string | undefined;
 
-  private constructor(directory: string, env: NodeJS.ProcessEnv) {
+  private constructor(directory: string, portBase: number, env: NodeJS.ProcessEnv) {
     this.directory = directory;
     this.#env = env;
+    // As cluster.sh names it.
+    this.#cgroup = `/peers-${portBase}`;
     const kubeconfig = join(directory, 'kubeconfig');
     this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
   }
@@ -99,7 +113,7 @@ export class RealNode implements AsyncDisposable {
       await run(SCRIPT, ['down', directory], { env }).catch(() => undefined);
       throw error;
     }
-    return new RealNode(directory, env);
+    return new RealNode(directory, portBase, env);
   }
 
   /** Kills a part of the node as a kernel short of memory would, and starts it again two seconds later. */
@@ -120,6 +134,11 @@ export class RealNode implements AsyncDisposable {
     for (const name of ['etcd', 'install.done', 'kubelet', 'kubelet-certs', 'home', 'plugins'])
       await fs.rm(join(this.directory, name), { recursive: true, force: true });
     await run(SCRIPT, ['up', this.directory, 'csi', 'velero'], { env: this.#env });
+  }
+
+  /** Of its pods, and not of those of another node that runs on this machine meanwhile. */
+  processesOf(command: RegExp): ProcessOfPod[] {
+    return processesOf(command, this.#cgroup);
   }
 
   /** From now on nothing that the pod of this process sends reaches the API server; storage and kubelet are as before. */

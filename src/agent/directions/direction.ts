@@ -65,8 +65,10 @@ export interface Direction<M extends Movement> {
   diagnose(movement: M): Promise<string>;
   /** The volumes that were made for it, as its claims name them. */
   volumesOf(movement: M): Promise<string[]>;
-  /** True when nothing is left. `isBare`: nothing was made for it, as far as this process knows, which claimed it. */
+  /** True when nothing is left. May throw where that cannot be told. `isBare`: nothing was made for it, as far as this process knows, which claimed it. */
   cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
+  /** Whether {@link cleanUp} waits until its mover has ended: then its pod is not deleted by force before. */
+  isEndAwaited?(movement: M): boolean;
   /** Why it cannot be moved any more, whatever its mover does: what it is to be done to is gone. Undefined while it can. */
   lostReason?(movement: M, signal: AbortSignal): Promise<string | undefined>;
   /** Whether who waited for its data has seen that they are there: it is done then, though its mover could not say so. */

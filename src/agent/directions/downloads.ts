@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import {
   type ExposerOptions,
   GenericRestoreExposer,
@@ -13,7 +13,9 @@ import {
   PVCS,
 } from '../../kube/index.ts';
 import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
+import { isFinal, isMoving } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
+import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem } from './direction.ts';
 
 /**
@@ -55,10 +57,17 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     startAgain: (download, context) => exposerOf(download).startAgain(download, context),
     diagnose: (download) => exposerOf(download).diagnose(download),
     volumesOf: (download) => exposerOf(download).volumesOf(download),
-    cleanUp: (download, isBare) =>
-      exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare),
+    cleanUp: async (download, isBare) => {
+      // With the final phase the volume is its users' again.
+      const mayWrite = isInPlace(download) && isBare !== true && !isFinal(download);
+      if (mayWrite) await stopMover(download, options);
+      return exposerOf(download).cleanUp(download, volumesNoted(download) ?? [], isBare);
+    },
+    isEndAwaited: isInPlace,
     lostReason: async (download, signal) =>
-      isInPlace(download) ? inPlace.lostReason(download, signal) : undefined,
+      isInPlace(download)
+        ? inPlace.lostReason(download, { signal, isMoving: isMoving(download) })
+        : undefined,
     isCompleting: (download) =>
       isInPlace(download) ? inPlaceReportOf(download) !== undefined : generic.isRebinding(download),
     lacks: () => undefined,
@@ -67,11 +76,20 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
         await generic.rebind(download, context);
         return {};
       }
+      const problem = await inPlace.targetProblem(download, context.signal);
+      if (problem !== undefined) {
+        const text = `${problem}: the volume that was brought back is not the one it has`;
+        throw new CodedError('TARGET_UNUSABLE', text);
+      }
       // Whoever is told that it is completed may start what uses the volume, on any node.
       await inPlace.cleanUp(download);
       const noted = await client.find(DATA_DOWNLOADS, download.metadata, context);
       const report = noted && inPlaceReportOf(noted);
-      return { message: report ? describeInPlace(report) : 'brought back in place' };
+      const { dryRun } = inPlaceOrderOf(download) ?? {};
+      const unnoted = dryRun === true ? 'dry run: nothing was written' : 'brought back in place';
+      return {
+        message: report ? describeInPlace(report) : `${unnoted}; what differed was not noted`,
+      };
     },
   };
 }

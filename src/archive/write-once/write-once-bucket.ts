@@ -42,7 +42,7 @@ export interface SealOptions extends SignalOptions {
   readonly assertAllowed?: (() => void) | undefined;
 }
 
-/** A version may be removed by a put of another process while it is looked for. */
+/** A version may be removed by another process while it is looked for. */
 const LOOKS_MAX = 5;
 /** Versions that stay behind the newest one, for who is reading them, or has just decided to publish them. Our choice. */
 const KEPT_BEHIND = 3;
@@ -84,13 +84,20 @@ export class WriteOnceBucket implements Bucket {
     if (options.ifAbsent === true && (versions.length > 0 || (await this.#bucket.has(key)))) {
       throw exists(key, this.displayName);
     }
-    const version = nextVersion(key, versions.at(-1));
+    // A listing may lack what was put a moment ago.
+    const before = [...versions, ...this.#ownOf(key)].sort(byNumber).at(-1);
+    const version = nextVersion(key, before);
     await this.#putNew(version, body, options);
     this.#own.set(key, version);
     const old = versions.slice(0, -KEPT_BEHIND);
     if (old.length > 0 && !(await this.#isSealed(key, options))) {
       await this.#removeOld(old, options);
     }
+  }
+
+  #ownOf(key: string): string[] {
+    const own = this.#own.get(key);
+    return own === undefined ? [] : [own];
   }
 
   /** Whether versions are about to be published, which must not go then. */
@@ -179,13 +186,17 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Files under their own names, each once; in memory are those of the prefix that may change. */
+  /** Files under their own names, each once where the listing is by folder; in memory are those of one backup or restore. */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
+    let folder: string | undefined;
     for (const each of this.#prefixes(prefix)) {
       for await (const found of this.#bucket.list(each, options)) {
         const key = fileOf(found) ?? found;
         if (mayChange(key)) {
+          const own = runFolderOf(key);
+          if (own !== folder) seen.clear();
+          folder = own;
           if (seen.has(key)) continue;
           seen.add(key);
         }
@@ -252,13 +263,9 @@ export class WriteOnceBucket implements Bucket {
     const names = Object.keys(files).sort();
     const lastName = last?.slice(folder.length);
     for (const name of names.filter((each) => each !== lastName)) {
-      try {
-        await this.#publish(folder, name, files[name] ?? '', { allowed, signal });
-      } catch (error) {
-        // Somebody has removed it. The others are no worse for that.
-        if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
-        this.#logger.error({ key: `${folder}${name}` }, 'a file is gone before it was published');
-      }
+      const known = versions.get(`${folder}${name}`) ?? [];
+      const others = known.map((each) => each.slice(folder.length));
+      await this.#publishAny(folder, name, [...others, files[name] ?? ''], { allowed, signal });
     }
     if (lastName !== undefined && files[lastName] !== undefined) {
       await this.#publish(folder, lastName, files[lastName], { allowed, signal });
@@ -269,6 +276,15 @@ export class WriteOnceBucket implements Bucket {
       await this.#removeOld(keys, { signal });
     }
     return decided.end ?? end;
+  }
+
+  /** The `end` that was decided with what is published of a UID; undefined where nothing is. */
+  async sealedEnd(
+    folder: string,
+    { uid, signal }: SignalOptions & { readonly uid: string },
+  ): Promise<object | undefined> {
+    const decided = await this.#loadSeal(sealKey(folder, uid), { signal });
+    return decided && (decided.end ?? {});
   }
 
   /** By name, below the folder: the version that was put here, or else the last one. */
@@ -289,6 +305,13 @@ export class WriteOnceBucket implements Bucket {
       const file = fileOf(key);
       if (file !== undefined) versions.set(file, [...(versions.get(file) ?? []), key]);
     }
+    // A listing may lack what was put a moment ago: an older one must not be published, nor the rest without it.
+    for (const [file, version] of this.#own) {
+      const known = versions.get(file) ?? [];
+      if (!file.startsWith(folder) || known.includes(version)) continue;
+      if (file.slice(folder.length).includes('/')) continue;
+      if (await this.#bucket.has(version, options)) versions.set(file, [...known, version]);
+    }
     for (const keys of versions.values()) keys.sort(byNumber);
     return versions;
   }
@@ -306,6 +329,26 @@ export class WriteOnceBucket implements Bucket {
     } catch (error) {
       if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
       throw error;
+    }
+  }
+
+  /** The last one of the versions that is there: somebody may have removed it. The other files are no worse where none is. */
+  async #publishAny(
+    folder: string,
+    name: string,
+    versions: readonly string[],
+    options: { readonly allowed: () => void } & SignalOptions,
+  ): Promise<void> {
+    for (const version of versions.toReversed()) {
+      try {
+        await this.#publish(folder, name, version, options);
+        return;
+      } catch (error) {
+        if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+        // Another process may have published it, and removed it then.
+        if (await this.#bucket.has(`${folder}${name}`, options)) return;
+        this.#logger.error({ key: `${folder}${version}` }, 'it is gone before it was published');
+      }
     }
   }
 
@@ -349,23 +392,6 @@ export class WriteOnceBucket implements Bucket {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
-}
-
-/** A location's bucket as archives work with it. */
-export const bucketOf = (
-  bucket: Bucket,
-  { isWriteOnce, logger }: { readonly isWriteOnce: boolean; readonly logger?: Logger | undefined },
-): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
-
-/** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
-export function seal(
-  bucket: Bucket,
-  folder: string,
-  options: SealOptions,
-): Promise<object | undefined> {
-  return bucket instanceof WriteOnceBucket
-    ? bucket.seal(folder, options)
-    : Promise.resolve(options.end);
 }
 
 const noLocks = (place: string): CodedError =>

@@ -28,8 +28,8 @@ export class OpenDevices {
   #open = new WeakMap<Repository, Map<string, DeviceFile>>();
 
   /**
-   * The root of what is on the device: files and directories, or the device as one file with a note why. Throws `SNAPSHOT_INCOMPLETE`, `OBJECT_TOO_LONG`, and
-   * what the repository throws.
+   * The root of what is on the device: files and directories, or the device as one file with a note why. Throws `SNAPSHOT_INCOMPLETE`, and what the repository
+   * throws.
    */
   async rootOf(
     repository: Repository,
@@ -45,7 +45,7 @@ export class OpenDevices {
       const root = await this.#rootOf(repository, device, signal);
       return new DeviceVolumeFile(root, { ...whole, name });
     } catch (error) {
-      if (!isCode(error, 'DEVICE_NOT_READ', 'DEVICE_DAMAGED')) throw error;
+      if (!isCode(error, 'DEVICE_NOT_READ', 'DEVICE_DAMAGED', 'OBJECT_TOO_LONG')) throw error;
       return new KopiaFile(repository, { ...device, name }, error);
     }
   }

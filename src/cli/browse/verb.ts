@@ -23,13 +23,15 @@ export function addBrowseVerb(program: Command): void {
       'after',
       `
 It reads the bucket and the repository itself: by the credentials of the location, else by those of the environment, else by the Secret
-cloud-credentials. Snapshots that stay in the storage have no files that could be listed. A raw volume is one file: the device.
+cloud-credentials. Snapshots that stay in the storage have no files that could be listed. Of a raw volume the files of
+an ext2, ext3 or ext4 file system on it are shown, also in partitions (/p1); without a path, --cat writes the device.
 
 Examples:
   $ longshore browse nightly-20261126
   $ longshore browse nightly-20261126 shop/data /etc
   $ longshore browse nightly-20261126 shop/data /etc/hosts --cat > hosts
-  $ longshore browse nightly-20261126 shop/data /var/lib --tar | tar -x -C /tmp/restored`,
+  $ longshore browse nightly-20261126 shop/data /var/lib --tar | tar -x -C /tmp/restored
+  $ longshore browse nightly-20261126 shop/disk --cat > disk.img`,
     )
     .action(
       async (backup: string, volume: string | undefined, path: string, flags: BrowseFlags) => {

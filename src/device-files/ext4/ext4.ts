@@ -7,7 +7,14 @@ import { bytesOf, linkOf } from './contents.ts';
 import { type NamedInode, namesIn } from './directory.ts';
 import { type Inode, parseInode } from './inode.ts';
 import { replayJournal } from './journal.ts';
-import { COMPAT, INCOMPAT, loadSuperblock, RO_COMPAT, type Superblock } from './superblock.ts';
+import {
+  COMPAT,
+  INCOMPAT,
+  loadSuperblock,
+  RO_COMPAT,
+  STATE,
+  type Superblock,
+} from './superblock.ts';
 
 const ROOT_INODE = 2;
 /** Tables of inodes by group that are remembered. Our choice: some 100 KiB. */
@@ -37,7 +44,7 @@ export class Ext4 {
   /** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device throws. */
   static async open(device: Device, signal: AbortSignal): Promise<Ext4> {
     const stored = await loadSuperblock(device, signal);
-    const plain = new Ext4(stored, new Blocks(device, stored), []);
+    const plain = new Ext4(stored, new Blocks(device, stored), notesOf(stored));
     if ((stored.incompat & INCOMPAT.recover) === 0) return plain;
     if ((stored.compat & COMPAT.hasJournal) === 0 || stored.journalInode === 0) {
       const where = 'its journal is on another device: what was written last may be missing';
@@ -61,6 +68,7 @@ export class Ext4 {
     const notes = [
       'it was in use when the snapshot was taken: files that were being written may be incomplete',
       ...(doubt === undefined ? [] : [doubt]),
+      ...notesOf(superblock).filter((note) => note === HAS_ERRORS),
     ];
     return new Ext4(superblock, new Blocks(device, superblock, journaled), notes);
   }
@@ -267,6 +275,17 @@ interface Level {
   found: readonly NamedWithInode[];
   held: number;
   at: number;
+}
+
+const HAS_ERRORS =
+  'Linux has noted errors in it: some of what is read may be wrong, and e2fsck on a copy of the device says what';
+
+/** What the superblock says of one whose journal is not in use. */
+function notesOf({ state }: Superblock): string[] {
+  const isClean = (state & STATE.clean) !== 0;
+  const inUse =
+    'it was in use when the snapshot was taken, without a journal: what was written last may be wrong';
+  return [...(isClean ? [] : [inUse]), ...((state & STATE.hasErrors) === 0 ? [] : [HAS_ERRORS])];
 }
 
 /** What ails one inode is no failure of the others. */

@@ -14,6 +14,8 @@ export const INCOMPAT = {
   ...{ directoryData: 0x1000, checksumSeed: 0x2000, largeDirectories: 0x4000, inlineData: 0x8000 },
   ...{ encrypt: 0x1_0000, caseFold: 0x2_0000 },
 } as const;
+/** Only without a journal it is not clean while it is in use. */
+export const STATE = { clean: 0x1, hasErrors: 0x2 } as const;
 export const RO_COMPAT = { sparseSuper: 0x1, metadataChecksums: 0x400 } as const;
 
 /** What is in the way of reading anything at all. A directory that ignores case is read by names as they are written. */
@@ -42,7 +44,8 @@ export interface Superblock {
   readonly journalInode: number;
   /** What checksums of metadata begin with; undefined where there are none. */
   readonly checksumSeed: number | undefined;
-  readonly label: string;
+  /** What Linux has noted of its state: bits of {@link STATE}. */
+  readonly state: number;
 }
 
 /** Whether a device begins like ext2, ext3 or ext4. */
@@ -86,7 +89,7 @@ export function parseSuperblock(bytes: Buffer, deviceBytes: number): Superblock 
     firstMetaGroup: bytes.readUInt32LE(0x104),
     journalInode: bytes.readUInt32LE(0xe0),
     checksumSeed: hasChecksums ? seed : undefined,
-    label: textOf(bytes.subarray(0x78, 0x88)),
+    state: bytes.readUInt16LE(0x3a),
   };
   assertPossible(superblock, deviceBytes);
   const { blocks, firstDataBlock, blocksPerGroup } = superblock;
@@ -137,9 +140,4 @@ function assertPossible(superblock: Omit<Superblock, 'groups'>, deviceBytes: num
   if (!isPower(descriptorBytes) || descriptorBytes < 32 || descriptorBytes > DESCRIPTOR_BYTES_MAX) {
     fails(`that a descriptor has ${descriptorBytes} bytes`);
   }
-}
-
-export function textOf(bytes: Buffer): string {
-  const end = bytes.indexOf(0);
-  return bytes.toString('utf8', 0, end < 0 ? bytes.length : end);
 }

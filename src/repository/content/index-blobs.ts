@@ -1,6 +1,7 @@
 import { isCode, mapLimited } from '../../base/index.ts';
 import { assertLength, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
-import { IndexBody, memorySource } from '../index/index-body.ts';
+import { memorySource } from '../index/byte-source.ts';
+import { IndexBody } from '../index/index-body.ts';
 import type { ByteSource } from '../index/index-layout.ts';
 import { ScratchFile } from '../index/scratch-file.ts';
 import type { SignalOptions } from './index-store.ts';

@@ -10,7 +10,8 @@ import {
 } from '../../base/index.ts';
 import type { BlobStorage } from '../../blob/index.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
-import { IndexBody, memorySource } from '../index/index-body.ts';
+import { memorySource } from '../index/byte-source.ts';
+import { IndexBody } from '../index/index-body.ts';
 import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
 import { forEachIndexBlob } from './index-blobs.ts';
 import { type BlobCodec } from './sealed-blob.ts';

@@ -1,7 +1,8 @@
 import { isCode } from '../../base/index.ts';
 import type { BlobMetadata, BlobStorage } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
-import { IndexBody, memorySource } from '../index/index-body.ts';
+import { memorySource } from '../index/byte-source.ts';
+import { IndexBody } from '../index/index-body.ts';
 import { decodePostamble } from './pack.ts';
 import type { BlobCodec } from './sealed-blob.ts';
 

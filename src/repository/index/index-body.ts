@@ -1,5 +1,3 @@
-import { closeSync, fstatSync, readSync } from 'node:fs';
-import { giveBack } from '../../base/index.ts';
 import { type ContentId, contentIdOfKey } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
 import {
@@ -10,40 +8,7 @@ import {
   parseLayout,
   type ByteSource,
 } from './index-layout.ts';
-
-/** Takes over the bytes: `close` gives their memory back at once, since a collection may come late. */
-export function memorySource(bytes: Uint8Array): ByteSource {
-  const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
-  return {
-    lengthBytes: buffer.length,
-    whole: buffer,
-    read: (offset, length) => buffer.subarray(offset, offset + length),
-    close: () => {
-      giveBack(buffer);
-    },
-  };
-}
-
-/** Takes over the descriptor. A read of 4 KiB from the page cache takes about 2 us. */
-export function fileSource(descriptor: number): ByteSource {
-  const lengthBytes = fstatSync(descriptor).size;
-  let page = Buffer.alloc(0);
-  return {
-    lengthBytes,
-    whole: undefined,
-    read: (offset, length) => {
-      if (page.length < length) page = Buffer.allocUnsafeSlow(length);
-      let got = 0;
-      for (let more = -1; got < length && more !== 0; got += more) {
-        more = readSync(descriptor, page, got, length - got, offset + got);
-      }
-      return page.subarray(0, got);
-    },
-    close: () => {
-      closeSync(descriptor);
-    },
-  };
-}
+import { RowCursor, type RowDecoder, ROWS_AT_ONCE } from './row-cursor.ts';
 
 /** Bodies up to this are bisected whole. */
 const UNTABLED_MAX = 128;
@@ -63,8 +28,11 @@ interface KeyTable {
   readonly namesDeleted: boolean;
 }
 
+/** Rows of a body, one after the other. */
+export type IndexRows = RowCursor<IndexBody>;
+
 /** Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted; look-ups by bisection. */
-export class IndexBody {
+export class IndexBody implements RowDecoder {
   readonly count: number;
   readonly keyBytes: number;
   readonly #source: ByteSource;
@@ -286,7 +254,7 @@ export class IndexBody {
   }
 
   /** Rows from a position on, in key order. */
-  rows(from = 0, to = this.count): RowCursor {
+  rows(from = 0, to = this.count): IndexRows {
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
     const read = (position: number, count: number): Buffer =>
@@ -458,111 +426,6 @@ export interface SortedKeys {
   readonly from: number;
   readonly to: number;
   readonly keyBytes: number;
-}
-
-interface RowRange {
-  from: number;
-  to: number;
-  stride: number;
-  read: (position: number, count: number) => Buffer;
-  inMemory: boolean;
-}
-
-/** Rows read at once from a file: some 64 KiB. */
-const ROWS_AT_ONCE = 2048;
-
-/** One row of a body after the other; nothing is decoded before it is asked for. */
-export class RowCursor {
-  readonly body: IndexBody;
-  readonly keyBytes: number;
-  /** The stretch that holds the row, which begins at {@link at}. */
-  bytes: Buffer = Buffer.alloc(0);
-  at = 0;
-  /** The first six bytes of the key as a number: nearly every comparison ends there. */
-  #head = 0;
-  #position: number;
-  #left = 0;
-  readonly #range: RowRange;
-
-  constructor(body: IndexBody, range: RowRange) {
-    this.body = body;
-    this.keyBytes = body.keyBytes;
-    this.#range = range;
-    this.#position = range.from;
-    this.at = -range.stride;
-  }
-
-  /** Moves to the next row; false behind the last. */
-  next(): boolean {
-    const { stride, to } = this.#range;
-    if (this.#left === 0) {
-      const count = Math.min(ROWS_AT_ONCE, to - this.#position);
-      if (count <= 0) return false;
-      const bytes = this.#range.read(this.#position, count);
-      if (bytes.length < count * stride) throw badIndex('entries cut short');
-      if (this.#range.inMemory) this.bytes = bytes;
-      else {
-        if (this.bytes.length < bytes.length) this.bytes = Buffer.allocUnsafeSlow(bytes.length);
-        bytes.copy(this.bytes);
-      }
-      this.#position += count;
-      this.#left = count;
-      this.at = -stride;
-    }
-    this.#left--;
-    this.at += stride;
-    this.#head = this.keyBytes >= 6 ? this.bytes.readUIntBE(this.at, 6) : 0;
-    return true;
-  }
-
-  /** Order of the keys. */
-  compare(other: RowCursor): number {
-    if (this.#head !== other.#head) return this.#head - other.#head;
-    return this.bytes.compare(
-      other.bytes,
-      other.at,
-      other.at + other.keyBytes,
-      this.at,
-      this.at + this.keyBytes,
-    );
-  }
-
-  copyKey(target: Buffer, offset: number): void {
-    this.bytes.copy(target, offset, this.at, this.at + this.keyBytes);
-  }
-
-  /** Of the row in its body. */
-  get position(): number {
-    return this.#position - this.#left - 1;
-  }
-
-  /** First byte of the key. */
-  get prefix(): number {
-    return this.bytes[this.at] as number;
-  }
-
-  get deleted(): boolean {
-    return this.body.deletedOf(this.bytes, this.at);
-  }
-
-  /** The rest of a row, for those who count: in one number each, without an object. */
-  get originalLength(): number {
-    return this.body.originalLengthOf(this.bytes, this.at);
-  }
-
-  /** Throws `BAD_INDEX`. */
-  get packBlobId(): string {
-    return this.body.packOf(this.bytes, this.at);
-  }
-
-  get packedLength(): number {
-    return this.body.packedLengthOf(this.bytes, this.at);
-  }
-
-  /** Throws `BAD_INDEX`. */
-  get entry(): IndexEntry {
-    return this.body.decode(this.bytes, this.at);
-  }
 }
 
 function compareKey(

@@ -1,7 +1,7 @@
 import { assert } from '../../base/index.ts';
 import { keyBytesOf, writeContentKey } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
-import type { IndexBody, RowCursor } from './index-body.ts';
+import type { IndexBody, IndexRows } from './index-body.ts';
 
 /** Limits of version 2 (repo/content/index/index_v2.go). */
 const FORMATS_MAX = 255;
@@ -179,7 +179,7 @@ export class IndexV2Encoder {
   }
 
   /** Whether {@link copy} can take the row as it is. */
-  canCopy(row: RowCursor): boolean {
+  canCopy(row: IndexRows): boolean {
     return (
       this.entryBytes === 19 &&
       row.body.version === 2 &&
@@ -188,7 +188,7 @@ export class IndexV2Encoder {
   }
 
   /** {@link encode} of a row of another body, without decoding it. */
-  copy(row: RowCursor, out: Buffer, offset: number): void {
+  copy(row: IndexRows, out: Buffer, offset: number): void {
     const { body, bytes, keyBytes } = row;
     let numbers = this.#numbersOf.get(body);
     if (!numbers) this.#numbersOf.set(body, (numbers = { packs: new Map(), formats: new Map() }));

@@ -1,5 +1,6 @@
 import { comparePrecedence, type IndexEntry } from './entry.ts';
-import { IndexBody, memorySource, type RowCursor } from './index-body.ts';
+import { memorySource } from './byte-source.ts';
+import { IndexBody, type IndexRows } from './index-body.ts';
 import { IndexV2Encoder } from './index-writer.ts';
 import { type OpenScratch, ScratchFile } from './scratch-file.ts';
 
@@ -16,13 +17,13 @@ export type OnSuperseded = (entry: IndexEntry) => void;
 
 /** Rows of several bodies in key order, one per content: the one that takes precedence. */
 export function* mergeRows(
-  cursors: Iterable<RowCursor>,
+  cursors: Iterable<IndexRows>,
   onSuperseded?: OnSuperseded,
-): Generator<RowCursor | Row> {
-  const heap: RowCursor[] = [];
+): Generator<IndexRows | Row> {
+  const heap: IndexRows[] = [];
   for (const cursor of cursors) if (cursor.next()) push(heap, cursor);
   while (heap.length > 0) {
-    const top = heap[0] as RowCursor;
+    const top = heap[0] as IndexRows;
     if (!hasTwin(heap)) {
       yield top;
       advance(heap);
@@ -31,7 +32,7 @@ export function* mergeRows(
     let best = rowAt(top);
     do {
       advance(heap);
-      const next = rowAt(heap[0] as RowCursor);
+      const next = rowAt(heap[0] as IndexRows);
       const isBetter = comparePrecedence(next.entry, best.entry) > 0;
       onSuperseded?.(isBetter ? best.entry : next.entry);
       if (isBetter) best = next;
@@ -42,50 +43,50 @@ export function* mergeRows(
 }
 
 /** What a cursor stands at, as it stays when the cursor goes on. */
-const rowAt = ({ entry, body, position }: RowCursor): Row => ({ entry, body, position });
+const rowAt = ({ entry, body, position }: IndexRows): Row => ({ entry, body, position });
 
 /** {@link mergeRows}, decoded. */
 export function* mergeEntries(
-  cursors: Iterable<RowCursor>,
+  cursors: Iterable<IndexRows>,
   onSuperseded?: OnSuperseded,
 ): Generator<IndexEntry> {
   for (const row of mergeRows(cursors, onSuperseded)) yield row.entry;
 }
 
 /** Whether another cursor stands at the same key as the first: then one of its children does. */
-function hasTwin(heap: readonly RowCursor[]): boolean {
-  const top = heap[0] as RowCursor;
+function hasTwin(heap: readonly IndexRows[]): boolean {
+  const top = heap[0] as IndexRows;
   for (const child of [heap[1], heap[2]]) if (child && top.compare(child) === 0) return true;
   return false;
 }
 
-function push(heap: RowCursor[], cursor: RowCursor): void {
+function push(heap: IndexRows[], cursor: IndexRows): void {
   let at = heap.push(cursor) - 1;
   while (at > 0) {
     const parent = (at - 1) >> 1;
-    if ((heap[parent] as RowCursor).compare(cursor) <= 0) break;
-    heap[at] = heap[parent] as RowCursor;
+    if ((heap[parent] as IndexRows).compare(cursor) <= 0) break;
+    heap[at] = heap[parent] as IndexRows;
     at = parent;
   }
   heap[at] = cursor;
 }
 
 /** Moves the first cursor on, and to its place. */
-function advance(heap: RowCursor[]): void {
-  if (!(heap[0] as RowCursor).next()) {
-    const last = heap.pop() as RowCursor;
+function advance(heap: IndexRows[]): void {
+  if (!(heap[0] as IndexRows).next()) {
+    const last = heap.pop() as IndexRows;
     if (heap.length === 0) return;
     heap[0] = last;
   }
-  const cursor = heap[0] as RowCursor;
+  const cursor = heap[0] as IndexRows;
   let at = 0;
   for (;;) {
     let child = 2 * at + 1;
     if (child >= heap.length) break;
     const right = heap[child + 1];
-    if (right && right.compare(heap[child] as RowCursor) < 0) child++;
-    if ((heap[child] as RowCursor).compare(cursor) >= 0) break;
-    heap[at] = heap[child] as RowCursor;
+    if (right && right.compare(heap[child] as IndexRows) < 0) child++;
+    if ((heap[child] as IndexRows).compare(cursor) >= 0) break;
+    heap[at] = heap[child] as IndexRows;
     at = child;
   }
   heap[at] = cursor;
@@ -159,7 +160,7 @@ class SpillingBytes {
 
 /** Collects rows in key order into a body that is kept in memory, or in a scratch file above `memoryBytesMax`. */
 export function buildIndexBody(
-  rows: Iterable<RowCursor | Pick<Row, 'entry'>>,
+  rows: Iterable<IndexRows | Pick<Row, 'entry'>>,
   memoryBytesMax: number,
   openScratch: OpenScratch = () => new ScratchFile(),
 ): IndexBody | undefined {

@@ -10,7 +10,7 @@ import {
   writeAllSync,
   type WriteSome,
 } from '../../base/index.ts';
-import { fileSource } from './index-body.ts';
+import { fileSource } from './byte-source.ts';
 import type { ByteSource } from './index-layout.ts';
 
 export type OpenScratch = () => ScratchFile;

@@ -10,6 +10,12 @@ const PIECES_MAX = 1 << 20;
 /** Keys of contents in one piece of memory. Our choice. */
 const KEYS_A_PIECE = 4096;
 
+export interface RandomObjectOptions {
+  readonly cache: PieceCache;
+  readonly signal?: AbortSignal | undefined;
+  readonly piecesMax?: number;
+}
+
 /** The bytes of an object at any place. What is held is a compact list of its contents; repetitions, such as holes of a volume, are one entry. */
 export class RandomObject {
   readonly sizeBytes: number;
@@ -35,14 +41,14 @@ export class RandomObject {
   static async open(
     contents: ContentManager,
     object: { readonly objectId: ObjectId; readonly size: number },
-    { cache, signal }: { readonly cache: PieceCache; readonly signal?: AbortSignal | undefined },
+    { cache, signal, piecesMax = PIECES_MAX }: RandomObjectOptions,
   ): Promise<RandomObject> {
     const opened = new RandomObject(contents, object.size, cache);
     for await (const pieces of streamPieces(contents, object, { signal })) {
       signal?.throwIfAborted();
       for (const piece of pieces) opened.#add(piece);
-      if (opened.#count <= PIECES_MAX) continue;
-      const text = `object ${object.objectId} has more than ${PIECES_MAX} contents, which is as many as are looked up at random`;
+      if (opened.#count <= piecesMax) continue;
+      const text = `object ${object.objectId} has more than ${piecesMax} contents, which is as many as are looked up at random`;
       throw new CodedError('OBJECT_TOO_LONG', text);
     }
     return opened;

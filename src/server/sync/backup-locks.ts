@@ -5,6 +5,7 @@ import {
   mapLimited,
   type Nanoseconds,
   parseGoTime,
+  retryOf,
   redactAndCut,
   messageOf,
 } from '../../base/index.ts';
@@ -28,6 +29,10 @@ export interface BackupLocksOptions {
 /** Backups of one look; the rest follows with the next sync. A new process extends all of them once, ten thousand in an hour. Our choice. */
 const BACKUPS_MAX = 200;
 const AT_ONCE = 4;
+/** Where something was refused: of the half of a retention that is left then, a few times. Our choice. */
+const REFUSED_PART = 8n;
+/** Where the bucket has failed. Our choice: others get their turn meanwhile. */
+const FAILED_NS = 600_000_000_000n;
 /** Shorter ones are not worth a request. Our choice. */
 const SHORTEST_NS = 60_000_000_000n;
 
@@ -37,11 +42,13 @@ const SHORTEST_NS = 60_000_000_000n;
 export class BackupLocks {
   /** By UID, until when its files are locked. */
   readonly #untilNs = new Map<string, Nanoseconds>();
+  /** By UID, where that did not work: since when, and for how long it rests. */
+  readonly #rests = new Map<string, { readonly sinceNs: Nanoseconds; readonly forNs: bigint }>();
 
   /**
    * Extends the locks of backups that are over and have not expired: to the end of the retention from now, or to their expiration where that comes first, so that
-   * what has expired can go. Nothing is done before half of the retention is over. What is refused is told, and tried again then. Returns how many were extended.
-   * Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and what passes of the bucket.
+   * what has expired can go. Nothing is done before half of the retention is over. What is refused is told, and tried again before the other half is. Returns how
+   * many were extended. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and what passes of the bucket.
    */
   async extend(options: BackupLocksOptions): Promise<number> {
     const { bucket, location, retention, backups, nowNs, logger, assertLeading, signal } = options;
@@ -55,10 +62,12 @@ export class BackupLocks {
       if (expirationNs === undefined || expirationNs - nowNs < SHORTEST_NS) continue;
       seen.add(uid);
       const least = earlier(expirationNs, nowNs + retention.periodNs / 2n);
-      if ((this.#untilNs.get(uid) ?? 0n) >= least) continue;
+      if ((this.#untilNs.get(uid) ?? 0n) >= least || this.#isResting(uid, nowNs)) continue;
       due.push({ name, uid, untilNs: earlier(expirationNs, nowNs + retention.periodNs) });
     }
-    for (const uid of this.#untilNs.keys()) if (!seen.has(uid)) this.#untilNs.delete(uid);
+    for (const known of [this.#untilNs, this.#rests]) {
+      for (const uid of known.keys()) if (!seen.has(uid)) known.delete(uid);
+    }
     const now = due.slice(0, BACKUPS_MAX);
     await mapLimited(now, AT_ONCE, async ({ name, uid, untilNs }) => {
       try {
@@ -70,16 +79,28 @@ export class BackupLocks {
         );
       } catch (error) {
         signal.throwIfAborted();
-        if (!isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED')) throw error;
+        const isRefused = isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED') && !canPass(error);
+        const forNs = isRefused ? retention.periodNs / REFUSED_PART : FAILED_NS;
+        this.#rests.set(uid, { sinceNs: nowNs, forNs });
+        if (!isRefused) throw error;
         const fields = { backup: name, location, error: redactAndCut(messageOf(error)) };
         logger.warn(fields, "the locks of a backup's files could not all be extended");
+        return;
       }
       this.#untilNs.set(uid, untilNs);
+      this.#rests.delete(uid);
     });
     return now.length;
   }
+
+  /** A clock that was ahead makes it no longer. */
+  #isResting(uid: string, nowNs: Nanoseconds): boolean {
+    const { sinceNs, forNs } = this.#rests.get(uid) ?? { sinceNs: 0n, forNs: 0n };
+    return nowNs >= sinceNs && nowNs - sinceNs < forNs;
+  }
 }
 
+const canPass = (error: unknown): boolean => retryOf(error) !== 'never';
 const earlier = (a: Nanoseconds, b: Nanoseconds): Nanoseconds => (a < b ? a : b);
 
 /** Undefined where it has none, or one that nobody can read. */

@@ -11,7 +11,7 @@ import {
   untilAborted,
 } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { parseBackupStorageLocation, retentionOf } from '../../config/index.ts';
+import { parseBackupStorageLocation, RETENTION, retentionOf } from '../../config/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
@@ -32,7 +32,7 @@ import { syncLocation, type SyncReport } from './sync-location.ts';
 import { BackupLocks } from './backup-locks.ts';
 import { SyncMemory } from './sync-memory.ts';
 import { registerSyncMetrics, type SyncedLocation } from './sync-metrics.ts';
-import { restUntilSync } from './sync-plan.ts';
+import { isNeverSynced, restUntilSync } from './sync-plan.ts';
 
 export interface SyncControllerOptions {
   readonly client: KubeClient;
@@ -50,6 +50,9 @@ export interface SyncControllerOptions {
 export const LOOK_MS = 1000;
 /** After a sync that failed. Velero looks again after as long. */
 const RETRY_MS = 60_000;
+/** Between two looks at the locks of a location that is never synced. Our choice: as after a sync. */
+const LOCKS_MS = 60_000;
+const NOTHING_SYNCED: SyncReport = { created: 0, removed: 0, held: 0, elsewhere: 0 };
 /** Locations synced at once, of those that have begun a moment ago. Our choice. */
 const AT_ONCE = 8;
 /** One that takes longer goes on without a place, so that a bucket that hangs keeps no other location waiting. Our choice. */
@@ -158,6 +161,9 @@ class SyncRun {
     const key = keyOf(metadata);
     if (this.#work.isRunning(key)) return false;
     if (performance.now() < this.#knownOf(key, metadata.uid).restsUntilMs) return false;
+    // Its backups want their locks all the same.
+    if (isNeverSynced(spec?.backupSyncPeriod))
+      return metadata.annotations?.[RETENTION] !== undefined;
     const { client, periodMs: serverPeriodMs } = this.#options;
     const restMs = restUntilSync({
       ...{ period: spec?.backupSyncPeriod, serverPeriodMs },
@@ -219,14 +225,28 @@ class SyncRun {
     const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
     await using opened = await buckets.open(location.metadata.name, signal);
     // The bucket is closed after that.
-    const report = await syncLocation({
-      ...{ client, logger, namespace, location, memory, signal },
-      backups: watched.cache,
-      archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
-      locationNow: () => this.#locations.get(refOf(key)),
-      assertLeading: this.#assertLeading,
-    });
-    await this.#extendLocks(location, { locks, watched, bucket: opened.bucket, signal });
+    const extend = (): Promise<void> =>
+      this.#extendLocks(location, { locks, watched, bucket: opened.bucket, signal });
+    if (isNeverSynced(location.spec?.backupSyncPeriod)) {
+      await extend();
+      return NOTHING_SYNCED;
+    }
+    let report: SyncReport;
+    try {
+      report = await syncLocation({
+        ...{ client, logger, namespace, location, memory, signal },
+        backups: watched.cache,
+        archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
+        locationNow: () => this.#locations.get(refOf(key)),
+        assertLeading: this.#assertLeading,
+      });
+    } catch (error) {
+      // A backup that cannot be taken over lets no lock of another one end.
+      const isElsewhere = signal.aborted || isCode(error, 'LEADERSHIP_LOST', 'LOCATION_CHANGED');
+      if (!isElsewhere) await extend();
+      throw error;
+    }
+    await extend();
     return report;
   }
 
@@ -279,7 +299,8 @@ class SyncRun {
       return;
     }
     // What was written down may come back a moment later.
-    known.restsUntilMs = performance.now() + LOOK_MS;
+    const restMs = isNeverSynced(location.spec?.backupSyncPeriod) ? LOCKS_MS : LOOK_MS;
+    known.restsUntilMs = performance.now() + restMs;
     this.#tellOf(location, known, ended.result);
   }
 

@@ -2,7 +2,7 @@ import { constants } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { CodedError, messageOf, systemCode } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
-import type { DirectoryEntry } from '../../snapshot/index.ts';
+import { type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { restoreTree } from '../restore.ts';
 import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
 import { TargetDirectory } from '../target-directory.ts';
@@ -29,6 +29,7 @@ export async function restoreTreeInPlace(
   options: InPlaceOptions,
 ): Promise<InPlaceCounters> {
   assertComplete(root, options);
+  await assertTree(repository, root, options);
   const result = options.result ?? newInPlaceCounters();
   const { handle, path } = await openTarget(target);
   try {
@@ -172,4 +173,18 @@ function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): vo
   if (missing === 0) return;
   const text = `this snapshot lacks ${missing} entries that could not be read when it was made, and --in-place would remove them: use --keep-extra, or choose another snapshot`;
   throw new CodedError('SNAPSHOT_INCOMPLETE', text);
+}
+
+/** The one file of a raw volume has the path of its device as its name. All of a directory would go, and nothing come back. Throws `TARGET_UNUSABLE`. */
+async function assertTree(
+  { contents }: Repository,
+  { objectId }: DirectoryEntry,
+  { signal }: InPlaceOptions,
+): Promise<void> {
+  for await (const [file, more] of streamDirectory(contents, objectId, { signal })) {
+    if (more !== undefined || file?.type !== 'f' || !file.name.startsWith('/')) return;
+    const text =
+      'this snapshot is of a raw volume, and the target is a directory: a raw volume is restored to a device of its size (--block, or a PVC with volumeMode Block)';
+    throw new CodedError('TARGET_UNUSABLE', text);
+  }
 }

@@ -109,9 +109,14 @@ export class TreeSurvey {
   #entriesOf({ objectId }: DirectoryEntry, path: string, names: NameSet): Batches {
     const { repository, signal, options } = this.#parts;
     const { selection } = options;
+    const isRemoving = this.#task === 'remove';
     const all = (async function* () {
       for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
-        for (const { name } of entries) names.add(name);
+        for (const { name } of entries) {
+          // What is of such a snapshot was never in this directory: nothing here is taken for more than it has.
+          if (isRemoving) assertPlainName(name);
+          names.add(name);
+        }
         yield entries;
       }
     })();

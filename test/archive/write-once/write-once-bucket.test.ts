@@ -233,6 +233,41 @@ describe('a bucket that is written once', () => {
     }
   });
 
+  it('publishes the newest that is left where the version that was decided on is gone', async () => {
+    const { inner, bucket } = opened();
+    await put(bucket, METADATA, 'done');
+    for (const text of ['a', 'b', 'c']) await put(bucket, LOG, text);
+    const third = [...inner.objects.keys()].find((key) => key.includes('/00000003-')) ?? '';
+    await bucket.seal(FOLDER, {
+      ...LAST,
+      assertAllowed: () => {
+        if (inner.objects.has(`${FOLDER}longshore-once/_sealed/u1`)) inner.objects.delete(third);
+      },
+    });
+    expect(await read(inner, LOG)).toBe('b');
+    expect(await read(inner, METADATA)).toBe('done');
+    expect(inner.putTwice).toEqual([]);
+  });
+
+  it('publishes what it has put, where a listing does not show it yet', async () => {
+    for (const shown of [0, 1]) {
+      const { inner, bucket } = opened();
+      await put(bucket, METADATA, 'finalizing');
+      const stale = new Set([...inner.objects.keys()].slice(0, shown));
+      const list = inner.list.bind(inner);
+      inner.list = async function* (prefix) {
+        for await (const key of list(prefix)) if (stale.has(key)) yield key;
+      };
+      await put(bucket, METADATA, 'done');
+      await put(bucket, LOG, 'log');
+      const numbers = [...inner.objects.keys()].map((key) => key.split('/').at(-1)?.slice(0, 8));
+      expect(numbers).toEqual(['00000001', '00000002', '00000001']);
+      await bucket.seal(FOLDER, LAST);
+      expect(inner.objects.get(METADATA)?.toString(), `${shown}`).toBe('done');
+      expect(inner.objects.get(LOG)?.toString(), `${shown}`).toBe('log');
+    }
+  });
+
   it('takes nothing from elsewhere that a published list names', async () => {
     const { inner, bucket } = opened();
     await put(bucket, METADATA, 'done');

@@ -109,7 +109,9 @@ describe('the files of a raw volume in a backup', () => {
   it('where nobody can look into it, it is one file, and says why', async () => {
     const root = await find('xfs');
     expect(root.entry).toMatchObject({ name: 'xfs', type: 'f', sizeBytes: 1 << 20 });
-    expect(root.notes).toEqual(['it holds an XFS file system, which is not read here']);
+    expect(root.notes).toEqual([
+      'it holds an XFS file system, which is not read here: fetch the whole device, and open it there',
+    ]);
     expect((await bytesOf(root.bytes(never))).length).toBe(1 << 20);
     await expect(find('xfs', 'etc')).rejects.toMatchObject({ code: 'DEVICE_NOT_READ' });
   });

@@ -4,6 +4,7 @@ import { BackupArchive, readTarball } from '../../../src/archive/index.ts';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, ITEM, type Outside, progress, World } from './support/world.ts';
+import { randomOf } from '../../support/random.ts';
 
 /**
  * Backups after their run, whose servers are killed between any two lines, lose answers, or find the bucket away; by seed. `SEED=17 SEEDS=1`
@@ -15,17 +16,6 @@ const MODES = [{ isWriteOnce: false }, { isWriteOnce: true }];
 const scratch = tempDirectory('scratch');
 
 class Killed extends Error {}
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 async function simulate(
   seed: number,

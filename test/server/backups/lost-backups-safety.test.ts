@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { BackupArchive, TarballWriter } from '../../../src/archive/index.ts';
+import { BackupArchive, bucketOf, TarballWriter } from '../../../src/archive/index.ts';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
@@ -189,6 +189,18 @@ describe('Backups that are lost', () => {
     await lead();
     await expect.poll(notes, { timeout: 5000 }).toEqual([]);
     expect(keys()).toEqual(before);
+  });
+
+  it('files of a backup that has ended are published where its server was killed right before that', async () => {
+    const backup = backupOf('b1', 'u1', 'Completed');
+    await note(backupOf('b1', 'u1', 'InProgress'));
+    const key = 'backups/b1/velero-backup.json';
+    const once = bucketOf(bucket, { isWriteOnce: true });
+    await once.put(key, [Buffer.from(JSON.stringify({ apiVersion: 'velero.io/v1', ...backup }))]);
+    expect(bucket.objects.has(key)).toBe(false);
+    await lead({ bucket: (real) => bucketOf(real, { isWriteOnce: true }) });
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(bucket.objects.has(key)).toBe(true);
   });
 
   it('files stay where the kind is being deleted: objects go first, and the kind after them', async () => {

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CONTROLLERS, RESTORE_CONTROLLERS } from '../../../src/cli/server-controllers.ts';
 import { openBucket } from '../../../src/blob/index.ts';
 import {
   hasNativeSnapshotter,
@@ -182,6 +183,7 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
       program: join(sharedPackage(), 'bin/longshore'),
       parameters: [
         ...['server', '--namespace', 'velero', '--metrics-address', '127.0.0.1:0'],
+        ...['--controllers', [...CONTROLLERS, ...RESTORE_CONTROLLERS].join(',')],
         ...['--plugin-dir', join(api.directory, 'plugins')],
         ...['--item-operation-sync-frequency', '1s', '--features', 'EnableCSI'],
       ],
@@ -219,35 +221,103 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     expect(native.snapshots).toEqual(['snap-one-ours', 'snap-one-theirs']);
   }, 120_000);
 
-  it('of ours are restored, and deleted, by the real Velero', async () => {
-    await server?.[Symbol.asyncDispose]();
-    fs.writeFileSync(join(native.path, 'volumes/one/file'), 'changed since');
+  /** Where a claim of a restore has its data: the volume that it is bound to, once it is. */
+  async function pathOf(namespace: string, claim: string): Promise<string> {
+    const pvc = ['-n', namespace, `pvc/${claim}`];
+    await api.kubectl('wait', '--for=jsonpath={.status.phase}=Bound', ...pvc, '--timeout=60s');
+    const pv = await api.kubectl('get', ...pvc, '-o', 'jsonpath={.spec.volumeName}');
+    return api.kubectl('get', 'pv', pv, '-o', 'jsonpath={.spec.hostPath.path}');
+  }
+
+  async function restore(name: string, backup: string, ...flags: string[]): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
+      await velero('restore', 'create', name, '--from-backup', backup, ...flags);
+      const { phase, failureReason, errors } = (await ended('restore', name)).status;
+      // Velero's server, just started, cannot read its credentials now and then, before it has asked for anything.
+      if (attempt < 3 && /failed to refresh cached credentials/.test(String(failureReason))) {
+        await api.kubectl('-n', 'velero', 'delete', `restore.velero.io/${name}`);
+        continue;
+      }
+      expect([phase, failureReason, errors]).toEqual(['Completed', undefined, undefined]);
+      return;
+    }
+  }
+
+  async function loseVolumes(): Promise<void> {
     await api.kubectl('delete', 'namespace', 'vol', '--wait', '--timeout=60s');
-    await api.kubectl(
-      'delete',
-      'pv',
-      'pv-one',
-      'pv-two',
-      'pv-broken',
-      'pv-nowhere',
-      '--timeout=60s',
-    );
-    await api.stack('up', 'velero');
-    await velero('restore', 'create', 'back', '--from-backup', 'ours', '--restore-volumes=true');
-    const { phase, failureReason } = (await ended('restore', 'back')).status;
-    expect([phase, failureReason]).toEqual(['Completed', undefined]);
-    const pathOf = (name: string): Promise<string> =>
-      api.kubectl('get', 'pv', name, '-o', 'jsonpath={.spec.hostPath.path}');
-    expect(await pathOf('pv-one')).toBe(join(native.path, 'volumes/restored-snap-one-ours'));
-    expect(await pathOf('pv-two')).toBe(join(other.path, 'volumes/restored-snap-two-ours'));
+    const names = ['pv-one', 'pv-two', 'pv-broken', 'pv-nowhere'];
+    await api.kubectl('delete', 'pv', ...names, '--ignore-not-found', '--timeout=60s');
+  }
+
+  /** What was asked of both since then, of the volumes of these snapshots alone: the order of volumes is left to the server. */
+  const made = (from: readonly [number, number], backup: string): void => {
+    const asked = (directory: NativeDirectory, first: number) =>
+      directory.asked('CreateVolumeFromSnapshot').slice(first);
+    expect(asked(native, from[0])).toMatchObject([
+      { snapshot: `snap-one-${backup}`, type: 'directory', zone: 'z1', iops: 3000 },
+    ]);
+    expect(asked(other, from[1])).toMatchObject([
+      { snapshot: `snap-two-${backup}`, type: 'directory', zone: '', iops: null },
+    ]);
+  };
+  const before = (): [number, number] => [
+    native.asked('CreateVolumeFromSnapshot').length,
+    other.asked('CreateVolumeFromSnapshot').length,
+  ];
+
+  it('of ours are restored by our server', async () => {
+    fs.writeFileSync(join(native.path, 'volumes/one/file'), 'changed since');
+    await loseVolumes();
+    const from = before();
+    await restore('by-ours', 'ours', '--restore-volumes=true');
+    const [one, two] = [await pathOf('vol', 'one'), await pathOf('vol', 'two')];
+    expect(one).toBe(join(native.path, 'volumes/restored-snap-one-ours'));
+    expect(two).toBe(join(other.path, 'volumes/restored-snap-two-ours'));
     expect(native.textOf('volumes', 'restored-snap-one-ours')).toBe('first');
     expect(other.textOf('volumes', 'restored-snap-two-ours')).toBe('second');
-    expect(native.asked('CreateVolumeFromSnapshot')).toMatchObject([
-      { snapshot: 'snap-one-ours', type: 'directory', zone: 'z1', iops: 3000 },
-    ]);
-    expect(other.asked('CreateVolumeFromSnapshot')).toMatchObject([
-      { snapshot: 'snap-two-ours', type: 'directory', zone: '', iops: null },
-    ]);
+    made(from, 'ours');
+    expect(native.asked('Init').at(-1)).toMatchObject({ credentials: CREDENTIALS });
+    const infos = JSON.parse(
+      await bytesOf('restores/by-ours/by-ours-volumeinfo.json.gz'),
+    ) as object[];
+    expect(infos).toContainEqual(
+      expect.objectContaining({
+        ...{ pvName: 'pv-one', pvcNamespace: 'vol', pvcName: 'one' },
+        restoreMethod: 'NativeSnapshot',
+      }),
+    );
+  }, 120_000);
+
+  it('of the real Velero are restored by our server, beside the volumes that they are of', async () => {
+    const from = before();
+    const mapping = ['--namespace-mappings', 'vol:copy'];
+    await restore('of-theirs', 'theirs', '--restore-volumes=true', ...mapping);
+    made(from, 'theirs');
+    const claim = ['-n', 'copy', 'pvc/one', '-o', 'jsonpath={.spec.volumeName}'];
+    expect(await pathOf('copy', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-theirs'));
+    expect(native.textOf('volumes', 'restored-snap-one-theirs')).toBe('first');
+    // The name of the old one is taken.
+    expect(await api.kubectl('get', ...claim)).toMatch(/^velero-clone-/);
+    expect(await pathOf('vol', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-ours'));
+  }, 120_000);
+
+  it('of ours are restored, and deleted, by the real Velero', async () => {
+    await server?.[Symbol.asyncDispose]();
+    await loseVolumes();
+    // The provider makes none of the name of one that is there.
+    for (const { path } of [native, other]) {
+      for (const name of fs.readdirSync(join(path, 'volumes'))) {
+        if (name.endsWith('-ours')) fs.rmSync(join(path, 'volumes', name), { recursive: true });
+      }
+    }
+    await api.stack('up', 'velero');
+    const from = before();
+    await restore('back', 'ours', '--restore-volumes=true');
+    expect(await pathOf('vol', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-ours'));
+    expect(await pathOf('vol', 'two')).toBe(join(other.path, 'volumes/restored-snap-two-ours'));
+    expect(native.textOf('volumes', 'restored-snap-one-ours')).toBe('first');
+    expect(other.textOf('volumes', 'restored-snap-two-ours')).toBe('second');
+    made(from, 'ours');
     await velero('backup', 'delete', 'ours', '--confirm');
     await expect
       .poll(() => [...native.snapshots, ...other.snapshots], { timeout: 60_000, interval: 200 })

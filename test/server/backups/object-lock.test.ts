@@ -89,7 +89,7 @@ it.skipIf(!hasStore('minio'))(
   'in a bucket with object lock no key has two versions after a backup, its operations, a restore and maintenance',
   async () => {
     const { store, client, environment, location } = await lockedStore();
-    await using _ = store;
+    await using running = store;
     await using inner = await openBucket(location('cluster'), { environment });
     const mode = { isWriteOnce: true };
     const bucket = bucketOf(inner, mode);
@@ -188,7 +188,7 @@ it.skipIf(!hasStore('minio'))(
     };
     const extend = (): Promise<number> =>
       new BackupLocks().extend({
-        ...{ bucket, location: 'default', backups: [backup as never], logger: silentLogger },
+        ...{ bucket, location: 'default', backups: [backup], logger: silentLogger },
         retention: { mode: 'GOVERNANCE', periodNs: 120n * HOUR_NS },
         nowNs: systemClock.nowNs(),
         assertLeading: () => undefined,
@@ -217,7 +217,7 @@ it.skipIf(!hasStore('minio'))(
     expect([...versions].filter(([, count]) => count > 1)).toEqual([]);
 
     if (hasKopia) {
-      const flags = store.kopia?.('cluster/kopia/app') ?? [];
+      const flags = running.kopia?.('cluster/kopia/app') ?? [];
       const kopia = new Kopia(PASSWORD).connectTo(
         flags.map((flag) => (flag === 'backups' ? BUCKET : flag)),
       );

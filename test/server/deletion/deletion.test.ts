@@ -506,6 +506,32 @@ describe('a step that fails', () => {
     await world.gone('b1', 30_000);
   }, 40_000);
 
+  it.each(['velero-backup.json', 'b1.tar.gz'])(
+    'of a file that the bucket locks is told, and done when the lock is over: %s',
+    async (file) => {
+      await world.rich('b1');
+      const locked = (): CodedError =>
+        new CodedError('STORAGE_DENIED', `delete of ${file} failed: 403 it is WORM protected`);
+      world.fail(`delete ${file}`, ...often(locked));
+      await world.ask('b1');
+      stop = world.run();
+      const errors = await world.answer('b1-1');
+      expect(errors[0]).toContain('error removing backup from backup storage');
+      expect(errors[0]).toContain('it is WORM protected');
+      // It leads to what stays.
+      expect(await phaseOf('b1')).toBe('Deleting');
+      const files = world.files('backups/b1/');
+      expect(files).toContain(`backups/b1/${file}`);
+      // Never a backup without its files: the one that stands for it goes first.
+      if (file !== 'velero-backup.json')
+        expect(files).not.toContain('backups/b1/velero-backup.json');
+      world.faults.clear();
+      await world.ask('b1', {}, 'again');
+      await world.gone('b1');
+      expect([...world.bucket.objects.keys()]).toEqual([]);
+    },
+  );
+
   it('leaves the Restore whose finalizer is somebody else’s, and the files of the backup with it', async () => {
     await world.rich('b1');
     world.fail('delete restores', new CodedError('KUBE_FORBIDDEN', 'not allowed'));

@@ -5,6 +5,7 @@ import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, type Outside, progress } from '../backups/support/world.ts';
 import { claimLeft, podLeft, World } from './support/world.ts';
+import { randomOf } from '../../support/random.ts';
 
 /**
  * Restores after their run, whose servers are killed between any two lines, lose answers, find the bucket away, or are two at once; by seed.
@@ -16,17 +17,6 @@ const scratch = tempDirectory('scratch');
 const OVER = /^(Completed|PartiallyFailed)$/;
 
 class Killed extends Error {}
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 interface Course {
   readonly world: World;

@@ -15,10 +15,15 @@ class LockingBucket extends MemoryBucket {
   readonly locks = new Map<string, bigint>();
   readonly order: string[] = [];
   refused = new Set<string>();
+  failing = new Set<string>();
 
   extendRetention(key: string, { periodNs }: Retention): Promise<void> {
     if (this.refused.has(key)) {
       return Promise.reject(new CodedError('STORAGE_DENIED', `${key} is locked for longer`));
+    }
+    if (this.failing.has(key)) {
+      const text = `extend of ${key} failed: 500`;
+      return Promise.reject(new CodedError('STORAGE_FAILED', text, { retry: 'backoff' }));
     }
     this.order.push(key);
     this.locks.set(key, this.nowNs + periodNs);
@@ -47,7 +52,7 @@ async function world(...names: string[]) {
   const locks = new BackupLocks();
   const logger = recordingLogger();
   const extend = (backups: Backup[], afterDays = 0, own = locks): Promise<number> => {
-    bucket.nowNs = NOW_NS + BigInt(afterDays) * DAY_NS;
+    bucket.nowNs = NOW_NS + (BigInt(afterDays * 24) * DAY_NS) / 24n;
     return own.extend({
       ...{ bucket, location: 'default', retention: RETENTION, backups, nowNs: bucket.nowNs },
       ...{ logger, assertLeading: () => undefined, signal: new AbortController().signal },
@@ -115,6 +120,36 @@ describe('the locks of the files of backups', () => {
     bucket.refused.clear();
     await extend([backup('b', 30)], 6);
     expect(until('b', 'b.tar.gz')).toBe(16);
+  });
+
+  it('that were refused are asked for again before the old ones end', async () => {
+    const { bucket, extend, until } = await world('b');
+    const backups = [backup('b', 90)];
+    await extend(backups);
+    bucket.refused.add('backups/b/b.tar.gz');
+    expect(await extend(backups, 6)).toBe(1);
+    bucket.refused.clear();
+    expect(await extend(backups, 7)).toBe(0);
+    expect(await extend(backups, 8)).toBe(1);
+    expect(until('b', 'b.tar.gz')).toBe(18);
+  });
+
+  it('that a bucket does not give since it fails for a while are asked for soon, after those of others', async () => {
+    const { bucket, extend, until } = await world('a', 'b');
+    const backups = [backup('a', 90), backup('b', 90)];
+    await extend(backups);
+    bucket.failing.add('backups/a/a.tar.gz');
+    await expect(extend(backups, 6)).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
+    await extend(backups, 6);
+    expect(until('b')).toBe(16);
+    bucket.failing.clear();
+    expect(await extend(backups, 6.25)).toBe(1);
+    expect(until('a', 'a.tar.gz')).toBe(16.25);
+    // A clock that was ahead then keeps nobody from it.
+    bucket.failing.add('backups/a/a.tar.gz');
+    await expect(extend(backups, 80)).rejects.toThrow();
+    bucket.failing.clear();
+    expect(await extend(backups, 13)).toBe(1);
   });
 
   it('say so where the bucket knows no locks', async () => {

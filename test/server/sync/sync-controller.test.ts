@@ -115,10 +115,15 @@ describe('the sync of all locations', () => {
     return end;
   }
 
-  async function add(name: string, spec: object = {}, phase = 'Available'): Promise<void> {
+  async function add(
+    name: string,
+    spec: object = {},
+    phase = 'Available',
+    metadata: object = {},
+  ): Promise<void> {
     buckets.set(name, new MemoryBucket());
     await client.create(BACKUP_STORAGE_LOCATIONS, {
-      metadata: { namespace: VELERO, name },
+      metadata: { ...metadata, namespace: VELERO, name },
       spec: { provider: 'aws', objectStorage: { bucket: name }, ...spec },
       status: { phase },
     } as never);
@@ -178,6 +183,38 @@ describe('the sync of all locations', () => {
     expect(opened).not.toContain('never');
   });
 
+  it('extends the locks of backups also where it may sync nothing, or cannot', async () => {
+    const metadata = { annotations: { 'longshore.io/retention': '720h' } };
+    await add('never', { backupSyncPeriod: '0s' }, 'Available', metadata);
+    await add('broken', {}, 'Available', metadata);
+    const locked = new Set<string>();
+    for (const location of ['never', 'broken']) {
+      store(location, `in-${location}`);
+      store(location, 'other');
+      const bucket = Object.assign(buckets.get(location) ?? new MemoryBucket(), {
+        extendRetention: (key: string) => Promise.resolve(void locked.add(key)),
+      });
+      if (location === 'broken') {
+        bucket.listFolders = () => {
+          throw new CodedError('STORAGE_FAILED', 'it cannot be listed');
+        };
+      }
+      await client.create(BACKUPS, {
+        metadata: { namespace: VELERO, name: `in-${location}` },
+        spec: { storageLocation: location },
+        status: { phase: 'Completed', expiration: '2027-01-01T00:00:00Z' },
+      } as never);
+    }
+    lead();
+    const file = (name: string): string => `backups/${name}/velero-backup.json`;
+    await eventually(() => Promise.resolve([...locked].sort())).toEqual([
+      file('in-broken'),
+      file('in-never'),
+    ]);
+    expect(await names()).toEqual(['in-broken', 'in-never']);
+    expect(await synced('never')).toBeUndefined();
+  });
+
   it('leaves those that are not available, until they are', async () => {
     await add('away', {}, 'Unavailable');
     await add('new', {}, '');
@@ -223,6 +260,47 @@ describe('the sync of all locations', () => {
     await end();
     expect(await names()).toEqual([]);
     expect(await synced('a')).toBeUndefined();
+  });
+
+  it('extends the locks of backups where the location says for how long, or tells why not', async () => {
+    for (const name of ['locked', 'plain', 'unable', 'read-only']) {
+      await add(name, name === 'read-only' ? { accessMode: 'ReadOnly' } : {});
+      store(name, `of-${name}`);
+      if (name === 'plain') continue;
+      const annotations = { 'longshore.io/retention': '240h' };
+      const ref = { namespace: VELERO, name };
+      await client.patch(BACKUP_STORAGE_LOCATIONS, ref, { metadata: { annotations } });
+    }
+    const locked: string[] = [];
+    for (const name of ['locked', 'plain', 'read-only']) {
+      Object.assign(buckets.get(name) ?? {}, {
+        extendRetention: (key: string, { periodNs }: { periodNs: bigint }) => {
+          locked.push(`${key} for ${periodNs / 3_600_000_000_000n} h`);
+          return Promise.resolve();
+        },
+      });
+    }
+    lead();
+    await eventually(() => names()).toHaveLength(4);
+    for (const name of await names()) {
+      const ref = { namespace: VELERO, name };
+      await client.patch(BACKUPS, ref, { status: { expiration: '2026-12-21T02:00:00Z' } });
+    }
+    await eventually(() => {
+      pass(61);
+      return locked;
+    }).toEqual(['backups/of-locked/velero-backup.json for 240 h']);
+    await eventually(async () => {
+      const events = await client.list(EVENTS, { namespace: VELERO });
+      return events.map((event) => (event as { reason?: string }).reason);
+    }).toContain('LocksNotExtended');
+    // The sync of a location goes on.
+    store('unable', 'later');
+    await eventually(async () => {
+      pass(61);
+      return names();
+    }).toContain('later');
+    expect(locked).toHaveLength(1);
   });
 
   it('says that backups are not where a location points now, once', async () => {

@@ -9,7 +9,13 @@ export class SharedBucket {
   /** After each change. */
   onChange: (key: string, by: Life) => void = () => undefined;
 
+  /** Of all puts that took effect, and of those to a key that had been put before. */
+  readonly #put = new Set<string>();
+  readonly putTwice = new Set<string>();
+
   put(key: string, bytes: Buffer, by: Life): void {
+    if (this.#put.has(key)) this.putTwice.add(key);
+    this.#put.add(key);
     this.objects.set(key, bytes);
     this.onChange(key, by);
   }

@@ -1,5 +1,5 @@
 import { Registry } from 'prom-client';
-import { BackupArchive } from '../../../src/archive/index.ts';
+import { BackupArchive, bucketOf } from '../../../src/archive/index.ts';
 import { BACKUP_DEFAULTS, openObjectActions } from '../../../src/backup/index.ts';
 import type { Backup, BackupAction } from '../../../src/backup/index.ts';
 import { ClusterVolumes, POD_VOLUME_ACTION } from '../../../src/backup-volumes/index.ts';
@@ -43,6 +43,8 @@ const SNAPSHOT_ACTION = 'longshore.io/csi-volumesnapshot-backupper';
 
 /** What servers live in, and who looks at what they do. */
 export interface ServerWorld {
+  /** Whether the location is one in which no key is put twice. */
+  readonly isWriteOnce: boolean;
   readonly store: Store;
   readonly bucket: SharedBucket;
   readonly time: VirtualTime;
@@ -238,7 +240,7 @@ export class OneServer implements Life {
     const client = this.#client.asClient;
     const logger = this.#logger();
     const world = this.#world;
-    const bucket = new ProcessBucket(world.bucket, world.time, world.random, this);
+    const bucket = bucketOf(new ProcessBucket(world.bucket, world.time, world.random, this), world);
     const buckets: Buckets = {
       open: () => Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
     };

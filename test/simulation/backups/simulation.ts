@@ -3,7 +3,9 @@ import {
   journalFolder,
   journalsFolder,
   readTarball,
+  bucketOf,
 } from '../../../src/archive/index.ts';
+import type { Bucket } from '../../../src/blob/index.ts';
 import { type Clock, messageOf } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Store } from '../../../src/dev/store.ts';
@@ -71,6 +73,8 @@ export interface Settings {
   readonly killsAt?: readonly number[];
   /** The Backup is deleted some time before its end: nothing of it may stay. Where it ends before that, it is one like any other. */
   readonly isDeleted?: boolean;
+  /** No key of the bucket may be put twice. */
+  readonly isWriteOnce?: boolean;
 }
 
 /**
@@ -118,6 +122,7 @@ class BackupCourse implements ServerWorld {
   readonly clock: Clock;
   readonly store: Store;
   readonly bucket = new SharedBucket();
+  readonly isWriteOnce: boolean;
   weather: Weather = CALM;
   readonly #seed: number;
   readonly #expected: End | undefined;
@@ -148,6 +153,7 @@ class BackupCourse implements ServerWorld {
   /** Infinity where nobody deletes it. */
   readonly #deleteAtMs: number;
   #isDeleted = false;
+  #deletedPhase: string | undefined;
 
   constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
     this.#seed = seed;
@@ -174,7 +180,8 @@ class BackupCourse implements ServerWorld {
     this.store.watch(BACKUPS, {}, this.store.version, (type, object) => {
       this.#backupChanged(type, object as unknown as Backup);
     });
-    const { isCalm = false, killsAt = [], isDeleted = false } = settings;
+    const { isCalm = false, killsAt = [], isDeleted = false, isWriteOnce = false } = settings;
+    this.isWriteOnce = isWriteOnce;
     const most = [1, 8, 25][new Random(seed + 2).below(3)] ?? 1;
     this.#deleteAtMs = isDeleted ? new Random(seed + 3).between(0, most * MINUTE_MS) : Infinity;
     this.#killsAt = [...killsAt];
@@ -205,6 +212,7 @@ class BackupCourse implements ServerWorld {
     const isWhole = this.#overAtMs !== undefined && !this.#isDeleted;
     const end = isWhole ? await this.#end() : undefined;
     for (const server of this.#servers) server.kill();
+    this.#checkPuts();
     if (this.#isDeleted) this.#checkCommands();
     else this.#checkCluster();
     if (this.#expected && end) this.#compare(this.#expected, end);
@@ -389,9 +397,8 @@ class BackupCourse implements ServerWorld {
       return;
     }
     const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
-    this.#note(
-      `deletions of a Backup that is ${(status as { phase?: string } | undefined)?.phase ?? 'new'}`,
-    );
+    this.#deletedPhase = (status as { phase?: string } | undefined)?.phase ?? 'new';
+    this.#note(`deletions of a Backup that is ${this.#deletedPhase}`);
     this.#isDeleted = true;
     this.store.delete(BACKUPS, NAMESPACE, BACKUP);
     for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS]) {
@@ -421,13 +428,25 @@ class BackupCourse implements ServerWorld {
     return [
       ...objects,
       ...notes.map(({ metadata }) => `ConfigMap ${metadata.name}`),
-      ...this.bucket.keys(`backups/${BACKUP}/`),
+      ...(this.#isKept ? [] : this.bucket.keys(`backups/${BACKUP}/`)),
       ...(size > 0 ? [`${size} snapshots of the storage`] : []),
     ];
   }
 
+  /** Its files said that it is over when it was deleted: they stay, and make it known anew. With versions that is so for a while before it is published. */
+  get #isKept(): boolean {
+    if (!this.isWriteOnce || this.#deletedPhase?.startsWith('Finalizing') !== true) return false;
+    const bytes = this.bucket.objects.get(`backups/${BACKUP}/velero-backup.json`);
+    return bytes !== undefined && /"phase": ?"(Completed|PartiallyFailed)"/.test(String(bytes));
+  }
+
   #checkNothingStays(): void {
     for (const each of this.#staying()) this.#problem(`${each} stays of the deleted Backup`);
+  }
+
+  #checkPuts(): void {
+    if (!this.isWriteOnce) return;
+    for (const key of this.bucket.putTwice) this.#problem(`${key} was put twice`);
   }
 
   #checkCommands(): void {
@@ -501,7 +520,9 @@ class BackupCourse implements ServerWorld {
     const seen = new MemoryBucket();
     for (const [key, bytes] of this.bucket.objects) seen.objects.set(key, bytes);
     const look = async (): Promise<void> => {
-      const end = await endOf(seen);
+      // What is over can be read without knowing of versions, as Velero reads it.
+      const isVelero = /^(Completed|PartiallyFailed)$/.test(phase ?? '');
+      const end = await endOf(isVelero ? seen : bucketOf(seen, this));
       if (phase !== undefined && end.phase !== phase) {
         this.#problem(`${when} its file said ${end.phase}`);
       }
@@ -580,7 +601,7 @@ class BackupCourse implements ServerWorld {
 }
 
 /** Throws where it cannot be read as a whole. */
-async function endOf(bucket: MemoryBucket): Promise<End> {
+async function endOf(bucket: Bucket): Promise<End> {
   const archive = await new BackupArchive(bucket).open(BACKUP);
   const files = new Map<string, string>();
   for await (const { path, bytes } of readTarball(archive.read('contents'), 'contents')) {

@@ -3,8 +3,12 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLogger } from '../../../src/base/index.ts';
-import type { Repository } from '../../../src/repository/index.ts';
-import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
+import { type Repository, writeObject } from '../../../src/repository/index.ts';
+import {
+  type DirectoryEntry,
+  type DirectorySummary,
+  encodeDirectory,
+} from '../../../src/snapshot/index.ts';
 import {
   type Change,
   type InPlaceCounters,
@@ -105,6 +109,23 @@ describe('a tree that is brought back to a snapshot', () => {
     expect(trusted).toMatchObject({ bytesCompared: 0, bytesWritten: 0 });
     expect(fs.readFileSync(path).subarray(7, 8).toString()).toBe('X');
     expect(await inPlace(target)).toMatchObject({ bytesWritten: CHUNK });
+  });
+
+  it('keeps all it has where the snapshot is of a raw volume, or has a name that no file can have', async () => {
+    fs.writeFileSync(at('image'), noise('image', CHUNK));
+    const raw = (await backUp(repository, at('image'), { block: true })).rootEntry;
+    const target = await restored();
+    await expect(inPlace(target, {}, raw)).rejects.toThrow('this snapshot is of a raw volume');
+    const good = { ...raw, name: 'good', type: 'f' as const, size: 0 };
+    const entries = [good, { ...good, name: 'un/safe' }];
+    const { contents, splitter } = repository;
+    const summary = raw.summary as DirectorySummary;
+    const objectId = await writeObject(contents, [encodeDirectory(entries, summary)], {
+      ...{ prefix: 'k', compressor: undefined, metadataCompressor: undefined },
+      ...{ splitter, indexSplitter: splitter },
+    });
+    await expect(inPlace(target, {}, { ...raw, objectId })).rejects.toThrow('unsafe name');
+    expect(fs.existsSync(join(target, 'data/big'))).toBe(true);
   });
 
   it('loses what the snapshot does not have, but for what it cannot have', async () => {

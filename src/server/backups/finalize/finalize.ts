@@ -122,6 +122,7 @@ async function ended(
 ): Promise<AfterRunStatus> {
   const { client, signal, logger, scratch, assertLeading } = options;
   const { name, uid } = backup.metadata;
+  await archive.assertNotApart(name, { signal });
   const stored = await openedArchive(archive, name, signal);
   // Nothing can be completed, nor be restored.
   const lost = (failureReason: string): AfterRunStatus => ({

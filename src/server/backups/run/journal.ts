@@ -1,5 +1,3 @@
-import { promisify } from 'node:util';
-import { gzip as gzipWithCallback } from 'node:zlib';
 import { journalFolder, journalsFolder, ScratchFile, tarMember } from '../../../archive/index.ts';
 import {
   type Clock,
@@ -23,6 +21,7 @@ import type {
 import { idOf, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
+import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
 import { patiently } from '../../runs/patience.ts';
 import { Pieces } from './pieces.ts';
 import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
@@ -56,29 +55,25 @@ const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
 /** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
 const REMOVED_AT_ONCE = 16;
 
-const gzip = promisify(gzipWithCallback);
-
 /** What is done, and has not been put yet. */
 interface Pending {
   readonly records: SegmentRecords & { includes?: string[]; freezing?: PodRecord[] };
   readonly tar: Pieces;
-  log: string[];
-  bytes: number;
+  readonly log: readonly string[];
 }
 
-const newPending = (): Pending => ({
+const newPending = (): Omit<Pending, 'log'> & { bytes: number } => ({
   records: { items: [], thawed: [], entries: [] },
   tar: new Pieces(),
-  log: [],
   bytes: 0,
 });
 
 async function encode({ records, tar, log }: Pending): Promise<SegmentParts> {
   records.unpackedBytes = tar.length;
   const [packed, tarPart, logPart] = await Promise.all([
-    gzip(JSON.stringify(records)),
-    tar.length === 0 ? Buffer.alloc(0) : gzip(tar.whole()),
-    log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
+    gzipMember(JSON.stringify(records)),
+    gzipMember(tar.whole()),
+    gzipMember(log.join('')),
   ]);
   return { records: packed, tar: tarPart, log: logPart };
 }
@@ -95,7 +90,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #segments: SegmentWriter<Pending>;
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
-  readonly #log: ScratchFile;
+  readonly #log: JournalLog;
   /** By kind and id what earlier tries have done; of each the number of its type in `#types`, plus one where the item is in the archive. */
   readonly #done = new ObjectNames();
   readonly #typeOf = new Column(Uint16Array);
@@ -116,7 +111,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   #unpackedBytes = 0;
   #isTarClosed = false;
 
-  private constructor(options: JournalOptions, tar: ScratchFile, log: ScratchFile) {
+  private constructor(options: JournalOptions, tar: ScratchFile, log: JournalLog) {
     this.#options = options;
     this.#limits = options.limits ?? SEGMENT_LIMITS;
     this.#clock = options.clock ?? systemClock;
@@ -130,10 +125,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       encode,
       onStored: async (parts) => {
         if (parts.tar.length > 0) await tar.append(parts.tar);
-        if (parts.log.length > 0) await log.append(parts.log);
+        await log.append(parts.log);
       },
-      // The log of a backup that fails has it all the same.
-      onLost: (pending) => this.#pending.log.unshift(...pending.log),
+      onLost: (pending) => {
+        log.giveBack(pending.log);
+      },
     });
   }
 
@@ -144,7 +140,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   static async open(options: JournalOptions): Promise<Journal> {
     const tar = await ScratchFile.create(options.directory);
     try {
-      const log = await ScratchFile.create(options.directory);
+      const log = await JournalLog.create(options.directory);
       const journal = new Journal(options, tar, log);
       try {
         await tar.append(await tarMember.version());
@@ -209,7 +205,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#hooks = records.hooks ?? this.#hooks;
     this.#unpackedBytes += records.unpackedBytes ?? 0;
     if (tar.length > 0) await this.#tar.append(tar);
-    if (log.length > 0) await this.#log.append(log);
+    await this.#log.append(log);
   }
 
   #note(kind: string, namespace: string, name: string, type: string | undefined): void {
@@ -312,7 +308,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   /** A line of the log, with its end. */
   addLine(line: string): void {
-    this.#pending.log.push(line);
+    this.#log.add(line);
     this.#added(line.length);
     this.#segments.flushLater();
   }
@@ -342,7 +338,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     const { includes, thawed } = pending.records;
     if (pending.bytes === 0 && includes === undefined && thawed.length === 0) return undefined;
     this.#pending = newPending();
-    return pending;
+    return { ...pending, log: this.#log.take() };
   }
 
   /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
@@ -375,14 +371,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   #finishedLog(): Promise<ScratchFile> {
-    return this.#segments.alone(async () => {
-      const { log } = this.#pending;
-      if (log.length > 0) await this.#log.append(await gzip(log.join('')));
-      if (this.#log.lengthBytes === 0) await this.#log.append(await gzip(''));
-      this.#pending = newPending();
-      this.#log.finish();
-      return this.#log;
-    });
+    return this.#segments.alone(() => this.#log.finish());
   }
 
   async #close(): Promise<void> {

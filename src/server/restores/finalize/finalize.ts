@@ -147,6 +147,7 @@ async function look(
   const { client, logger, map, signal, assertLeading, waits, absences } = options;
   const { name, uid } = given.metadata;
   const subject = subjectOf(given);
+  await new RestoreArchive(bucket).assertNotApart(name, { signal });
   await map.reload(subject, signal);
   const operations = await map.get(subject, signal);
   const lost = uncountedLost(given, operations);

@@ -59,7 +59,8 @@ export class RestoreOperationsController implements ServerController {
     const options = this.#options;
     const { restores, client, map, buckets, locations, writers, scratch, sessions, logger } =
       options;
-    const { resourceTimeoutNs: boundNs = RESOURCE_TIMEOUT_NS } = options;
+    const { resourceTimeoutNs = 0n } = options;
+    const boundNs = resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS;
     const absences = new Absences({ client, clock: client.clock, boundNs, assertLeading });
     await using watched = await restores.open(signal);
     const followed = new FollowedOperations(

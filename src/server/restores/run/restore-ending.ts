@@ -1,5 +1,13 @@
+import { z } from 'zod';
 import { RestoreArchive } from '../../../archive/index.ts';
-import { CodedError, isCode, type Logger, messageOf, redactAndCut } from '../../../base/index.ts';
+import {
+  CodedError,
+  codeOf,
+  isCode,
+  type Logger,
+  messageOf,
+  redactAndCut,
+} from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../restore/index.ts';
@@ -18,6 +26,14 @@ export interface RestoreEndingOptions {
 
 const notTold = (why: string): string =>
   `its operations could not be told to stop, and may go on: ${redactAndCut(why)}`;
+
+/** With the files of a restore that has failed: the reason, as `failureReason` gives it. */
+const failureSchema = z.looseObject({
+  failed: z.looseObject({ code: z.string(), message: z.string() }),
+});
+const failureEnd = (reason: unknown): z.infer<typeof failureSchema> => ({
+  failed: { code: codeOf(reason) ?? 'RESTORE_OVER', message: messageOf(reason) },
+});
 
 /** What one run works with. */
 export interface RunParts extends Leading {
@@ -84,11 +100,31 @@ export class RestoreEnding {
         { signal: late, assertAllowed: assertLeading },
       );
       const { uid } = restore.metadata;
-      await archive.seal(name, { uid, end: {}, signal: late, assertAllowed: assertLeading });
+      const end = failureEnd(reason);
+      await archive.seal(name, { uid, end, signal: late, assertAllowed: assertLeading });
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a restore that has failed could not be stored');
     }
+  }
+
+  /**
+   * Throws what a run of it has failed with, where its files are published and cannot be published again: a server that was killed before it wrote that down.
+   * In a bucket that is not written once the next run replaces them.
+   */
+  async assertNotFailed(
+    { restore, assertLeading }: RestoreRequest,
+    { bucket, signal }: { readonly bucket: Bucket; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const { name, uid } = restore.metadata;
+    const archive = new RestoreArchive(bucket);
+    const end = await archive.sealedEnd(name, { uid, signal });
+    if (!end) return;
+    // It may have been killed while they were published.
+    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
+    const known = failureSchema.safeParse(end).data?.failed;
+    const text = 'an earlier run has failed, as its log says';
+    throw new CodedError(known?.code ?? 'RESTORE_OVER', known?.message ?? text);
   }
 
   /** What a journal has that nobody can go on with. */

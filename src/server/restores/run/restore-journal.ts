@@ -1,6 +1,4 @@
-import { promisify } from 'node:util';
-import { gzip as gzipWithCallback } from 'node:zlib';
-import { restoreJournalFolder, ScratchFile } from '../../../archive/index.ts';
+import { restoreJournalFolder, type ScratchFile } from '../../../archive/index.ts';
 import {
   type Clock,
   isCode,
@@ -18,6 +16,7 @@ import type {
   StartedRestoreOperation,
 } from '../../../restore/index.ts';
 import type { FileRestoreFact, VolumeFact } from '../../../restore-volumes/index.ts';
+import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
 import { patiently } from '../../runs/patience.ts';
 import type { LogSink } from '../../runs/run-log.ts';
 import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
@@ -57,19 +56,18 @@ export interface RestoreJournalOptions {
   readonly limits?: SegmentLimits | undefined;
 }
 
-const gzip = promisify(gzipWithCallback);
 const NOTHING = Buffer.alloc(0);
 const CLAIM = 'v1/PersistentVolumeClaim';
 
 /** What is done, and not stored yet. */
 interface Pending {
   readonly records: RestoreRecords;
-  readonly log: string[];
+  readonly log: readonly string[];
 }
 
-const newPending = (): Pending => ({
-  records: { items: [], entries: [], facts: [], hooks: [], begun: [] },
-  log: [],
+const newRecords = (): RestoreRecords => ({
+  ...{ items: [], entries: [], facts: [] },
+  ...{ hooks: [], begun: [] },
 });
 
 /**
@@ -79,7 +77,7 @@ const newPending = (): Pending => ({
  */
 export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
   readonly #clock: Clock;
-  readonly #log: ScratchFile;
+  readonly #log: JournalLog;
   readonly #segments: SegmentWriter<Pending>;
   readonly #earlier: DoneItem[] = [];
   /** Of this try and earlier ones: what the run leaves is made from them. */
@@ -89,11 +87,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   readonly #facts: RestoreFact[] = [];
   readonly #hooks: HookRecord[] = [];
   readonly #begunHooks: string[] = [];
-  #pending = newPending();
+  #records = newRecords();
   #isChanged = false;
-  #isLogFinished = false;
 
-  private constructor(options: RestoreJournalOptions, log: ScratchFile) {
+  private constructor(options: RestoreJournalOptions, log: JournalLog) {
     const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
     this.#clock = options.clock ?? systemClock;
     this.#log = log;
@@ -102,11 +99,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
       ...{ logger, signal, patienceMs, limits },
       take: () => this.#taken(),
       encode,
-      onStored: async (parts) => {
-        if (parts.log.length > 0) await log.append(parts.log);
+      onStored: (parts) => log.append(parts.log),
+      onLost: (pending) => {
+        log.giveBack(pending.log);
       },
-      // The log of a restore that fails has it all the same.
-      onLost: (pending) => this.#pending.log.unshift(...pending.log),
     });
   }
 
@@ -115,7 +111,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
    * read: what is in it may have begun operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
    */
   static async open(options: RestoreJournalOptions): Promise<RestoreJournal> {
-    const log = await ScratchFile.create(options.directory);
+    const log = await JournalLog.create(options.directory);
     try {
       const journal = new RestoreJournal(options, log);
       await journal.#read(options);
@@ -136,7 +132,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     const last = await tries.last();
     this.#segments.follow(last);
     for await (const segment of tries.segments(last)) await this.#take(segment);
-    this.#pending.records.includes = [...last.keys];
+    this.#records.includes = [...last.keys];
     this.#isChanged = true;
     await this.flush();
   }
@@ -157,7 +153,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(...(records.facts as unknown as RestoreFact[]));
     this.#hooks.push(...records.hooks);
     this.#begunHooks.push(...records.begun);
-    if (log.length > 0) await this.#log.append(log);
+    await this.#log.append(log);
   }
 
   /** Whether an earlier try has left anything. */
@@ -209,7 +205,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     // A time-out counts from here, also for the server that goes on.
     const created = rfc3339Seconds(this.#clock.nowNs());
     const begun = operations.map((operation): JournaledOperation => ({ ...operation, created }));
-    this.#pending.records.items.push({
+    this.#records.items.push({
       ...{ k, ns, n, o },
       ...(exists && { x: 1 as const }),
       ...(restoredAs !== undefined && { as: restoredAs }),
@@ -233,7 +229,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   /** Stored when the call returns: whoever goes on must not do it again. */
   async addFact(fact: RestoreFact): Promise<void> {
     this.#segments.assertUsable();
-    this.#pending.records.facts.push({ ...fact });
+    this.#records.facts.push({ ...fact });
     this.#added(64);
     await this.flush();
     this.#facts.push(fact);
@@ -242,7 +238,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   /** Stored with the items that come after it, if not before: whoever goes on without it finds out the same. */
   noteFact(fact: RestoreFact): void {
     this.#segments.assertUsable();
-    this.#pending.records.facts.push({ ...fact });
+    this.#records.facts.push({ ...fact });
     this.#added(64);
     this.#segments.flushLater();
     this.#facts.push(fact);
@@ -251,27 +247,27 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   /** Stored when the call returns: the hook is run next. */
   async willRunHook(id: string): Promise<void> {
     this.#segments.assertUsable();
-    this.#pending.records.begun.push(id);
+    this.#records.begun.push(id);
     this.#added(id.length);
     await this.flush();
   }
 
   /** Stored soon: of a process that is killed before, nobody knows whether the hook has run. */
   addHook(record: HookRecord): void {
-    this.#pending.records.hooks.push(record);
+    this.#records.hooks.push(record);
     this.#added(record.id.length);
     // Whatever comes next throws what has failed.
     this.flush().catch(() => undefined);
   }
 
   addLine(line: string): void {
-    this.#pending.log.push(line);
+    this.#log.add(line);
     this.#added(line.length);
     this.#segments.flushLater();
   }
 
   addEntry(entry: JournalEntry): void {
-    this.#pending.records.entries.push(entry);
+    this.#records.entries.push(entry);
     this.#added(entry.text.length + 32);
     this.#segments.flushLater();
   }
@@ -283,8 +279,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
   #taken(): Pending | undefined {
     if (!this.#isChanged) return undefined;
-    const pending = this.#pending;
-    this.#pending = newPending();
+    const pending = { records: this.#records, log: this.#log.take() };
+    this.#records = newRecords();
     this.#isChanged = false;
     return pending;
   }
@@ -307,16 +303,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   #finishedLog(): Promise<ScratchFile> {
-    return this.#segments.alone(async () => {
-      if (this.#isLogFinished) return this.#log;
-      const { log } = this.#pending;
-      if (log.length > 0) await this.#log.append(await gzip(log.join('')));
-      if (this.#log.lengthBytes === 0) await this.#log.append(await gzip(''));
-      this.#pending = newPending();
-      this.#isLogFinished = true;
-      this.#log.finish();
-      return this.#log;
-    });
+    return this.#segments.alone(() => this.#log.finish());
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -327,8 +314,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
 async function encode({ records, log }: Pending): Promise<SegmentParts> {
   const [packed, logPart] = await Promise.all([
-    gzip(JSON.stringify(records)),
-    log.length === 0 ? NOTHING : gzip(log.join('')),
+    gzipMember(JSON.stringify(records)),
+    gzipMember(log.join('')),
   ]);
   return { records: packed, tar: NOTHING, log: logPart };
 }

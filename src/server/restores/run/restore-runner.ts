@@ -145,6 +145,9 @@ export class ClusterRestoreRunner implements RestoreRunner {
     let journal: RestoreJournal;
     request.onBegin?.();
     try {
+      await patiently(() => this.#ending.assertNotFailed(request, { bucket, signal }), {
+        ...{ what: 'look for the files of an earlier run', logger, signal, patienceMs },
+      });
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         ...{ clock: this.#clock, limits: this.#options.journalLimits },

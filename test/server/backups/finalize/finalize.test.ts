@@ -45,6 +45,26 @@ const action = (name: string, output: (item: KubeObject) => object): BackupActio
 });
 
 describe('the finalizer of backups', () => {
+  it('completes no backup whose files are kept apart, since its location was written once until a moment ago', async () => {
+    for (const phase of ['WaitingForPluginOperations', 'Finalizing']) {
+      const world = new World(phase, { isWriteOnce: true });
+      await world.begin(scratch, [{ action: 'a.io/move', operationId: 'op-1', item: ITEM }]);
+      world.answers.set('op-1', done);
+      world.mode = { isWriteOnce: false };
+      const server = world.server(scratch);
+      const trying = phase === 'Finalizing' ? server.finalize() : server.step();
+      await expect(trying, phase).rejects.toMatchObject({ code: 'FILES_APART', retry: 'backoff' });
+      expect(world.status.phase).toBe(phase);
+      world.mode = { isWriteOnce: true };
+      if (phase !== 'Finalizing') await world.server(scratch).step();
+      expect(world.status.phase).toBe('Finalizing');
+      await world.server(scratch).finalize();
+      expect(world.status.phase).toBe('Completed');
+      expect(world.bucket.objects.has('backups/b1/b1.tar.gz')).toBe(true);
+      expect(world.bucket.putTwice).toEqual([]);
+    }
+  });
+
   it('stores items of operations anew, leaves others as they are, and completes the backup', async () => {
     const world = await finalizing();
     await world.server(scratch).finalize();

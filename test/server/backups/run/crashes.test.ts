@@ -16,6 +16,7 @@ import { ClusterRunner } from '../../../../src/server/index.ts';
 import { FakeCluster, named } from '../../../backup/support/cluster.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
+import { randomOf } from '../../../support/random.ts';
 
 /**
  * Backups that are made by servers which are killed between any two lines, or find the bucket away. What one has done, the next one does not
@@ -33,17 +34,6 @@ afterAll(() => {
 });
 
 class Killed extends Error {}
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 /** What outlives a server. */
 interface World {
@@ -270,7 +260,8 @@ function runnerOf(
       logLevel: 'info',
       logFormat: 'text',
       workers: 1 + (world.kills % WORKERS_MAX),
-      patienceMs: 400,
+      // Longer than a busy machine lets a process wait for its turn.
+      patienceMs: 800,
     },
   });
   return { runner, operations };

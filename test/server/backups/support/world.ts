@@ -69,16 +69,17 @@ export class World {
     spec: { storageLocation: 'default' },
   };
 
-  readonly #mode: { readonly isWriteOnce: boolean };
+  /** Of the location; servers that are made from now on go by it. */
+  mode: { readonly isWriteOnce: boolean };
   readonly #inner: Bucket;
 
   constructor(
     phase = 'WaitingForPluginOperations',
     { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
   ) {
-    this.#mode = { isWriteOnce };
+    this.mode = { isWriteOnce };
     this.#inner = bucket ?? this.bucket;
-    this.files = bucketOf(this.#inner, this.#mode);
+    this.files = bucketOf(this.#inner, this.mode);
     this.say({ phase, errors: 0, warnings: 0 });
   }
 
@@ -116,7 +117,7 @@ export class World {
   }
 
   server(scratch: string, outside: Outside = calm) {
-    const bucket = bucketOf(this.#bucketOf(outside), this.#mode);
+    const bucket = bucketOf(this.#bucketOf(outside), this.mode);
     const asker = this.#askerOf(outside);
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const map = new OperationMap({

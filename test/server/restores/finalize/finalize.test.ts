@@ -49,6 +49,18 @@ describe('the finalizer of restores', () => {
     expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
   });
 
+  it('ends none whose files are kept apart, since its location was written once until a moment ago', async () => {
+    const world = await new World('Finalizing', {}, { isWriteOnce: true }).begin([]);
+    world.mode = { isWriteOnce: false };
+    await expect(world.server(scratch).finalize()).rejects.toMatchObject({ code: 'FILES_APART' });
+    expect(world.status.phase).toBe('Finalizing');
+    world.mode = { isWriteOnce: true };
+    await world.server(scratch).finalize();
+    expect(world.status.phase).toBe('Completed');
+    expect(world.bucket.objects.has('restores/r1/restore-r1-results.gz')).toBe(true);
+    expect(world.bucket.putTwice).toEqual([]);
+  });
+
   it('gives new volumes the old policy and the labels that they lack', async () => {
     const world = await finalizing().begin([], {
       claims: [claimLeft('a', { tier: 'gold', zone: 'b' }), claimLeft('b')],

@@ -10,6 +10,7 @@ import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { Rig, storeBackup } from './support/rig.ts';
+import { randomOf } from '../../../support/random.ts';
 
 /**
  * Restores by servers that are killed between any two calls, or find the bucket away. What one has done, the next one does not do again, and in the end
@@ -18,19 +19,29 @@ import { Rig, storeBackup } from './support/rig.ts';
 const SEEDS = Number(process.env.SEEDS ?? 100);
 const FIRST = Number(process.env.SEED ?? 1);
 const KILLS_MAX = 12;
+/** Different points at which a server is killed. */
+const POINTS_MIN = 200;
+/** A seed of which no chance kills a server. */
+const UNDISTURBED = 6;
+/** Where the first server is killed while the second one is killed everywhere. */
+const TAKEN_OVER = [
+  'after: create persistentvolumeclaims a/v1',
+  ...(process.env.SOAK === '1'
+    ? ['before: create namespaces /b', 'after: create configmaps a/c3', 'before: exec b/p0 fail']
+    : []),
+];
+/** Of so many points of a server that takes over it is killed at one. */
+const OF_TAKEN_OVER = process.env.SOAK === '1' ? 1 : 2;
+/** Restores that are made side by side, since they wait for files most of the time. */
+const AT_ONCE = 8;
+
+/** Without what is different each time in the name of a journal's segment or of a file's version. */
+const segment = (key: string): string => key.replace(/(?<=\/\d{8})-[0-9a-f]{8}/, '');
+
+/** Before or after which call a server is killed. */
+type Point = string;
 
 class Killed extends Error {}
-
-/** Numbers from a seed (mulberry32). */
-function randomOf(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 const HOOKS = {
   resources: [
@@ -86,12 +97,17 @@ class World {
 class Life {
   readonly #world: World;
   readonly #rate: number;
+  readonly #end: Point | undefined;
+  /** What it has come to. */
+  readonly points = new Set<Point>();
   readonly rig: Rig;
   isAlive = true;
 
-  constructor(world: World, seed: number) {
+  /** It is killed at the point `end`, or by chance. */
+  constructor(world: World, { rate = 0, end }: { rate?: number; end?: Point | undefined }) {
     this.#world = world;
-    this.#rate = world.kills >= KILLS_MAX ? 0 : (seed % 6) * 0.005;
+    this.#rate = rate;
+    this.#end = end;
     const actions: RestoreAction[] = [
       {
         name: 'example.io/moves',
@@ -99,17 +115,17 @@ class Life {
         // As an action that finds again what it has made for this restore.
         execute: ({ item: { metadata } }) => {
           const operationId = `op-${metadata.namespace ?? ''}/${metadata.name}`;
-          return this.outside(() => ({ operationId }));
+          return this.outside(() => ({ operationId }), `begin ${operationId}`);
         },
       },
     ];
     this.rig = new Rig({
       ...{ cluster: world.cluster, bucket: bucketOf(this.#bucket, world.mode), actions },
       spec: { hooks: HOOKS },
-      outside: (task) => this.outside(task),
+      outside: (task, what) => this.outside(task, what),
       exec: (question) => this.#exec(question),
       assertLeading: () => {
-        this.#turn();
+        this.#turn('look at the Lease');
       },
     });
   }
@@ -121,9 +137,10 @@ class Life {
     return Promise.reject(new CodedError('EXEC_FAILED', 'exit code 1'));
   }
 
-  #turn(): void {
+  #turn(point: Point): void {
     if (!this.isAlive) throw new Killed('gone');
-    if (this.#world.random() >= this.#rate) return;
+    this.points.add(point);
+    if (point !== this.#end && this.#world.random() >= this.#rate) return;
     this.isAlive = false;
     this.#world.kills++;
     // Nothing of this process is heard of any more.
@@ -132,10 +149,10 @@ class Life {
     throw new Killed('killed');
   }
 
-  async outside<T>(task: () => Promise<T> | T): Promise<T> {
-    this.#turn();
+  async outside<T>(task: () => Promise<T> | T, what: string): Promise<T> {
+    this.#turn(`before: ${what}`);
     const result = await task();
-    this.#turn();
+    this.#turn(`after: ${what}`);
     return result;
   }
 
@@ -146,8 +163,8 @@ class Life {
         throw new CodedError('BLOB_UNAVAILABLE', 'the bucket is away', { retry: 'backoff' });
       }
     };
-    const all = <T>(items: AsyncIterable<T>): AsyncIterable<T> => {
-      const outside = (): Promise<T[]> => this.outside(() => Array.fromAsync(items));
+    const all = <T>(items: AsyncIterable<T>, what: string): AsyncIterable<T> => {
+      const outside = (): Promise<T[]> => this.outside(() => Array.fromAsync(items), what);
       return (async function* () {
         yield* await outside();
       })();
@@ -155,15 +172,18 @@ class Life {
     return {
       displayName: 'memory',
       put: (key, body, options) =>
-        this.outside(async () => {
-          away();
-          await bucket.put(key, await Array.fromAsync(body), options);
-          away();
-        }),
-      get: (key) => all(bucket.get(key)),
-      has: (key) => this.outside(() => bucket.has(key)),
-      delete: (key) => this.outside(() => bucket.delete(key)),
-      list: (prefix) => all(bucket.list(prefix)),
+        this.outside(
+          async () => {
+            away();
+            await bucket.put(key, await Array.fromAsync(body), options);
+            away();
+          },
+          `put ${segment(key)}`,
+        ),
+      get: (key) => all(bucket.get(key), `get ${segment(key)}`),
+      has: (key) => this.outside(() => bucket.has(key), `has ${segment(key)}`),
+      delete: (key) => this.outside(() => bucket.delete(key), `delete ${segment(key)}`),
+      list: (prefix) => all(bucket.list(prefix), `list ${prefix}`),
       listFolders: (prefix) => bucket.listFolders(prefix),
       signedUrl: () => bucket.signedUrl(),
       close: () => Promise.resolve(),
@@ -172,12 +192,19 @@ class Life {
   }
 }
 
-async function restore(seed: number): Promise<World> {
+/** `ends`: where the first servers are killed, one after the other; without any, chance kills them. Tells what each came to. */
+async function restore(
+  seed: number,
+  ends: readonly Point[] = [],
+): Promise<{ world: World; points: Set<Point>[] }> {
   const world = new World(seed);
   await world.store();
+  const points: Set<Point>[] = [];
   for (let tries = 0; ; tries++) {
     expect(tries, `seed ${seed} goes on for ever`).toBeLessThan(60);
-    const life = new Life(world, seed);
+    const isByChance = ends.length === 0 && world.kills < KILLS_MAX;
+    const life = new Life(world, { rate: isByChance ? (seed % 6) * 0.005 : 0, end: ends[tries] });
+    points.push(life.points);
     try {
       const outcome = await life.rig.run();
       expect(outcome, `seed ${seed}`).toEqual({
@@ -188,7 +215,7 @@ async function restore(seed: number): Promise<World> {
           errors: 1 + (await hookErrors(life.rig)).length,
         },
       });
-      return world;
+      return { world, points };
     } catch (error) {
       if (life.isAlive && !isCode(error, 'STILL_AWAY')) throw error;
       if (life.isAlive) world.kills++;
@@ -203,49 +230,88 @@ async function hookErrors({ archive }: Rig): Promise<string[]> {
   return texts.filter((text) => text.includes('failed to execute'));
 }
 
+async function assertDoneOnce({
+  bucket: versions,
+  cluster,
+  kills,
+  ran,
+  mode,
+}: World): Promise<void> {
+  if (mode.isWriteOnce) expect(versions.putTwice).toEqual([]);
+  const bucket = bucketOf(versions, mode);
+  const { archive } = new Rig({ cluster, bucket });
+  const list = await archive.resourceList('r1');
+  const ids = (kind: string, count: number): string[] =>
+    ['a', 'b'].flatMap((space) =>
+      Array.from({ length: count }, (_, i) => `${space}/${kind}${i}(created)`),
+    );
+  expect(list).toEqual({
+    'v1/ConfigMap': ids('c', 6).map((id) => id.replace('b/c0(created)', 'b/c0(failed)')),
+    'v1/Namespace': ['a(created)'],
+    'v1/PersistentVolumeClaim': ids('v', 2),
+    'v1/Pod': ids('p', 2),
+  });
+  const { warnings, errors } = await archive.results('r1');
+  expect(warnings?.namespaces?.b).toHaveLength(1);
+  expect(errors?.namespaces?.a?.filter((text) => text.includes('broken'))).toHaveLength(1);
+  const operations = await archive.loadItemOperations('r1', restoreOperationSchema);
+  expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
+    ['op-a/v0', 'op-a/v1', 'op-b/v0', 'op-b/v1'].sort(),
+  );
+  const made = cluster.calls.filter((call) => call.startsWith('create'));
+  // Asked again is only what was under way when a process died.
+  expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
+  const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
+  expect(left?.hooks.attempted).toBe(8);
+  const failures = await hookErrors(new Rig({ cluster, bucket }));
+  expect(left?.hooks.failed).toBe(failures.length);
+  const mayHaveRun = failures.filter((text) => text.includes('may have run')).length;
+  expect(mayHaveRun).toBeLessThanOrEqual(8 * kills);
+  const hasFailed = [...ran.keys()].filter((key) => key.endsWith('fail')).length;
+  expect(failures.length - hasFailed).toBeLessThanOrEqual(mayHaveRun);
+  expect(failures.length).toBeGreaterThanOrEqual(hasFailed);
+  const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
+  // One that was noted as begun may have been killed before it ran. None has run twice.
+  expect(ran.size + open).toBeGreaterThanOrEqual(8 - mayHaveRun);
+  expect(ran.size + open).toBeLessThanOrEqual(8);
+  expect([...ran.values()].filter((times) => times > 1)).toEqual([]);
+}
+
 describe('a restore by servers that die', () => {
   it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
     'does everything once: seed %i',
     async (seed) => {
-      const { bucket: versions, cluster, kills, ran, mode } = await restore(seed);
-      if (mode.isWriteOnce) expect(versions.putTwice).toEqual([]);
-      const bucket = bucketOf(versions, mode);
-      const { archive } = new Rig({ cluster, bucket });
-      const list = await archive.resourceList('r1');
-      const ids = (kind: string, count: number): string[] =>
-        ['a', 'b'].flatMap((space) =>
-          Array.from({ length: count }, (_, i) => `${space}/${kind}${i}(created)`),
-        );
-      expect(list).toEqual({
-        'v1/ConfigMap': ids('c', 6).map((id) => id.replace('b/c0(created)', 'b/c0(failed)')),
-        'v1/Namespace': ['a(created)'],
-        'v1/PersistentVolumeClaim': ids('v', 2),
-        'v1/Pod': ids('p', 2),
-      });
-      const { warnings, errors } = await archive.results('r1');
-      expect(warnings?.namespaces?.b).toHaveLength(1);
-      expect(errors?.namespaces?.a?.filter((text) => text.includes('broken'))).toHaveLength(1);
-      const operations = await archive.loadItemOperations('r1', restoreOperationSchema);
-      expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
-        ['op-a/v0', 'op-a/v1', 'op-b/v0', 'op-b/v1'].sort(),
-      );
-      const made = cluster.calls.filter((call) => call.startsWith('create'));
-      // Asked again is only what was under way when a process died.
-      expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
-      const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
-      expect(left?.hooks.attempted).toBe(8);
-      const failures = await hookErrors(new Rig({ cluster, bucket }));
-      expect(left?.hooks.failed).toBe(failures.length);
-      const mayHaveRun = failures.filter((text) => text.includes('may have run')).length;
-      expect(mayHaveRun).toBeLessThanOrEqual(8 * kills);
-      const hasFailed = [...ran.keys()].filter((key) => key.endsWith('fail')).length;
-      expect(failures.length - hasFailed).toBeLessThanOrEqual(mayHaveRun);
-      expect(failures.length).toBeGreaterThanOrEqual(hasFailed);
-      const open = left?.hooks.pods.reduce((sum, pod) => sum + pod.open.length, 0) ?? 0;
-      // One that was noted as begun may have been killed before it ran. None has run twice.
-      expect(ran.size + open).toBeGreaterThanOrEqual(8 - mayHaveRun);
-      expect(ran.size + open).toBeLessThanOrEqual(8);
-      expect([...ran.values()].filter((times) => times > 1)).toEqual([]);
+      const { world } = await restore(seed);
+      await assertDoneOnce(world);
     },
   );
+
+  it('does everything once, wherever the first of them is killed, or the one that takes over', async () => {
+    /** Kills the next server after those at each point that it comes to, or at one of `of`; tells at how many. */
+    const killEverywhere = async (before: readonly Point[], of = 1): Promise<number> => {
+      let killed = 0;
+      const seen = new Set<Point>();
+      const { points } = await restore(UNDISTURBED, before);
+      let open = [...(points[before.length] ?? [])];
+      const killAt = async (point: Point): Promise<void> => {
+        const { world, points } = await restore(UNDISTURBED, [...before, point]);
+        await assertDoneOnce(world);
+        // It may have come by another way this time, and never to this point.
+        if (world.kills > before.length) killed++;
+        open.push(...(points[before.length] ?? []));
+      };
+      while (open.length > 0) {
+        const now = open.slice(0, AT_ONCE);
+        open = open.slice(AT_ONCE);
+        for (const point of now) seen.add(point);
+        expect(seen.size, `points have other names each time: ${now.join()}`).toBeLessThan(1000);
+        await Promise.all(now.filter((_, index) => index % of === 0).map(killAt));
+        open = [...new Set(open)].filter((point) => !seen.has(point));
+      }
+      return killed;
+    };
+    let killed = await killEverywhere([]);
+    for (const point of TAKEN_OVER) killed += await killEverywhere([point], OF_TAKEN_OVER);
+    expect(killed).toBeGreaterThanOrEqual(POINTS_MIN);
+  }, 600_000);
 });

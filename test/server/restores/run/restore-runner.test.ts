@@ -1,9 +1,11 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import { bucketOf } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, storeBackup } from './support/rig.ts';
@@ -44,6 +46,25 @@ describe('a restore', () => {
     expect(rig.progress.at(-1)).toEqual({ totalItems: 3, itemsRestored: 3 });
     const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
     expect(left).toMatchObject({ restoreUID: 'u1', claims: [], hooks: { attempted: 0, pods: [] } });
+  });
+
+  it('that has failed in a location that is written once has failed, also for the server after one that was killed then', async () => {
+    const inner = new VersionedBucket();
+    const server = () =>
+      new Rig({ cluster, bucket: bucketOf(inner, { isWriteOnce: true }), actions: [moves] });
+    const before = await reasonOf(server().run());
+    expect(before).toMatchObject({ code: 'NO_DOWNLOAD' });
+    const log = inner.objects.get('restores/r1/restore-r1-logs.gz');
+    expect(log).toBeDefined();
+    // Nobody has written down yet that it has failed, and now it could be made.
+    await storeBackup(inner, ITEMS);
+    const next = server();
+    const after = await reasonOf(next.run());
+    expect(after).toMatchObject({ code: 'NO_DOWNLOAD', message: (before as Error).message });
+    expect(cluster.get('configmaps', 'app/settings')).toBeUndefined();
+    expect(inner.objects.get('restores/r1/restore-r1-logs.gz')).toEqual(log);
+    expect(inner.putTwice).toEqual([]);
+    expect(await next.log()).toContain('restore failed');
   });
 
   it('waits for operations that are saved before its phase says so', async () => {

@@ -64,7 +64,8 @@ export class World {
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
 
-  readonly #mode: { readonly isWriteOnce: boolean };
+  /** Of the location; servers that are made from now on go by it. */
+  mode: { readonly isWriteOnce: boolean };
   readonly #inner: Bucket;
 
   constructor(
@@ -72,9 +73,9 @@ export class World {
     spec: Partial<Restore['spec']> = {},
     { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
   ) {
-    this.#mode = { isWriteOnce };
+    this.mode = { isWriteOnce };
     this.#inner = bucket ?? this.bucket;
-    this.files = bucketOf(this.#inner, this.#mode);
+    this.files = bucketOf(this.#inner, this.mode);
     this.restore = {
       ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
       metadata: {
@@ -157,7 +158,7 @@ export class World {
 
   /** What reads or waits for a Restore of this process ends with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
-    const bucket = bucketOf(this.#bucketOf(outside), this.#mode);
+    const bucket = bucketOf(this.#bucketOf(outside), this.mode);
     const asker = this.#askerOf(outside);
     const client = this.#clientOf(outside);
     const abort = new AbortController();

@@ -87,8 +87,8 @@ export interface Parts {
   readonly ask?: OperationAsker['ask'];
   readonly cancel?: OperationAsker['cancel'];
   readonly exec?: (question: ExecQuestion) => Promise<{ stdout: string; stderr: string }>;
-  /** Around everything that the server does outside of itself. */
-  readonly outside?: <T>(task: () => Promise<T> | T) => Promise<T>;
+  /** Around everything that the server does outside of itself; `what` names it. */
+  readonly outside?: <T>(task: () => Promise<T> | T, what: string) => Promise<T>;
   readonly spec?: object;
   readonly assertLeading?: () => void;
 }
@@ -141,8 +141,13 @@ export class Rig {
 
   async #open(): Promise<ClusterRestoreRunner> {
     const { cluster, actions = [], exec } = this.#parts;
-    const outside = <T>(task: () => Promise<T> | T): Promise<T> =>
-      this.#parts.outside?.(task) ?? Promise.resolve(task());
+    const outside = <T>(task: () => Promise<T> | T, what: string): Promise<T> =>
+      this.#parts.outside?.(task, what) ?? Promise.resolve(task());
+    const named = (verb: string, { plural }: { plural: string }, object: object): string => {
+      const { metadata, ...ref } = object as { metadata?: object };
+      const { namespace = '', name } = { ...ref, ...metadata } as Record<string, string>;
+      return `${verb} ${plural} ${namespace}/${name ?? ''}`;
+    };
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const list = async (resource: never, options: never): Promise<unknown[]> =>
       (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
@@ -150,18 +155,30 @@ export class Rig {
       listPage: cluster.listPage,
       ...{ list, raw: () => Promise.resolve({}) },
       find: (...given: Parameters<typeof cluster.find>) =>
-        outside(() => cluster.find(...given) as Promise<unknown>),
+        outside(
+          () => cluster.find(...given) as Promise<unknown>,
+          named('find', given[0], given[1]),
+        ),
       create: (...given: Parameters<typeof cluster.create>) =>
-        outside(() => cluster.create(...given) as Promise<unknown>),
+        outside(
+          () => cluster.create(...given) as Promise<unknown>,
+          named('create', given[0], given[1]),
+        ),
       patch: (...given: Parameters<typeof cluster.patch>) =>
-        outside(() => cluster.patch(...given) as Promise<unknown>),
+        outside(
+          () => cluster.patch(...given) as Promise<unknown>,
+          named('patch', given[0], given[1]),
+        ),
       get: async (...given: Parameters<typeof cluster.find>) => {
         const found = await (cluster.find(...given) as Promise<unknown>);
         if (found === undefined) throw new CodedError('KUBE_NOT_FOUND', `no ${given[1].name}`);
         return found;
       },
       exec: (question: ExecQuestion) =>
-        outside(() => exec?.(question) ?? Promise.resolve({ stdout: '', stderr: '' })),
+        outside(
+          () => exec?.(question) ?? Promise.resolve({ stdout: '', stderr: '' }),
+          `exec ${question.namespace}/${question.pod} ${question.command.join(' ')}`,
+        ),
     } as unknown as KubeClient;
     return new ClusterRestoreRunner({
       client,

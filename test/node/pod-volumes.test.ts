@@ -13,7 +13,7 @@ import {
   PVCS,
   type Resource,
 } from '../../src/kube/index.ts';
-import { applicationOfVolumes, processesOf, type RealNode } from '../support/real-node.ts';
+import { applicationOfVolumes, hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import {
   assertSame,
@@ -33,31 +33,39 @@ import {
 const MOVER = /pod-volume (?:backup|restore) /;
 const GONE_MS = 60_000;
 
-/** File-system backup: volumes of running pods, by PodVolumeBackups and PodVolumeRestores. `theNode` is asked once tests run. */
-export function testPodVolumes(theNode: () => RealNode): void {
+/** File-system backup: volumes of running pods, by PodVolumeBackups and PodVolumeRestores. */
+describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real Velero', () => {
+  let node: RealNode;
+  beforeAll(async () => {
+    node = await RealNode.start(22_600);
+  }, 400_000);
+  afterAll(async () => {
+    await node[Symbol.asyncDispose]();
+  });
+
   const restartsOf = ({ metadata }: KubeObject): string | undefined =>
     metadata.annotations?.['longshore.io/data-mover-restarts'];
 
   async function filesOf(namespace: string): Promise<Map<string, string>> {
-    const volumes = await theNode().volumesOfPods(namespace);
+    const volumes = await node.volumesOfPods(namespace);
     return new Map(volumes.map(({ volume, path }) => [volume, path]));
   }
 
   const backupsOf = (backup: string): Promise<PodVolumeBackup[]> =>
-    theNode().client.list(POD_VOLUME_BACKUPS, {
+    node.client.list(POD_VOLUME_BACKUPS, {
       namespace: 'velero',
       labelSelector: `velero.io/backup-name=${backup}`,
     });
 
   const restoresOf = (name: string): Promise<PodVolumeRestore[]> =>
-    theNode().client.list(POD_VOLUME_RESTORES, {
+    node.client.list(POD_VOLUME_RESTORES, {
       namespace: 'velero',
       labelSelector: `velero.io/restore-name=${name}`,
     });
 
   async function backUpFiles(name: string, ...namespaces: string[]): Promise<PodVolumeBackup[]> {
     const flags = ['--include-namespaces', namespaces.join(','), '--default-volumes-to-fs-backup'];
-    await createBackup(theNode(), name, flags, async () =>
+    await createBackup(node, name, flags, async () =>
       (await backupsOf(name)).map(({ spec, status }) => [
         spec.volume,
         status?.phase,
@@ -68,7 +76,7 @@ export function testPodVolumes(theNode: () => RealNode): void {
   }
 
   async function assertBack(from: string, to: string): Promise<void> {
-    await waitForPods(theNode(), to);
+    await waitForPods(node, to);
     const before = await filesOf(from);
     const after = await filesOf(to);
     expect([...after.keys()].toSorted()).toEqual([...before.keys()].toSorted());
@@ -80,7 +88,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
     namespace: string,
     options?: Parameters<typeof applicationOfVolumes>[1] & { bigBytes?: number },
   ): Promise<void> {
-    const node = theNode();
     await node.applyPatiently(applicationOfVolumes(namespace, options));
     await node.kubectl('-n', namespace, 'rollout', 'status', 'sts/db', '--timeout=90s');
     await node.kubectl('-n', namespace, 'rollout', 'status', 'deploy/web', '--timeout=90s');
@@ -92,7 +99,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
   }
 
   it('volumes of pods are backed up where they are mounted, by either agent, and come back by the other', async () => {
-    const node = theNode();
     const bringBack = async (name: string, backup: string): Promise<void> => {
       await restore(node, name, backup, { files: name });
       await assertBack('files', name);
@@ -153,8 +159,8 @@ export function testPodVolumes(theNode: () => RealNode): void {
 
   describe('by our node-agent', () => {
     beforeAll(async () => {
-      await setConcurrency(theNode(), 3);
-      await theNode().useAgent('longshore', [
+      await setConcurrency(node, 3);
+      await node.useAgent('longshore', [
         '--node-agent-configmap=node-agent-config',
         '--progress-interval=200ms',
         // One volume may be hit more often than movers are started again for by default.
@@ -164,20 +170,19 @@ export function testPodVolumes(theNode: () => RealNode): void {
       ]);
     }, 120_000);
     afterAll(async () => {
-      await theNode().useAgent('velero');
+      await node.useAgent('velero');
     }, 120_000);
 
     /** Most bytes per second of each data mover, both ways. */
     const limit = (rate: string): Promise<void> =>
       setEnvironment(
-        theNode(),
+        node,
         'node-agent',
         `LONGSHORE_UPLOAD_LIMIT=${rate}`,
         `LONGSHORE_DOWNLOAD_LIMIT=${rate}`,
       );
 
     it('a data mover killed three times in the midst of a volume of a pod goes on each time, there and back', async () => {
-      const node = theNode();
       const bytes = 480 << 20;
       // The last tenth takes long enough to be seen on the CR, which is written once a second.
       await limit('25MiB');
@@ -224,7 +229,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
     }, 400_000);
 
     it('volumes of pods go and come back while agent, movers, kubelet and containerd are killed, and nothing is left', async () => {
-      const node = theNode();
       await limit('4MiB');
       const namespaces = { 'shaken-1': 'shaken-1-back', 'shaken-2': 'shaken-2-back' };
       await Promise.all(
@@ -259,12 +263,11 @@ export function testPodVolumes(theNode: () => RealNode): void {
 
     /** What happens to the node, one after another, each while volumes are being moved. */
     const shaking = (): Record<string, () => Promise<unknown>> => {
-      const node = theNode();
       const agent = ['pod', '-l', 'role=node-agent', '--wait=false'];
       return {
         'kubelet killed': () => node.crash('kubelet'),
         'data mover killed': () => {
-          const [mover] = processesOf(MOVER);
+          const [mover] = node.processesOf(MOVER);
           if (mover) process.kill(mover.pid, 'SIGKILL');
           return Promise.resolve();
         },
@@ -284,7 +287,7 @@ export function testPodVolumes(theNode: () => RealNode): void {
         for (const [name, act] of Object.entries(shaking())) {
           for (let moving = 0; moving < 2 && !isOver;) {
             await sleep(500);
-            const all = await theNode().client.list(resource, { namespace: 'velero' });
+            const all = await node.client.list(resource, { namespace: 'velero' });
             moving = all.filter(({ status }) => status?.phase === 'InProgress').length;
           }
           if (isOver) return;
@@ -303,7 +306,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
 
     /** Of hosting pods with these UIDs, on the node and in Velero's namespace; what is done last may take its time. */
     async function assertNothingLeft(uids: readonly string[]): Promise<void> {
-      const node = theNode();
       const left = async (): Promise<string[]> => {
         const scope = { namespace: 'velero' };
         const pods = await node.client.list(PODS, {
@@ -325,7 +327,7 @@ export function testPodVolumes(theNode: () => RealNode): void {
           ...pods.map(({ metadata }) => `pod ${metadata.name}`),
           ...claims.map(({ metadata }) => `PVC ${metadata.name}`),
           ...held.map(({ metadata }) => `finalizer or label of ${metadata.name}`),
-          ...processesOf(MOVER).map(({ command }) => `process ${command}`),
+          ...node.processesOf(MOVER).map(({ command }) => `process ${command}`),
           ...mounts.filter((line) => uids.some((uid) => line.includes(uid))),
           ...directories.filter((name) => uids.includes(name)),
         ];
@@ -336,7 +338,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
     }
 
     it('hooks run around the backup: before the first byte, and after the last volume has ended', async () => {
-      const node = theNode();
       const hook = (command: string): string => JSON.stringify(['/bin/sh', '-c', command]);
       const annotations = {
         'pre.hook.backup.velero.io/command': hook('echo frozen > /data/by-pre-hook'),
@@ -363,7 +364,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
     }, 120_000);
 
     it('a volume that takes longer than its backup allows is canceled, and the backup ends soon', async () => {
-      const node = theNode();
       await runApplication(node, 'slow', [{ name: 'data', storage: '1Gi' }]);
       const source = await node.volumePath('slow', 'data');
       fs.writeFileSync(join(source, 'data.bin'), randomBytes(200 << 20));
@@ -394,7 +394,6 @@ export function testPodVolumes(theNode: () => RealNode): void {
     }, 120_000);
 
     it('a local volume of the node is backed up and restored', async () => {
-      const node = theNode();
       const paths = ['local-1', 'local-2'].map(
         (name) => [name, join(node.directory, name)] as const,
       );
@@ -449,4 +448,4 @@ export function testPodVolumes(theNode: () => RealNode): void {
       expect(told).toMatch(/kopia Restores:\n\s+Completed:\n\s+local(?:-back)?\/writer: data/);
     }, 120_000);
   });
-}
+});

@@ -13,9 +13,9 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { deployment, type RealNode } from '../support/real-node.ts';
+import { deployment, hasRealNode, RealNode } from '../support/real-node.ts';
 import { BLOCK, FILES, wholeApplications } from './applications.ts';
-import { testGroups, usePlugin } from './groups.ts';
+import { testGroups, testSecondCluster, usePlugin } from './groups.ts';
 import { record } from './tools.ts';
 
 const GONE_MS = 120_000;
@@ -23,14 +23,23 @@ const MESSAGE = 'no VolumeSnapshotClass';
 
 /**
  * Our plugin in the plugin folder of the real Velero server, in both set-ups. It runs as in Velero's own image: with the Node and the C
- * library that it brings along. `theNode` is asked once tests run; its agent is ours, for `datamover: longshore`.
+ * library that it brings along. The agent is ours, for `datamover: longshore`.
  */
-export function testPlugin(theNode: () => RealNode): void {
+describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero', () => {
+  let node: RealNode;
+  beforeAll(async () => {
+    node = await RealNode.start(22_500);
+    await node.applyOverlay('beside-velero');
+  }, 400_000);
+  afterAll(async () => {
+    await node[Symbol.asyncDispose]();
+  });
+
   const copies = tempDirectory('plugin-copies');
   afterAll(() => fs.rmSync(copies, { recursive: true, force: true }));
 
   const { runApplication, ready, assertBack, phaseOf, untilPhase, describedAs, create, detailsOf } =
-    wholeApplications(theNode, copies);
+    wholeApplications(() => node, copies);
 
   const flagsFor = (namespace: string, isMoved: boolean): string[] => [
     '--include-namespaces',
@@ -56,7 +65,6 @@ export function testPlugin(theNode: () => RealNode): void {
       beforeRestore?: () => Promise<void>;
     } = {},
   ): Promise<void> {
-    const node = theNode();
     await runApplication(namespace);
     const snapshots = record(node, VOLUME_SNAPSHOTS, '');
     const uploads = record(node, DATA_UPLOADS);
@@ -104,7 +112,6 @@ export function testPlugin(theNode: () => RealNode): void {
 
   /** Deletes a backup, and what hangs on it. */
   async function deleteBackup(name: string): Promise<void> {
-    const node = theNode();
     await node.velero('backup', 'delete', name, '--confirm');
     const scope = { namespace: 'velero', labelSelector: `velero.io/backup-name=${name}` };
     const left = async (): Promise<string[]> => {
@@ -132,7 +139,7 @@ export function testPlugin(theNode: () => RealNode): void {
       resource: Resource<T>,
       options: object = {},
     ): Promise<string[]> => {
-      const found = await theNode().client.list(resource, options);
+      const found = await node.client.list(resource, options);
       return found.map(({ kind, metadata }) => `${kind ?? ''} ${metadata.name}`);
     };
     const left = async (): Promise<string[]> => [
@@ -149,9 +156,9 @@ export function testPlugin(theNode: () => RealNode): void {
 
   /** Removes a Backup from the API, as in a cluster that has never had it, and waits until Velero has found it in the bucket. */
   async function forgetAndSync(name: string): Promise<void> {
-    const { client } = theNode();
+    const { client } = node;
     const kubectl = (...parameters: string[]): Promise<string> =>
-      theNode().kubectl('-n', 'velero', ...parameters);
+      node.kubectl('-n', 'velero', ...parameters);
     const ref = { namespace: 'velero', name };
     const before = await client.get(BACKUPS, ref);
     const look = (backupSyncPeriod: string | null): Promise<string> => {
@@ -167,16 +174,16 @@ export function testPlugin(theNode: () => RealNode): void {
   }
 
   const storedSnapshots = (): string[] => {
-    const folder = join(theNode().directory, 'csidir/snapshots');
+    const folder = join(node.directory, 'csidir/snapshots');
     return fs.existsSync(folder) ? fs.readdirSync(folder) : [];
   };
 
   describe('with our plugin, on a Velero with EnableCSI', () => {
-    beforeAll(() => theNode().restartVelero({ hasPlugin: true }), 120_000);
+    beforeAll(() => node.restartVelero({ hasPlugin: true }), 120_000);
 
     it('takes one snapshot and makes one upload of each volume, and brings them back', async () => {
       await thereAndBack('with-csi');
-      const log = await theNode().veleroLog();
+      const log = await node.veleroLog();
       const registered = [...log.matchAll(/name=(longshore\.io\/\S+)/g)].map(([, name]) => name);
       expect([...new Set(registered)].sort()).toEqual([
         'longshore.io/dataupload-delete',
@@ -184,24 +191,23 @@ export function testPlugin(theNode: () => RealNode): void {
         'longshore.io/pod-volume-backup',
       ]);
       await deleteBackup('with-csi');
-      await theNode().kubectl('delete', 'namespace', 'with-csi', '--wait=false');
+      await node.kubectl('delete', 'namespace', 'with-csi', '--wait=false');
     }, 200_000);
   });
 
   describe('with our plugin, on a Velero without EnableCSI', () => {
-    beforeAll(() => usePlugin(theNode()), 120_000);
-    afterAll(() => theNode().restartVelero(), 120_000);
+    beforeAll(() => usePlugin(node), 120_000);
+    afterAll(() => node.restartVelero(), 120_000);
 
     it('takes snapshots and moves them itself, also when the server restarts while it waits', async () => {
       await thereAndBack('without-csi', {
-        midway: () => theNode().restartVelero({ features: '', hasPlugin: true }),
+        midway: () => node.restartVelero({ features: '', hasPlugin: true }),
       });
       await deleteBackup('without-csi');
-      await theNode().kubectl('delete', 'namespace', 'without-csi', '--wait=false');
+      await node.kubectl('delete', 'namespace', 'without-csi', '--wait=false');
     }, 200_000);
 
     it('a backup that takes no snapshot is PartiallyFailed, says why, and leaves nothing', async () => {
-      const node = theNode();
       await node.applyPatiently(deployment('refused', [{ name: 'data' }]));
       await ready('refused');
       const query = ['get', 'volumesnapshotclass', 'dir-snap', '-o', 'json'];
@@ -230,9 +236,11 @@ export function testPlugin(theNode: () => RealNode): void {
       await deleteBackup('kept');
       const left = () => storedSnapshots().filter((name) => kept.includes(name));
       await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
-      await theNode().kubectl('delete', 'namespace', 'kept', '--wait=false');
+      await node.kubectl('delete', 'namespace', 'kept', '--wait=false');
     }, 320_000);
 
-    testGroups(theNode);
+    testGroups(() => node);
   });
-}
+
+  testSecondCluster(() => node);
+});

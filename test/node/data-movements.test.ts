@@ -5,10 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
-import { testSecondCluster } from './groups.ts';
 import { testInPlace } from './in-place.ts';
-import { testPlugin } from './plugin.ts';
-import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
 import {
   assertSame,
@@ -21,14 +18,14 @@ import {
   setEnvironment,
   whileKillingMover,
 } from './tools.ts';
-import { hasRealNode, processesOf, RealNode } from '../support/real-node.ts';
+import { hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
 
 /** Volumes that are moved while their node is disturbed: as many as fit into CI's time, and more in the soak run. */
 const MANY = process.env.SOAK === '1' ? 20 : 10;
 
-describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
+describe.skipIf(!hasRealNode())('data movements on a real node, with the real Velero', () => {
   let node: RealNode;
   beforeAll(async () => {
     node = await RealNode.start(22_400);
@@ -173,8 +170,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(logs).not.toMatch(/forbidden/i);
   });
 
-  testPlugin(() => node);
-
   it('a data mover killed at 30, 60 and 90 % goes on each time, and every byte is there', async () => {
     const mebibytes = 600;
     await node.applyOverlay('beside-velero', ['--progress-interval=200ms']);
@@ -206,7 +201,9 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     assertSame(source, await node.volumePath('killed-back', 'data'));
   }, 200_000);
 
-  it(`${MANY} volumes go and come back while agents, movers, kubelet, containerd are killed, and movers cut off`, async () => {
+  it(`${MANY} volumes go and come back while agents, movers, kubelet, containerd are killed, and movers cut off`, async ({
+    signal,
+  }) => {
     const claims = Array.from({ length: MANY }, (_, i) => ({
       name: `v${i}`,
       block: i % 5 === 4,
@@ -233,6 +230,8 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       sources.set(name, path);
     }
     let isOver = false;
+    /** A mover has run since the last agent was killed. */
+    let isAtWork = false;
     let kills = 0;
     const cutOff = { backup: 0, restore: 0 };
     const kindOf = (command: string): keyof typeof cutOff =>
@@ -241,9 +240,10 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const random = (below: number): number =>
       (seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31) % below;
     const killer = (async () => {
-      while (!isOver) {
+      while (!isOver && !signal.aborted) {
         await sleep(1500 + random(3000));
-        const movers = processesOf(/data-mover (backup|restore) /);
+        const movers = node.processesOf(/data-mover (backup|restore) /);
+        isAtWork ||= movers.length > 0;
         // Of each kind one at least is cut off, whatever the dice say.
         const due = movers.filter(({ command }) => cutOff[kindOf(command)] === 0);
         if (random(3) === 0 || due.length > 0) {
@@ -258,8 +258,9 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
           if (isCut) cutOff[kindOf(mover.command)]++;
           continue;
         }
-        const selector =
-          random(3) === 0 ? 'role=longshore-node-agent' : 'velero.io/exposer-pod-group';
+        // An agent that dies before it has taken over, again and again, never comes to it, as on a machine that is busy.
+        const isAgent = random(3) === 0 && isAtWork;
+        const selector = isAgent ? 'role=longshore-node-agent' : 'velero.io/exposer-pod-group';
         const pods = (
           await node.kubectl(
             '-n',
@@ -280,6 +281,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
           .kubectl('-n', 'velero', 'delete', 'pod', victim, ...how, '--wait=false')
           .catch(() => '');
         kills++;
+        if (isAgent) isAtWork = false;
         // Parts of the node itself; containers go on without them.
         if (kills === 6) await node.crash('kubelet');
         if (kills === 10) await node.crash('containerd');
@@ -302,8 +304,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     }
     await node.kopia('many', 'snapshot', 'verify', '--verify-files-percent=100');
   }, 900_000);
-
-  testPodVolumes(() => node);
 
   it("our agent runs Velero's data mover, and Velero's agent runs ours", async () => {
     const before = await node.volumePath('app', 'data');
@@ -357,6 +357,4 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const agent = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
     expect(agent).toMatch(/msg="data upload is in progress"/);
   }, 300_000);
-
-  testSecondCluster(() => node);
 });

@@ -1,0 +1,102 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Clock, isCode, type Logger } from '../base/index.ts';
+import { hasEnded, isOutOfService } from '../exposer/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  type KubeClient,
+  NODES,
+  PODS,
+  waitFor,
+} from '../kube/index.ts';
+import { FENCE_MARGIN_MS } from './fence.ts';
+import { RESTARTING } from './movement.ts';
+import { moverOf, revokeMover } from './named-mover.ts';
+
+export interface StopMoverOptions {
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  /** How long a node may take to end a pod before it counts as lost; default 15 s. */
+  readonly endMs?: number;
+  readonly pause?: (ms: number) => Promise<unknown>;
+}
+
+/** As where clean-ups delete pods: nobody has any use for what its process could still do. */
+const KILL_SECONDS = 1;
+const END_MS = 15_000;
+/** Of data movers that nobody told another time. */
+const FENCE_MS = 240_000;
+const CONFLICTS_MAX = 20;
+
+/**
+ * Resolves once the data mover of a restore can write no more: its node says that it has ended, the node is gone, or it has had the
+ * time after which it stops by itself. The volume of a restore in place is its users' again with the final phase, and a pod that is gone
+ * from the API server may have left its process behind. Throws what the API server refuses; it may be called again.
+ */
+export async function stopMover(download: DataDownload, options: StopMoverOptions): Promise<void> {
+  const mover = moverOf(download);
+  // What was never named has never written.
+  if (!mover) return;
+  const writer = mover.pod === '' ? mover.lastPod : mover.pod;
+  if (download.metadata.annotations?.[RESTARTING] === writer) return;
+  if (await isSeenToEnd(download, writer, options)) return;
+  const { client, logger, pause = (ms: number) => sleep(ms, undefined, { ref: false }) } = options;
+  const node = await client.find(NODES, { name: mover.node });
+  if (!node || isOutOfService(node)) return;
+  await revoke(download, options);
+  const ms = (mover.fenceMs ?? FENCE_MS) + FENCE_MARGIN_MS;
+  const { name } = download.metadata;
+  logger.warn(
+    { name, node: mover.node, seconds: ms / 1000 },
+    'the data mover may still be writing: waiting until it must have stopped by itself',
+  );
+  await pause(ms);
+}
+
+/** False where that is not known, as of a pod that is gone already: somebody may have deleted it by force. */
+async function isSeenToEnd(
+  { metadata: { namespace, name } }: DataDownload,
+  uid: string,
+  { client, endMs = END_MS }: StopMoverOptions,
+): Promise<boolean> {
+  const ref = { namespace, name };
+  const pod = await client.find(PODS, ref);
+  if (pod?.metadata.uid !== uid) return false;
+  if (hasEnded(pod)) return true;
+  await client.delete(PODS, ref, { uid, gracePeriodSeconds: KILL_SECONDS });
+  try {
+    const wait = { timeoutMs: endMs };
+    await waitFor(
+      client,
+      PODS,
+      ref,
+      (now) => (now?.metadata.uid !== uid || hasEnded(now) ? true : undefined),
+      wait,
+    );
+    return true;
+  } catch (error) {
+    if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+    return false;
+  }
+}
+
+/** A mover that can read its CR stops at once. */
+async function revoke(
+  { metadata: { namespace, name, uid } }: DataDownload,
+  { client, clock }: StopMoverOptions,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    const found = await client.find(DATA_DOWNLOADS, { namespace, name });
+    // To one that is gone its mover has no right either.
+    if (found?.metadata.uid !== uid) return;
+    revokeMover(found, clock);
+    try {
+      await client.replace(DATA_DOWNLOADS, found);
+      return;
+    } catch (error) {
+      if (isCode(error, 'KUBE_NOT_FOUND')) return;
+      if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
+    }
+  }
+}

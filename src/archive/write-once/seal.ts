@@ -1,0 +1,49 @@
+import { CodedError, type Logger } from '../../base/index.ts';
+import type { Bucket, SignalOptions } from '../../blob/index.ts';
+import { allVersionsFolder, fileOf } from './version-keys.ts';
+import { type SealOptions, WriteOnceBucket } from './write-once-bucket.ts';
+
+/** A location's bucket as archives work with it. */
+export const bucketOf = (
+  bucket: Bucket,
+  { isWriteOnce, logger }: { readonly isWriteOnce: boolean; readonly logger?: Logger | undefined },
+): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
+
+/** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
+export function seal(
+  bucket: Bucket,
+  folder: string,
+  options: SealOptions,
+): Promise<object | undefined> {
+  return bucket instanceof WriteOnceBucket
+    ? bucket.seal(folder, options)
+    : Promise.resolve(options.end);
+}
+
+/** What was decided of a UID where its bucket is written once; see {@link WriteOnceBucket.sealedEnd}. */
+export function sealedEnd(
+  bucket: Bucket,
+  folder: string,
+  options: SignalOptions & { readonly uid: string },
+): Promise<object | undefined> {
+  return bucket instanceof WriteOnceBucket
+    ? bucket.sealedEnd(folder, options)
+    : Promise.resolve(undefined);
+}
+
+/**
+ * Throws `FILES_APART` where a folder has versions of files that its bucket, which is not written once any more, does not show: without them a backup would
+ * be taken for one that has lost its files, and be ended with what is there.
+ */
+export async function assertNotApart(
+  bucket: Bucket,
+  folder: string,
+  options: SignalOptions,
+): Promise<void> {
+  if (bucket instanceof WriteOnceBucket) return;
+  for await (const key of bucket.list(allVersionsFolder(folder), options)) {
+    if (fileOf(key) === undefined) continue;
+    const text = `files in ${folder} are kept apart until it is over, as its location was written once: set the annotation longshore.io/write-once of the location to "true" again`;
+    throw new CodedError('FILES_APART', text, { retry: 'backoff' });
+  }
+}

@@ -1,0 +1,105 @@
+import { describe, expect, it } from 'vitest';
+import { downloads } from '../../src/agent/directions/downloads.ts';
+import { stopMover } from '../../src/agent/stopped-mover.ts';
+import { moverOf } from '../../src/agent/named-mover.ts';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
+import { type DataDownload, inPlaceConfig, type Pod } from '../../src/kube/index.ts';
+
+const FENCE_MS = 60_000;
+const MARGIN_MS = 15_000;
+
+/** A restore in place that has failed, with `mover` named, on an API server that has these objects. */
+function failedOne({
+  mover = { pod: 'p-1', lastPod: 'p-1' },
+  pods = [] as object[],
+  hasNode = true,
+  conflicts = 0,
+}) {
+  const named = { generation: 3, node: 'n', namedAt: '2026-01-01T00:00:00Z', fenceMs: FENCE_MS };
+  const download = {
+    metadata: {
+      ...{ name: 'd', namespace: 'velero', uid: 'u', resourceVersion: '1' },
+      annotations: { 'longshore.io/mover': JSON.stringify({ ...named, ...mover }) },
+    },
+    spec: {
+      targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+      datamover: 'longshore',
+      dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
+    },
+    status: { phase: 'Canceling' },
+  } as unknown as DataDownload;
+  const calls: string[] = [];
+  // Before and after it is deleted.
+  const [first, ...later] = pods as Pod[];
+  const client = {
+    find: ({ plural }: { plural: string }) =>
+      Promise.resolve(
+        plural === 'nodes'
+          ? hasNode
+            ? {}
+            : undefined
+          : plural === 'pods'
+            ? first
+            : structuredClone(download),
+      ),
+    listPage: () => Promise.resolve({ items: later, resourceVersion: '1' }),
+    watch: async function* () {
+      await Promise.resolve();
+      yield* [];
+    },
+    delete: (_: unknown, __: unknown, { gracePeriodSeconds }: { gracePeriodSeconds: number }) => {
+      calls.push(`delete ${gracePeriodSeconds}`);
+      return Promise.resolve(true);
+    },
+    replace: (_: unknown, copy: DataDownload) => {
+      if (conflicts-- > 0) return Promise.reject(new CodedError('KUBE_CONFLICT', 'newer'));
+      calls.push(`named ${moverOf(copy)?.pod ?? ''}`);
+      return Promise.resolve(copy);
+    },
+  } as never;
+  const pause = (ms: number): Promise<void> => {
+    calls.push(`pause ${ms}`);
+    return Promise.resolve();
+  };
+  const options = { client, clock: systemClock, logger: silentLogger, pause, endMs: 1 };
+  return { download, calls, options };
+}
+
+const pod = (uid: string, phase: string): object => ({ metadata: { uid }, status: { phase } });
+
+describe('before the volume of a restore in place is given back, its data mover', () => {
+  it('is waited for while its node does not say that it has ended', async () => {
+    const { download, calls, options } = failedOne({ conflicts: 2, pods: [pod('p-1', 'Running'), pod('p-1', 'Running')] }); // prettier-ignore
+    await stopMover(download, options);
+    expect(calls).toEqual(['delete 1', 'named ', `pause ${FENCE_MS + MARGIN_MS}`]);
+  });
+
+  it.each([
+    ['its pod is gone, and nobody saw it end', { pods: [] }],
+    ['the pod is the one of a successor', { pods: [pod('p-2', 'Failed')] }],
+    ['it was counted as dead while its node was cut off', { mover: { pod: '', lastPod: 'p-1' } }],
+  ])('is waited for where %s', async (_, given) => {
+    const { download, calls, options } = failedOne(given);
+    await stopMover(download, options);
+    expect(calls).toEqual(['named ', `pause ${FENCE_MS + MARGIN_MS}`]);
+  });
+
+  it.each([
+    ['it has ended', { pods: [pod('p-1', 'Failed')] }, []],
+    ['its node ends it', { pods: [pod('p-1', 'Running'), pod('p-1', 'Failed')] }, ['delete 1']],
+    ['its node is gone', { hasNode: false }, []],
+  ])('is not waited for where %s', async (_, given, wanted) => {
+    const { download, calls, options } = failedOne(given);
+    await stopMover(download, options);
+    expect(calls).toEqual(wanted);
+  });
+
+  it('has stopped before anything else is cleaned up', async () => {
+    const { download, calls, options } = failedOne({});
+    const refused = new CodedError('KUBE_UNAVAILABLE', 'away');
+    const client = { ...(options.client as object), replace: () => Promise.reject(refused) };
+    const direction = downloads({ ...options, client } as never);
+    await expect(direction.cleanUp(download)).rejects.toBe(refused);
+    expect(calls).toEqual([]);
+  });
+});

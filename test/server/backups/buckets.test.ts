@@ -1,0 +1,49 @@
+import { describe, expect, it } from 'vitest';
+import { WriteOnceBucket } from '../../../src/archive/index.ts';
+import type { KubeClient } from '../../../src/kube/index.ts';
+import { LocationBuckets } from '../../../src/server/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+
+const { signal } = new AbortController();
+
+function bucketsOf(annotations: Record<string, string> | undefined) {
+  const opened: string[] = [];
+  const location = {
+    ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
+    metadata: { namespace: 'velero', name: 'default', ...(annotations && { annotations }) },
+    spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
+  };
+  const buckets = new LocationBuckets({
+    client: { find: () => Promise.resolve(location) } as unknown as KubeClient,
+    ...{ namespace: 'velero', directory: tempDirectory('buckets') },
+    defaultCredentials: () => undefined,
+    openBucket: (place) => {
+      opened.push(place);
+      return Promise.resolve(new MemoryBucket());
+    },
+  });
+  return { buckets, opened };
+}
+
+describe('the bucket of a location', () => {
+  it('is one in which no key is put twice where its annotation says so', async () => {
+    await using once = await bucketsOf({ 'longshore.io/write-once': 'true' }).buckets.open(
+      'default',
+      signal,
+    );
+    expect(once.bucket).toBeInstanceOf(WriteOnceBucket);
+    for (const annotations of [undefined, {}, { 'longshore.io/write-once': 'false' }]) {
+      await using plain = await bucketsOf(annotations).buckets.open('default', signal);
+      expect(plain.bucket).toBeInstanceOf(MemoryBucket);
+    }
+  });
+
+  it('is not opened where the annotation says what nobody knows', async () => {
+    const { buckets, opened } = bucketsOf({ 'longshore.io/write-once': 'True!' });
+    await expect(buckets.open('default', signal)).rejects.toMatchObject({
+      code: 'BAD_STORAGE_LOCATION',
+    });
+    expect(opened).toEqual([]);
+  });
+});

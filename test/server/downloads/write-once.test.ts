@@ -1,0 +1,100 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import { bucketOf, WriteOnceBucket } from '../../../src/archive/index.ts';
+import { silentLogger } from '../../../src/base/index.ts';
+import { ApiServer } from '../../../src/dev/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  connectToCluster,
+  DOWNLOAD_REQUESTS,
+  NAMESPACES,
+  waitFor,
+} from '../../../src/kube/index.ts';
+import { DownloadController } from '../../../src/server/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+
+const scratch = tempDirectory('downloads');
+const ends: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const end of ends.splice(0).reverse()) await end();
+});
+
+class SigningBucket extends MemoryBucket {
+  override signedUrl(key?: string): Promise<never> {
+    return Promise.resolve(`https://bucket.example/${key ?? ''}`) as Promise<never>;
+  }
+}
+
+/** The controller on the embedded API server, and a location that is written once. */
+async function start() {
+  const api = await ApiServer.start();
+  ends.push(() => api[Symbol.asyncDispose]());
+  const kubeconfig = join(scratch, 'kubeconfig');
+  fs.writeFileSync(kubeconfig, api.kubeconfig, { mode: 0o600 });
+  const client = connectToCluster({ kubeconfig, userAgent: 'downloads/1' });
+  const namespace = 'velero';
+  await client.create(NAMESPACES, { metadata: { name: namespace } });
+  await client.create(BACKUP_STORAGE_LOCATIONS, {
+    metadata: {
+      ...{ namespace, name: 'default' },
+      annotations: { 'longshore.io/write-once': 'true' },
+    },
+    spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
+  });
+  await client.create(BACKUPS, {
+    metadata: { namespace, name: 'b1' },
+    spec: { storageLocation: 'default' },
+  } as never);
+  const inner = new SigningBucket();
+  const bucket = bucketOf(inner, { isWriteOnce: true });
+  const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+  const controller = new DownloadController({
+    ...{ client, namespace, logger: silentLogger, host: 'test' },
+    stores: {
+      directory: scratch,
+      defaultCredentials: () => undefined,
+      openStorage: () => Promise.reject(new Error('the bucket is asked, and not the storage')),
+    },
+    buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
+  });
+  const abort = new AbortController();
+  const running = controller.run(abort.signal, () => undefined);
+  ends.push(async () => {
+    abort.abort();
+    await running;
+    client.close();
+  });
+  const urlOf = async (name: string): Promise<string> => {
+    await client.create(DOWNLOAD_REQUESTS, {
+      metadata: { namespace, name },
+      spec: { target: { kind: 'BackupLog', name: 'b1' } },
+    });
+    return waitFor(
+      client,
+      DOWNLOAD_REQUESTS,
+      { namespace, name },
+      (request) => (request?.status?.downloadURL ? request.status.downloadURL : undefined),
+      { timeoutMs: 10_000, signal: new AbortController().signal },
+    );
+  };
+  return { bucket, urlOf };
+}
+
+describe('downloads from a location that is written once', () => {
+  it('lead to the newest version of a file that may still change, and then to the file', async () => {
+    const { bucket, urlOf } = await start();
+    const key = 'backups/b1/b1-logs.gz';
+    // Nobody has stored it yet: the CLI knows what to do about a 404.
+    expect(await urlOf('early')).toBe(`https://bucket.example/${key}`);
+    for (const text of ['one', 'two']) await bucket.put(key, [Buffer.from(text)]);
+    expect(await urlOf('waiting')).toMatch(
+      /^https:\/\/bucket\.example\/backups\/b1\/longshore-once\/b1-logs\.gz\/00000002-[0-9a-f]{8}$/,
+    );
+    if (!(bucket instanceof WriteOnceBucket)) expect.fail('it is written once');
+    await bucket.seal('backups/b1/', { uid: 'u1' });
+    expect(await urlOf('over')).toBe(`https://bucket.example/${key}`);
+  });
+});
