@@ -77,7 +77,8 @@ export class RandomObject {
   }
 
   /**
-   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws what reading contents throws, and the reason of the signal.
+   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws `BAD_OBJECT` where its list of contents has a gap, what
+   * reading contents throws, and the reason of the signal.
    */
   async read(
     offset: number,
@@ -101,6 +102,8 @@ export class RandomObject {
         from += part.length;
       }
     }
+    // Whoever reads would take what follows for what is missing.
+    if (from < end) throw new CodedError('BAD_OBJECT', `an object lacks its bytes from ${from} on`);
     const [only] = parts;
     return only && parts.length === 1 ? only : Buffer.concat(parts);
   }
