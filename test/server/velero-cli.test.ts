@@ -514,7 +514,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
         ...['server', '-n', NAMESPACE, '--kubeconfig', kubeconfig, '--features=EnableCSI'],
         ...[
           '--metrics-address=127.0.0.1:25399',
-          '--disable-controllers=backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-sync,schedule',
+          '--disable-controllers=backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-sync,schedule,restore,restore-operations,restore-finalizer',
         ],
         ...['--default-volumes-to-fs-backup', '--client-qps=50', '--plugin-dir', plugins],
         ...['--log-format=json', '--colorized=false', '-v', '2'],
