@@ -49,7 +49,7 @@ describe('a repository that is written once', () => {
   it('goes by the schedule that another program has put since', async () => {
     let nowNs = 0n;
     const clock = { nowNs: () => (nowNs += 1_000_000_000n), monotonicNs: () => nowNs };
-    const { memory, storage } = opened({ clock: clock as never });
+    const { memory, storage } = opened({ clock: clock });
     memory.set(SCHEDULE, Buffer.from('of Kopia'));
     expect(await read(storage, SCHEDULE)).toBe('of Kopia');
     await put(storage, SCHEDULE, 'ours');
