@@ -103,9 +103,8 @@ describe('a run that others interfere with', () => {
 
   it('a process that slept while it stored its files removes none of those that the next one has stored since', async () => {
     const rig: Rig = new Rig({ cluster: configMaps(3) });
-    const next = new Rig({ cluster: configMaps(3) });
     const { bucket } = rig;
-    Object.assign(next, { bucket });
+    const next = new Rig({ cluster: configMaps(3), bucket });
     const put = bucket.put.bind(bucket);
     let hasSlept = false;
     bucket.put = async (...given: Parameters<typeof put>) => {
