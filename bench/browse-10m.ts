@@ -14,7 +14,7 @@ import { DEV_PASSWORD } from '../src/cli/dev-environment.ts';
 import { openStatusPage } from '../src/cli/server-page.ts';
 import { Secret, silentLogger } from '../src/base/index.ts';
 import { openStorage } from '../src/blob/index.ts';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../src/kube/index.ts';
+import { BACKUPS } from '../src/kube/index.ts';
 import type { ObjectId, Repository } from '../src/repository/index.ts';
 import { createFormat, writeObject } from '../src/repository/index.ts';
 import {
@@ -29,6 +29,7 @@ import { NAMESPACE, TestCluster } from '../test/support/dev-cluster.ts';
 import { sharedPackage } from '../test/support/package.ts';
 import { DEFAULT_FORMAT, openTest } from '../test/support/repositories.ts';
 import { peakOf } from './measure.ts';
+import { putDirectoryLocation } from '../test/cli/browse/support/directory-location.ts';
 
 const { values } = parseArgs({
   options: {
@@ -231,15 +232,7 @@ for (const [what, file] of Object.entries(places)) {
 }
 
 const api = new FakeApi();
-api.put(SECRETS as never, {
-  metadata: { name: 'velero-repo-credentials' },
-  data: { 'repository-password': Buffer.from(DEV_PASSWORD).toString('base64') },
-});
-api.put(BACKUP_STORAGE_LOCATIONS as never, {
-  metadata: { name: 'default' },
-  spec: { provider: 'velero.io/fs', config: { fspath: store }, objectStorage: { bucket: 'b' } },
-  status: { phase: 'Available' },
-});
+putDirectoryLocation(api, store, DEV_PASSWORD);
 api.put(BACKUPS as never, { metadata, spec: head.spec, status });
 api.tokens.set('good', { user: { username: 'ann' }, mayList: true, mayBrowse: ['nightly'] });
 const headers = { authorization: 'Bearer good' };

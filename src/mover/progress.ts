@@ -8,7 +8,7 @@ export interface Progress {
 /** What a move depends on right now, as far as it is known: the volume, the storage, or the volume's last flush. */
 export type WaitsFor = 'volume' | 'storage' | 'disk';
 
-interface Sample {
+export interface Sample {
   readonly doneBytes: number;
   /** Undefined before it is known: nothing is reported then. */
   readonly totalBytes: number | undefined;

@@ -4,11 +4,10 @@ import {
   type Change,
   type InPlaceCounters,
   newInPlaceCounters,
-  newRestoreCounters,
   restoreBlocksInPlace,
   restoreTreeInPlace,
 } from '../uploader/index.ts';
-import { watchProgress } from './progress.ts';
+import { RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { assertVolume, type VolumeMoveOptions } from './volume.ts';
 
@@ -42,40 +41,20 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
  */
 export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Promise<InPlaceReport> {
   const { repository, path, isBlock, logger, snapshotId, usedByOther, dryRun } = options;
-  const counters = newRestoreCounters();
   const result = newInPlaceCounters();
   const changes: string[] = [];
-  let total: number | undefined;
   let steps = 0;
-  let isAsking = false;
-  const ask = async (question: Promise<void> | undefined): Promise<void> => {
-    isAsking = true;
-    await question;
-    isAsking = false;
-  };
-  const progress = watchProgress(options, () => {
-    const { bytes, files, directories, symlinks, skipped, errors, isFlushing } = counters;
-    const { removed, bytesWritten, bytesCompared } = result;
-    return {
-      doneBytes: Math.min(bytes, total ?? 0),
-      totalBytes: total,
-      moved:
-        bytes + files + directories + symlinks + skipped + errors + repository.tasksDone +
-        removed + bytesWritten + bytesCompared + steps, // prettier-ignore
-      answers: repository.answers,
-      waitsFor: isFlushing
-        ? 'disk'
-        : isAsking || repository.isWaitingForStorage
-          ? 'storage'
-          : 'volume',
-    };
-  });
+  const progress = new RestoreProgress(
+    options,
+    () => result.removed + result.bytesWritten + result.bytesCompared + steps,
+  );
+  const { counters, watch } = progress;
   const onChange = (change: Change): void => {
     if (changes.length < LINES_MAX) changes.push(lineOf(change, path));
     logger.debug({ ...change }, 'the volume differs from the snapshot');
   };
   try {
-    return await progress.run(async (given) => {
+    return await watch.run(async (given) => {
       const signal = AbortSignal.any([given, usedByOther]);
       await assertVolume(path, isBlock);
       const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
@@ -86,9 +65,10 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       if (!rootEntry) {
         throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
       }
-      total = rootEntry.summary?.size ?? stats.totalSize;
+      const totalBytes = rootEntry.summary?.size ?? stats.totalSize;
+      progress.totalBytes = totalBytes;
       if (!isBlock) await assertMounted(path);
-      await ask(options.assertUsable?.('before', signal));
+      await progress.ask(options.assertUsable?.('before', signal));
       const volume = await identityOf(path);
       const restore = isBlock ? restoreBlocksInPlace : restoreTreeInPlace;
       await restore(repository, rootEntry, path, {
@@ -100,18 +80,18 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       counters.isFlushing = false;
       if (!isBlock) await assertMounted(path);
       await assertSameVolume(path, volume, 'written');
-      await ask(options.assertUsable?.('after', signal));
+      await progress.ask(options.assertUsable?.('after', signal));
       signal.throwIfAborted();
-      const report = { dryRun, totalBytes: total, ...result, changes };
-      await ask(options.onDone(report, signal));
-      progress.finish(total);
+      const report = { dryRun, totalBytes, ...result, changes };
+      await progress.ask(options.onDone(report, signal));
+      watch.finish(totalBytes);
       return report;
     });
   } catch (error) {
     if (usedByOther.aborted) throw usedByOther.reason;
     throw withState(error, result, dryRun);
   } finally {
-    progress.stop();
+    watch.stop();
   }
 }
 

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError } from '../base/index.ts';
 import { getSnapshot } from '../snapshot/index.ts';
-import { newRestoreCounters, restoreBlocks, restoreTree } from '../uploader/index.ts';
+import { restoreBlocks, restoreTree } from '../uploader/index.ts';
 import { hasDoneMark, MARK_DIRECTORY, removeMarks, writeDoneMark } from './done-mark.ts';
 import { describeWritten, isKept, type WrittenVolume } from './kept-volume.ts';
-import { watchProgress } from './progress.ts';
+import { RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { countOf, flagOf } from './uploader-config.ts';
 import { assertVolume, type VolumeMoveOptions } from './volume.ts';
@@ -60,31 +60,10 @@ export async function restoreVolume(
   countOf(config, 'ParallelFilesDownload');
   const sparse = flagOf(config, 'WriteSparseFiles');
   const { doneMark: mark } = options;
-  const counters = newRestoreCounters();
-  let total: number | undefined;
-  let isAsking = false;
-  const ask = async (question: Promise<void> | undefined): Promise<void> => {
-    isAsking = true;
-    await question;
-    isAsking = false;
-  };
-  const progress = watchProgress(options, () => {
-    const { bytes, files, directories, symlinks, skipped, errors, isFlushing } = counters;
-    return {
-      doneBytes: Math.min(bytes, total ?? 0),
-      totalBytes: total,
-      moved: bytes + files + directories + symlinks + skipped + errors + repository.tasksDone,
-      answers: repository.answers,
-      // Whoever is asked, this limit is longer than that takes.
-      waitsFor: isFlushing
-        ? 'disk'
-        : isAsking || repository.isWaitingForStorage
-          ? 'storage'
-          : 'volume',
-    };
-  });
+  const progress = new RestoreProgress(options);
+  const { counters, watch } = progress;
   try {
-    await progress.run(async (signal) => {
+    await watch.run(async (signal) => {
       await assertVolume(path, isBlock);
       const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
       if (incomplete !== undefined && mark) {
@@ -96,12 +75,12 @@ export async function restoreVolume(
       if (!rootEntry) {
         throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
       }
-      total = rootEntry.summary?.size ?? stats.totalSize;
+      progress.totalBytes = rootEntry.summary?.size ?? stats.totalSize;
       // The kubelet's own directory, before the volume is mounted on it, says nothing of what the volume has.
       if (!isBlock) await assertMounted(path);
       const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
       // Nobody is to believe in it, whatever becomes of this mover and of the pod.
-      if (mark?.restored && !isRestored) await ask(mark.onLost?.(signal));
+      if (mark?.restored && !isRestored) await progress.ask(mark.onLost?.(signal));
       if (mark && (mark.mayBeThere || isRestored)) {
         const isDone =
           (await hasDoneMark(path, mark.name)) ||
@@ -112,7 +91,7 @@ export async function restoreVolume(
           return;
         }
       }
-      await ask(options.assertUsable?.('before', signal));
+      await progress.ask(options.assertUsable?.('before', signal));
       const volume = await identityOf(path);
       if (!isBlock) await assertMounted(path);
       if (isRestored) {
@@ -131,20 +110,20 @@ export async function restoreVolume(
         counters.isFlushing = false;
       }
       await assertSameVolume(path, volume, 'written');
-      await ask(options.assertUsable?.('after', signal));
+      await progress.ask(options.assertUsable?.('after', signal));
       if (!mark) return;
       signal.throwIfAborted();
       const beforeMark = async (): Promise<void> =>
-        ask(mark.onRestored?.(await describeWritten(path), signal));
+        progress.ask(mark.onRestored?.(await describeWritten(path), signal));
       await writeDoneMark({
         ...{ volume: path, name: mark.name, repository, signal },
         ...(isRestored ? { root: undefined } : { root: rootEntry, beforeMark }),
       });
     });
-    const totalBytes = total ?? 0;
-    progress.finish(totalBytes);
+    const totalBytes = progress.totalBytes ?? 0;
+    watch.finish(totalBytes);
     return { totalBytes };
   } finally {
-    progress.stop();
+    watch.stop();
   }
 }

@@ -3,13 +3,14 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../../../src/kube/index.ts';
+import { BACKUPS } from '../../../src/kube/index.ts';
 import { imageOf } from '../../device-files/image.ts';
 import { FakeApi } from '../../server/page/support/fake-api.ts';
 import { openPage, PATIENT } from '../../server/page/support/page.ts';
 import { BrowserPage, hasBrowser } from '../../support/browser.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../../support/repositories.ts';
+import { putDirectoryLocation } from './support/directory-location.ts';
 
 const SCREENSHOTS = process.env['SCREENSHOTS'];
 const EVIL = '"><img src=x onerror=document.title="hacked">.html';
@@ -46,15 +47,7 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
     const files = await backUp(opened, source);
     const disk = await backUp(opened, join(work, 'disk'), { block: true });
     await opened.flush();
-    api.put(SECRETS as never, {
-      metadata: { name: 'velero-repo-credentials' },
-      data: { 'repository-password': Buffer.from(PASSWORD).toString('base64') },
-    });
-    api.put(BACKUP_STORAGE_LOCATIONS as never, {
-      metadata: { name: 'default' },
-      spec: { provider: 'velero.io/fs', config: { fspath: store }, objectStorage: { bucket: 'b' } },
-      status: { phase: 'Available' },
-    });
+    putDirectoryLocation(api, store, PASSWORD);
     const metadata = { name: 'nightly', uid: 'uid-nightly', namespace: 'velero' };
     const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
     const backup = { metadata, spec: { storageLocation: 'default' }, status };

@@ -10,11 +10,12 @@ import { OpenRepositories } from '../../../src/cli/browse/open-repositories.ts';
 import type { Repository } from '../../../src/repository/index.ts';
 import { fileBytes } from '../../../src/cli/browse/file-bytes.ts';
 import { resolveEntry } from '../../../src/snapshot/index.ts';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../../../src/kube/index.ts';
+import { BACKUPS } from '../../../src/kube/index.ts';
 import { FakeApi, NAMESPACE } from '../../server/page/support/fake-api.ts';
 import { openPage, PATIENT, textOf } from '../../server/page/support/page.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../../support/repositories.ts';
+import { putDirectoryLocation } from './support/directory-location.ts';
 
 const work = tempDirectory('page-files');
 const store = join(work, 'store');
@@ -69,15 +70,7 @@ describe('files of backups on the status page', () => {
     const { id } = await backUp(opened, source);
     snapshotId = id;
     await opened.flush();
-    api.put(SECRETS as never, {
-      metadata: { name: 'velero-repo-credentials' },
-      data: { 'repository-password': Buffer.from(PASSWORD).toString('base64') },
-    });
-    api.put(BACKUP_STORAGE_LOCATIONS as never, {
-      metadata: { name: 'default' },
-      spec: { provider: 'velero.io/fs', config: { fspath: store }, objectStorage: { bucket: 'b' } },
-      status: { phase: 'Available' },
-    });
+    putDirectoryLocation(api, store, PASSWORD);
     const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
     for (const name of ['nightly', 'other', 'gone']) {
       const metadata = { name, uid: `uid-${name}`, namespace: 'velero' };

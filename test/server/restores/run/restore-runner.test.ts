@@ -207,26 +207,31 @@ describe('a restore', () => {
     });
   });
 
-  it('that is canceled tells its operations to stop, and says why', async () => {
-    const rig: Rig = new Rig({
-      cluster,
-      actions: [
-        moves,
-        {
-          ...moves,
-          name: 'example.io/cancels',
-          execute: ({ item }) => {
-            if (item.metadata.name === 'second') rig.abort.abort(canceled());
-            return Promise.resolve({});
-          },
-        },
-      ],
-    });
-    await storeBackup(rig.bucket, [
+  /** The first claim gets an operation; the restore is canceled when it comes to the second. */
+  const movingThen = (abortOf: () => AbortController): RestoreAction[] => [
+    moves,
+    {
+      ...moves,
+      name: 'example.io/cancels',
+      execute: ({ item }) => {
+        if (item.metadata.name === 'second') abortOf().abort(canceled());
+        return Promise.resolve({});
+      },
+    },
+  ];
+  const storeTwoClaims = ({ bucket }: Rig): Promise<void> =>
+    storeBackup(bucket, [
       stored('namespaces', 'app'),
       stored('persistentvolumeclaims', 'app/first', { spec: {} }),
       stored('persistentvolumeclaims', 'app/second', { spec: {} }),
     ]);
+
+  it('that is canceled tells its operations to stop, and says why', async () => {
+    const rig: Rig = new Rig({
+      cluster,
+      actions: movingThen(() => rig.abort),
+    });
+    await storeTwoClaims(rig);
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
     expect([rig.canceled, rig.untold]).toEqual([['op-first'], []]);
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
@@ -236,23 +241,9 @@ describe('a restore', () => {
     const rig: Rig = new Rig({
       cluster,
       cancel: () => Promise.reject(new Error('the plugin is away')),
-      actions: [
-        moves,
-        {
-          ...moves,
-          name: 'example.io/cancels',
-          execute: ({ item }) => {
-            if (item.metadata.name === 'second') rig.abort.abort(canceled());
-            return Promise.resolve({});
-          },
-        },
-      ],
+      actions: movingThen(() => rig.abort),
     });
-    await storeBackup(rig.bucket, [
-      stored('namespaces', 'app'),
-      stored('persistentvolumeclaims', 'app/first', { spec: {} }),
-      stored('persistentvolumeclaims', 'app/second', { spec: {} }),
-    ]);
+    await storeTwoClaims(rig);
     await reasonOf(rig.run());
     expect(rig.untold).toEqual([
       '1 operation could not be told to stop, and may go on: op-first: the plugin is away',
