@@ -6,6 +6,9 @@ W=$(mktemp -d); trap 'rm -rf "$W"' EXIT; cd "$W"
 # nothing of this machine's defaults
 export MKE2FS_CONFIG=/dev/null TZ=UTC
 
+# e2fsck ends with 1 where it has changed something, and with more where something is wrong
+repair() { local status=0; e2fsck -fy "$@" >/dev/null 2>&1 || status=$?; [ $status -le 1 ]; }
+
 mkdir -p t/etc/deep t/many t/empty
 printf '127.0.0.1 localhost\n' >t/etc/hosts; chmod 640 t/etc/hosts; chown 2000:70000 t/etc/hosts
 : >t/etc/deep/nothing
@@ -56,7 +59,7 @@ ea_set attributes user.colour blue
 sif attributes mtime 0x10
 sif attributes mtime_extra 0x1DCD6501
 DEBUGFS
-e2fsck -fyD ext4-many >/dev/null 2>&1 || true
+repair -D ext4-many
 made ext4-many
 
 # the journal has a newer state: a block of the root's directory, one that is revoked, and one that looks like the journal's own
@@ -82,7 +85,7 @@ jw -r $last,$kept
 jw -b $changed blocks
 jc
 DEBUGFS
-  cp journal-$version replayed; e2fsck -fy replayed >/dev/null 2>&1 || true
+  cp journal-$version replayed; repair replayed
   debugfs -R 'ls lost+found' replayed 2>/dev/null | grep -q '\.\.'
   debugfs -R 'cat new' replayed 2>/dev/null | cmp - new
   debugfs -R 'cat escaped' replayed 2>/dev/null | cmp - escaped
