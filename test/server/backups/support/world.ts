@@ -27,6 +27,7 @@ import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/inde
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
 import { statusOf } from '../../../../src/server/backups/phases.ts';
+import { bucketThrough } from '../../../support/bucket-through.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 
@@ -156,32 +157,12 @@ export class World {
   }
 
   #bucketOf(outside: Outside): Bucket {
-    const { requests } = this;
-    const bucket = this.#inner;
-    const noted = (what: string, key: string): void => {
-      requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
-    };
-    return {
-      displayName: 'memory',
-      put: async (key, body, options) => {
-        const pieces = await Array.fromAsync(body);
-        noted('put', key);
-        await outside(() => bucket.put(key, pieces, options), true);
-      },
-      get: async function* (key) {
-        noted('get', key);
-        yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
-      },
-      has: (key) => outside(() => bucket.has(key), true),
-      delete: (key) => outside(() => bucket.delete(key), true),
-      list: async function* (prefix) {
-        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
-      },
-      listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: (...asked) => bucket.signedUrl(...asked),
-      close: () => Promise.resolve(),
-      [Symbol.asyncDispose]: () => Promise.resolve(),
-    };
+    return bucketThrough(this.#inner, (call, key, task) => {
+      if (call === 'put' || call === 'get') {
+        this.requests.push(`${call} ${key.split('/').at(-1) ?? ''}`);
+      }
+      return outside(task, call !== 'list');
+    });
   }
 
   #askerOf(outside: Outside): OperationAsker {
