@@ -29,7 +29,7 @@ import { BACKUP_RESOURCE } from '../../../src/server/backups/phases.ts';
 import { storeAfterRun, nothingLeft } from '../../../src/server/restores/contract.ts';
 import { RESTORE_RESOURCE, statusOf } from '../../../src/server/restores/restore-kind.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, progress } from '../backups/support/world.ts';
+import { done, failedWith, progress } from '../operations/support/after-run.ts';
 import { CLAIM_ACTION, ITEM, World } from './support/world.ts';
 
 const scratch = tempDirectory('scratch');
