@@ -195,6 +195,35 @@ describe('Backups that are lost', () => {
     expect(bucket.objects.has(key)).toBe(true);
   });
 
+  it('files of a backup that has failed are published once the bucket is there again, where that was cut off', async () => {
+    const made = await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'b1' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Failed' } },
+    });
+    const backup = backupOf('b1', made.metadata.uid, 'Failed');
+    await note(backupOf('b1', made.metadata.uid, 'InProgress'));
+    const once = bucketOf(bucket, { isWriteOnce: true });
+    const text = JSON.stringify({ apiVersion: 'velero.io/v1', ...backup });
+    await once.put('backups/b1/b1-logs.gz', [Buffer.from('log')]);
+    await once.put('backups/b1/velero-backup.json', [Buffer.from(text)]);
+    let away = 2;
+    class Away extends MemoryBucket {
+      override objects = bucket.objects;
+      override put(...put: Parameters<MemoryBucket['put']>): Promise<void> {
+        if (away-- > 0)
+          return Promise.reject(new CodedError('STORAGE_FAILED', 'away', { retry: 'backoff' }));
+        return super.put(...put);
+      }
+    }
+    await lead({ bucket: () => bucketOf(new Away(), { isWriteOnce: true }) });
+    await expect.poll(notes, { timeout: 15_000 }).toEqual([]);
+    expect(away).toBeLessThan(0);
+    expect(keys().filter((key) => !key.includes('/_sealed/'))).toEqual([
+      'backups/b1/b1-logs.gz',
+      'backups/b1/velero-backup.json',
+    ]);
+  });
+
   it('files stay where the kind is being deleted: objects go first, and the kind after them', async () => {
     await note(backupOf('b1', 'u1', 'InProgress'));
     await files(backupOf('b1', 'u1', 'WaitingForPluginOperations'));
