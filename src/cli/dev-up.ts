@@ -76,7 +76,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
         ...['--kubeconfig', environment.kubeconfig, '--namespace', DEV_NAMESPACE],
         // The cluster prepares repositories itself, and no Jobs run in it.
         ...['--disable-controllers', 'backup-repo', '--features', 'EnableCSI'],
-        ...['--plugin-dir', join(directory, 'plugins'), '--log-level', flags.logLevel],
+        ...['--plugin-dir', join(directory, 'plugins'), '--log-level', logsOfRuns(flags)],
         ...['--item-operation-sync-frequency', OPERATIONS_EVERY],
         ...[
           '--metrics-address',
@@ -87,7 +87,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
         ],
       ]),
       {
-        ...{ signal: interrupt.signal, pluginFlags: [] },
+        ...{ signal: interrupt.signal, pluginFlags: [], logLevel: flags.logLevel },
         onServing: (page) => {
           printCommands(
             'Make a volume, back it up, look into the backup, and restore it into another namespace:',
@@ -123,6 +123,9 @@ async function showAgent(client: KubeClient, node: string): Promise<void> {
   };
   await client.patch(PODS, metadata, { status }, { subresource: 'status' });
 }
+
+/** Backups and restores are to have logs, however little is shown here. */
+const logsOfRuns = ({ logLevel }: UpFlags): string => (logLevel === 'debug' ? logLevel : 'info');
 
 const EXAMPLES = join(ROOT, 'docs/examples');
 

@@ -96,6 +96,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       expect(await run(backUp)).toMatch(
         /backup first has ended: Completed \(.* 1 volume with 21 B/,
       );
+      expect(await run('longshore backup logs first')).toContain('Starting backup');
       expect(await run(browse)).toMatch(/ sample\.txt$/m);
       expect(await run(restore)).toMatch(
         /restore again has ended: Completed \(.* 1 volume with 21 B/,
