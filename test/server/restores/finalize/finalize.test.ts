@@ -49,6 +49,25 @@ describe('the finalizer of restores', () => {
     expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
   });
 
+  it('keeps errors that are told in the same words, and adds each only once however often it is killed', async () => {
+    const failure = {
+      ...{ time: '2026-11-21T01:59:00Z', namespace: 'app', name: 'p', message: 'it broke' },
+    };
+    const failures = [failure, failure];
+    const hooks = { attempted: 4, failed: 4, pods: [], failures };
+    const world = await new World('FinalizingPartiallyFailed', HOOKS).begin([], { hooks });
+    const before = ['hook h failed', 'hook h failed'];
+    await world.archive.put('r1', { results: { errors: { namespaces: { app: before } } } });
+    world.say({ errors: 2 });
+    for (let times = 0; times < 2; times++) {
+      world.say({ phase: 'FinalizingPartiallyFailed', errors: 2 });
+      await untilOver(world);
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 4 });
+      const { errors } = await resultsOf(world);
+      expect(errors?.namespaces?.app).toEqual([...before, 'pod p: it broke', 'pod p: it broke']);
+    }
+  });
+
   describe('where a killed server has left the journal of the run', () => {
     const KEY = 'restores/r1/longshore-journal/u1/00000001-aaaaaaaa-00000000';
     const withJournal = async (): Promise<World> => {
