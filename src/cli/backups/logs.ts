@@ -9,7 +9,8 @@ import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { isOutputOpen, writeOutput } from '../output.ts';
 import { withBucketOf } from './bucket.ts';
-import { BACKUP, findNamed, phaseOf, RESTORE } from './noun.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import { BACKUP, findNamed, type Noun, phaseOf, RESTORE, type Run } from './noun.ts';
 import { withSession } from './session.ts';
 
 const STARS = '*'.repeat(8);
@@ -26,12 +27,29 @@ export async function printLogs(
   const noun = kind === 'Backup' ? BACKUP : RESTORE;
   await withSession(flags, async (session) => {
     const found = await findNamed(noun, name, session);
+    assertBegun(noun, found);
     await withBucketOf(noun, found, session, async (bucket, location) => {
       if (await printAll(bucket, { kind, name }, { signal: session.signal })) return;
       const text = `there is no log of ${noun.word} ${name} in location ${location}, neither its own nor one of a data mover; its phase is ${phaseOf(found)}`;
       throw new CodedError('NO_LOGS', text);
     });
   });
+}
+
+/** Throws `NO_LOGS` where nobody can have written any, so that nobody looks for it in a bucket. */
+function assertBegun({ word }: Noun, object: KubeObject): void {
+  const { name } = object.metadata;
+  const text = ((): string | undefined => {
+    if (phaseOf(object) === 'FailedValidation') {
+      return `it was refused before it began; "longshore ${word} describe ${name}" says why`;
+    }
+    return word === 'restore' && !(object as Run).spec?.backupName
+      ? 'it has not begun, and no backup is chosen for it yet'
+      : undefined;
+  })();
+  if (text !== undefined) {
+    throw new CodedError('NO_LOGS', `there is no log of ${word} ${name}: ${text}`);
+  }
 }
 
 /** False where there is none. What one cannot be read for keeps none of the others. */

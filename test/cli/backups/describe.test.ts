@@ -194,6 +194,19 @@ it('a restore is described with its backup, and the warnings of its bucket', asy
   expect(out).toMatch(/^app2\/data +CSISnapshot, moved/m);
 });
 
+it('logs of what never began are not looked for', async () => {
+  await api.add(RESTORES, 'refused', { status: { phase: 'FailedValidation' } });
+  await api.add(RESTORES, 'new', { spec: { scheduleName: 'nightly' } });
+  expect(await api.longshore('restore', 'logs', 'refused')).toMatchObject({
+    code: 1,
+    err: 'longshore: there is no log of restore refused: it was refused before it began; "longshore restore describe refused" says why\n',
+  });
+  expect(await api.longshore('restore', 'logs', 'new')).toMatchObject({
+    code: 1,
+    err: 'longshore: there is no log of restore new: it has not begun, and no backup is chosen for it yet\n',
+  });
+});
+
 it('a schedule is described with its newest backups', async () => {
   await api.add(SCHEDULES, 'nightly', {
     spec: {

@@ -5,7 +5,7 @@ import { CodedError, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts'
 import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
-import { failedWith, START } from '../../backups/support/world.ts';
+import { failedWith, START } from '../../operations/support/after-run.ts';
 import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
