@@ -211,6 +211,22 @@ describe('requests to S3', () => {
     });
   });
 
+  it.each([
+    [
+      200,
+      '<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>',
+      true,
+    ],
+    [404, errorBody('ObjectLockConfigurationNotFoundError'), false],
+    [403, errorBody('AccessDenied'), undefined],
+    [501, errorBody('NotImplemented'), undefined],
+  ])('a bucket says whether it has object lock (%s)', async (status, body, isLockable) => {
+    const { port, requests } = await serve(() => ({ status, body }));
+    await using storage = await open(port);
+    expect(await storage.isLockable?.()).toBe(isLockable);
+    expect(requests[0]?.url).toContain('?object-lock');
+  });
+
   it("locks end by the service's clock: what a wrong one of this machine locks, nobody could undo", async () => {
     // Of a machine whose clock is a year ahead.
     const nowMs = Date.now() - 366 * 86_400_000;

@@ -28,8 +28,8 @@ const VOLUMES_OF_PODS = ['cache', 'data', 'scratch', 'shared'];
 const ONCE = 'once';
 const LOCKED = 'locked';
 const VELERO = 'velero';
-/** Expired backups are looked for more often than users want it. */
-const SERVER_FLAGS = ['--garbage-collection-frequency', '5s'];
+/** Expired backups and locks are looked at more often than users want it. */
+const SERVER_FLAGS = ['--garbage-collection-frequency', '5s', '--backup-sync-period', '10s'];
 
 /**
  * Backups by our server, with no Velero server in the cluster; it restores them, and then the real Velero does. They are in a location that is written
@@ -50,7 +50,9 @@ describe.skipIf(!hasRealNode())(
       await node.applyOverlay('instead-of-velero');
       await node.stopVelero();
       s3 = await node.logS3();
+
       await useLog();
+      await createLocationOnce();
       server = await node.startOwnServer(SERVER_FLAGS);
     }, 500_000);
     afterAll(async () => {
@@ -64,8 +66,14 @@ describe.skipIf(!hasRealNode())(
       fs.rmSync(copies, { recursive: true, force: true });
     });
 
-    /** From here on both locations are reached through the proxy. */
+    /** From here on the default location is reached through the proxy. */
     async function useLog(): Promise<void> {
+      const config = { s3Url: s3.endpoint };
+      const ref = { namespace: VELERO, name: 'default' };
+      await node.client.patch(BACKUP_STORAGE_LOCATIONS, ref, { spec: { config } });
+    }
+
+    async function createLocationOnce(): Promise<void> {
       const credentials = { accessKeyId: 'peersaccess', secretAccessKey: 'peerssecret' };
       const { endpoint } = s3;
       const client = new S3Client({
@@ -76,16 +84,13 @@ describe.skipIf(!hasRealNode())(
       );
       client.destroy();
       const config = { region: 'us-east-1', s3ForcePathStyle: 'true', s3Url: endpoint };
-      const spec = { provider: 'aws', config };
-      const ref = { namespace: VELERO, name: 'default' };
-      await node.client.patch(BACKUP_STORAGE_LOCATIONS, ref, { spec });
       await node.client.create(BACKUP_STORAGE_LOCATIONS, {
         metadata: {
           ...{ namespace: VELERO, name: ONCE },
           annotations: { 'longshore.io/write-once': 'true', 'longshore.io/retention': '48h' },
         },
         spec: {
-          ...spec,
+          ...{ provider: 'aws', config },
           objectStorage: { bucket: LOCKED },
           credential: { name: 'cloud-credentials', key: 'cloud' },
         },
@@ -259,7 +264,7 @@ describe.skipIf(!hasRealNode())(
 
     it('a backup of a schedule expires and is deleted, repositories are maintained, and locks are extended', async () => {
       const maintained = await Promise.all(['moved', 'pods'].map(maintain));
-      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data', '--ttl', '30s'];
+      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data', '--ttl', '20s'];
       const schedule = ['--schedule', '@every 5s', '--storage-location', ONCE];
       await node.velero('schedule', 'create', 'brief', ...schedule, ...flags);
       const made = async (): Promise<string[]> => {
@@ -316,6 +321,8 @@ describe.skipIf(!hasRealNode())(
     }, 400_000);
 
     it('a backup by the real Velero is brought back by our server', async () => {
+      // Who started Velero's server again has made its location anew.
+      await useLog();
       await create('backup', 'by-velero', '--include-namespaces', 'moved', '--snapshot-move-data');
       await assertCompleted('by-velero');
       await node.stopVelero();

@@ -4,6 +4,7 @@ import {
   DeleteObjectCommand,
   GetObjectCommand,
   type GetObjectCommandInput,
+  GetObjectLockConfigurationCommand,
   GetObjectRetentionCommand,
   HeadBucketCommand,
   HeadObjectCommand,
@@ -60,6 +61,7 @@ import { createS3Client, renewCredentials } from './s3-client.ts';
 import {
   isUnexplained404,
   isUnknownCondition,
+  isWithoutLocks,
   noConditionalPut,
   s3Error,
   wantsNewCredentials,
@@ -302,6 +304,25 @@ class S3Storage extends RemoteStorage {
         );
       }
     });
+  }
+
+  /** Undefined where the service does not say it to this user, or not now. */
+  async isLockable({ signal }: SignalOptions = {}): Promise<boolean | undefined> {
+    try {
+      const { ObjectLockConfiguration: found } = await this.request(
+        { operation: 'list' },
+        signal,
+        (transfer) =>
+          this.#client.send(
+            new GetObjectLockConfigurationCommand({ Bucket: this.#location.bucket }),
+            { abortSignal: transfer.signal },
+          ),
+      );
+      return found?.ObjectLockEnabled === 'Enabled';
+    } catch (error) {
+      signal?.throwIfAborted();
+      return isWithoutLocks(error) ? false : undefined;
+    }
   }
 
   async extendRetention(

@@ -61,6 +61,8 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
   /** One that is ended because it could not be followed for too long, before its phase says so. Returns what else its `failureReason` is to say. */
   readonly whenGivenUp?: (object: T) => Promise<string>;
+  /** Written with the end of such a one. */
+  readonly givenUpAnnotations?: Readonly<Record<string, string | null>>;
   /** What may keep an object from being followed for less time than a location that is away. */
   readonly absences?: FollowedAbsences<T>;
 }
@@ -277,12 +279,13 @@ export class FollowedOperations<T extends Followed> {
     await map.cancel(subject, { asker: known.asker, signal: this.#signal }).catch(() => undefined);
     const more = (await this.#options.whenGivenUp?.(object)) ?? '';
     const seconds = absences?.boundSeconds ?? boundNs / SECOND_NS;
+    const { givenUpAnnotations: annotations } = this.#options;
     this.#assertLeading();
     await client.patch(
       kind.resource,
       { namespace, name },
       {
-        metadata: { uid, resourceVersion },
+        metadata: { uid, resourceVersion, ...(annotations && { annotations }) },
         status: {
           phase: 'PartiallyFailed',
           errors: (statusIn(object).errors ?? 0) + 1,

@@ -30,7 +30,14 @@ import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { RESTORE_PHASES } from './phase-meanings.ts';
-import { isCanceled, isOurs, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import {
+  isCanceled,
+  isOurs,
+  phaseOf,
+  RESTORE_RESOURCE,
+  statusOf,
+  UNPUBLISHED,
+} from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { SharedRestores } from './shared-restores.ts';
@@ -326,6 +333,7 @@ class RestoresRun {
     const { name, uid } = restore.metadata;
     let location: string | undefined;
     let untold: string | undefined;
+    let isUnpublished = false;
     // The run ends what earlier ones have begun, once it knows of it.
     let isEnding = !isContinued;
     try {
@@ -339,6 +347,7 @@ class RestoresRun {
         onProgress: (progress) => this.#tell(restore, progress),
         onBegin: () => (isEnding = true),
         onUntold: (text) => (untold = text),
+        onUnpublished: () => (isUnpublished = true),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#restores.insist(restore, { status });
@@ -353,7 +362,8 @@ class RestoresRun {
         ({ location, untold } = await this.#endEarlier(restore));
       }
       const what = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
-      if (!(await this.#end(restore, withUntold(what, untold)))) await this.#gone(restore);
+      const reason = withUntold(what, untold);
+      if (!(await this.#end(restore, reason, { isUnpublished }))) await this.#gone(restore);
       else if (location !== undefined) await this.#forget(restore, location);
     }
   }
@@ -411,10 +421,14 @@ class RestoresRun {
   }
 
   /** False where it is gone. */
-  async #end(restore: Restore, reason: string): Promise<boolean> {
+  async #end(restore: Restore, reason: string, { isUnpublished = false } = {}): Promise<boolean> {
     const { uid } = restore.metadata;
     const status = failedStatus(reason, this.#clock);
-    const written = await this.#restores.insist(restore, { status });
+    const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
+    const written = await this.#restores.insist(restore, {
+      ...(isUnpublished && { metadata }),
+      status,
+    });
     this.#hadRun.add(uid);
     this.#options.operations.forget(uid);
     return written !== undefined;

@@ -1,7 +1,9 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Registry } from 'prom-client';
 import { afterEach, describe, expect, it } from 'vitest';
+import { bucketOf } from '../../../src/archive/index.ts';
 import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
@@ -27,7 +29,11 @@ import {
 } from '../../../src/server/index.ts';
 import { BACKUP_RESOURCE } from '../../../src/server/backups/phases.ts';
 import { storeAfterRun, nothingLeft } from '../../../src/server/restores/contract.ts';
-import { RESTORE_RESOURCE, statusOf } from '../../../src/server/restores/restore-kind.ts';
+import {
+  RESTORE_RESOURCE,
+  statusOf,
+  UNPUBLISHED,
+} from '../../../src/server/restores/restore-kind.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, progress } from '../operations/support/after-run.ts';
 import { CLAIM_ACTION, ITEM, World } from './support/world.ts';
@@ -47,8 +53,9 @@ async function start(
     resourceTimeoutNs?: bigint;
     isBackupGone?: boolean;
     isReadOnly?: () => Promise<boolean>;
+    unpublishedAgainMs?: number;
   } = {},
-  given: { execsRefused?: number } = {},
+  given: { execsRefused?: number; isWriteOnce?: boolean } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -69,6 +76,7 @@ async function start(
   await client.patch(PODS, { namespace: 'app', name: 'p' }, up, { subresource: 'status' });
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
   const world = new World();
+  const bucket = bucketOf(world.bucket, { isWriteOnce: given.isWriteOnce === true });
   const state = { isThere: true, sessions: 0, ran: 0, execsRefused: 0, ...given };
   const restore: Restore = await client.create(RESTORE_RESOURCE, {
     metadata: { ...REF, finalizers: [FINALIZER] },
@@ -80,7 +88,7 @@ async function start(
   await client.create(CONFIG_MAPS, { metadata: { namespace: 'velero', name: 'du-1', labels } });
   const left = podLeftOf(pod.metadata.uid);
   await storeAfterRun(
-    world.bucket,
+    bucket,
     { name: 'r1', uid },
     {
       ...nothingLeft(uid),
@@ -92,7 +100,7 @@ async function start(
   const buckets = {
     open: () =>
       state.isThere
-        ? Promise.resolve({ bucket: world.bucket, ...nothing })
+        ? Promise.resolve({ bucket, ...nothing })
         : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
   };
   const writers = new FileWriters();
@@ -125,7 +133,7 @@ async function start(
         },
       },
     }),
-    new RestoreFinalizerController({ ...common, client: withExec(client, state) }),
+    new RestoreFinalizerController({ ...common, ...options, client: withExec(client, state) }),
   ];
   const abort = new AbortController();
   const running = Promise.all(
@@ -271,5 +279,37 @@ describe('the controllers of operations and of the end of restores', () => {
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);
+  });
+
+  it('publish what is there of a restore that had to end without its location, when that is back', async () => {
+    const { client, world, state, phase } = await start(
+      { resourceTimeoutNs: 200_000_000n, unpublishedAgainMs: 50 },
+      { isWriteOnce: true },
+    );
+    state.isThere = false;
+    const restore = await phase('PartiallyFailed');
+    expect(restore.metadata.annotations).toEqual({ [UNPUBLISHED]: 'true' });
+    const files = (): string[] =>
+      [...world.bucket.objects.keys()].filter((key) => !key.includes('/longshore-'));
+    expect(files()).toEqual([]);
+    state.isThere = true;
+    const annotations = async (): Promise<unknown> =>
+      (await client.get(RESTORE_RESOURCE, REF)).metadata.annotations;
+    await expect.poll(annotations, PATIENT).toEqual({});
+    expect(files()).toContain('restores/r1/restore-r1-itemoperations.json.gz');
+    expect((await phase('PartiallyFailed')).status).toEqual(restore.status);
+  });
+
+  it('publish nothing of a restore whose files are kept apart by an annotation that is gone', async () => {
+    const { client, world, phase } = await start({ unpublishedAgainMs: 50 });
+    const once = bucketOf(world.bucket, { isWriteOnce: true });
+    await once.put('restores/r1/restore-r1-logs.gz', [Buffer.from('log')]);
+    const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
+    await client.patch(RESTORE_RESOURCE, REF, { metadata, status: { phase: 'Failed' } }, {});
+    await phase('Failed');
+    await sleep(500);
+    const restore = await client.get(RESTORE_RESOURCE, REF);
+    expect(restore.metadata.annotations).toEqual({ [UNPUBLISHED]: 'true' });
+    expect(world.bucket.objects.has('restores/r1/restore-r1-logs.gz')).toBe(false);
   });
 });

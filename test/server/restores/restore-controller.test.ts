@@ -355,6 +355,21 @@ describe('the controller of Restores', () => {
     );
   });
 
+  it('marks one that has failed, and whose files could not be published, so that they are later', async () => {
+    start();
+    await create('r1');
+    await create('r2');
+    await soon(() => runs.begun.length === 1);
+    runs.begun[0]?.onUnpublished?.();
+    runs.finish(0, new Error('broke'));
+    const { annotations } = (await inPhase('r1', 'Failed')).metadata;
+    expect(annotations).toMatchObject({ 'longshore.io/unpublished': 'true' });
+    await soon(() => runs.begun.length === 2);
+    runs.finish(1, new Error('broke'));
+    const other = (await inPhase('r2', 'Failed')).metadata;
+    expect(other.annotations).not.toHaveProperty(['longshore.io/unpublished']);
+  });
+
   it('deletes the files of one that is deleted, after its run has ended', async () => {
     bucket.objects.set('restores/r1/restore-r1-logs.gz', Buffer.from('x'));
     bucket.objects.set('restores/other/restore-other-logs.gz', Buffer.from('x'));

@@ -35,6 +35,7 @@ import {
   RESTORE_RESOURCE,
   statusOf,
   subjectOf,
+  UNPUBLISHED,
 } from '../restore-kind.ts';
 import { removeRestoreJournal } from '../run/restore-journal.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
@@ -105,7 +106,7 @@ const openPlace = async (
   { buckets, locations, signal }: FinalizeRestoreOptions,
 ): Promise<OpenBucket> => buckets.open(await locations.of(restore, signal), signal);
 
-/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so. */
+/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so; what is there of its files is published later, if it ever can be. */
 async function withoutPlace(
   restore: Restore,
   why: string,
@@ -116,12 +117,17 @@ async function withoutPlace(
     return { againMs: AGAIN_MS, because: why };
   }
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
-  await write(restore, options, {
-    phase: 'PartiallyFailed',
-    errors: (statusOf(restore).errors ?? 0) + 1,
-    failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
-    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
-  });
+  await write(
+    restore,
+    options,
+    {
+      phase: 'PartiallyFailed',
+      errors: (statusOf(restore).errors ?? 0) + 1,
+      failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
+      completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+    },
+    { [UNPUBLISHED]: 'true' },
+  );
   return undefined;
 }
 
@@ -129,10 +135,11 @@ async function write(
   { metadata }: Restore,
   { client, map, locations, waits, absences, signal, assertLeading }: FinalizeRestoreOptions,
   status: object,
+  notes: Readonly<Record<string, string>> = {},
 ): Promise<void> {
   const { uid, resourceVersion } = metadata;
   assertLeading();
-  const annotations = { [ABSENT_SINCE]: null };
+  const annotations = { [ABSENT_SINCE]: null, ...notes };
   const patch = { metadata: { uid, resourceVersion, annotations }, status };
   await client.patch(RESTORE_RESOURCE, metadata, patch, { signal });
   map.forget(uid);

@@ -403,7 +403,7 @@ describe('the finalizer of restores', () => {
     expect(world.status.failureReason).toMatch(
       /^no location default; nothing could be stored there for 600 s, .*hooks that were due/,
     );
-    expect(world.restore.metadata.annotations).toEqual({});
+    expect(world.restore.metadata.annotations).toEqual({ 'longshore.io/unpublished': 'true' });
   });
 
   it('waits for a location anew that was back meanwhile', async () => {

@@ -67,6 +67,25 @@ describe('a restore', () => {
     expect(await next.log()).toContain('restore failed');
   });
 
+  it('that has failed in a location that is written once says so where its files could not be published', async () => {
+    class Failing extends VersionedBucket {
+      override put(...given: Parameters<VersionedBucket['put']>): Promise<void> {
+        const [key] = given;
+        if (!key.endsWith('-logs.gz')) return super.put(...given);
+        return Promise.reject(new CodedError('STORAGE_FAILED', 'away', { retry: 'backoff' }));
+      }
+    }
+    const rig = new Rig({ cluster, bucket: bucketOf(new Failing(), { isWriteOnce: true }) });
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
+    expect(rig.isUnpublished).toBe(true);
+    const well = new Rig({
+      cluster,
+      bucket: bucketOf(new VersionedBucket(), { isWriteOnce: true }),
+    });
+    expect(await reasonOf(well.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
+    expect(well.isUnpublished).toBe(false);
+  });
+
   it('waits for operations that are saved before its phase says so', async () => {
     const rig = new Rig({ cluster, actions: [moves] });
     await storeBackup(rig.bucket, [

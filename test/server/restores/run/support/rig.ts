@@ -124,6 +124,7 @@ export class Rig {
   readonly canceled: string[] = [];
   readonly progress: object[] = [];
   readonly untold: string[] = [];
+  isUnpublished = false;
   readonly abort = new AbortController();
   readonly leaving = new AbortController();
   readonly operations: OperationMap;
@@ -229,6 +230,7 @@ export class Rig {
         return Promise.resolve();
       },
       onUntold: (text) => this.untold.push(text),
+      onUnpublished: () => (this.isUnpublished = true),
       assertLeading: this.#parts.assertLeading ?? (() => undefined),
       signal: this.abort.signal,
       leaving: this.leaving.signal,
