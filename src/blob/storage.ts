@@ -107,7 +107,7 @@ export interface BlobStorage extends AsyncDisposable {
    * credentials that can make none throw `UNSUPPORTED_URL`.
    */
   signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
-  /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
+  /** Puts the end of a blob's retention off; one that ends later, and is as strong, stays as it is. Storages without object lock throw `UNSUPPORTED_PUT`. */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   /**
    * Removes what killed puts left behind, of whichever program. `beforeNs` lies far enough back that none of them still runs.

@@ -418,11 +418,12 @@ class BackupsRun {
     }
   }
 
-  /** The journal is of no use any more; one that stays goes with the backup. */
+  /** The journal is of no use any more. What cannot be done now is tried again when the note of the backup goes. */
   async #forget(backup: Backup): Promise<void> {
     try {
       const runner = await this.#options.runner();
-      await runner.forget(backup, this.#signal);
+      const options = { signal: this.#signal, assertLeading: this.#assertLeading };
+      await runner.forget(backup, options);
       this.#lost.forgotten(backup);
     } catch (error) {
       const fields = { backup: backup.metadata.name, error: messageOf(error) };
