@@ -61,9 +61,10 @@ async function printAll(
   const { kind, name } = owner;
   const archive = kind === 'Backup' ? new BackupArchive(bucket) : new RestoreArchive(bucket);
   const failures: unknown[] = [];
+  let hasText = false;
   const shown = async (pieces: AsyncIterable<Uint8Array>): Promise<boolean> => {
     try {
-      await print(pieces);
+      if (await print(pieces)) hasText = true;
     } catch (error) {
       options.signal?.throwIfAborted();
       if (isCode(error, 'BLOB_NOT_FOUND')) return false;
@@ -72,6 +73,11 @@ async function printAll(
     return true;
   };
   let isAny = await shown(archive.readLog(name, options));
+  if (isAny && failures.length === 0 && !hasText && isOutputOpen()) {
+    process.stderr.write(
+      `the log of ${kind} ${name} is there, and empty: the --log-level of its server left nothing to write\n`,
+    );
+  }
   const logs = new MoverLogArchive(bucket);
   for (const volume of await logs.volumes(owner, options)) {
     if (!isOutputOpen()) break;
@@ -82,18 +88,21 @@ async function printAll(
   return isAny;
 }
 
-/** Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
-async function print(pieces: AsyncIterable<Uint8Array>): Promise<void> {
+/** Returns whether there was any text. Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
+async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   const decoder = new TextDecoder();
   let isLineOpen = false;
+  let hasText = false;
   for await (const piece of pieces) {
-    if (!isOutputOpen()) return;
+    if (!isOutputOpen()) return hasText;
     const text = decoder.decode(piece, { stream: true });
     if (text === '') continue;
+    hasText = true;
     isLineOpen = !text.endsWith('\n');
     await writeOutput(text.replaceAll(/[^\n\t]+/g, printable));
   }
   if (isLineOpen) await writeOutput('\n');
+  return hasText;
 }
 
 /** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME`: no namespace has a dot in its name. */

@@ -79,6 +79,14 @@ describe('on a terminal', () => {
     expect(texts[0]).toMatch(/^backup nightly: +25% \[#+-+\] InProgress, 75 of 300 items\n$/);
   });
 
+  it('items that are done are no bar while nobody knows how much there is to move', async () => {
+    const { screen, texts } = shown();
+    const volumes = [{ ...moving('a', 0), totalBytes: 0 }];
+    await screen.show(view({ items: { done: 3, total: 3 }, volumes }));
+    expect(texts[0]).not.toContain('100%');
+    expect(texts[0]).toMatch(/^backup nightly: InProgress, .*3 items\n/);
+  });
+
   it('each volume is a bar with bytes, rate and time left; the block is drawn in its own place', async () => {
     const { screen, texts } = shown();
     const items = { done: 300, total: 300 };
