@@ -13,13 +13,14 @@ import {
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
-  EventRecorder,
+  type EventRecorder,
   type KubeClient,
   keyOf,
   refOf,
   type Result,
 } from '../../kube/index.ts';
 import { isWaiting } from '../backups/phases.ts';
+import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
 import { cancelOperations } from './cancel.ts';
@@ -112,15 +113,12 @@ export class FollowedOperations<T extends Followed> {
     { cache }: WatchedObjects<T>,
     { signal, assertLeading }: { signal: AbortSignal; assertLeading: () => void },
   ) {
-    const { client, logger, host, kind } = options;
+    const { logger, kind } = options;
     this.#options = options;
     this.#objects = cache;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#events = new EventRecorder({
-      ...{ client, logger, host, clock: client.clock },
-      component: 'longshore-server',
-    });
+    this.#events = serverEvents(options);
     this.#controller = new Controller({
       ...{ name: `${kind.word}-operations`, workers: WORKERS, logger },
       reconcile: (key) => this.#reconcile(key),

@@ -19,12 +19,11 @@ import {
 } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
-import { CurrentRun } from '../current-run.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { patiently } from '../runs/patience.ts';
 import { RunsView } from '../runs/runs-view.ts';
-import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
@@ -81,21 +80,17 @@ const LEFT_IN_PROGRESS =
  * Velero's controller `restore`: restores run one after the other, and one that only waits for its operations holds up no other one. What is under way when
  * this process dies, another one goes on with.
  */
-export class RestoreController implements ServerController {
+export class RestoreController extends LeadingController<RestoresRun> {
   readonly name = 'restore';
   readonly #options: RestoreControllerOptions;
-  readonly #run = new CurrentRun<RestoresRun>();
 
   constructor(options: RestoreControllerOptions) {
+    super();
     this.#options = options;
   }
 
-  get failure(): string | undefined {
-    return this.#options.restores.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new RestoresRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): RestoresRun {
+    return new RestoresRun(this.#options, ...leading);
   }
 }
 
@@ -151,6 +146,10 @@ class RestoresRun {
       ...{ name: 'restore-deletion', workers: DELETED_AT_ONCE, logger },
       reconcile: (key) => this.#remove(key),
     });
+  }
+
+  get failure(): string | undefined {
+    return this.#options.restores.failure;
   }
 
   async run(): Promise<void> {

@@ -21,6 +21,7 @@ import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { openLost } from './support/lost.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('safety-lost');
@@ -120,27 +121,18 @@ describe('Backups that are lost', () => {
   async function lead(attack: Attack = {}) {
     const abort = new AbortController();
     const { signal } = abort;
-    const strange = new Proxy(client, {
-      get: (target, key) => {
-        if (key === 'exec') {
-          return ({ pod, command }: { pod: string; command: string[] }) => {
-            told.push(`${command.join(' ')} ${pod}`);
-            return Promise.resolve({ stdout: '', stderr: '' });
-          };
+    const strange = withCalls(client, {
+      exec: ({ pod, command }: { pod: string; command: string[] }) => {
+        told.push(`${command.join(' ')} ${pod}`);
+        return Promise.resolve({ stdout: '', stderr: '' });
+      },
+      find: async (...[resource, ref, options]: Parameters<KubeClient['find']>) => {
+        if (resource === CUSTOM_RESOURCE_DEFINITIONS) {
+          const known = { creationTimestamp: '2026-11-01T00:00:00Z' };
+          return attack.crd ? attack.crd() : { metadata: { name: ref.name, ...known } };
         }
-        if (key === 'find') {
-          return async (...[resource, ref, options]: Parameters<KubeClient['find']>) => {
-            if (resource === CUSTOM_RESOURCE_DEFINITIONS) {
-              const known = { creationTimestamp: '2026-11-01T00:00:00Z' };
-              return attack.crd ? attack.crd() : { metadata: { name: ref.name, ...known } };
-            }
-            if (resource.plural === 'pods') await attack.findPod?.(ref.name);
-            return client.find(resource, ref, options);
-          };
-        }
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        return (value as (...parts: unknown[]) => unknown).bind(target);
+        if (resource.plural === 'pods') await attack.findPod?.(ref.name);
+        return client.find(resource, ref, options);
       },
     });
     const shown = attack.bucket?.(bucket) ?? bucket;

@@ -36,7 +36,8 @@ import { backUp, openTest, PASSWORD, recordingLogger } from '../../support/repos
 import { Rig as RestoreRig } from '../restores/run/support/rig.ts';
 import { World as RestoreWorld } from '../restores/support/world.ts';
 import { configMaps, Rig } from './run/support/rig.ts';
-import { done, ITEM, progress, World } from './support/world.ts';
+import { done, progress } from '../operations/support/after-run.ts';
+import { ITEM, World } from './support/world.ts';
 
 const scratch = tempDirectory('object-lock');
 afterAll(() => {

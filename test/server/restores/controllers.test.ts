@@ -35,8 +35,9 @@ import {
   UNPUBLISHED,
 } from '../../../src/server/restores/restore-kind.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, progress } from '../backups/support/world.ts';
+import { done, failedWith, progress } from '../operations/support/after-run.ts';
 import { CLAIM_ACTION, ITEM, World } from './support/world.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('scratch');
 const REF = { namespace: 'velero', name: 'r1' };
@@ -159,21 +160,14 @@ async function start(
 
 /** Commands of hooks are counted, and first fail as an API server does that is away. */
 const withExec = (client: KubeClient, state: { ran: number; execsRefused: number }): KubeClient =>
-  new Proxy(client, {
-    get: (target, key) => {
-      if (key === 'exec') {
-        return (): Promise<object> => {
-          if (state.execsRefused-- > 0) {
-            const retry = { retry: 'backoff' } as const;
-            return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
-          }
-          state.ran++;
-          return Promise.resolve({ stdout: '', stderr: '' });
-        };
+  withCalls(client, {
+    exec: (): Promise<object> => {
+      if (state.execsRefused-- > 0) {
+        const retry = { retry: 'backoff' } as const;
+        return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
       }
-      const value: unknown = Reflect.get(target, key, target);
-      if (typeof value !== 'function') return value;
-      return (value as (...given: unknown[]) => unknown).bind(target);
+      state.ran++;
+      return Promise.resolve({ stdout: '', stderr: '' });
     },
   });
 

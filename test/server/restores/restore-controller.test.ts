@@ -28,6 +28,7 @@ import {
 import type { RestoreOutcome, RestoreRequest } from '../../../src/server/restores/run/contract.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const FINALIZER = 'restores.velero.io/external-resources-finalizer';
@@ -149,23 +150,14 @@ describe('the controller of Restores', () => {
   function start(): void {
     const abort = new AbortController();
     registry = new Registry();
-    const own = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key, target);
-        if (typeof value !== 'function') return value;
-        const method = value as (...given: unknown[]) => unknown;
-        if (key === 'find') {
-          return (...given: unknown[]) =>
-            isPlaceHidden && (given[0] as { plural: string }).plural === 'backups'
-              ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
-              : method.apply(target, given);
-        }
-        if (key !== 'patch') return (...given: unknown[]) => method.apply(target, given);
-        return (...given: Parameters<KubeClient['patch']>) =>
-          given[1].name === poison
-            ? Promise.reject(kubeError('patch', 403, undefined))
-            : target.patch(...given);
-      },
+    const own = callsThrough(client, (call, [resource, ref], go) => {
+      const isOfBackups = (resource as { plural?: string } | undefined)?.plural === 'backups';
+      if (call === 'find' && isPlaceHidden && isOfBackups) {
+        return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }));
+      }
+      return call === 'patch' && (ref as { name: string }).name === poison
+        ? Promise.reject(kubeError('patch', 403, undefined))
+        : go();
     });
     writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };

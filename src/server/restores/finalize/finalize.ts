@@ -5,6 +5,7 @@ import {
   messageOf,
   type Nanoseconds,
   parseDuration,
+  retryOf,
   rfc3339Seconds,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -36,6 +37,7 @@ import {
   subjectOf,
   UNPUBLISHED,
 } from '../restore-kind.ts';
+import { removeRestoreJournal } from '../run/restore-journal.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines } from './end.ts';
@@ -173,6 +175,7 @@ async function look(
   });
   sayClaims(restore, left, log, options);
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  await removeJournal(restore, bucket, options);
   const archive = new RestoreArchive(bucket);
   const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
   const lines = endLines(restore, operations, left, log.lines);
@@ -202,6 +205,23 @@ async function look(
     await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading }),
   );
   return undefined;
+}
+
+/** Its run has removed it, unless its server was killed or the bucket was away. One that cannot be removed at all goes with the files of the restore. */
+async function removeJournal(
+  { metadata: { name, uid } }: Restore,
+  bucket: Bucket,
+  { logger, signal, assertLeading }: FinalizeRestoreOptions,
+): Promise<void> {
+  assertLeading();
+  try {
+    await removeRestoreJournal({ bucket, name, uid, signal });
+  } catch (error) {
+    signal.throwIfAborted();
+    if (retryOf(error) !== 'never') throw error;
+    const fields = { restore: name, error: messageOf(error) };
+    logger.warn(fields, 'the journal of a restore could not be removed');
+  }
 }
 
 interface Left {
