@@ -33,6 +33,7 @@ import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { hasStore, startStore } from '../../support/object-stores.ts';
 import { backUp, openTest, PASSWORD, recordingLogger } from '../../support/repositories.ts';
+import { startS3Log } from '../../support/s3-log.ts';
 import { Rig as RestoreRig } from '../restores/run/support/rig.ts';
 import { World as RestoreWorld } from '../restores/support/world.ts';
 import { configMaps, Rig } from './run/support/rig.ts';
@@ -50,6 +51,8 @@ const CLIENT = { username: 'default', hostname: 'default' };
 async function lockedStore() {
   const store = await startStore('minio');
   const { environment, endpoint } = store;
+  // All but what this test itself asks passes it.
+  const log = await startS3Log(endpoint, { host: '127.0.0.1', port: 0 });
   const client = new S3Client({
     ...{ endpoint, region: 'us-east-1', forcePathStyle: true },
     credentials: {
@@ -68,8 +71,8 @@ async function lockedStore() {
     }),
   );
   const location = (prefix: string, parameters = {}): string =>
-    store.location(prefix, parameters).replace('backups', BUCKET);
-  return { store, client, environment, location };
+    store.location(prefix, { ...parameters, endpoint: log.endpoint }).replace('backups', BUCKET);
+  return { store, log, client, environment, location };
 }
 
 /** How many versions each key has, deletions left out. */
@@ -90,8 +93,9 @@ async function versionsIn(client: S3Client): Promise<Map<string, number>> {
 it.skipIf(!hasStore('minio'))(
   'in a bucket with object lock no key has two versions after a backup, its operations, a restore and maintenance',
   async () => {
-    const { store, client, environment, location } = await lockedStore();
+    const { store, log: s3, client, environment, location } = await lockedStore();
     await using running = store;
+    await using changes = s3;
     await using inner = await openBucket(location('cluster'), { environment });
     for (const [place, isLocked] of [
       [location('cluster'), true],
@@ -236,6 +240,8 @@ it.skipIf(!hasStore('minio'))(
     const versions = await versionsIn(client);
     expect(versions.size).toBeGreaterThan(40);
     expect([...versions].filter(([, count]) => count > 1)).toEqual([]);
+    expect(new Set(changes.puts(`${BUCKET}/`)).size).toBeGreaterThanOrEqual(versions.size);
+    expect(changes.putTwice(`${BUCKET}/`)).toEqual([]);
 
     if (hasKopia) {
       const flags = running.kopia?.('cluster/kopia/app') ?? [];
