@@ -192,7 +192,7 @@ export class LostBackups {
     return undefined;
   }
 
-  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on. */
+  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on, and its files may not all be published. */
   async #endLeft(given: Backup): Promise<void> {
     const { uid, name } = given.metadata;
     await within(this.#options.signal, async (signal) => {
@@ -206,7 +206,15 @@ export class LostBackups {
           await this.#end(backup, left, signal);
         }
       }
-      this.#options.assertLeading();
+      const { assertLeading } = this.#options;
+      // Whoever deletes it removes its files.
+      if (phaseOf(given) !== 'Deleting') {
+        await new BackupArchive(bucket).sealEnded(name, uid, {
+          signal,
+          assertAllowed: assertLeading,
+        });
+      }
+      assertLeading();
       await removeEndedJournal({ bucket, name, uid, signal });
     });
   }

@@ -20,6 +20,7 @@ import {
 } from '../../../src/kube/index.ts';
 import { averageRate } from '../../../src/cli/status-rows.ts';
 import { Api } from './support/api.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const GIB = 2 ** 30;
 const volume = (name: string, more: Partial<MovementDescription> = {}): MovementDescription => ({
@@ -297,13 +298,7 @@ describe('waiting for an end', () => {
       }
       return client.find(resource, ref, options);
     };
-    const flaky = new Proxy(client, {
-      get: (target, name) => {
-        if (name === 'find') return find;
-        const value: unknown = Reflect.get(target, name, target);
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
+    const flaky = withCalls(client, { find });
     const screen = new Seen();
     const session = { client: flaky, namespace, signal };
     const ended = waitForEnd(BACKUP, backup, session, { screen, everyMs: 5 });

@@ -496,10 +496,15 @@ export class ClusterRunner implements BackupRunner {
     }
   }
 
-  async forget(backup: Backup, signal: AbortSignal): Promise<void> {
+  async forget(
+    backup: Backup,
+    { signal, assertLeading }: Pick<RunRequest, 'signal' | 'assertLeading'>,
+  ): Promise<void> {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
     const { name, uid } = backup.metadata;
+    const archive = this.#options.archiveOf(opened.bucket);
+    await archive.sealEnded(name, uid, { signal, assertAllowed: assertLeading });
     await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
   }
 }
