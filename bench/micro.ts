@@ -68,8 +68,18 @@ add(
 );
 
 const hasher = createHasher('BLAKE2B-256-128', secret, kernels);
-const pair = (): unknown => hasher.hashAll([[view(a)], [view(b)]]);
-add('hash, BLAKE2b keyed', 'WebAssembly, two in SIMD lanes (in use)', rate(2 * BYTES, pair));
+const some = (count: number): unknown =>
+  hasher.hashAll([[view(a)], [view(b)], [view(out)]].slice(0, count));
+add(
+  'hash, BLAKE2b keyed',
+  'WebAssembly, two in SIMD lanes, one beside (in use)',
+  rate(3 * BYTES, () => some(3)),
+);
+add(
+  'hash, BLAKE2b keyed',
+  'WebAssembly, two in SIMD lanes (in use for the last)',
+  rate(2 * BYTES, () => some(2)),
+);
 add(
   'hash, BLAKE2b keyed',
   'WebAssembly, one (in use for the last)',

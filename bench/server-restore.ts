@@ -1,8 +1,9 @@
 /**
- * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own]`: restores of the same backup by our server and by Velero's, in
+ * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--minutes M]`: restores of the same backup by our server and by Velero's, in
  * turn, on one real API server with MinIO, each into namespaces of its own. The backup has so many ConfigMaps (300,000 by default, in 600 namespaces), another one
  * so many PVCs with their volumes (metadata only: no data are moved). Prints for each restore: seconds from `InProgress` to its end as a watch of the CR has
- * it, CPU seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves Velero's server out. Needs the peers of test/peers.
+ * it, CPU seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves Velero's server out.
+ * `--minutes`: a restore by Velero's server that takes longer is measured for so long, and its seconds are those that all items take at this pace. Needs the peers of test/peers.
  * `--objects 6000 --namespaces 60` takes some minutes: Velero's server asks at most 100 times a second.
  */
 import * as fs from 'node:fs';
@@ -38,6 +39,7 @@ const { values } = parseArgs({
     bytes: { type: 'string', default: '200' },
     claims: { type: 'string', default: '1000' },
     own: { type: 'boolean', default: false },
+    minutes: { type: 'string' },
   },
 });
 const PORT_BASE = 25_900;
@@ -47,34 +49,41 @@ const VELERO = 'velero';
 
 interface Status {
   readonly phase?: string;
-  readonly progress?: { readonly itemsRestored?: number };
+  readonly progress?: { readonly itemsRestored?: number; readonly totalItems?: number };
   readonly warnings?: number;
   readonly errors?: number;
 }
 
-/** Seconds from `InProgress` to its end. */
+type Ended = Status & { readonly seconds: number };
+
+/** Seconds from `InProgress` to its end; where it is not at its end after `boundSeconds`, what it would take at the pace it had. */
 async function untilEnd(
   client: KubeClient,
   resource: Resource<KubeObject>,
   name: string,
-): Promise<Status & { readonly seconds: number }> {
+  boundSeconds = Infinity,
+): Promise<Ended> {
   let startMs: number | undefined;
   for (;;) {
     const { status = {} } = (await client.get(resource, { name, namespace: VELERO })) as {
       status?: Status;
     };
-    const { phase = '' } = status;
+    const { phase = '', progress } = status;
     if (phase === 'InProgress') startMs ??= performance.now();
-    if (FINAL.test(phase)) {
-      return { ...status, seconds: (performance.now() - (startMs ?? performance.now())) / 1000 };
+    const seconds = (performance.now() - (startMs ?? performance.now())) / 1000;
+    if (FINAL.test(phase)) return { ...status, seconds };
+    if (seconds > boundSeconds) {
+      const { itemsRestored = 0, totalItems = 0 } = progress ?? {};
+      return { ...status, seconds: (seconds * totalItems) / itemsRestored };
     }
     await sleep(100);
   }
 }
 
+/** The one that may be cut off is the last: a server makes one restore at a time. */
 const SCENARIOS: Readonly<Record<string, object>> = {
-  objects: { includedNamespaces: ['space-*'], includedNamespaceScopedResources: ['configmaps'] },
   claims: { includedNamespaces: ['claims'] },
+  objects: { includedNamespaces: ['space-*'], includedNamespaceScopedResources: ['configmaps'] },
 };
 
 /** Each into namespaces of its own. */
@@ -99,7 +108,7 @@ await api.stack('up', 'velero');
 await api.stack('down', 'velero');
 const seconds = new Map<string, number>();
 
-async function measureServer(side: string, pid: number): Promise<void> {
+async function measureServer(side: string, pid: number, boundSeconds?: number): Promise<void> {
   for (const scenario of Object.keys(SCENARIOS)) {
     const name = `${side}-${scenario}`;
     // The high-water mark begins anew.
@@ -109,7 +118,7 @@ async function measureServer(side: string, pid: number): Promise<void> {
       metadata: { name, namespace: VELERO },
       spec: { backupName: scenario, namespaceMapping: mappingOf(side) },
     } as never);
-    const ended = await untilEnd(client, RESTORES, name);
+    const ended = await untilEnd(client, RESTORES, name, boundSeconds);
     seconds.set(`${side} ${scenario}`, ended.seconds);
     console.log(
       JSON.stringify({
@@ -148,7 +157,12 @@ async function measureServer(side: string, pid: number): Promise<void> {
 }
 if (!values.own) {
   await api.stack('up', 'velero');
-  await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));
+  const pid = Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8'));
+  await measureServer(
+    'velero',
+    pid,
+    values.minutes === undefined ? undefined : Number(values.minutes) * 60,
+  );
   for (const scenario of Object.keys(SCENARIOS)) {
     const times =
       (seconds.get(`velero ${scenario}`) ?? 0) / (seconds.get(`longshore ${scenario}`) ?? 1);

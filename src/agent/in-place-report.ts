@@ -58,6 +58,16 @@ export function describeInPlace(report: InPlaceReport): string {
   return `${done}: ${written} of ${formatBytes(totalBytes)} ${would}written and ${formatBytes(bytesRemoved)} ${would}removed; entries: ${entries}`;
 }
 
+/** Whether a data mover has been allowed to write to the volume. */
+export const mayHaveWritten = (download: DataDownload): boolean =>
+  moverOf(download) !== undefined && download.spec.dataMoverConfig?.['longshore.dryRun'] !== 'true';
+
+/** What became of the volume of a restore in place that ended before its time. */
+export const inPlaceState = (download: DataDownload): string =>
+  mayHaveWritten(download)
+    ? 'the volume may hold files or blocks of before and of the backup: restore it again before something uses it'
+    : 'nothing was written to the volume';
+
 export interface ReportOptions {
   readonly client: KubeClient;
   readonly logger: Logger;

@@ -29,5 +29,5 @@ export {
 } from './snapshot-holders.ts';
 export { describeMovements, type MovementDescription, type StatusWorld } from './status.ts';
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
-export { inPlaceReportOf } from './in-place-report.ts';
+export { inPlaceReportOf, inPlaceState } from './in-place-report.ts';
 export { dataMoversOf, isMoverServed } from './serving.ts';

@@ -9,6 +9,7 @@ import {
   isWhole,
   type Movement,
   RESTARTING,
+  STOPPED,
 } from './movement.ts';
 import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
 import type { Memory } from './tracked.ts';
@@ -187,6 +188,7 @@ export class MovementWriter<M extends Movement> {
     removeLabel(copy);
     setOutcome(copy, undefined);
     delete copy.metadata.annotations?.[RESTARTING];
+    delete copy.metadata.annotations?.[STOPPED];
   }
 
   addFinalizer(movement: M): Promise<M | undefined> {

@@ -45,6 +45,8 @@ export function restartsOf({ metadata }: Movement): number {
   const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
   return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }
+/** UID of the pod whose data mover was seen to end, before the pod and all that tells of its end is removed. */
+export const STOPPED = 'longshore.io/data-mover-stopped';
 /** The UID of the pod that is being replaced, while that goes on: each death counts once, however often it is tried. */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
 /** Whether a death was counted before the agent that did so died itself. `pod`: undefined where it is gone. */

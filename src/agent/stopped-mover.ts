@@ -10,7 +10,7 @@ import {
   waitFor,
 } from '../kube/index.ts';
 import { FENCE_MARGIN_MS } from './fence.ts';
-import { RESTARTING } from './movement.ts';
+import { RESTARTING, STOPPED } from './movement.ts';
 import { moverOf, revokeMover } from './named-mover.ts';
 
 export interface StopMoverOptions {
@@ -32,19 +32,31 @@ const CONFLICTS_MAX = 20;
 /**
  * Resolves once the data mover of a restore can write no more: its node says that it has ended, the node is gone, or it has had the
  * time after which it stops by itself. The volume of a restore in place is its users' again with the final phase, and a pod that is gone
- * from the API server may have left its process behind. Throws what the API server refuses; it may be called again.
+ * from the API server may have left its process behind. That it has ended is noted on the CR before the pod goes, so that an agent which
+ * goes on after a kill need not wait again. Throws what the API server refuses; it may be called again.
  */
 export async function stopMover(download: DataDownload, options: StopMoverOptions): Promise<void> {
   const mover = moverOf(download);
   // What was never named has never written.
   if (!mover) return;
   const writer = mover.pod === '' ? mover.lastPod : mover.pod;
-  if (download.metadata.annotations?.[RESTARTING] === writer) return;
-  if (await isSeenToEnd(download, writer, options)) return;
+  const { annotations } = download.metadata;
+  if (annotations?.[RESTARTING] === writer || annotations?.[STOPPED] === writer) return;
+  const note = (): Promise<void> =>
+    update(download, options, (copy) => {
+      copy.metadata.annotations = { ...copy.metadata.annotations, [STOPPED]: writer };
+    });
+  if (await isSeenToEnd(download, writer, options)) {
+    await note();
+    return;
+  }
   const { client, logger, pause = (ms: number) => sleep(ms, undefined, { ref: false }) } = options;
   const node = await client.find(NODES, { name: mover.node });
   if (!node || isOutOfService(node)) return;
-  await revoke(download, options);
+  // A mover that can read its CR stops at once.
+  await update(download, options, (copy) => {
+    revokeMover(copy, options.clock);
+  });
   const ms = (mover.fenceMs ?? FENCE_MS) + FENCE_MARGIN_MS;
   const { name } = download.metadata;
   logger.warn(
@@ -52,6 +64,7 @@ export async function stopMover(download: DataDownload, options: StopMoverOption
     'the data mover may still be writing: waiting until it must have stopped by itself',
   );
   await pause(ms);
+  await note();
 }
 
 /** False where that is not known, as of a pod that is gone already: somebody may have deleted it by force. */
@@ -81,16 +94,16 @@ async function isSeenToEnd(
   }
 }
 
-/** A mover that can read its CR stops at once. */
-async function revoke(
+/** Nothing is to be done about one that is gone: its mover has no right to it either. */
+async function update(
   { metadata: { namespace, name, uid } }: DataDownload,
-  { client, clock }: StopMoverOptions,
+  { client }: StopMoverOptions,
+  change: (copy: DataDownload) => void,
 ): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     const found = await client.find(DATA_DOWNLOADS, { namespace, name });
-    // To one that is gone its mover has no right either.
     if (found?.metadata.uid !== uid) return;
-    revokeMover(found, clock);
+    change(found);
     try {
       await client.replace(DATA_DOWNLOADS, found);
       return;

@@ -51,7 +51,7 @@ import {
 import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
 import { isFinal } from './states.ts';
-import { assertNotApart, seal } from './write-once/seal.ts';
+import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
 
@@ -164,6 +164,22 @@ export class BackupArchive {
   async seal(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
     const last = backupKey(name, 'metadata');
     await seal(this.#bucket, backupFolder(name), { ...options, uid, last });
+  }
+
+  /**
+   * The same, for whoever does not know whether the Backup of a UID is over, by the phase that is stored: what stored it may have been cut off before it was published.
+   * Reads nothing in a bucket that is not written once. Throws what the bucket throws.
+   */
+  async sealEnded(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
+    if (!keepsApart(this.#bucket)) return;
+    let stored: StoredBackup;
+    try {
+      stored = await this.loadMetadata(name, options);
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return;
+      throw error;
+    }
+    if (stored.metadata.uid === uid && isFinal(stored)) await this.seal(name, uid, options);
   }
 
   /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */

@@ -27,6 +27,7 @@ import {
   type VolumeHelper,
 } from '../volume-policy/index.ts';
 import type {
+  AskedSnapshot,
   BackupVolumes,
   Snapshotters,
   UploadOperation,
@@ -45,6 +46,8 @@ export interface ClusterVolumesOptions {
   readonly helper: VolumeHelper;
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
+  /** As {@link NativeSnapshots} has it. */
+  readonly willSnapshot?: (asked: AskedSnapshot) => Promise<void>;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
   /** CSI volumes are left to the actions for PVCs. */
@@ -96,13 +99,15 @@ export class ClusterVolumes implements BackupVolumes {
 
   constructor(options: ClusterVolumesOptions) {
     this.#options = options;
-    const { client, backup, log, signal, locations, snapshotters } = options;
+    const { client, backup, log, signal, locations, snapshotters, willSnapshot } = options;
     this.#podVolumes = new PodVolumeBackups({
       ...{ client, backup, log, signal },
       resourceTimeoutMs: options.resourceTimeoutMs,
       timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, log),
     });
-    this.#snapshots = new NativeSnapshots({ backup, locations, snapshotters, log, signal });
+    this.#snapshots = new NativeSnapshots({
+      ...{ backup, locations, snapshotters, willSnapshot, log, signal },
+    });
   }
 
   resume(facts: readonly VolumeFact[]): void {

@@ -36,6 +36,16 @@ export interface UploadOperation {
   readonly upload: { readonly namespace: string; readonly name: string } | undefined;
 }
 
+/** A snapshot that a provider is asked for. */
+export interface AskedSnapshot {
+  /** Name of the PersistentVolume. */
+  readonly pv: string;
+  /** Its id with the provider. */
+  readonly volume: string;
+  /** Name of the VolumeSnapshotLocation. */
+  readonly location: string;
+}
+
 export type Snapshotters = (
   provider: string,
   config: Readonly<Record<string, string>>,

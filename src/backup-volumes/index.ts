@@ -3,6 +3,7 @@
  * operations, and what is noted of each. Moves no byte itself, and knows no journal: what must survive a restart are facts that it is given back.
  */
 export type {
+  AskedSnapshot,
   BackupVolumes,
   Snapshotters,
   UploadOperation,

@@ -2,7 +2,7 @@ import type { NativeSnapshot } from '../archive/index.ts';
 import { CodedError, isCode, messageOf } from '../base/index.ts';
 import type { Backup, BackupLog } from '../backup/index.ts';
 import type { PersistentVolume } from '../kube/index.ts';
-import type { Snapshotters } from './contract.ts';
+import type { AskedSnapshot, Snapshotters } from './contract.ts';
 import { type AskedSnapshotter, unlessSilent } from './silent-plugins.ts';
 import type { SnapshotLocation } from './snapshot-locations.ts';
 
@@ -10,6 +10,8 @@ export interface NativeSnapshotsOptions {
   readonly backup: Backup;
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
+  /** Before a provider is asked: whoever comes after a kill must know that there may be one. Where it throws, none is taken. */
+  readonly willSnapshot?: ((asked: AskedSnapshot) => Promise<void>) | undefined;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
 }
@@ -88,7 +90,7 @@ export class NativeSnapshots {
     readonly location: string;
     readonly backup: Backup;
   }): Promise<NativeSnapshot> {
-    const { signal, log } = this.#options;
+    const { signal, log, willSnapshot } = this.#options;
     const { name } = pv.metadata;
     let info;
     try {
@@ -115,6 +117,7 @@ export class NativeSnapshots {
       namespace: '',
       name,
     });
+    await willSnapshot?.({ pv: name, volume: volumeId, location });
     try {
       const providerSnapshotID = await snapshotter.createSnapshot(volumeId, zone, tags, { signal });
       return { spec, status: { phase: 'Completed', providerSnapshotID } };

@@ -25,10 +25,10 @@ export function parseDuration(text: string): bigint | undefined {
 
 /** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */
 export function parseBytes(text: string): number | undefined {
-  const match = /^(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?|B)?$/i.exec(text);
+  const match = /^(\d+(?:\.\d+)?) ?(?:([KMGTP])(i?)B?|B)?$/i.exec(text);
   if (!match) return undefined;
   const [, number, unit = '', binary = ''] = match;
-  const power = unit === '' ? 0 : 'KMGT'.indexOf(unit.toUpperCase()) + 1;
+  const power = unit === '' ? 0 : 'KMGTP'.indexOf(unit.toUpperCase()) + 1;
   return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
 }
 

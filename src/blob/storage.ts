@@ -94,6 +94,8 @@ export interface BlobStorage extends AsyncDisposable {
   readonly displayName: string;
   /** Whether `retention` and {@link extendRetention} are of use here. */
   readonly hasObjectLock: boolean;
+  /** Its location says that no blob is put twice. */
+  readonly isWriteOnce?: boolean;
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array>;
   getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata>;
   /** `data` in pieces that follow one another; not kept after the promise settles. */
@@ -107,7 +109,9 @@ export interface BlobStorage extends AsyncDisposable {
    * credentials that can make none throw `UNSUPPORTED_URL`.
    */
   signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
-  /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
+  /** Whether the place itself lets blobs be locked, as far as it says so and this may be asked: of one with {@link hasObjectLock} where it has to be switched on. */
+  isLockable?(options?: SignalOptions): Promise<boolean | undefined>;
+  /** Puts the end of a blob's retention off; one that ends later, and is as strong, stays as it is. Storages without object lock throw `UNSUPPORTED_PUT`. */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   /**
    * Removes what killed puts left behind, of whichever program. `beforeNs` lies far enough back that none of them still runs.

@@ -63,20 +63,10 @@ export async function runCluster(flags: UpFlags): Promise<void> {
       if (await environment.client.find(NAMESPACES, { name })) continue;
       await environment.client.create(NAMESPACES, { metadata: { name } });
     }
-    printLine(
-      `nodes ${nodes.join(', ')}; Velero's namespace is ${DEV_NAMESPACE}; everything is kept in ${directory}`,
-    );
-    printLine(`  export KUBECONFIG=${environment.kubeconfig}`);
-    printLine(`  kubectl -n ${DEV_NAMESPACE} get datauploads -w`);
-    if (existsSync(EXAMPLES)) {
-      printLine('Three commands create a volume, back it up and restore it:');
-      for (const command of exampleCommands()) printLine(`  ${command}`);
-      printLine('Both volumes then hold the file:');
-      printLine(`  cat ${join(directory, 'storage/volumes')}/*/sample.txt`);
-    }
-    printLine('To see what each operation is waiting for:');
-    printLine(`  ${join(ROOT, 'bin/longshore')} node-agent status --all`);
+    tellCluster(nodes, directory, environment.kubeconfig);
     if (!flags.server) {
+      printCommands('Make a volume:', volumeCommands());
+      tellByHand(directory);
       printLine(STOP);
       await aborted(interrupt.signal);
       return;
@@ -86,7 +76,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
         ...['--kubeconfig', environment.kubeconfig, '--namespace', DEV_NAMESPACE],
         // The cluster prepares repositories itself, and no Jobs run in it.
         ...['--disable-controllers', 'backup-repo', '--features', 'EnableCSI'],
-        ...['--plugin-dir', join(directory, 'plugins'), '--log-level', flags.logLevel],
+        ...['--plugin-dir', join(directory, 'plugins'), '--log-level', logsOfRuns(flags)],
         ...['--item-operation-sync-frequency', OPERATIONS_EVERY],
         ...[
           '--metrics-address',
@@ -97,11 +87,14 @@ export async function runCluster(flags: UpFlags): Promise<void> {
         ],
       ]),
       {
-        ...{ signal: interrupt.signal, pluginFlags: [] },
+        ...{ signal: interrupt.signal, pluginFlags: [], logLevel: flags.logLevel },
         onServing: (page) => {
-          printLine('A server makes backups and restores:');
-          for (const command of serverCommands()) printLine(`  ${command}`);
-          printLine(`Its page shows them: http://${page ?? ''}/`);
+          printCommands(
+            'Make a volume, back it up, look into the backup, and restore it into another namespace:',
+            [...volumeCommands(), ...SERVER_COMMANDS],
+          );
+          printLine(`The page of the server shows them: http://${page ?? ''}/`);
+          tellByHand(directory);
           printLine(STOP);
         },
       },
@@ -131,27 +124,49 @@ async function showAgent(client: KubeClient, node: string): Promise<void> {
   await client.patch(PODS, metadata, { status }, { subresource: 'status' });
 }
 
+/** Backups and restores are to have logs, however little is shown here. */
+const logsOfRuns = ({ logLevel }: UpFlags): string => (logLevel === 'debug' ? logLevel : 'info');
+
 const EXAMPLES = join(ROOT, 'docs/examples');
 
-/** Of the examples in docs/; a test runs them as they are printed. */
-function exampleCommands(): string[] {
-  const get = `kubectl -n ${DEV_NAMESPACE}`;
-  const done = `--for=jsonpath='{.status.phase}'=Completed --timeout=2m`;
-  const id = `$(${get} get dataupload example -o jsonpath='{.status.snapshotID}')`;
-  return [
-    `kubectl apply -f ${EXAMPLES}/volume.yaml`,
-    `kubectl apply -f ${EXAMPLES}/backup.yaml && ${get} wait dataupload/example ${done}`,
-    `sed "s/SNAPSHOT_ID/${id}/" ${EXAMPLES}/restore.yaml | kubectl apply -f - && ${get} wait datadownload/example ${done}`,
-  ];
+function tellCluster(nodes: readonly string[], directory: string, kubeconfig: string): void {
+  printLine(`A small cluster is running: ${nodes.join(', ')}. Everything is kept in ${directory}`);
+  printCommands('In a second terminal:', [
+    `export KUBECONFIG=${kubeconfig} PATH=${join(ROOT, 'bin')}:$PATH`,
+  ]);
 }
 
-function serverCommands(): string[] {
-  const longshore = join(ROOT, 'bin/longshore');
-  return [
-    `${longshore} backup create first --include-namespaces app --snapshot-move-data --wait`,
-    `${longshore} browse first app/data`,
-    `${longshore} restore create again --from-backup first --namespace-mappings app:app-copy --wait`,
-  ];
+function printCommands(what: string, commands: readonly string[]): void {
+  if (commands.length === 0) return;
+  printLine(what);
+  for (const command of commands) printLine(`  ${command}`);
+}
+
+/** The examples are in docs/, which an image does not have; a test runs them as they are printed. */
+const volumeCommands = (): string[] =>
+  existsSync(EXAMPLES) ? [`kubectl apply -f ${EXAMPLES}/volume.yaml`] : [];
+
+const SERVER_COMMANDS = [
+  'longshore backup create first --include-namespaces app --snapshot-move-data --wait',
+  'longshore browse first app/data',
+  'longshore restore create again --from-backup first --namespace-mappings app:app-copy --wait',
+];
+
+/** How the volume is moved without a server, by the objects that one makes. */
+function tellByHand(directory: string): void {
+  const get = `kubectl -n ${DEV_NAMESPACE}`;
+  if (existsSync(EXAMPLES)) {
+    const done = `--for=jsonpath='{.status.phase}'=Completed --timeout=2m`;
+    const id = `$(${get} get dataupload example -o jsonpath='{.status.snapshotID}')`;
+    printCommands('The same volume by hand, with the objects that a server would make:', [
+      `kubectl apply -f ${EXAMPLES}/backup.yaml && ${get} wait dataupload/example ${done}`,
+      `sed "s/SNAPSHOT_ID/${id}/" ${EXAMPLES}/restore.yaml | kubectl apply -f - && ${get} wait datadownload/example ${done}`,
+    ]);
+  }
+  printCommands('What each volume holds, and what each operation waits for:', [
+    `cat ${join(directory, 'storage/volumes')}/*/sample.txt`,
+    'longshore node-agent status --all',
+  ]);
 }
 
 /** Also when it was aborted before: a signal that came during the start is not told again. */

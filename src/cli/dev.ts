@@ -21,7 +21,8 @@ export function addDevCommands(program: Command): void {
       '--no-server',
       "only the node-agents: nobody makes backups and restores, for a server of Velero's or your own objects",
     )
-    .option(...LOG_LEVEL_OPTION)
+    // What it prints would be lost among the lines of all that runs in it.
+    .option(LOG_LEVEL_OPTION[0], LOG_LEVEL_OPTION[1], 'warning')
     .addHelpText('after', '\nExample:\n  $ longshore dev up --directory /tmp/dev')
     .action(async (flags: UpFlags) => {
       const { runCluster } = await import('./dev-up.ts');

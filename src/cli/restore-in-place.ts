@@ -80,7 +80,11 @@ export function assertInPlaceFlags(
 export function maxWriteBytes({ maxWrite }: Pick<InPlaceFlags, 'maxWrite'>): number | undefined {
   if (maxWrite === undefined) return undefined;
   const bytes = maxWrite === '0' ? 0 : parseBytes(maxWrite);
-  if (bytes !== undefined) return bytes;
+  if (bytes !== undefined) {
+    if (Number.isSafeInteger(bytes)) return bytes;
+    const text = `--max-write "${maxWrite}" is more than can be counted (8 PiB): leave it out where there is no bound`;
+    throw new UsageError(text);
+  }
   throw new UsageError(
     `--max-write "${maxWrite}" is not a number of bytes such as 500MiB or 10GiB`,
   );

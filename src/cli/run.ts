@@ -57,30 +57,37 @@ function printError(error: unknown, verbose: boolean): void {
 /** All verbs and their options. */
 export function createProgram(): Command {
   const program = new Command('longshore')
-    .description('Moves volumes into a Kopia repository and back.')
+    .description(
+      'Backs up Kubernetes, objects and volumes, and restores them; volumes go into repositories in the format of Kopia.',
+    )
     .version(VERSION, '--version')
     .exitOverride()
     .showHelpAfterError('(see --help)')
-    .configureHelp({ showGlobalOptions: false });
-  addRepositoryCommands(program);
-  addSnapshotCommands(program);
-  addPolicyCommands(program);
+    // What each takes is in its own help.
+    .configureHelp({ showGlobalOptions: false, subcommandTerm: (command) => command.name() });
+  program.commandsGroup('A cluster and its backups:');
   addBackupVerb(program);
   addRestoreVerb(program);
   addScheduleVerb(program);
+  addBrowseVerb(program);
   addBackupLocationVerb(program);
-  addInstallVerbs(program);
   addPolicyCheckVerb(program);
+  addInstallVerbs(program);
+  addDebugVerb(program);
+  program.commandsGroup('Directories, devices and repositories, without a cluster:');
+  addSnapshotCommands(program);
+  addRepositoryCommands(program);
+  addPolicyCommands(program);
   addStoreCommands(program);
-  addNodeAgentCommands(program);
+  program.commandsGroup('What pods run:');
   addServerVerb(program);
+  addNodeAgentCommands(program);
   addRestoreHelperVerb(program);
   addRepoMaintenanceVerb(program);
   addDataMoverCommands(program);
   addPodVolumeCommands(program);
   addPluginVerb(program);
-  addBrowseVerb(program);
-  addDebugVerb(program);
+  program.commandsGroup('Besides:');
   addDevCommands(program);
   addCompletionVerb(program);
   addHelpVerb(program);
@@ -93,6 +100,18 @@ export function createProgram(): Command {
   return program;
 }
 
+const NOUNS = /^(backup|restore|schedule)s?$/;
+const VERBS = ['create', 'get', 'describe', 'delete', 'logs'];
+
+/** As with Velero the verb may come first: `get backups`. So may `version`. */
+function nounFirst(parameters: readonly string[]): string[] {
+  const [first = '', second = '', ...rest] = parameters;
+  const noun = NOUNS.exec(second)?.[1];
+  if (noun !== undefined && VERBS.includes(first)) return [noun, first, ...rest];
+  if (first === 'version') return ['--version'];
+  return [...parameters];
+}
+
 /**
  * Runs one command line, without the program's name. Resolves with the exit code: commands that did a
  * part only have set it on the process.
@@ -102,7 +121,7 @@ export async function runCommandLine(
   report: (error: unknown, verbose: boolean) => void = printError,
 ): Promise<number> {
   try {
-    await createProgram().parseAsync(parameters, { from: 'user' });
+    await createProgram().parseAsync(nounFirst(parameters), { from: 'user' });
     return Number(process.exitCode ?? ExitCode.done);
   } catch (error) {
     // Commander has said its own already.

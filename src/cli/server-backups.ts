@@ -289,7 +289,14 @@ export async function openBackups(
               logger,
             },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
-            openVolumes: async ({ backup, session, log, signal, client: patient }) => {
+            openVolumes: async ({
+              backup,
+              session,
+              log,
+              signal,
+              willSnapshot,
+              client: patient,
+            }) => {
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
@@ -306,6 +313,7 @@ export async function openBackups(
                   }),
                 }),
                 locations,
+                willSnapshot,
                 snapshotters: (provider, config) => session.snapshotter(provider, config),
                 resourceTimeoutMs: settings.resourceTimeoutMs,
                 podVolumeTimeoutMs: settings.podVolumeTimeoutMs,

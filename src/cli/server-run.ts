@@ -87,6 +87,8 @@ export interface ServerSurroundings {
   readonly pluginFlags?: readonly string[];
   /** Ends the server; without it the signals of the process do. */
   readonly signal?: AbortSignal;
+  /** Of its own log, where logs of backups and restores have the level of the flag. */
+  readonly logLevel?: string;
   /** Told once it serves, with the address of the status page if there is one. */
   readonly onServing?: (statusPage: string | undefined) => void;
 }
@@ -98,7 +100,7 @@ export async function runServer(
 ): Promise<void> {
   const names = chosenControllers(flags.controllers, flags.disableControllers);
   const settings = settingsOf(flags, names);
-  const logger = createServerLogger(flags.logLevel, flags.logFormat);
+  const logger = createServerLogger(around.logLevel ?? flags.logLevel, flags.logFormat);
   const missing = environment.forgetMissingCredentials();
   if (missing.length > 0) {
     logger.info({ variables: missing }, "no credentials file: using the cloud's own identity");

@@ -42,8 +42,10 @@ export {
 export {
   ARENA_START,
   createKernelMemory,
+  HASH_LANES,
   Kernels,
   type Spans,
+  type StreamedMessage,
   THREADS_MAX,
 } from './wasm/kernels.ts';
 export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';

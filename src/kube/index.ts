@@ -105,7 +105,7 @@ export {
 } from './api/in-place.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
-export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
+export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
 export {
@@ -117,7 +117,7 @@ export {
 } from './client/client.ts';
 export { ReadsAhead } from './client/reads-ahead.ts';
 export { connectToCluster } from './client/connect.ts';
-export { Controller, type Result } from './controller/controller.ts';
+export { Controller, type ControllerOptions, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
 export { isPassing } from './client/errors.ts';

@@ -20,7 +20,12 @@ export {
   SLAB_BYTES,
 } from './repository.ts';
 export { CLOCK_SKEW_NS_MAX, clockSkew } from './clock-skew.ts';
-export { changePassword, deriveNewKey, loadFormatToChange } from './format/change-password.ts';
+export {
+  assertPasswordMayChange,
+  changePassword,
+  deriveNewKey,
+  loadFormatToChange,
+} from './format/change-password.ts';
 export { createFormat, type NewFormat } from './format/create-format.ts';
 export {
   BLOBCFG_BLOB,

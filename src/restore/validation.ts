@@ -5,6 +5,7 @@ import {
   BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
+  isPassing,
   type KubeClient,
   type KubeObject,
 } from '../kube/index.ts';
@@ -68,7 +69,7 @@ const NOT_STORED = ['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValida
  * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and words (validateAndComplete); where Velero
  * stops at one reason, the next ones are looked for all the same. What Velero finds only later, or never, comes last: selectors, durations,
  * names of namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet.
- * Errors of the API server while it looks are among the reasons, as there; a cancel is thrown.
+ * What the API server refuses while it looks is among the reasons, as there. That it is away is none, other than there: it is thrown, as a cancel is.
  */
 export async function validateRestore(
   given: Restore,
@@ -158,6 +159,12 @@ class Look {
     this.#signal = signal;
   }
 
+  /** An API server that is away says nothing about a Restore: whoever asked tries again. */
+  #assertLasting(error: unknown): void {
+    this.#signal?.throwIfAborted();
+    if (isPassing(error)) throw error;
+  }
+
   /** The last backup of a schedule that is complete. */
   async newestOf(
     schedule: string,
@@ -167,8 +174,8 @@ class Look {
       const labelSelector = `${SCHEDULE_NAME}=${schedule}`;
       const options = { namespace: this.#namespace, labelSelector, signal: this.#signal };
       all = await this.#sources.client.list<RestorableBackup>(BACKUPS, options);
-    } catch {
-      this.#signal?.throwIfAborted();
+    } catch (error) {
+      this.#assertLasting(error);
       return { errors: ['Unable to list backups for schedule'] };
     }
     const complete = all.filter(({ status }) => status?.phase === 'Completed');
@@ -192,7 +199,7 @@ class Look {
     try {
       backup = await client.find<RestorableBackup>(BACKUPS, { namespace, name }, options);
     } catch (error) {
-      this.#signal?.throwIfAborted();
+      this.#assertLasting(error);
       return { errors: refused(`${failed}: ${messageOf(error)}`) };
     }
     if (!backup) return { errors: refused(`${failed}: backups.velero.io "${name}" not found`) };
@@ -208,7 +215,7 @@ class Look {
       const errors = isAway ? [`The BSL ${place} is unavailable, cannot retrieve the backup`] : [];
       return { errors, backup, location };
     } catch (error) {
-      this.#signal?.throwIfAborted();
+      this.#assertLasting(error);
       return { errors: refused(messageOf(error)), backup };
     }
   }
@@ -264,7 +271,7 @@ class Look {
       const config = await this.#sources.client.find(CONFIG_MAPS, ref, options);
       return { config, why: `configmaps "${name}" not found` };
     } catch (error) {
-      this.#signal?.throwIfAborted();
+      this.#assertLasting(error);
       return { config: undefined, why: messageOf(error) };
     }
   }

@@ -1,3 +1,4 @@
+import { HASH_LANES } from '../codec/index.ts';
 import type { ThreadPool, PartialSpans } from '../volume-files/index.ts';
 
 interface Waiting {
@@ -6,12 +7,9 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-/** BLAKE2b hashes two messages in the lanes of one vector in little more time than one. */
-const LANES = 2;
-
 /**
- * Hashes chunks side by side. When the shorter of two has ended, the rest of the longer goes on beside
- * the next chunk, so that both lanes are always in use.
+ * Hashes chunks side by side. When the shortest has ended, the rest of the others goes on beside
+ * the next chunk, so that all lanes are always in use.
  */
 export class HashBatcher {
   readonly #pool: ThreadPool;
@@ -44,7 +42,8 @@ export class HashBatcher {
 
   #add(waiting: Waiting): void {
     this.#waiting.push(waiting);
-    if (this.#waiting.length >= LANES || this.#streams === 0 || this.#isMemoryShort()) this.flush();
+    if (this.#waiting.length >= HASH_LANES || this.#streams === 0 || this.#isMemoryShort())
+      this.flush();
   }
 
   /** Sends what waits alone: when its memory is needed. */

@@ -2,7 +2,14 @@
  * Files and directories of a volume: listings, whole small files, writes into files and new files, attributes by descriptor; and
  * the contract of the threads that do this work and the codec's. Knows nothing of repositories, nor of Kopia's formats.
  */
-export { type FileRange, type RangeToCompare, readRangeInto } from './compare-ranges.ts';
+export {
+  type FileRange,
+  KernelReads,
+  type RangeToCompare,
+  READ_BYTES,
+  readParts,
+  readRangeInto,
+} from './compare-ranges.ts';
 export {
   type DirectoryComparison,
   type DirectoryListing,

@@ -68,7 +68,7 @@ export interface ThreadPool extends AsyncDisposable {
   /** Grows with every task that is done: life, for those who must tell slow from stuck. */
   readonly tasksDone: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
-  /** One or two messages, the longer only as far as the shorter goes; see `ContentHasher.hashPartly`. */
+  /** At most `HASH_LANES` messages, all as far as the shortest goes; see `ContentHasher.hashPartly`. */
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
   /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
@@ -91,12 +91,12 @@ export interface ThreadPool extends AsyncDisposable {
     entriesMax: number,
   ): Promise<DirectoryComparison>;
   /**
-   * Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. The kernel is asked to
-   * read those `ahead` meanwhile, which will be compared next.
+   * Reads ranges of open files, of any length, and compares their hashes; the slab is room for what is being hashed. The kernel is
+   * asked to read what comes next ahead, in the end those `ahead`, which will be compared later.
    */
   compareRanges(
     ranges: readonly RangeToCompare[],
-    slabs: readonly Span[],
+    slab: Span,
     ahead: readonly FileRange[],
   ): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */

@@ -42,10 +42,7 @@ export interface Tasks {
     ],
     result: DirectoryComparison,
   ];
-  compareRanges: [
-    parameters: [request: CompareRequest, slabs: readonly Span[]],
-    result: RangeVerdicts,
-  ];
+  compareRanges: [parameters: [request: CompareRequest, slab: Span], result: RangeVerdicts];
   open: [parameters: [request: OpenRequest], result: OpenFailure[]];
   setAttributes: [
     parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],

@@ -85,10 +85,10 @@ export abstract class TaskPool implements ThreadPool {
 
   compareRanges(
     ranges: readonly RangeToCompare[],
-    slabs: readonly Span[],
+    slab: Span,
     ahead: readonly FileRange[],
   ): Promise<RangeVerdicts> {
-    return this.#run('compareRanges', packCompared(ranges, ahead), slabs);
+    return this.#run('compareRanges', packCompared(ranges, ahead), slab);
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {

@@ -1,4 +1,4 @@
-import { asBuffer, assert, codeOf, giveBack, messageOf, posix } from '../base/index.ts';
+import { asBuffer, codeOf, giveBack, messageOf, posix } from '../base/index.ts';
 import {
   type CodecKeys,
   compressInto,
@@ -9,6 +9,7 @@ import {
   createHasher,
   decompressContent,
   type Encryptor,
+  HASH_LANES,
   type HashProgress,
   Kernels,
   type Span,
@@ -22,6 +23,7 @@ import {
   type DirectoryComparison,
   type DirectoryListing,
   type FileAttributes,
+  KernelReads,
   lookAtNames,
   onlyDirectories,
   type OpenFailure,
@@ -29,9 +31,10 @@ import {
   type PackedStream,
   type PartialSpans,
   type RangeVerdicts,
+  READ_BYTES,
   readDirectory,
   readFileInto,
-  readRangeInto,
+  readParts,
   toldCode,
   writeIntoFile,
   writeNewFile,
@@ -176,24 +179,24 @@ export class TaskRunner implements TaskMethods {
     }
   }
 
-  compareRanges(request: CompareRequest, slabs: readonly Span[]): RangeVerdicts {
-    const failures: OpenFailure[] = [];
-    const room = new Room(slabs.map((slab) => this.#view(slab)));
-    for (const { descriptor, offset, length } of unpackRanges(request.ahead)) {
-      posix().readAhead(descriptor, offset, length);
-    }
+  compareRanges(request: CompareRequest, slab: Span): RangeVerdicts {
     const ranges = unpackCompared(request);
-    const messages = ranges.map((range, index) => {
-      const buffers = room.take(range.length);
-      try {
-        readRangeInto(range, buffers);
-        return buffers;
-      } catch (error) {
-        failures.push({ index, code: toldCode(error), message: messageOf(error) });
-        return [];
-      }
-    });
-    const hashes = this.#hasher.hashAll(messages);
+    const ahead = new KernelReads([...ranges, ...unpackRanges(request.ahead)]);
+    const length = Math.min(READ_BYTES, Math.floor(slab.length / HASH_LANES));
+    const rooms = Array.from({ length: HASH_LANES }, (_, lane) =>
+      this.#view({ address: slab.address + lane * length, length }),
+    );
+    const failures: OpenFailure[] = [];
+    const streams = ranges.map((range, index) => ({
+      length: range.length,
+      read: (lane: number) =>
+        readParts(range, rooms[lane] as Uint8Array, {
+          onRead: (bytes) => ahead.follow(bytes),
+          onFailure: (error) =>
+            failures.push({ index, code: toldCode(error), message: messageOf(error) }),
+        }),
+    }));
+    const hashes = this.#hasher.hashStreams(streams);
     const equal = Uint8Array.from(ranges, ({ hash }, i) =>
       Number(Buffer.compare(hash, hashes[i] as Uint8Array) === 0),
     );
@@ -256,28 +259,6 @@ export class TaskRunner implements TaskMethods {
 
   #view({ address, length }: Span): Uint8Array {
     return this.#bytes.subarray(address, address + length);
-  }
-}
-
-/** Buffers that are used up from their beginning, as if they were one. */
-class Room {
-  readonly #buffers: Uint8Array[];
-
-  constructor(buffers: readonly Uint8Array[]) {
-    this.#buffers = [...buffers];
-  }
-
-  take(lengthBytes: number): Uint8Array[] {
-    const taken: Uint8Array[] = [];
-    for (let left = lengthBytes; left > 0;) {
-      const next = this.#buffers.shift();
-      assert(next, 'the slabs have room for all ranges');
-      const part = next.subarray(0, left);
-      if (part.length < next.length) this.#buffers.unshift(next.subarray(part.length));
-      taken.push(part);
-      left -= part.length;
-    }
-    return taken;
   }
 }
 

@@ -53,7 +53,11 @@ function failedOne({
     },
     replace: (_: unknown, copy: DataDownload) => {
       if (conflicts-- > 0) return Promise.reject(new CodedError('KUBE_CONFLICT', 'newer'));
-      calls.push(`named ${moverOf(copy)?.pod ?? ''}`);
+      const stopped = copy.metadata.annotations?.['longshore.io/data-mover-stopped'];
+      calls.push(
+        stopped === undefined ? `named ${moverOf(copy)?.pod ?? ''}` : `stopped ${stopped}`,
+      );
+      download.metadata = copy.metadata;
       return Promise.resolve(copy);
     },
   } as never;
@@ -71,7 +75,8 @@ describe('before the volume of a restore in place is given back, its data mover'
   it('is waited for while its node does not say that it has ended', async () => {
     const { download, calls, options } = failedOne({ conflicts: 2, pods: [pod('p-1', 'Running'), pod('p-1', 'Running')] }); // prettier-ignore
     await stopMover(download, options);
-    expect(calls).toEqual(['delete 1', 'named ', `pause ${FENCE_MS + MARGIN_MS}`]);
+    const waited = ['named ', `pause ${FENCE_MS + MARGIN_MS}`, 'stopped p-1'];
+    expect(calls).toEqual(['delete 1', ...waited]);
   });
 
   it.each([
@@ -81,17 +86,47 @@ describe('before the volume of a restore in place is given back, its data mover'
   ])('is waited for where %s', async (_, given) => {
     const { download, calls, options } = failedOne(given);
     await stopMover(download, options);
-    expect(calls).toEqual(['named ', `pause ${FENCE_MS + MARGIN_MS}`]);
+    expect(calls).toEqual(['named ', `pause ${FENCE_MS + MARGIN_MS}`, 'stopped p-1']);
   });
 
   it.each([
-    ['it has ended', { pods: [pod('p-1', 'Failed')] }, []],
-    ['its node ends it', { pods: [pod('p-1', 'Running'), pod('p-1', 'Failed')] }, ['delete 1']],
+    ['it has ended', { pods: [pod('p-1', 'Failed')] }, ['stopped p-1']],
+    [
+      'its node ends it',
+      { pods: [pod('p-1', 'Running'), pod('p-1', 'Failed')] },
+      ['delete 1', 'stopped p-1'],
+    ],
     ['its node is gone', { hasNode: false }, []],
   ])('is not waited for where %s', async (_, given, wanted) => {
     const { download, calls, options } = failedOne(given);
     await stopMover(download, options);
     expect(calls).toEqual(wanted);
+  });
+
+  it('is not waited for by the agent that goes on after a kill, once it was seen to end and its pod is gone', async () => {
+    const pods = [pod('p-1', 'Failed')];
+    const { download, calls, options } = failedOne({ pods });
+    await stopMover(download, options);
+    // The first agent has removed the pod, and was killed before the final phase.
+    const without = { ...(options.client as object), find: () => Promise.resolve(undefined) };
+    const next = { ...options, client: without as never };
+    await stopMover(download, next);
+    expect(calls).toEqual(['stopped p-1']);
+    // What was noted of one pod says nothing of its successor.
+    const named = { generation: 4, node: 'n', namedAt: '2026-01-01T00:00:00Z', fenceMs: FENCE_MS };
+    const mover = JSON.stringify({ ...named, pod: 'p-2', lastPod: 'p-2' });
+    Object.assign(download.metadata.annotations ?? {}, { 'longshore.io/mover': mover });
+    await stopMover(download, options);
+    expect(calls).toContain(`pause ${FENCE_MS + MARGIN_MS}`);
+  });
+
+  it('is waited for when the agent was killed before that was noted', async () => {
+    const { download, calls, options } = failedOne({ pods: [pod('p-1', 'Failed')] });
+    const killed = { ...(options.client as object), replace: () => Promise.reject(new Error('killed')) }; // prettier-ignore
+    await expect(stopMover(download, { ...options, client: killed as never })).rejects.toThrow();
+    // Its pod is still there: it is removed only after the note.
+    await stopMover(download, options);
+    expect(calls).toEqual(['stopped p-1']);
   });
 
   it('has stopped before anything else is cleaned up', async () => {

@@ -23,6 +23,7 @@ import { pathOfBlob } from '../support/damage.ts';
 import { noise } from '../support/noise.ts';
 import { backUp, openTest } from '../support/repositories.ts';
 import { age } from '../support/trees.ts';
+import { withCalls } from '../support/with-calls.ts';
 
 const signal = new AbortController().signal;
 let cluster: TestCluster;
@@ -199,13 +200,7 @@ describe('repository verify-all', () => {
       await client.patch(BACKUP_REPOSITORIES, metadata, { status: { phase: 'Ready' } });
     }
     const minutes: number[] = [];
-    const asAtClock = new Proxy(client, {
-      get: (target, name) => {
-        if (name === 'clock') return clock;
-        const value: unknown = Reflect.get(target, name);
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
+    const asAtClock = withCalls(client, { clock });
     await verifyBackupRepositories({
       ...{ client: asAtClock, namespace: NAMESPACE, logger: silentLogger, signal },
       ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },

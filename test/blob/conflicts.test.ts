@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest';
+import { HOUR_NS } from '../../src/base/index.ts';
 import { blobId } from '../../src/blob/index.ts';
 import { listAll } from '../../src/blob/storage.ts';
 import { startStub, STUB_BUCKET, STUB_PREFIX } from '../support/stub-store.ts';
@@ -47,6 +48,28 @@ it('a blob that Azure keeps under a lock is deleted as Kopia does: below a versi
     'DELETE ',
     'DELETE versionid=2026-01-02T03%3A04%3A05.0000001Z',
   ]);
+});
+
+it.each([
+  ['later', 'Wed, 02 Jan 2126 03:04:05 GMT', 'locked'],
+  ['sooner', 'Fri, 02 Jan 2026 03:04:05 GMT', 'locked'],
+  ['later, and can be undone', 'Wed, 02 Jan 2126 03:04:05 GMT', 'unlocked'],
+])('a lock on Azure that cannot be extended, and that ends %s', async (_, until, mode) => {
+  await using stub = await startStub('azblob', ({ method }) =>
+    method === 'PUT'
+      ? { status: 409, headers: { 'x-ms-error-code': 'BlobImmutableDueToPolicy' } }
+      : {
+          headers: {
+            ...{ etag: '"0x1"', 'last-modified': 'Fri, 02 Jan 2026 03:04:05 GMT' },
+            ...{ 'x-ms-immutability-policy-until-date': until },
+            'x-ms-immutability-policy-mode': mode,
+          },
+        },
+  );
+  const retention = { mode: 'COMPLIANCE', periodNs: 48n * HOUR_NS } as const;
+  const extended = stub.storage.extendRetention(ID, retention);
+  if (until.includes('2126') && mode === 'locked') await extended;
+  else await expect(extended).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
 });
 
 it('a blob that is there by the word of Azure is there', async () => {

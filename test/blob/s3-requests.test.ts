@@ -173,6 +173,81 @@ describe('requests to S3', () => {
     expect(until - Date.now()).toBeGreaterThan(47 * 3_600_000);
   });
 
+  const lockedUntil = (date: string, mode = 'GOVERNANCE'): string =>
+    `<Retention><Mode>${mode}</Mode><RetainUntilDate>${date}</RetainUntilDate></Retention>`;
+
+  it.each([
+    ['a lock that ends later is good as it is', lockedUntil('2126-01-01T00:00:00Z'), true],
+    ['so is a stronger one', lockedUntil('2126-01-01T00:00:00Z', 'COMPLIANCE'), true],
+    ['one that ends sooner is not', lockedUntil('2026-01-01T00:00:00Z'), false],
+    ['nor is none', errorBody('NoSuchObjectLockConfiguration'), false],
+  ])('where a lock cannot be extended, %s', async (_, body, isGood) => {
+    const { port, requests } = await serve(({ method }) =>
+      method === 'PUT'
+        ? { status: 403, body: errorBody('AccessDenied') }
+        : { status: body.startsWith('<Retention>') ? 200 : 404, body },
+    );
+    await using storage = await open(port);
+    const retention = { mode: 'GOVERNANCE', periodNs: 48n * HOUR_NS } as const;
+    const extended = storage.extendRetention(ID, retention);
+    if (isGood) await extended;
+    else await expect(extended).rejects.toMatchObject({ code: 'STORAGE_DENIED' });
+    expect(requests.map(({ method, url }) => [method, new URL(url, 'http://s3').search])).toEqual([
+      ['PUT', '?retention='],
+      ['GET', '?retention='],
+    ]);
+  });
+
+  it('a weaker lock is not good enough, however long it is', async () => {
+    const { port } = await serve(({ method }) =>
+      method === 'PUT'
+        ? { status: 403, body: errorBody('AccessDenied') }
+        : { body: lockedUntil('2126-01-01T00:00:00Z') },
+    );
+    await using storage = await open(port);
+    const retention = { mode: 'COMPLIANCE', periodNs: 48n * HOUR_NS } as const;
+    await expect(storage.extendRetention(ID, retention)).rejects.toMatchObject({
+      code: 'STORAGE_DENIED',
+    });
+  });
+
+  it.each([
+    [
+      200,
+      '<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>',
+      true,
+    ],
+    [404, errorBody('ObjectLockConfigurationNotFoundError'), false],
+    [403, errorBody('AccessDenied'), undefined],
+    [501, errorBody('NotImplemented'), undefined],
+  ])('a bucket says whether it has object lock (%s)', async (status, body, isLockable) => {
+    const { port, requests } = await serve(() => ({ status, body }));
+    await using storage = await open(port);
+    expect(await storage.isLockable?.()).toBe(isLockable);
+    expect(requests[0]?.url).toContain('?object-lock');
+  });
+
+  it("locks end by the service's clock: what a wrong one of this machine locks, nobody could undo", async () => {
+    // Of a machine whose clock is a year ahead.
+    const nowMs = Date.now() - 366 * 86_400_000;
+    const date = new Date(nowMs).toUTCString();
+    const { port, requests } = await serve((_, index) =>
+      index === 0
+        ? { status: 403, headers: { date }, body: errorBody('RequestTimeTooSkewed') }
+        : { headers: { date } },
+    );
+    await using storage = withRetries(await open(port));
+    const retention = { mode: 'COMPLIANCE', periodNs: 48n * HOUR_NS } as const;
+    await storage.putBlob(ID, [Buffer.of(1)], { retention });
+    await storage.extendRetention(ID, retention);
+    const [, put, extend] = requests;
+    const ends = [
+      String(put?.headers['x-amz-object-lock-retain-until-date']),
+      /<RetainUntilDate>(.*?)<\//.exec(String(extend?.body))?.[1] ?? '',
+    ].map((text) => (Date.parse(text) - nowMs) / 3_600_000);
+    expect(ends.map(Math.round)).toEqual([48, 48]);
+  });
+
   it("a customer's own key goes with puts, gets and heads", async () => {
     const key = join(work, 'sse-c');
     fs.writeFileSync(key, Buffer.alloc(32, 7));

@@ -63,6 +63,8 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
     const { child, text } = start(directory);
     try {
       await expect.poll(text, { timeout: 60_000 }).toMatch(/Press Ctrl-C to stop/);
+      // Nothing of the log of what runs in it comes between them.
+      expect(text()).not.toContain('level=info');
       const commands = text()
         .split('\n')
         .filter((line) => line.startsWith('  '))
@@ -94,12 +96,13 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       expect(await run(backUp)).toMatch(
         /backup first has ended: Completed \(.* 1 volume with 21 B/,
       );
+      expect(await run('longshore backup logs first')).toContain('Starting backup');
       expect(await run(browse)).toMatch(/ sample\.txt$/m);
       expect(await run(restore)).toMatch(
         /restore again has ended: Completed \(.* 1 volume with 21 B/,
       );
       expect(await run(show)).toBe('carried by longshore\n'.repeat(3));
-      const [, page = ''] = /Its page shows them: (\S+)/.exec(text()) ?? [];
+      const [, page = ''] = /The page of the server shows them: (\S+)/.exec(text()) ?? [];
       expect(await (await fetch(page)).text()).toContain('first');
     } finally {
       child.kill('SIGKILL');

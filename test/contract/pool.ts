@@ -114,7 +114,7 @@ export function poolContract(
       fs.rmSync(work, { recursive: true });
     });
 
-    it('ranges of files are compared with hashes, over the borders of slabs and behind the end of a file', async () => {
+    it('ranges of files are compared with hashes, part by part and behind the end of a file', async () => {
       const { pool: created, put, room } = open();
       await using pool = created;
       const work = tempDirectory('pool');
@@ -134,17 +134,18 @@ export function poolContract(
         const hash = hashes[i] as Uint8Array;
         return { descriptor, offset, length: messages[i]?.length ?? 0, hash };
       };
-      const slabs = [10_000, 3000, 20_000].map((length) => ({ address: room(length), length }));
+      // Room for a kilobyte of each range at a time, and no whole number of blocks.
+      const slab = { address: room(3100), length: 3100 };
       const good = [0, 12_000, 19_500, 30_000, 7].map((offset, i) => rangeOf(i, offset));
-      expect(await pool.compareRanges(good, slabs, [rangeOf(0, 0)])).toEqual({
+      expect(await pool.compareRanges(good, slab, [rangeOf(0, 0)])).toEqual({
         equal: Uint8Array.of(1, 1, 1, 1, 1),
         failures: [],
       });
       const moved = [1, 12_000, 19_499, 19_900].map((offset, i) => rangeOf(i, offset));
-      const { equal } = await pool.compareRanges(moved, slabs, []);
+      const { equal } = await pool.compareRanges(moved, slab, []);
       expect(equal).toEqual(Uint8Array.of(0, 1, 0, 0));
       const closed = { ...rangeOf(1, 12_000), descriptor: 999_999 };
-      const failed = await pool.compareRanges([rangeOf(0, 0), closed], slabs, [closed]);
+      const failed = await pool.compareRanges([rangeOf(0, 0), closed], slab, [closed]);
       expect(failed.equal).toEqual(Uint8Array.of(1, 0));
       expect(failed.failures.map(({ index, code }) => [index, code])).toEqual([[1, 'EBADF']]);
       fs.closeSync(descriptor);

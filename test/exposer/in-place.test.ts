@@ -16,6 +16,7 @@ import {
   type Resource,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { callsThrough, withCalls } from '../support/with-calls.ts';
 
 const CONFIG = { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} };
 const context = { operationTimeoutMs: 10_000, signal: new AbortController().signal };
@@ -68,20 +69,14 @@ describe('a second object of a volume', () => {
   function mortal(dieAt: number): { client: KubeClient; calls: () => number; writes: string[] } {
     let calls = 0;
     const writes: string[] = [];
-    const client = new Proxy(cluster.client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key, target);
-        if (typeof value !== 'function') return value;
-        return (...given: unknown[]): unknown => {
-          if (calls >= dieAt) throw new CodedError('KILLED', 'the agent was killed');
-          calls++;
-          if (['create', 'patch', 'delete'].includes(String(key))) {
-            const { plural } = given[0] as Resource<KubeObject>;
-            writes.push(`${String(key)} ${plural} ${JSON.stringify(given.slice(1))}`);
-          }
-          return (value as (...all: unknown[]) => unknown).apply(target, given);
-        };
-      },
+    const client = callsThrough(cluster.client, (call, given, go) => {
+      if (calls >= dieAt) throw new CodedError('KILLED', 'the agent was killed');
+      calls++;
+      if (['create', 'patch', 'delete'].includes(call)) {
+        const { plural } = given[0] as Resource<KubeObject>;
+        writes.push(`${call} ${plural} ${JSON.stringify(given.slice(1))}`);
+      }
+      return go();
     });
     return { client, calls: () => calls, writes };
   }
@@ -198,18 +193,14 @@ describe('a second object of a volume', () => {
   it('is not used where the cluster makes something else of it', async () => {
     const download = await newDownload();
     const { client } = mortal(Infinity);
-    const create = client.create.bind(client);
-    const changing = new Proxy(client, {
-      get: (target, key) => {
-        if (key !== 'create') return Reflect.get(target, key, target) as unknown;
-        return async (resource: Resource<KubeObject>, object: never): Promise<KubeObject> => {
-          const made = (await create(resource, object)) as KubeObject & { spec: object };
-          if (resource !== PVS) return made;
-          return {
-            ...made,
-            spec: { ...made.spec, persistentVolumeReclaimPolicy: 'Delete' },
-          } as never;
-        };
+    const changing = withCalls(client, {
+      create: async (resource: Resource<KubeObject>, object: never): Promise<KubeObject> => {
+        const made = (await client.create(resource, object)) as KubeObject & { spec: object };
+        if (resource !== PVS) return made;
+        return {
+          ...made,
+          spec: { ...made.spec, persistentVolumeReclaimPolicy: 'Delete' },
+        } as never;
       },
     });
     await expect(exposerWith(changing).expose(download, context)).rejects.toThrow(

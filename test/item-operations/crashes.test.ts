@@ -22,6 +22,7 @@ import {
   OperationMap,
   type Subject,
 } from '../../src/item-operations/index.ts';
+import { bucketThrough } from '../support/bucket-through.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { randomOf } from '../support/random.ts';
@@ -105,27 +106,13 @@ function outsideOf(world: World): <T>(task: () => Promise<T> | T, mayFail?: bool
 }
 
 function bucketOf(world: World, outside: ReturnType<typeof outsideOf>): Bucket {
-  const { bucket } = world;
-  return {
-    displayName: 'memory',
-    put: (key, body) =>
-      outside(async () => {
-        await bucket.put(key, body);
-        if (key.endsWith('-itemoperations.json.gz')) await noteHistory(world);
-      }, true),
-    get: async function* (key) {
-      yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
-    },
-    has: (key) => outside(() => bucket.has(key), true),
-    delete: (key) => outside(() => bucket.delete(key), true),
-    list: async function* (prefix) {
-      yield* await outside(() => Array.fromAsync(bucket.list(prefix)), true);
-    },
-    listFolders: (prefix) => bucket.listFolders(prefix),
-    signedUrl: () => bucket.signedUrl(),
-    close: () => Promise.resolve(),
-    [Symbol.asyncDispose]: () => Promise.resolve(),
-  };
+  return bucketThrough(world.bucket, (call, key, task) =>
+    outside(async () => {
+      const result = await task();
+      if (call === 'put' && key.endsWith('-itemoperations.json.gz')) await noteHistory(world);
+      return result;
+    }, true),
+  );
 }
 
 const storedIn = (world: World): Promise<Operation[]> =>

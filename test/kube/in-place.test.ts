@@ -14,6 +14,7 @@ it.each<InPlaceOrder>([
   { dryRun: false, keepExtra: false },
   { dryRun: true, keepExtra: true, maxWriteBytes: 0, claimUid: 'u' },
   { dryRun: false, keepExtra: true, maxWriteBytes: 10 * 2 ** 30 },
+  { dryRun: false, keepExtra: true, maxWriteBytes: 8 * 2 ** 50 - 1 },
 ])('an order of a restore in place is read as it was written: %j', (order) => {
   expect(inPlaceOrderOf(asking(inPlaceConfig(order)))).toEqual(order);
 });
@@ -35,6 +36,7 @@ it.each([
   [{ 'longshore.dryRun': '1' }, 'longshore', 'longshore.dryRun is "1", and must be true or false'],
   [{ DeleteExtraFiles: '' }, 'longshore', 'DeleteExtraFiles is "", and must be true or false'],
   [{ 'longshore.maxWriteBytes': '1GiB' }, 'longshore', 'is "1GiB", and must be a whole number'],
+  [{ 'longshore.maxWriteBytes': '9007199254740992' }, 'longshore', 'at most 9007199254740991'],
   [{}, 'velero', 'spec.datamover is "velero": a restore in place needs "longshore"'],
 ])('%j for %s is refused', (config, datamover, text) => {
   const download = asking({ 'longshore.inPlace': 'true', ...config }, datamover);

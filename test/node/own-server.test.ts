@@ -1,8 +1,11 @@
+import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   DATA_UPLOADS,
   POD_VOLUME_BACKUPS,
@@ -13,6 +16,7 @@ import { tempDirectory } from '../support/kopia.ts';
 import { askedBy } from '../support/rights.ts';
 import type { OwnServer } from '../support/own-server.ts';
 import { applicationOfVolumes, hasRealNode, RealNode } from '../support/real-node.ts';
+import type { S3Log } from '../support/s3-log.ts';
 import { makeTree } from '../support/trees.ts';
 import { BLOCK, FILES, wholeApplications } from './applications.ts';
 import { assertSame, record } from './tools.ts';
@@ -20,12 +24,22 @@ import { assertSame, record } from './tools.ts';
 const ALL = [...FILES, BLOCK].sort();
 const NAMESPACES = ['moved', 'kept', 'pods'];
 const VOLUMES_OF_PODS = ['cache', 'data', 'scratch', 'shared'];
+/** A location in a bucket with object lock, and that bucket. */
+const ONCE = 'once';
+const LOCKED = 'locked';
+const VELERO = 'velero';
+/** Expired backups and locks are looked at more often than users want it. */
+const SERVER_FLAGS = ['--garbage-collection-frequency', '5s', '--backup-sync-period', '10s'];
 
-/** Backups by our server, with no Velero server in the cluster; it restores them, and then the real Velero does. */
+/**
+ * Backups by our server, with no Velero server in the cluster; it restores them, and then the real Velero does. They are in a location that is written
+ * once; all that anybody asks of S3 passes a proxy, whose log tells which keys were put.
+ */
 describe.skipIf(!hasRealNode())(
   'our server alone makes backups and restores, and the real Velero restores them too',
   () => {
     let node: RealNode;
+    let s3: S3Log;
     let server: OwnServer;
     const copies = tempDirectory('own-server-copies');
     const { runApplication, assertBack, untilPhase, describedAs, create, detailsOf } =
@@ -35,17 +49,73 @@ describe.skipIf(!hasRealNode())(
       node = await RealNode.start(22_100, { isAudited: true });
       await node.applyOverlay('instead-of-velero');
       await node.stopVelero();
-      server = await node.startOwnServer();
+      s3 = await node.logS3();
+
+      await useLog();
+      await createLocationOnce();
+      server = await node.startOwnServer(SERVER_FLAGS);
     }, 500_000);
     afterAll(async () => {
       try {
-        // Neither is there where the node did not start.
+        // None is there where the node did not start.
         await (server as OwnServer | undefined)?.[Symbol.asyncDispose]();
       } finally {
         await (node as RealNode | undefined)?.[Symbol.asyncDispose]();
+        await (s3 as S3Log | undefined)?.[Symbol.asyncDispose]();
       }
       fs.rmSync(copies, { recursive: true, force: true });
     });
+
+    /** From here on the default location is reached through the proxy. */
+    async function useLog(): Promise<void> {
+      const config = { s3Url: s3.endpoint };
+      const ref = { namespace: VELERO, name: 'default' };
+      await node.client.patch(BACKUP_STORAGE_LOCATIONS, ref, { spec: { config } });
+    }
+
+    async function createLocationOnce(): Promise<void> {
+      const credentials = { accessKeyId: 'peersaccess', secretAccessKey: 'peerssecret' };
+      const { endpoint } = s3;
+      const client = new S3Client({
+        ...{ endpoint, region: 'us-east-1', forcePathStyle: true, credentials },
+      });
+      await client.send(
+        new CreateBucketCommand({ Bucket: LOCKED, ObjectLockEnabledForBucket: true }),
+      );
+      client.destroy();
+      const config = { region: 'us-east-1', s3ForcePathStyle: 'true', s3Url: endpoint };
+      await node.client.create(BACKUP_STORAGE_LOCATIONS, {
+        metadata: {
+          ...{ namespace: VELERO, name: ONCE },
+          annotations: { 'longshore.io/write-once': 'true', 'longshore.io/retention': '48h' },
+        },
+        spec: {
+          ...{ provider: 'aws', config },
+          objectStorage: { bucket: LOCKED },
+          credential: { name: 'cloud-credentials', key: 'cloud' },
+        },
+      });
+    }
+
+    const createOnce = (name: string, ...flags: string[]): Promise<void> =>
+      create('backup', name, '--storage-location', ONCE, ...flags);
+
+    const repositoryOf = (namespace: string): { namespace: string; name: string } => ({
+      ...{ namespace: VELERO, name: `${namespace}-${ONCE}-kopia` },
+    });
+
+    /** As if it had not been maintained for hours. Returns a function that waits until it was, well. */
+    async function maintain(namespace: string): Promise<() => Promise<void>> {
+      const ref = repositoryOf(namespace);
+      const at = new Date(Date.now() - 7_200_000).toISOString().replace(/\.\d+/, '');
+      await node.client.patch(BACKUP_REPOSITORIES, ref, { status: { lastMaintenanceTime: at } });
+      const status = async (): Promise<unknown> => {
+        const { status: found } = await node.client.get(BACKUP_REPOSITORIES, ref);
+        const isOver = found?.lastMaintenanceTime !== at;
+        return isOver ? found?.recentMaintenance?.at(-1)?.result : undefined;
+      };
+      return () => expect.poll(status, { timeout: 180_000, interval: 500 }).toBe('Succeeded');
+    }
 
     async function assertCompleted(name: string): Promise<string> {
       const phase = await untilPhase('backup', name);
@@ -84,10 +154,10 @@ describe.skipIf(!hasRealNode())(
       const uploads = record(node, DATA_UPLOADS);
       const snapshots = record(node, VOLUME_SNAPSHOTS, '');
       const flags = ['--include-namespaces', 'moved', '--snapshot-move-data'];
-      await create('backup', 'moved', ...flags);
+      await createOnce('moved', ...flags);
       await untilPhase('backup', 'moved', /^(InProgress|WaitingForPluginOperations)/);
       await server.kill();
-      server = await node.startOwnServer();
+      server = await node.startOwnServer(SERVER_FLAGS);
       const told = await assertCompleted('moved');
       for (const name of ALL) expect(told).toContain(`moved/${name}`);
       const of = <T extends KubeObject>(versions: Map<string, T[]>): T[] =>
@@ -105,7 +175,7 @@ describe.skipIf(!hasRealNode())(
 
     it('with snapshots that stay in the storage', async () => {
       await runApplication('kept');
-      await create('backup', 'kept', '--include-namespaces', 'kept', '--snapshot-move-data=false');
+      await createOnce('kept', '--include-namespaces', 'kept', '--snapshot-move-data=false');
       await assertCompleted('kept');
     }, 200_000);
 
@@ -127,7 +197,7 @@ describe.skipIf(!hasRealNode())(
         execFileSync('cp', ['-a', path, join(copies, `pods-${volume}`)]);
       }
       const flags = ['--include-namespaces', 'pods', '--default-volumes-to-fs-backup'];
-      await create('backup', 'pods', ...flags, '--snapshot-volumes=false');
+      await createOnce('pods', ...flags, '--snapshot-volumes=false');
       const told = await assertCompleted('pods');
       expect(told).toMatch(/Pod Volume Backups/);
       // The second hook fails unless the first one has run.
@@ -139,7 +209,7 @@ describe.skipIf(!hasRealNode())(
     }, 240_000);
 
     it('a backup that is deleted while it is made leaves nothing', async () => {
-      await create('backup', 'deleted', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await createOnce('deleted', '--include-namespaces', 'moved', '--snapshot-move-data');
       await untilPhase('backup', 'deleted', /^(InProgress|WaitingForPluginOperations)/);
       await node.velero('backup', 'delete', 'deleted', '--confirm');
       const left = async (): Promise<unknown[]> => {
@@ -162,7 +232,7 @@ describe.skipIf(!hasRealNode())(
     }, 200_000);
 
     it('a backup that is canceled says so', async () => {
-      await create('backup', 'canceled', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await createOnce('canceled', '--include-namespaces', 'moved', '--snapshot-move-data');
       await untilPhase('backup', 'canceled', /^(InProgress|WaitingForPluginOperations)/);
       const said = await node.longshore('backup', 'cancel', 'canceled', '--wait');
       expect(said).toMatch(/backup canceled has ended: (Failed|PartiallyFailed)/);
@@ -175,7 +245,7 @@ describe.skipIf(!hasRealNode())(
       await create('restore', 'moved-by-ours', '--from-backup', 'moved');
       await untilPhase('restore', 'moved-by-ours', /^(InProgress|WaitingForPluginOperations)/);
       await server.kill();
-      server = await node.startOwnServer();
+      server = await node.startOwnServer(SERVER_FLAGS);
       await assertRestored('moved-by-ours');
       for (const name of ['kept', 'pods']) {
         await create('restore', `${name}-by-ours`, '--from-backup', name);
@@ -192,6 +262,53 @@ describe.skipIf(!hasRealNode())(
       expect(refused).toEqual([]);
     });
 
+    it('a backup of a schedule expires and is deleted, repositories are maintained, and locks are extended', async () => {
+      const maintained = await Promise.all(['moved', 'pods'].map(maintain));
+      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data', '--ttl', '20s'];
+      const schedule = ['--schedule', '@every 5s', '--storage-location', ONCE];
+      await node.velero('schedule', 'create', 'brief', ...schedule, ...flags);
+      const made = async (): Promise<string[]> => {
+        const labelSelector = 'velero.io/schedule-name=brief';
+        const found = await node.client.list(BACKUPS, { namespace: VELERO, labelSelector });
+        return found.map(({ metadata }) => metadata.name);
+      };
+      await expect.poll(made, { timeout: 60_000, interval: 200 }).not.toEqual([]);
+      await node.velero('schedule', 'delete', 'brief', '--confirm');
+      const [first = ''] = await made();
+      const metadata = `${LOCKED}/backups/${first}/velero-backup.json`;
+      await expect.poll(made, { timeout: 180_000, interval: 500 }).toEqual([]);
+      expect(s3.puts(metadata)).toEqual([metadata]);
+      expect(s3.changes).toContainEqual({ change: 'delete', key: metadata, status: 204 });
+      for (const waited of maintained) await waited();
+      const locked = (prefix: string): number =>
+        s3.changes.filter(
+          ({ change, key, status }) =>
+            change === 'lock' && status === 200 && key.startsWith(`${LOCKED}/${prefix}`),
+        ).length;
+      for (const repository of ['moved', 'pods']) {
+        expect(locked(`kopia/${repository}/p`)).toBeGreaterThan(0);
+      }
+      const ofBackups = (): number[] =>
+        NAMESPACES.map((name) => locked(`backups/${name}/velero-backup.json`));
+      await expect.poll(ofBackups, { timeout: 90_000, interval: 500 }).not.toContain(0);
+    }, 400_000);
+
+    it('no key of the location that is written once was put twice', () => {
+      const put = s3.puts(`${LOCKED}/`);
+      for (const name of NAMESPACES) {
+        expect(put).toContain(`${LOCKED}/backups/${name}/velero-backup.json`);
+        expect(put).toContain(
+          `${LOCKED}/restores/${name}-by-ours/restore-${name}-by-ours-results.gz`,
+        );
+      }
+      for (const name of ['moved', 'pods']) {
+        const ofRepository = put.filter((key) => key.startsWith(`${LOCKED}/kopia/${name}/`));
+        expect(ofRepository).toContain(`${LOCKED}/kopia/${name}/kopia.repository`);
+        expect(ofRepository.join('\n')).toMatch(/\/kopia\.maintenance-0{7}[2-9]-/);
+      }
+      expect(s3.putTwice(`${LOCKED}/`)).toEqual([]);
+    });
+
     it('and the real Velero brings all of them back', async () => {
       await server[Symbol.asyncDispose]();
       await withoutNamespaces();
@@ -204,14 +321,18 @@ describe.skipIf(!hasRealNode())(
     }, 400_000);
 
     it('a backup by the real Velero is brought back by our server', async () => {
+      // Who started Velero's server again has made its location anew.
+      await useLog();
       await create('backup', 'by-velero', '--include-namespaces', 'moved', '--snapshot-move-data');
       await assertCompleted('by-velero');
       await node.stopVelero();
       await withoutNamespaces(['moved']);
-      server = await node.startOwnServer();
+      server = await node.startOwnServer(SERVER_FLAGS);
       await create('restore', 'of-velero', '--from-backup', 'by-velero');
       await assertRestored('of-velero');
       await assertBack('moved');
+      // In the other location: the log does see keys that are put again.
+      expect(s3.putTwice('velero/')).toContain('velero/backups/by-velero/velero-backup.json');
     }, 300_000);
   },
 );

@@ -91,10 +91,10 @@ async function isWithoutCredentials(node: RealNode, name: string): Promise<boole
   return /failed to refresh cached credentials/.test(reason);
 }
 
-/** Waits until Velero takes backups and restores of the only storage location: it finds it away now and then on a busy machine. */
+/** Waits until Velero takes backups and restores of all storage locations: it finds them away now and then on a busy machine. */
 export const locationIsAvailable = (node: RealNode): Promise<string> =>
   node.kubectl(
-    ...['-n', 'velero', 'wait', '--for=jsonpath={.status.phase}=Available', 'bsl/default'],
+    ...['-n', 'velero', 'wait', '--for=jsonpath={.status.phase}=Available', 'bsl', '--all'],
     '--timeout=60s',
   );
 

@@ -4,6 +4,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { CodedError, isCode, Secret, systemClock } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
+import { writeOnce } from '../../src/blob/wrappers/write-once.ts';
 import {
   BLOBCFG_BLOB,
   changePassword,
@@ -15,6 +16,7 @@ import {
 import { deriveFormatKey, SCRYPT, sealFormat } from '../../src/repository/format/keys.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
+import { PutLog } from '../support/put-log.ts';
 import { createTest, PASSWORD, DEFAULT_FORMAT } from '../support/repositories.ts';
 
 const work = tempDirectory('password');
@@ -296,5 +298,35 @@ describe('directories', () => {
       if (hasKopia) expect(opened(state), `write ${event}, finished`).toEqual([NEW.reveal()]);
       await expect(storage.getMetadata(blobId(BLOBCFG_BLOB))).resolves.toBeDefined();
     }
+  });
+});
+
+describe('the password of a repository in a location that is written once', () => {
+  it('is not changed, and nothing is put', async () => {
+    const memory = await STORES['with object lock']();
+    const log = new PutLog(memory);
+    await expect(change(writeOnce(log), [OLD, NEW])).rejects.toMatchObject({
+      code: 'LOCATION_WRITE_ONCE',
+      message: expect.stringContaining('nothing was changed') as string,
+    });
+    expect(log.puts).toEqual([]);
+    expect(await outcome(memory, OLD)).toContain('GOVERNANCE');
+  });
+
+  it('is what a change that was begun before makes it: the next run finishes that', async () => {
+    const memory = await STORES['with object lock']();
+    let isKilled = false;
+    for (let event = 0; !isKilled; event++) {
+      memory.blobs.clear();
+      for (const [id, blob] of (await STORES['with object lock']()).blobs)
+        memory.blobs.set(id, blob);
+      await change(dyingAt(memory, event, 'after'), [OLD, NEW]).catch(() => undefined);
+      // The new one counts, and the settings are still those of the old one.
+      isKilled = (await outcome(memory, NEW)) !== 'WRONG_PASSWORD';
+    }
+    expect(memory.blobs.size).toBeGreaterThan(2);
+    await change(writeOnce(memory), [OLD, NEW]);
+    expect([...memory.blobs.keys()].sort()).toEqual([BLOBCFG_BLOB, FORMAT_BLOB]);
+    expect(await outcome(memory, NEW)).toContain('GOVERNANCE');
   });
 });

@@ -252,37 +252,40 @@ describe('a Restore', () => {
           resource.plural === plural ? Promise.reject(error) : client[call](resource, ...rest);
       return { find: guarded('find'), list: guarded('list') } as unknown as KubeClient;
     };
+    const refused = new CodedError('KUBE_FORBIDDEN', 'nobody may know');
     const away = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
 
     it.each<[string, RestoreSpec, string]>([
-      [
-        'backups',
-        FROM_B,
-        "Error retrieving backup: can't find backup velero/b: the API server is away",
-      ],
+      ['backups', FROM_B, "Error retrieving backup: can't find backup velero/b: nobody may know"],
       ['backups', { scheduleName: 's' }, 'Unable to list backups for schedule'],
-      ['backupstoragelocations', FROM_B, 'Error retrieving backup: the API server is away'],
+      ['backupstoragelocations', FROM_B, 'Error retrieving backup: nobody may know'],
       [
         'configmaps',
         { ...FROM_B, resourcePolicy: { kind: 'configmap', name: 'p' } },
-        'invalid restore resource policies: fail to get ResourcePolicies velero/p ConfigMap: the API server is away',
+        'invalid restore resource policies: fail to get ResourcePolicies velero/p ConfigMap: nobody may know',
       ],
       [
         'configmaps',
         { ...FROM_B, resourceModifier: { kind: 'configmap', name: 'm' } },
         'failed to get resource modifiers configmap velero/m',
       ],
-    ])('has no %s, is refused', async (plural, spec, text) => {
-      expect(await errorsOf(spec, { client: failing(plural, away) })).toEqual([text]);
+    ])('does not say what it has of %s, is refused', async (plural, spec, text) => {
+      expect(await errorsOf(spec, { client: failing(plural, refused) })).toEqual([text]);
     });
 
-    it.each<[string, RestoreSpec]>([
+    const asked: [string, RestoreSpec][] = [
       ['backups', FROM_B],
       ['backups', { scheduleName: 's' }],
       ['backupstoragelocations', FROM_B],
       ['configmaps', { ...FROM_B, resourcePolicy: { kind: 'configmap', name: 'p' } }],
       ['configmaps', { ...FROM_B, resourceModifier: { kind: 'configmap', name: 'm' } }],
-    ])('is asked for %s, is canceled and not refused', async (plural, spec) => {
+    ];
+
+    it.each(asked)('is away when it is asked for %s, is not refused', async (plural, spec) => {
+      await expect(errorsOf(spec, { client: failing(plural, away) })).rejects.toBe(away);
+    });
+
+    it.each(asked)('is asked for %s, is canceled and not refused', async (plural, spec) => {
       const stop = new Error('stop');
       const sources = sourcesOf(failing(plural, away));
       const given = restoreOf({ about: '', spec }) as unknown as Restore;

@@ -8,6 +8,7 @@ import {
 } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { createTest, openTest } from '../support/repositories.ts';
+import { callsThrough } from '../support/with-calls.ts';
 
 const work = tempDirectory('find-in-directory');
 const SUMMARY = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };
@@ -43,12 +44,9 @@ describe('a name in a directory of many contents', () => {
     });
   }
   async function find(id: ObjectId, name: string): Promise<number | undefined> {
-    const contents = new Proxy(repository.contents, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key, target);
-        if (key === 'getContent') asked++;
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
+    const contents = callsThrough(repository.contents, (call, _, go) => {
+      if (call === 'getContent') asked++;
+      return go();
     });
     asked = 0;
     return (await findInDirectory({ contents } as unknown as Repository, id, { name }))?.size;

@@ -1,5 +1,6 @@
 import type { ThreadPoolFactory } from '../../src/volume-files/index.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
+import { callsThrough } from './with-calls.ts';
 
 /** Called before the pool does what is asked; what it returns is waited for. */
 export type PoolGate = (
@@ -11,16 +12,9 @@ export type PoolGate = (
 export function gatedPool(gate: PoolGate): ThreadPoolFactory {
   return (parameters, arena) => {
     const pool = createInProcessPool(parameters, arena);
-    return new Proxy(pool, {
-      get(target, key) {
-        const value: unknown = Reflect.get(target, key, target);
-        if (typeof value !== 'function') return value;
-        const method = value.bind(target) as (...rest: unknown[]) => unknown;
-        return (...rest: unknown[]) => {
-          const waiting = gate(String(key), rest);
-          return waiting ? waiting.then(() => method(...rest)) : method(...rest);
-        };
-      },
+    return callsThrough(pool, (method, given, go) => {
+      const waiting = gate(method, given);
+      return waiting ? waiting.then(go) : go();
     });
   };
 }

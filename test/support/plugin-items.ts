@@ -56,12 +56,3 @@ export const pvcOf = (
 
 /** As it lies in a backup: without what only the cluster knows. */
 export const stored = <T extends KubeObject>(item: T): T => JSON.parse(JSON.stringify(item)) as T;
-
-/** A client, with some calls of its own. */
-export const clientWith = (client: KubeClient, calls: Partial<KubeClient>): KubeClient =>
-  new Proxy(client, {
-    get(_, key) {
-      const call: unknown = Reflect.get(calls, key) ?? Reflect.get(client, key, client);
-      return typeof call === 'function' ? (call.bind(client) as unknown) : call;
-    },
-  });

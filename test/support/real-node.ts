@@ -8,6 +8,7 @@ import { connectToCluster, type KubeClient, PODS } from '../../src/kube/index.ts
 import { OwnServer } from './own-server.ts';
 import { sharedPackage } from './package.ts';
 import { auditPolicy } from './real-api.ts';
+import { type S3Log, startS3Log } from './s3-log.ts';
 
 const run = promisify(execFile);
 const PEERS_DIR =
@@ -77,6 +78,7 @@ export class RealNode implements AsyncDisposable {
   readonly client: KubeClient;
   readonly #env: NodeJS.ProcessEnv;
   readonly #cgroup: string;
+  readonly #s3: { readonly host: string; readonly port: number };
   /** The DaemonSet `node-agent` as Velero's installer made it, as JSON. */
   #veleroDaemonSet: string | undefined;
 
@@ -85,6 +87,8 @@ export class RealNode implements AsyncDisposable {
     this.#env = env;
     // As cluster.sh names it.
     this.#cgroup = `/peers-${portBase}`;
+    // As stack.sh has it.
+    this.#s3 = { host: env.S3_ADDR ?? '', port: portBase + 3 };
     const kubeconfig = join(directory, 'kubeconfig');
     this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
   }
@@ -260,6 +264,12 @@ export class RealNode implements AsyncDisposable {
       await fs.rm(join(folder, 'longshore'), { recursive: true, force: true });
     }
     await run(STACK, ['up', this.directory, 'velero'], { env });
+  }
+
+  /** What is changed in S3 by whoever reaches it through the proxy that is there from now on, in pods as well. It is closed by the caller. */
+  logS3(): Promise<S3Log> {
+    const { host, port } = this.#s3;
+    return startS3Log(`http://${host}:${port}`, { host, port: port + 2 });
   }
 
   /** Ends Velero's server: backups and restores wait until a server is there. */

@@ -12,10 +12,9 @@ import {
   isInPlace,
   PVCS,
 } from '../../kube/index.ts';
-import { describeInPlace, inPlaceReportOf } from '../in-place-report.ts';
+import { describeInPlace, inPlaceReportOf, mayHaveWritten } from '../in-place-report.ts';
 import { hadMoverBefore } from '../moved-volume.ts';
 import { isFinal, isMoving } from '../movement.ts';
-import { moverOf } from '../named-mover.ts';
 import { volumesNoted } from '../outcome.ts';
 import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem } from './direction.ts';
@@ -108,8 +107,7 @@ const MIXTURE =
 
 /** A mover that fails says what it did itself, but nothing of one before it; of one that hangs or is lost nobody says it. */
 function isMixtureUntold(download: DataDownload, message: string): boolean {
-  if (!isInPlace(download) || moverOf(download) === undefined) return false;
-  if (download.spec.dataMoverConfig?.['longshore.dryRun'] === 'true') return false;
+  if (!isInPlace(download) || !mayHaveWritten(download)) return false;
   const isOwnWord = message.startsWith(MOVER_FAILED) && !hadMoverBefore(download);
   return !isOwnWord && !message.includes('may hold files or blocks');
 }

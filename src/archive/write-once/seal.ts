@@ -9,6 +9,9 @@ export const bucketOf = (
   { isWriteOnce, logger }: { readonly isWriteOnce: boolean; readonly logger?: Logger | undefined },
 ): Bucket => (isWriteOnce ? new WriteOnceBucket(bucket, { ...(logger && { logger }) }) : bucket);
 
+/** Whether files of what is not over are kept apart until {@link seal}. */
+export const keepsApart = (bucket: Bucket): boolean => bucket instanceof WriteOnceBucket;
+
 /** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
 export function seal(
   bucket: Bucket,

@@ -16,6 +16,7 @@ import {
 } from '@azure/storage-blob';
 import {
   CodedError,
+  isCode,
   MINUTE_NS,
   randomHex,
   systemClock,
@@ -291,10 +292,36 @@ class AzureStorage extends RemoteStorage {
     retention: Retention,
     options: SignalOptions = {},
   ): Promise<void> {
-    await this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-      const blob = this.#container.getBlobClient(this.prefix + id);
-      return blob.setImmutabilityPolicy(policyOf(retention), { abortSignal: signal });
-    });
+    const blob = this.#container.getBlobClient(this.prefix + id);
+    try {
+      await this.request({ operation: 'extend', id }, options.signal, ({ signal }) =>
+        blob.setImmutabilityPolicy(policyOf(retention), { abortSignal: signal }),
+      );
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      const isRefused = isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED');
+      if (isRefused && (await this.#isLockedForLonger(id, retention, options))) return;
+      throw error;
+    }
+  }
+
+  /** The service refuses to make a lock shorter. False where nobody can tell. */
+  async #isLockedForLonger(
+    id: BlobId,
+    retention: Retention,
+    options: SignalOptions,
+  ): Promise<boolean> {
+    try {
+      const { immutabilityPolicyExpiresOn: until, immutabilityPolicyMode: mode = '' } =
+        await this.request({ operation: 'metadata', id }, options.signal, ({ signal }) =>
+          this.#container.getBlobClient(this.prefix + id).getProperties({ abortSignal: signal }),
+        );
+      const isLocked = mode.toLowerCase() === 'locked';
+      return isLocked && (until?.getTime() ?? 0) >= policyOf(retention).expiriesOn.getTime();
+    } catch {
+      options.signal?.throwIfAborted();
+      return false;
+    }
   }
 
   protected async listPage(

@@ -142,6 +142,11 @@ export const isUnexplained404 = (error: unknown): boolean => {
   return status === 404 && MISSING[codeOf(error as ServiceError)] === undefined;
 };
 
+/** What a bucket says of its lock configuration that was made without object lock. */
+export const isWithoutLocks = (error: unknown): boolean =>
+  error instanceof CodedError &&
+  codeOf((error.cause ?? {}) as ServiceError) === 'ObjectLockConfigurationNotFoundError';
+
 /** Codes of credentials that ended, or were replaced. */
 const RENEWABLE = new Set([...ENDED_CODES, 'InvalidAccessKeyId']);
 

@@ -4,6 +4,8 @@ import {
   DeleteObjectCommand,
   GetObjectCommand,
   type GetObjectCommandInput,
+  GetObjectLockConfigurationCommand,
+  GetObjectRetentionCommand,
   HeadBucketCommand,
   HeadObjectCommand,
   ListObjectsV2Command,
@@ -59,12 +61,14 @@ import { createS3Client, renewCredentials } from './s3-client.ts';
 import {
   isUnexplained404,
   isUnknownCondition,
+  isWithoutLocks,
   noConditionalPut,
   s3Error,
   wantsNewCredentials,
   wantsOtherRegion,
 } from './s3-errors.ts';
 
+const MILLISECOND_NS = 1_000_000n;
 /** Aliases that AWS gives to access points. */
 const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
 /** Directory buckets (S3 Express) list in no order. */
@@ -192,7 +196,7 @@ class S3Storage extends RemoteStorage {
         ...this.#object(id),
         ...this.#customerKey,
         ...checksum,
-        ...(options.retention && lockOf(options.retention)),
+        ...(options.retention && this.#lockOf(options.retention)),
         ...(options.doNotRecreate === true && { IfNoneMatch: '*' }),
         ...(storageClass !== undefined && {
           StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
@@ -302,21 +306,86 @@ class S3Storage extends RemoteStorage {
     });
   }
 
+  /** Undefined where the service does not say it to this user, or not now. */
+  async isLockable({ signal }: SignalOptions = {}): Promise<boolean | undefined> {
+    try {
+      const { ObjectLockConfiguration: found } = await this.request(
+        { operation: 'list' },
+        signal,
+        (transfer) =>
+          this.#client.send(
+            new GetObjectLockConfigurationCommand({ Bucket: this.#location.bucket }),
+            { abortSignal: transfer.signal },
+          ),
+      );
+      return found?.ObjectLockEnabled === 'Enabled';
+    } catch (error) {
+      signal?.throwIfAborted();
+      return isWithoutLocks(error) ? false : undefined;
+    }
+  }
+
   async extendRetention(
     id: BlobId,
     retention: Retention,
     options: SignalOptions = {},
   ): Promise<void> {
-    const { ObjectLockMode, ObjectLockRetainUntilDate } = lockOf(retention);
-    await this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-      const command = new PutObjectRetentionCommand({
-        ...this.#object(id),
-        Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
-        // The library wants a checksum here, by itself it would take one that few services know.
-        ChecksumAlgorithm: 'CRC32',
+    try {
+      await this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
+        const { ObjectLockMode, ObjectLockRetainUntilDate } = this.#lockOf(retention);
+        const command = new PutObjectRetentionCommand({
+          ...this.#object(id),
+          Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
+          // The library wants a checksum here, by itself it would take one that few services know.
+          ChecksumAlgorithm: 'CRC32',
+        });
+        return this.#client.send(command, { abortSignal: signal });
       });
-      return this.#client.send(command, { abortSignal: signal });
-    });
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      const isRefused = isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED');
+      if (isRefused && (await this.#isLockedForLonger(id, retention, options))) return;
+      throw error;
+    }
+  }
+
+  /** Services refuse to make a lock shorter, in words of their own. False where nobody can tell. */
+  async #isLockedForLonger(
+    id: BlobId,
+    retention: Retention,
+    options: SignalOptions,
+  ): Promise<boolean> {
+    try {
+      const { Retention: found } = await this.request(
+        { operation: 'metadata', id },
+        options.signal,
+        ({ signal }) =>
+          this.#client.send(new GetObjectRetentionCommand(this.#object(id)), {
+            abortSignal: signal,
+          }),
+      );
+      const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
+      const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
+      return isAsStrong && untilMs >= this.#lockOf(retention).ObjectLockRetainUntilDate.getTime();
+    } catch {
+      options.signal?.throwIfAborted();
+      return false;
+    }
+  }
+
+  /**
+   * By the service's time, as far as answers have told it: nobody could undo what a clock that is a year ahead locks. A first request by such a clock is
+   * refused, and tells it.
+   */
+  #lockOf({ mode, periodNs }: Retention): {
+    ObjectLockMode: Retention['mode'];
+    ObjectLockRetainUntilDate: Date;
+  } {
+    const offsetNs = BigInt(Math.round(this.#client.config.systemClockOffset)) * MILLISECOND_NS;
+    return {
+      ObjectLockMode: mode,
+      ObjectLockRetainUntilDate: toDate(systemClock.nowNs() + offsetNs + periodNs),
+    };
   }
 
   protected async listPage(
@@ -389,14 +458,6 @@ class S3Storage extends RemoteStorage {
     this.#client.destroy();
   }
 }
-
-const lockOf = ({
-  mode,
-  periodNs,
-}: Retention): { ObjectLockMode: Retention['mode']; ObjectLockRetainUntilDate: Date } => ({
-  ObjectLockMode: mode,
-  ObjectLockRetainUntilDate: toDate(systemClock.nowNs() + periodNs),
-});
 
 /** SSE-C: the service encrypts with a key that it forgets, so every request carries it. */
 function loadCustomerKey({

@@ -27,6 +27,10 @@ export abstract class ForwardingStorage implements BlobStorage {
     return this.inner.hasObjectLock;
   }
 
+  get isWriteOnce(): boolean {
+    return this.inner.isWriteOnce === true;
+  }
+
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
     return this.inner.getBlob(id, options);
   }
@@ -53,6 +57,10 @@ export abstract class ForwardingStorage implements BlobStorage {
 
   signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string> {
     return this.inner.signedUrl(id, lifetimeMs, options);
+  }
+
+  async isLockable(options?: SignalOptions): Promise<boolean | undefined> {
+    return this.inner.isLockable?.(options);
   }
 
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void> {

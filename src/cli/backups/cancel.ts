@@ -3,6 +3,7 @@ import { type KubeObject, waitFor } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../server/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output.ts';
+import { cancelInPlace, isClaimName } from './cancel-in-place.ts';
 import { findNamed, isOver, type Noun, phaseOf } from './noun.ts';
 import { withSession } from './session.ts';
 
@@ -12,12 +13,20 @@ export interface CancelFlags extends ClusterFlags {
 
 const WAIT_MS = 600_000;
 
-/** Asks the server to end a backup or a restore. Throws `NO_BACKUP` or `NO_RESTORE`, and `BACKUP_OVER` or `RESTORE_OVER` for one that has ended. */
+/**
+ * Asks the server to end a backup or a restore, or the node-agents to end a restore in place. Throws `NO_BACKUP` or `NO_RESTORE`, and
+ * `BACKUP_OVER` or `RESTORE_OVER` for one that has ended.
+ */
 export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags): Promise<void> {
   const { word, resource } = noun;
   await withSession(flags, async (session) => {
     const { client, namespace, signal } = session;
     const ref = { namespace, name };
+    if (word === 'restore') {
+      // A Restore goes first where a DataDownload has the same name.
+      const isRestore = !isClaimName(name) && (await client.find(resource, ref, { signal }));
+      if (!isRestore && (await cancelInPlace(name, flags, session))) return;
+    }
     const object = await findNamed(noun, name, session);
     if (isOver(object)) {
       const code = word === 'backup' ? 'BACKUP_OVER' : 'RESTORE_OVER';

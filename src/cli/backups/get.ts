@@ -51,19 +51,25 @@ export async function getObjects(
         printText(printable(`${plural.slice(0, -1)}.velero.io/${name}`) + '\n');
       }
     } else if (all.found.length > 0) await printShown(noun, all.found, output, session);
-    else if (names.length === 0) {
-      process.stderr.write(`there is no ${noun.word} in namespace ${session.namespace}\n`);
-    }
+    else if (names.length === 0) process.stderr.write(`${noneText(noun, flags, session)}\n`);
     assertNoneMissing(all);
   });
 }
 
+/** An empty list is where most people begin: it says how to go on. */
+const noneText = ({ word }: Noun, { selector }: SelectFlags, { namespace }: Session): string =>
+  selector !== undefined
+    ? `there is no ${word} with these labels in namespace ${namespace}`
+    : `there is no ${word} in namespace ${namespace}; "longshore ${word} create --help" says how to make one`;
+
 /** One alone, else a list, as Velero prints them. */
 function documentOf({ resource }: Noun, found: readonly KubeObject[]): object {
-  const [only] = found;
   const apiVersion = apiVersionOf(resource);
-  if (found.length === 1 && only) return { ...only, apiVersion, kind: resource.kind };
-  return { apiVersion, kind: `${resource.kind}List`, metadata: {}, items: found };
+  const { kind } = resource;
+  // What a reader wants to know first comes first.
+  const items = found.map((object) => ({ apiVersion, kind, ...object }));
+  if (items.length === 1 && items[0]) return items[0];
+  return { apiVersion, kind: `${kind}List`, metadata: {}, items };
 }
 
 function cellsOf({ word }: Noun, object: KubeObject, nowMs: number): string[] {

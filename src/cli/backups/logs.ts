@@ -9,7 +9,8 @@ import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { isOutputOpen, writeOutput } from '../output.ts';
 import { withBucketOf } from './bucket.ts';
-import { BACKUP, findNamed, phaseOf, RESTORE } from './noun.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import { BACKUP, findNamed, type Noun, phaseOf, RESTORE, type Run } from './noun.ts';
 import { withSession } from './session.ts';
 
 const STARS = '*'.repeat(8);
@@ -26,12 +27,29 @@ export async function printLogs(
   const noun = kind === 'Backup' ? BACKUP : RESTORE;
   await withSession(flags, async (session) => {
     const found = await findNamed(noun, name, session);
+    assertBegun(noun, found);
     await withBucketOf(noun, found, session, async (bucket, location) => {
       if (await printAll(bucket, { kind, name }, { signal: session.signal })) return;
       const text = `there is no log of ${noun.word} ${name} in location ${location}, neither its own nor one of a data mover; its phase is ${phaseOf(found)}`;
       throw new CodedError('NO_LOGS', text);
     });
   });
+}
+
+/** Throws `NO_LOGS` where nobody can have written any, so that nobody looks for it in a bucket. */
+function assertBegun({ word }: Noun, object: KubeObject): void {
+  const { name } = object.metadata;
+  const text = ((): string | undefined => {
+    if (phaseOf(object) === 'FailedValidation') {
+      return `it was refused before it began; "longshore ${word} describe ${name}" says why`;
+    }
+    return word === 'restore' && !(object as Run).spec?.backupName
+      ? 'it has not begun, and no backup is chosen for it yet'
+      : undefined;
+  })();
+  if (text !== undefined) {
+    throw new CodedError('NO_LOGS', `there is no log of ${word} ${name}: ${text}`);
+  }
 }
 
 /** False where there is none. What one cannot be read for keeps none of the others. */
@@ -43,9 +61,10 @@ async function printAll(
   const { kind, name } = owner;
   const archive = kind === 'Backup' ? new BackupArchive(bucket) : new RestoreArchive(bucket);
   const failures: unknown[] = [];
+  let hasText = false;
   const shown = async (pieces: AsyncIterable<Uint8Array>): Promise<boolean> => {
     try {
-      await print(pieces);
+      if (await print(pieces)) hasText = true;
     } catch (error) {
       options.signal?.throwIfAborted();
       if (isCode(error, 'BLOB_NOT_FOUND')) return false;
@@ -54,6 +73,11 @@ async function printAll(
     return true;
   };
   let isAny = await shown(archive.readLog(name, options));
+  if (isAny && failures.length === 0 && !hasText && isOutputOpen()) {
+    process.stderr.write(
+      `the log of ${kind} ${name} is there, and empty: the --log-level of its server left nothing to write\n`,
+    );
+  }
   const logs = new MoverLogArchive(bucket);
   for (const volume of await logs.volumes(owner, options)) {
     if (!isOutputOpen()) break;
@@ -64,18 +88,21 @@ async function printAll(
   return isAny;
 }
 
-/** Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
-async function print(pieces: AsyncIterable<Uint8Array>): Promise<void> {
+/** Returns whether there was any text. Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
+async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   const decoder = new TextDecoder();
   let isLineOpen = false;
+  let hasText = false;
   for await (const piece of pieces) {
-    if (!isOutputOpen()) return;
+    if (!isOutputOpen()) return hasText;
     const text = decoder.decode(piece, { stream: true });
     if (text === '') continue;
+    hasText = true;
     isLineOpen = !text.endsWith('\n');
     await writeOutput(text.replaceAll(/[^\n\t]+/g, printable));
   }
   if (isLineOpen) await writeOutput('\n');
+  return hasText;
 }
 
 /** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME`: no namespace has a dot in its name. */

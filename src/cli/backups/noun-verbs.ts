@@ -53,19 +53,30 @@ const CANCELED: Record<'backup' | 'restore', string> = {
     'what it has begun is told to stop, and it ends as Failed or PartiallyFailed; objects that it has made stay',
 };
 
+const IN_PLACE_CANCELED: Record<'backup' | 'restore', string> = {
+  backup: '',
+  restore: `
+A restore in place ("longshore restore in-place") is named by its PVC, or by its DataDownload. What it has written stays, so that the volume may hold
+files or blocks of before and of the backup: restore it again before something uses it. With --wait the command tells whether anything was written.
+`,
+};
+
 export function addCancelVerb(group: Command, word: 'backup' | 'restore'): void {
   const kind = word === 'backup' ? 'Backup' : 'Restore';
   withClusterOptions(group.command('cancel'))
     .description(`end a ${word} that waits or runs: ${CANCELED[word]}`)
-    .argument('<name>', `of the ${kind}`)
+    .argument(
+      '<name>',
+      `of the ${kind}${word === 'restore' ? '; NAMESPACE/PVC for a restore in place' : ''}`,
+    )
     .option('--wait', 'return when it has ended')
     .addHelpText(
       'after',
       `
 Velero's CLI has no such command; "velero ${word} delete" of a ${word} that runs ends it as well, and removes it.
-
-Example:
-  $ longshore ${word} cancel nightly-20261125 --wait`,
+${IN_PLACE_CANCELED[word]}
+Examples:
+  $ longshore ${word} cancel nightly-20261125 --wait${word === 'restore' ? '\n  $ longshore restore cancel shop/data --wait' : ''}`,
     )
     .action(async (name: string, flags: CancelFlags) => {
       const { cancelNamed } = await import('./cancel.ts');

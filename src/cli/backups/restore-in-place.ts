@@ -1,5 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describeMovements, inPlaceReportOf, StatusFollower } from '../../agent/index.ts';
+import {
+  describeMovements,
+  inPlaceReportOf,
+  inPlaceState,
+  StatusFollower,
+} from '../../agent/index.ts';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCanceled, isCode, messageOf } from '../../base/index.ts';
 import { describeUsers, targetProblem, usersOfClaim } from '../../exposer/index.ts';
@@ -12,6 +17,7 @@ import {
   inPlaceConfig,
   isPassing,
   type NewObject,
+  type PersistentVolumeClaim,
   PVCS,
   PVS,
 } from '../../kube/index.ts';
@@ -68,7 +74,7 @@ export async function restoreClaimInPlace(
     async (session) => {
       const backup = await findNamed(BACKUP, backupName, session);
       const volume = await storedVolume(backup, claim, session);
-      const found = await session.client.find(PVCS, { namespace, name }, session);
+      const found = await findClaim({ namespace, name }, session);
       const download = downloadOf({
         ...{ session, backup, volume, namespace, name },
         order: {
@@ -78,7 +84,7 @@ export async function restoreClaimInPlace(
           claimUid: found?.metadata.uid,
         },
       });
-      await assertUsable(download as DataDownload, session);
+      await assertUsable(download as DataDownload, found, session);
       const created = await session.client.create(DATA_DOWNLOADS, download);
       const shown = `DataDownload ${session.namespace}/${created.metadata.name}`;
       if (flags.json !== true) printLine(`${shown} is requested`);
@@ -161,12 +167,29 @@ function downloadOf({
   };
 }
 
+/** Its UID says which one is meant, so that another one of its name is left alone. Throws `KUBE_FORBIDDEN` for who may not see it. */
+export async function findClaim(
+  ref: { namespace: string; name: string },
+  { client, signal }: Pick<Session, 'client' | 'signal'>,
+): Promise<PersistentVolumeClaim | undefined> {
+  try {
+    return await client.find(PVCS, ref, { signal });
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    const text = `a restore in place of PVC ${ref.namespace}/${ref.name} can be asked for only by who may read it (get persistentvolumeclaims): ${messageOf(error)}`;
+    throw new CodedError('KUBE_FORBIDDEN', text, { cause: error });
+  }
+}
+
 /** The agent looks again; here it is said at once. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
-async function assertUsable(download: DataDownload, { client, signal }: Session): Promise<void> {
+async function assertUsable(
+  download: DataDownload,
+  claim: PersistentVolumeClaim | undefined,
+  { client, signal }: Session,
+): Promise<void> {
   const { namespace, pvc: name } = download.spec.targetVolume;
   const ref = { namespace, name };
   try {
-    const claim = await client.find(PVCS, ref, { signal });
     const volumeName = claim?.spec.volumeName ?? '';
     const volume = volumeName && (await client.find(PVS, { name: volumeName }, { signal }));
     const problem = targetProblem(download, claim, volume || undefined);
@@ -176,7 +199,7 @@ async function assertUsable(download: DataDownload, { client, signal }: Session)
     const text = `${describeUsers(ref, users)}: scale what uses it down first, so that no pod has it mounted`;
     throw new CodedError('TARGET_IN_USE', text);
   } catch (error) {
-    // Who may ask for a restore need not be allowed to see all of that.
+    // Who may ask for a restore has to see the PVC, and need not be allowed to see its volume and other pods.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
   }
 }
@@ -229,7 +252,7 @@ async function waitForEnd(
     }
   } catch (error) {
     if (!signal.aborted || !isCanceled(error)) throw error;
-    const text = `no longer waiting: ${title} goes on in the cluster; kubectl -n ${namespace} patch datadownload ${name} --type merge -p '{"spec":{"cancel":true}}' ends it`;
+    const text = `no longer waiting: ${title} goes on in the cluster; "longshore restore cancel ${name} -n ${namespace}" ends it`;
     throw new CodedError('CANCELED', text, { cause: error });
   } finally {
     following.abort();
@@ -251,8 +274,8 @@ function tellEnd(download: DataDownload, volume: string, { json }: InPlaceVerbFl
     printLine(`${volume}: ${message}`);
   }
   if (phase === 'Completed') return;
-  const canceled = 'the volume may hold files or blocks of before and of the backup: restore it again before something uses it'; // prettier-ignore
-  const why = message !== '' ? message : phase === 'Canceled' ? canceled : 'no reason is noted';
+  const state = phase === 'Canceled' ? inPlaceState(download) : 'no reason is noted';
+  const why = message !== '' ? message : state;
   throw new CodedError(
     'NOT_COMPLETED',
     `the restore in place of ${volume} has ended as ${phase}: ${why}`,

@@ -7,7 +7,7 @@ import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './nou
 import { addRestoreSpecFlags } from './spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
-  const restore = program.command('restore').description('restores of backups of the cluster');
+  const restore = program.command('restore').description('restore backups of the cluster, and look at such restores');
   addCreateVerb(restore);
   addInPlaceVerb(restore);
   addGetVerb(restore, 'restore');
@@ -72,7 +72,7 @@ function addInPlaceVerb(restore: Command): void {
       'after',
       `
 The PVC, its volume object and their names stay as they are. A pod that begins to use the volume while it is written ends the restore. With --wait
-the exit code is 0 for Completed alone; Ctrl-C leaves the restore running. The same command, given again, completes a restore that was stopped.
+the exit code is 0 for Completed alone; Ctrl-C leaves the restore running, and "longshore restore cancel NAMESPACE/PVC" ends it. The same command, given again, completes a restore that was stopped.
 
 Examples:
   $ longshore restore in-place nightly-20261126 shop/data --dry-run

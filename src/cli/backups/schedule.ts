@@ -7,7 +7,7 @@ import { addBackupSpecFlags, bareBoolean } from './spec-flags.ts';
 export function addScheduleVerb(program: Command): void {
   const schedule = program
     .command('schedule')
-    .description('backups of the cluster that are made again and again');
+    .description('have backups made again and again');
   const create = withClusterOptions(schedule.command('create'))
     .description('make backups at the times of a cron expression, in UTC')
     .argument('<name>', 'of the Schedule; backups are called NAME-YYYYMMDDhhmmss')

@@ -145,6 +145,11 @@ function tellEnd(
   }
   const reasons = [failureReason ?? '', ...validationErrors].filter((reason) => reason !== '');
   const why = reasons.length > 0 ? `: ${reasons.join('; ')}` : ` with ${countOf(errors, 'errors')}`;
-  const text = `${word} ${name} has ended as ${phase}${why} (${facts.join(', ')}); "longshore ${word} describe ${name}" and "longshore ${word} logs ${name}" say more`;
+  // One that was refused has no log.
+  const more =
+    phase === 'FailedValidation'
+      ? `"longshore ${word} describe ${name}" says what to do`
+      : `"longshore ${word} describe ${name}" and "longshore ${word} logs ${name}" say more`;
+  const text = `${word} ${name} has ended as ${phase}${why} (${facts.join(', ')}); ${more}`;
   throw new CodedError('NOT_COMPLETED', text);
 }

@@ -7,7 +7,7 @@ import type { CheckLocationFlags } from './check.ts';
 export function addBackupLocationVerb(program: Command): void {
   const noun = program
     .command('backup-location')
-    .description('what is looked at in places where backups are kept');
+    .description('check the places where backups are kept');
   const check = withClusterOptions(noun.command('check'))
     .description(
       'compare what lies in the buckets with what the cluster knows: files that nobody will remove, backups without files; nothing is changed',

@@ -83,7 +83,9 @@ const notBelowDone = ({ done, total }: Amount): Total | undefined =>
 
 /** Bytes where their total is known, else items. A change of either begins a new measure. */
 function measureOf({ bytes, items, phase = '' }: Sample): { amount: Amount; name: string } {
-  const isOfBytes = bytes !== undefined && bytes.total?.value !== 0;
+  // Of volumes nobody has measured yet the items, which are done long before, say nothing.
+  const isOfBytes =
+    bytes !== undefined && (bytes.total?.value !== 0 || bytes.total.kind === 'atLeast');
   return isOfBytes
     ? { amount: bytes, name: `bytes ${phase}` }
     : { amount: items, name: `${items.noun} ${phase}` };

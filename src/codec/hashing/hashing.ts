@@ -2,16 +2,18 @@ import { createHmac } from 'node:crypto';
 import { blake2s } from '@noble/hashes/blake2.js';
 import { blake3 } from '@noble/hashes/blake3.js';
 import { CodedError } from '../../base/index.ts';
-import type { Kernels, Spans } from '../wasm/kernels.ts';
+import type { Kernels, Spans, StreamedMessage } from '../wasm/kernels.ts';
 
 /** The keyed hash that names contents. One per thread. */
 export interface ContentHasher {
   readonly hashBytes: number;
   hash(message: Spans): Uint8Array;
-  /** The same for several messages; where the hash gains from it, two at a time. */
+  /** The same for several messages; where the hash gains from it, {@link HASH_LANES} at a time. */
   hashAll(messages: readonly Spans[]): Uint8Array[];
+  /** The same for messages that are read while they are hashed. What `read` throws comes through. */
+  hashStreams(messages: readonly StreamedMessage[]): Uint8Array[];
   /**
-   * One or two messages, from where they stand. Of two the longer is left where the shorter ended, where
+   * At most {@link HASH_LANES} messages, from where they stand. Of several the longer ones are left where the shortest ended, where
    * the hash gains from company: the rest then goes beside another.
    */
   hashPartly(messages: readonly PartialMessage[]): HashProgress[];
@@ -97,10 +99,14 @@ class IncrementalHasher implements ContentHasher {
     this.#start = start;
   }
 
-  hash(message: Spans): Uint8Array {
+  hash(message: Iterable<Uint8Array>): Uint8Array {
     const state = this.#start();
     for (const span of message) state.update(span);
     return Uint8Array.from(state.digest().subarray(0, this.hashBytes));
+  }
+
+  hashStreams(messages: readonly StreamedMessage[]): Uint8Array[] {
+    return messages.map((message) => this.hash(message.read(0)));
   }
 
   hashAll(messages: readonly Spans[]): Uint8Array[] {
@@ -136,24 +142,16 @@ class Blake2bHasher implements ContentHasher {
   }
 
   hashAll(messages: readonly Spans[]): Uint8Array[] {
-    const hashes: Uint8Array[] = [];
-    // The longer of a pair ends alone, at half the rate: neighbours in length go together.
-    const lengths = messages.map((spans) => spans.reduce((sum, { length }) => sum + length, 0));
-    const order = Array.from(messages.keys());
-    order.sort((a, b) => (lengths[a] as number) - (lengths[b] as number));
-    let at = 0;
-    for (; at + 1 < order.length; at += 2) {
-      const [i, j] = [order[at] as number, order[at + 1] as number];
-      const [a, b] = this.#kernels.blake2bPair(
-        this.#key,
-        messages[i] as Spans,
-        messages[j] as Spans,
-      );
-      hashes[i] = a.subarray(0, this.hashBytes);
-      hashes[j] = b.subarray(0, this.hashBytes);
-    }
-    const last = order[at];
-    if (last !== undefined) hashes[last] = this.hash(messages[last] as Spans);
-    return hashes;
+    return this.hashStreams(
+      messages.map((spans) => ({
+        length: spans.reduce((sum, { length }) => sum + length, 0),
+        read: () => spans,
+      })),
+    );
+  }
+
+  hashStreams(messages: readonly StreamedMessage[]): Uint8Array[] {
+    const digests = this.#kernels.blake2bAll(this.#key, messages);
+    return digests.map((digest) => digest.subarray(0, this.hashBytes));
   }
 }

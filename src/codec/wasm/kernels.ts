@@ -17,6 +17,15 @@ interface Exports {
   sha256Block(k: number, w: number, state: number, ptr: number): void;
   blake2b1(state: number, ptr: number, count: number, step: number, last: bigint): void;
   blake2b2(stateA: number, stateB: number, a: number, b: number, count: number): void;
+  blake2b3(
+    stateA: number,
+    stateB: number,
+    stateC: number,
+    a: number,
+    b: number,
+    c: number,
+    count: number,
+  ): void;
 }
 
 const PAGE = 65_536;
@@ -33,10 +42,11 @@ const SCRATCH_AREAS = THREADS_MAX + 1;
 /** First address that belongs to nobody here: the arena starts at it. */
 export const ARENA_START = TABLES_END + SCRATCH_AREAS * SCRATCH_BYTES;
 
-const STATE_A = 0;
-const STATE_B = 128;
-const BLOCK_A = 256;
-const BLOCK_B = 512;
+/** Messages that are hashed beside each other. */
+export const HASH_LANES = 3;
+/** State of each lane, 128 bytes apart, and the block of each, 128 bytes too. */
+const STATES = 0;
+const BLOCKS = 384;
 const SHA_STATE = 768;
 const SHA_BLOCK = 832;
 const SHA_W = 1024;
@@ -45,6 +55,9 @@ const CUTS_MAX = 4096;
 const WINDOW = 32_768;
 const WINDOW_BYTES = SCRATCH_BYTES - WINDOW;
 const BLAKE2B_BLOCK = 128;
+const LANE_BYTES = 128;
+/** Foreign bytes go through a window; each lane has its part, of whole blocks. */
+const LANE_WINDOW_BYTES = Math.floor(WINDOW_BYTES / HASH_LANES / BLAKE2B_BLOCK) * BLAKE2B_BLOCK;
 
 /** FIPS 180-4, 4.2.2. */
 const SHA256_K = Uint32Array.from(
@@ -82,6 +95,13 @@ const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', i
 
 /** A message as pieces that follow one another; nothing is joined or copied when they lie in the memory. */
 export type Spans = readonly Uint8Array[];
+
+/** A message whose bytes are brought while it is hashed. */
+export interface StreamedMessage {
+  readonly length: number;
+  /** As many bytes, each part of them valid until the next one is asked for. `lane` is taken by no other message meanwhile. */
+  read(lane: number): Iterable<Uint8Array>;
+}
 
 /** Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Pages cost nothing until touched. */
 export function createKernelMemory(arenaBytes: number): WebAssembly.Memory {
@@ -159,66 +179,98 @@ export class Kernels {
     words[0] = (words[0] as bigint) ^ 0x01010020n ^ (BigInt(key.length) << 8n);
     const initial = new Uint8Array(72);
     initial.set(new Uint8Array(words.buffer));
-    const state = this.#scratch + STATE_A;
+    const state = this.#scratch + STATES;
     this.#bytes.set(initial, state);
-    this.#bytes.set(keyBlock, this.#scratch + BLOCK_A);
-    this.#wasm.blake2b1(state, this.#scratch + BLOCK_A, 1, BLAKE2B_BLOCK, 0n);
+    this.#bytes.set(keyBlock, this.#scratch + BLOCKS);
+    this.#wasm.blake2b1(state, this.#scratch + BLOCKS, 1, BLAKE2B_BLOCK, 0n);
     return { initial, state: this.#bytes.slice(state, state + 72), keyBlock };
   }
 
   blake2b(key: Blake2bKey, message: Spans): Uint8Array {
-    const lane = this.#lane(key, message, STATE_A, BLOCK_A);
+    const lane = this.#laneOf(key, 0, message);
     while (lane.advance() > 0) lane.run(lane.available);
     return lane.finish();
   }
 
-  /** Two messages side by side in the lanes of one vector: 1.4 times the rate of one after the other. */
-  blake2bPair(key: Blake2bKey, a: Spans, b: Spans): [Uint8Array, Uint8Array] {
-    const first = this.#lane(key, a, STATE_A, BLOCK_A);
-    const second = this.#lane(key, b, STATE_B, BLOCK_B);
-    this.#runPair(first, second);
-    while (first.advance() > 0) first.run(first.available);
-    while (second.advance() > 0) second.run(second.available);
-    return [first.finish(), second.finish()];
+  /** Digests of all messages. As many as there are lanes go side by side, and where one has ended the next one begins. */
+  blake2bAll(key: Blake2bKey, messages: readonly StreamedMessage[]): Uint8Array[] {
+    const digests: Uint8Array[] = [];
+    let next = 0;
+    /** Takes messages until one has whole blocks; undefined when there are no more. */
+    const begin = (at: number): { number: number; lane: Blake2bLane } | undefined => {
+      for (;;) {
+        const number = next++;
+        const message = messages[number];
+        if (!message) return undefined;
+        const lane = this.#lane(key, at, { length: message.length, spans: message.read(at) });
+        if (lane.advance() > 0) return { number, lane };
+        digests[number] = lane.finish();
+      }
+    };
+    const under = Array.from({ length: HASH_LANES }, (_, at) => begin(at));
+    for (;;) {
+      const lanes = under.flatMap((one) => one?.lane ?? []);
+      if (lanes.length === 0) return digests;
+      this.#runBeside(lanes);
+      under.forEach((one, at) => {
+        if (!one || one.lane.advance() > 0) return;
+        digests[one.number] = one.lane.finish();
+        under[at] = begin(at);
+      });
+    }
   }
 
-  /** One message to its end; of two, both as far as the shorter goes. */
+  /** One message to its end; of several, all as far as the shortest goes. */
   blake2bPartly(
     key: Blake2bKey,
     messages: readonly { spans: Spans; resume?: Blake2bResume | undefined }[],
   ): ({ digest: Uint8Array } | { resume: Blake2bResume })[] {
-    const [first, second] = messages.map(({ spans, resume }, i) =>
-      i === 0
-        ? this.#lane(key, spans, STATE_A, BLOCK_A, resume)
-        : this.#lane(key, spans, STATE_B, BLOCK_B, resume),
-    );
-    assert(first && messages.length <= 2, 'one or two messages at a time');
-    if (!second) {
-      while (first.advance() > 0) first.run(first.available);
-      return [{ digest: first.finish() }];
-    }
-    this.#runPair(first, second);
-    return [first, second].map((lane) =>
+    assert(messages.length <= HASH_LANES, 'no more messages than lanes');
+    const lanes = messages.map(({ spans, resume }, i) => this.#laneOf(key, i, spans, resume));
+    while (lanes.every((lane) => lane.advance() > 0)) this.#runBeside(lanes);
+    return lanes.map((lane) =>
       lane.advance() === 0 ? { digest: lane.finish() } : { resume: lane.pause() },
     );
   }
 
-  /** Both lanes as far as the shorter goes. */
-  #runPair(first: Blake2bLane, second: Blake2bLane): void {
-    for (;;) {
-      const blocks = Math.min(first.advance(), second.advance());
-      if (blocks === 0) return;
-      this.#wasm.blake2b2(first.state, second.state, first.address, second.address, blocks);
-      first.skip(blocks);
-      second.skip(blocks);
+  /** As many blocks as all have; whole blocks must be available in each. */
+  #runBeside([first, second, third]: readonly Blake2bLane[]): void {
+    assert(first, 'a lane');
+    if (!second) {
+      first.run(first.available);
+      return;
     }
+    const blocks = Math.min(
+      first.available,
+      second.available,
+      third ? third.available : Number.MAX_SAFE_INTEGER,
+    );
+    if (third) {
+      this.#wasm.blake2b3(
+        first.state,
+        second.state,
+        third.state,
+        first.address,
+        second.address,
+        third.address,
+        blocks,
+      );
+      third.skip(blocks);
+    } else {
+      this.#wasm.blake2b2(first.state, second.state, first.address, second.address, blocks);
+    }
+    first.skip(blocks);
+    second.skip(blocks);
+  }
+
+  #laneOf(key: Blake2bKey, at: number, spans: Spans, resume?: Blake2bResume): Blake2bLane {
+    return this.#lane(key, at, { length: lengthOf(spans), spans }, resume);
   }
 
   #lane(
     key: Blake2bKey,
-    message: Spans,
-    state: number,
-    block: number,
+    at: number,
+    message: LaneOptions['message'],
     resume?: Blake2bResume,
   ): Blake2bLane {
     return new Blake2bLane({
@@ -227,11 +279,9 @@ export class Kernels {
       resume,
       wasm: this.#wasm,
       bytes: this.#bytes,
-      state: this.#scratch + state,
-      block: this.#scratch + block,
-      // Foreign bytes go through a window; each lane has its half.
-      window: this.#scratch + WINDOW + (state === STATE_A ? 0 : WINDOW_BYTES / 2),
-      windowBytes: WINDOW_BYTES / 2,
+      state: this.#scratch + STATES + at * LANE_BYTES,
+      block: this.#scratch + BLOCKS + at * LANE_BYTES,
+      window: this.#scratch + WINDOW + at * LANE_WINDOW_BYTES,
     });
   }
 
@@ -279,16 +329,18 @@ function abortKernel(): never {
   throw new Error('a WebAssembly kernel aborted');
 }
 
+const lengthOf = (spans: Spans): number => spans.reduce((sum, { length }) => sum + length, 0);
+const NO_BYTES = new Uint8Array(0);
+
 interface LaneOptions {
   key: Blake2bKey;
-  message: Spans;
+  message: { readonly length: number; readonly spans: Iterable<Uint8Array> };
   resume: Blake2bResume | undefined;
   wasm: Exports;
   bytes: Uint8Array;
   state: number;
   block: number;
   window: number;
-  windowBytes: number;
 }
 
 /** One BLAKE2b message in progress: walks the spans in whole blocks and bridges their borders. */
@@ -298,18 +350,20 @@ class Blake2bLane {
   address = 0;
   available = 0;
   readonly #options: LaneOptions;
-  #span = 0;
+  readonly #spans: Iterator<Uint8Array>;
+  #span: Uint8Array = NO_BYTES;
   #offset = 0;
   #remaining: number;
   /** A span outside the shared memory is shown piece by piece: [start, end) of it is in the window. */
   #shownFrom = 0;
   #shownTo = 0;
-  #shownSpan = -1;
+  #isShown = false;
 
   constructor(options: LaneOptions) {
     this.#options = options;
     this.state = options.state;
-    this.#remaining = options.message.reduce((sum, span) => sum + span.length, 0);
+    this.#spans = options.message.spans[Symbol.iterator]();
+    this.#remaining = options.message.length;
     options.bytes.set(options.resume?.state ?? options.key.state, this.state);
     if (options.resume) this.#seek(options.resume.offset);
   }
@@ -317,35 +371,37 @@ class Blake2bLane {
   #seek(bytes: number): void {
     this.#remaining -= bytes;
     this.#offset = bytes;
-    for (;;) {
-      const { length } = this.#options.message[this.#span] ?? { length: Infinity };
-      if (this.#offset < length) return;
-      this.#offset -= length;
-      this.#span++;
-    }
+    while (this.#remaining > 0 && this.#offset >= this.#span.length) this.#nextSpan();
+  }
+
+  /** What is left of the offset counts from its beginning. */
+  #nextSpan(): void {
+    const next = this.#spans.next();
+    assert(next.done !== true, 'the spans of a message are as long as it');
+    this.#offset -= this.#span.length;
+    this.#span = next.value;
+    this.#isShown = false;
   }
 
   /** Where it stands; for the `resume` of another lane. */
   pause(): Blake2bResume {
     const { bytes, message } = this.#options;
-    const total = message.reduce((sum, span) => sum + span.length, 0);
-    return { state: bytes.slice(this.state, this.state + 72), offset: total - this.#remaining };
+    const state = bytes.slice(this.state, this.state + 72);
+    return { state, offset: message.length - this.#remaining };
   }
 
   /** Makes whole blocks available and returns how many; 0 when only the last block is left. */
   advance(): number {
     while (this.#remaining > BLAKE2B_BLOCK) {
-      const span = this.#options.message[this.#span] as Uint8Array;
-      const inSpan = span.length - this.#offset;
+      const inSpan = this.#span.length - this.#offset;
       if (inSpan === 0) {
-        this.#span++;
-        this.#offset = 0;
+        this.#nextSpan();
         continue;
       }
       // The last block of the message is never "whole": it is compressed with the final flag.
       const usable = Math.min(inSpan, this.#remaining - 1);
       if (usable >= BLAKE2B_BLOCK) {
-        this.available = Math.floor(this.#show(span, usable) / BLAKE2B_BLOCK);
+        this.available = Math.floor(this.#show(usable) / BLAKE2B_BLOCK);
         return this.available;
       }
       this.#copyOut(BLAKE2B_BLOCK);
@@ -366,11 +422,10 @@ class Blake2bLane {
 
   /** Compresses the last block and returns the 32-byte digest. */
   finish(): Uint8Array {
-    const { wasm, bytes, block, key } = this.#options;
+    const { wasm, bytes, block, key, message } = this.#options;
     const length = this.#remaining;
-    const total = this.#options.message.reduce((sum, span) => sum + span.length, 0);
     bytes.fill(0, block, block + BLAKE2B_BLOCK);
-    if (total === 0) {
+    if (message.length === 0) {
       // The key block is the last block then, and must be compressed anew with the flag.
       bytes.set(key.initial, this.state);
       bytes.set(key.keyBlock, block);
@@ -383,18 +438,18 @@ class Blake2bLane {
   }
 
   /** Sets `address` to the bytes at the current offset; returns how many of `usable` lie there in a row. */
-  #show(span: Uint8Array, usable: number): number {
-    const { bytes, window, windowBytes } = this.#options;
-    if (span.buffer === bytes.buffer) {
-      this.address = span.byteOffset + this.#offset;
+  #show(usable: number): number {
+    const { bytes, window } = this.#options;
+    if (this.#span.buffer === bytes.buffer) {
+      this.address = this.#span.byteOffset + this.#offset;
       return usable;
     }
-    const shown = this.#shownSpan === this.#span && this.#offset >= this.#shownFrom;
-    if (!shown || this.#shownTo - this.#offset < BLAKE2B_BLOCK) {
-      this.#shownSpan = this.#span;
+    const isShown = this.#isShown && this.#offset >= this.#shownFrom;
+    if (!isShown || this.#shownTo - this.#offset < BLAKE2B_BLOCK) {
+      this.#isShown = true;
       this.#shownFrom = this.#offset;
-      this.#shownTo = Math.min(span.length, this.#offset + windowBytes);
-      bytes.set(span.subarray(this.#shownFrom, this.#shownTo), window);
+      this.#shownTo = Math.min(this.#span.length, this.#offset + LANE_WINDOW_BYTES);
+      bytes.set(this.#span.subarray(this.#shownFrom, this.#shownTo), window);
     }
     this.address = window + this.#offset - this.#shownFrom;
     return Math.min(usable, this.#shownTo - this.#offset);
@@ -405,17 +460,13 @@ class Blake2bLane {
     let to = this.#options.block;
     let left = length;
     while (left > 0) {
-      const span = this.#options.message[this.#span] as Uint8Array;
-      const take = Math.min(left, span.length - this.#offset);
-      this.#options.bytes.set(span.subarray(this.#offset, this.#offset + take), to);
+      if (this.#offset === this.#span.length) this.#nextSpan();
+      const take = Math.min(left, this.#span.length - this.#offset);
+      this.#options.bytes.set(this.#span.subarray(this.#offset, this.#offset + take), to);
       to += take;
       left -= take;
       this.#offset += take;
       this.#remaining -= take;
-      if (this.#offset === span.length) {
-        this.#span++;
-        this.#offset = 0;
-      }
     }
   }
 }

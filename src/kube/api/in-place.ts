@@ -54,7 +54,9 @@ export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined
     throw new CodedError('BAD_MOVER_CONFIG', text);
   }
   const most = config[MAX_WRITE];
-  if (most !== undefined && !/^\d{1,15}$/.test(most)) throw bad(MAX_WRITE, most, 'a whole number');
+  if (most !== undefined && !(/^\d{1,16}$/.test(most) && Number.isSafeInteger(Number(most)))) {
+    throw bad(MAX_WRITE, most, `a whole number of bytes, at most ${Number.MAX_SAFE_INTEGER}`);
+  }
   const claimUid = config[CLAIM_UID];
   return {
     dryRun: flagOf(config, DRY_RUN),

@@ -20,10 +20,46 @@ export function connectToCluster(options: ConnectOptions): KubeClient {
   try {
     if (kubeconfig === undefined) config.loadFromDefault();
     else config.loadFromFile(kubeconfig);
-    if (context !== undefined) config.setCurrentContext(context);
   } catch (cause) {
     const message = `cannot read the kubeconfig: ${messageOf(cause)}`;
     throw new CodedError('NO_CLUSTER', message, { cause });
   }
+  const where = kubeconfig === undefined ? 'the kubeconfig' : `kubeconfig ${kubeconfig}`;
+  const fault = isMadeUp(config) ? NOTHING_CONFIGURED : faultIn(config, context, where);
+  if (fault !== undefined) throw new CodedError('NO_CLUSTER', fault);
+  if (context !== undefined) config.setCurrentContext(context);
   return new KubeClient(new Transport(config, userAgent, clock));
+}
+
+const NOTHING_CONFIGURED =
+  'no Kubernetes cluster is configured: set KUBECONFIG, give a kubeconfig, or run in a pod';
+/** Our choice: a message is no list. */
+const NAMES_MAX = 10;
+
+/** What client-node goes by where there is no kubeconfig, and no pod. */
+const isMadeUp = ({ clusters }: KubeConfig): boolean =>
+  clusters.length === 1 &&
+  clusters[0]?.name === 'cluster' &&
+  clusters[0].server === 'http://localhost:8080';
+
+/** Why it leads to no cluster. */
+function faultIn(
+  config: KubeConfig,
+  wanted: string | undefined,
+  where: string,
+): string | undefined {
+  const name = wanted ?? config.getCurrentContext();
+  const { contexts, clusters } = config;
+  if (clusters.length === 0) return `${where} names no cluster: it may be another file`;
+  const names = contexts.map((context) => context.name);
+  const more = names.length > NAMES_MAX ? `, and ${names.length - NAMES_MAX} more` : '';
+  const has = names.length === 0 ? 'none' : `${names.slice(0, NAMES_MAX).join(', ')}${more}`;
+  // YAML may have anything there.
+  if (typeof name !== 'string' || name === '') {
+    return `${where} has no current context; name one of these: ${has}`;
+  }
+  const found = contexts.find((context) => context.name === name);
+  if (!found) return `${where} has no context "${name}"; it has ${has}`;
+  if (clusters.some((cluster) => cluster.name === found.cluster)) return undefined;
+  return `context "${name}" of ${where} names the cluster "${found.cluster}", which is not in it`;
 }

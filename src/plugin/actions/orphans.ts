@@ -11,7 +11,7 @@ import type { Backup } from '../contract.ts';
 import { NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
 import { isAbandoned, keepAgain } from './deletion-policy.ts';
 import { removeLeftContents, removeStubs } from './group-contents.ts';
-import { deleteGroupWithContent } from './group-snapshots.ts';
+import { deleteGroupWithContent } from './made-group.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
 import {

@@ -9,7 +9,7 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type { Restore } from '../contract.ts';
-import { placeOf } from './setting.ts';
+import { nameFor, placeOf } from './setting.ts';
 import { OPERATION_ID } from './velero-names.ts';
 import type { UploadResult } from './upload-result.ts';
 
@@ -89,6 +89,13 @@ export function inPlaceDownload(
   return {
     metadata: {
       ...metadata,
+      // Not as that of a new volume would be called: by that one a second attempt knows claims that it has made.
+      name: nameFor(
+        restore.metadata.name,
+        restore.metadata.uid,
+        fromBackup.metadata.uid,
+        'in-place',
+      ),
       labels: { ...metadata.labels, [OPERATION_ID]: inPlaceOperationId(fromBackup, restore) },
     },
     spec: {

@@ -76,7 +76,7 @@ export class PvcRestore implements RestoreItemAction {
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
     const present = await this.#find(namespace, pvc.metadata.name, signal);
     // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
-    if (present && !isMadeBy(restore, present)) {
+    if (present && !(await this.#isOwn(input, present, signal))) {
       const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
       if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, restore, context);
       logger.warn(
@@ -161,6 +161,21 @@ export class PvcRestore implements RestoreItemAction {
     await dropResults(this.#setting, restore, context.signal);
   }
 
+  /** Where the API server's clock was set back since, times do not tell. But no other Restore has a DataDownload of this name. */
+  async #isOwn(
+    { restore, itemFromBackup }: RestoreInput,
+    present: PersistentVolumeClaim,
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    if (!isLabelledBy(restore, present)) return false;
+    if (!isOlder(present, restore)) return true;
+    const { name, namespace = '', uid } = restore.metadata;
+    const ref = { namespace, name: nameFor(name, uid, itemFromBackup.metadata.uid) };
+    const { client } = this.#setting;
+    const found = await patiently(() => client.find(DATA_DOWNLOADS, ref, { signal }), signal);
+    return found !== undefined;
+  }
+
   #find(
     namespace: string,
     name: string,
@@ -207,13 +222,12 @@ export class PvcRestore implements RestoreItemAction {
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
   spec.namespaceMapping?.[namespace] ?? namespace;
 
-/** By the label that servers put on what they restore, and since nothing that an earlier Restore of the name has made is younger than this one. */
-function isMadeBy({ metadata: restore }: Restore, { metadata }: PersistentVolumeClaim): boolean {
-  return (
-    metadata.labels?.[RESTORE_NAME] === validLabel(restore.name) &&
-    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.creationTimestamp)
-  );
-}
+/** Servers put the label on what they restore. */
+const isLabelledBy = ({ metadata: { name } }: Restore, { metadata }: PersistentVolumeClaim) =>
+  metadata.labels?.[RESTORE_NAME] === validLabel(name);
+/** As is all that an earlier Restore of the name has made. */
+const isOlder = ({ metadata }: PersistentVolumeClaim, restore: Restore): boolean =>
+  Date.parse(metadata.creationTimestamp) < Date.parse(restore.metadata.creationTimestamp);
 
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);

@@ -40,6 +40,16 @@ export async function loadFormatToChange(
   }
 }
 
+/**
+ * Throws `LOCATION_WRITE_ONCE` where a password cannot be changed: a repository has one password, which is that of its `kopia.repository`, and every program looks for it under this name.
+ * There is no second blob that could stand for it, and with a lock the old one, which the old password opens, would stay beside it.
+ */
+export function assertPasswordMayChange(storage: BlobStorage): void {
+  if (storage.isWriteOnce !== true) return;
+  const text = `${storage.displayName} is written once, and another password needs kopia.repository and kopia.blobcfg to be put again: nothing was changed. Take the annotation longshore.io/write-once (or writeOnce=true) off while no backup and no restore is under way, change the password, and set it again`;
+  throw new CodedError('LOCATION_WRITE_ONCE', text);
+}
+
 export interface ChangePasswordOptions {
   /** Waits before it goes on from a run that seems to be killed; by default for 10 s. */
   readonly settle?: () => Promise<void>;
@@ -61,7 +71,7 @@ export function deriveNewKey(
  * in one moment; a copy of all that is needed lies beside it until the end. So a kill at any point leaves a repository
  * that one of the two passwords opens, and a second run finishes. The real Kopia opens it too at every point, except
  * under object lock between the two puts: without kopia.blobcfg it would write blobs that are not locked.
- * Of several at once one succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED`;
+ * Of several at once one succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED` and `LOCATION_WRITE_ONCE`, when nothing was changed;
  * `PASSWORD_CHANGE_RACED`; `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
  */
 export async function changePassword(
@@ -79,6 +89,8 @@ export async function changePassword(
   const { blob, uniqueId, sealed } = parseFormatBlob(formatBlobBytes);
   const inner = openInner(format.formatKey, uniqueId, sealed);
   const newKey = options.newKey ?? (await deriveNewKey(format, newPassword));
+  const isInForce = Buffer.compare(newKey, format.formatKey) === 0;
+  if (!isInForce) assertPasswordMayChange(storage);
   const encryptedBlockFormat = toBase64(sealFormat(newKey, uniqueId, inner));
   const copy = {
     before: formatBlobBytes,
@@ -88,7 +100,6 @@ export async function changePassword(
   const turn = await takeTurn(storage, { format, newKey, copy, settle });
   try {
     await finishKilledChanges(storage, format, turn);
-    const isInForce = Buffer.compare(newKey, format.formatKey) === 0;
     if (!isInForce) await putFormatBlobs(storage, { format, turn, newKey, repository: copy.after });
     await storage.deleteBlob(turn.id);
   } catch (cause) {

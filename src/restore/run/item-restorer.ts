@@ -59,6 +59,8 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly log: BackupLog;
   /** An earlier try of this restore may have made what it did not journal any more. */
   readonly isResumed: boolean;
+  /** Times of objects do not tell which of them this restore has made. */
+  readonly isClockSetBack?: (() => boolean) | undefined;
 }
 
 /** What the types of a cluster decide: it is made anew when definitions were restored. */
@@ -378,7 +380,7 @@ export class ItemRestorer {
   }
 
   async #create(object: KubeObject, resource: Resource<KubeObject>, work: Work): Promise<void> {
-    const { client, patience, signal, restore, isResumed } = this.#options;
+    const { client, patience, signal, restore, isResumed, isClockSetBack } = this.#options;
     const { file, namespace, notes } = work;
     const id = idOfItem(file.groupResource, { namespace, name: file.name });
     let isUnsure = isResumed;
@@ -400,7 +402,7 @@ export class ItemRestorer {
       if (!found)
         throw new CodedError('NOT_RESTORED', `error restoring ${id}: ${messageOf(failure)}`);
       work.exists = true;
-      if (!(isUnsure && isMadeBy(restore, found))) {
+      if (!(isUnsure && isMadeBy(restore, found, isClockSetBack?.()))) {
         work.outcome = await settleExisting(found, object, resource, { ...this.#options, notes });
         return;
       }

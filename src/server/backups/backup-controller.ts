@@ -25,8 +25,7 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
 import { RunsView } from '../runs/runs-view.ts';
@@ -88,21 +87,17 @@ const LEFT_IN_PROGRESS =
  * Velero's controllers `backup-queue` and `backup` in one: the queue, the runs, and backups that are canceled or deleted while they are made. What
  * is under way when this process dies, another one goes on with.
  */
-export class BackupController implements ServerController {
+export class BackupController extends LeadingController<BackupsRun> {
   readonly name = 'backup';
   readonly #options: BackupControllerOptions;
-  readonly #run = new CurrentRun<BackupsRun>();
 
   constructor(options: BackupControllerOptions) {
+    super();
     this.#options = options;
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): BackupsRun {
+    return new BackupsRun(this.#options, ...leading);
   }
 }
 
@@ -418,11 +413,12 @@ class BackupsRun {
     }
   }
 
-  /** The journal is of no use any more; one that stays goes with the backup. */
+  /** The journal is of no use any more. What cannot be done now is tried again when the note of the backup goes. */
   async #forget(backup: Backup): Promise<void> {
     try {
       const runner = await this.#options.runner();
-      await runner.forget(backup, this.#signal);
+      const options = { signal: this.#signal, assertLeading: this.#assertLeading };
+      await runner.forget(backup, options);
       this.#lost.forgotten(backup);
     } catch (error) {
       const fields = { backup: backup.metadata.name, error: messageOf(error) };

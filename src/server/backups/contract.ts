@@ -83,6 +83,6 @@ export interface BackupRunner {
    * operations are told to stop. Throws the reason of the signal; for a shutdown everything stays as another server needs it.
    */
   run(request: RunRequest): Promise<RunOutcome>;
-  /** After the CR says how it ended: nobody needs the journal any more. */
-  forget(backup: Backup, signal: AbortSignal): Promise<void>;
+  /** After the CR says how it ended: nobody needs the journal any more, and files that were not all published are. Throws what is worth another try. */
+  forget(backup: Backup, options: Pick<RunRequest, 'signal' | 'assertLeading'>): Promise<void>;
 }

@@ -12,7 +12,13 @@ import {
 import type { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { hasHadRun, isOver, phaseOf } from './phases.ts';
-import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
+import {
+  endLeftRun,
+  isUnended,
+  type LeftRun,
+  readLeftRun,
+  removeEndedJournal,
+} from './run/left-run.ts';
 import { patiently } from '../runs/patience.ts';
 import { patientClient } from '../runs/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
@@ -71,7 +77,7 @@ const TRYING_MS = 30 * 60_000;
 const PATIENCE_MS = 60_000;
 /** Where it is not sure whether somebody has deleted a Backup. */
 const UNSURE_MS = 5 * 60_000;
-const NOTHING: LeftRun = { operations: [], snapshots: [], frozen: [] };
+const NOTHING: LeftRun = { operations: [], snapshots: [], unknownSnapshots: [], frozen: [] };
 
 /**
  * Backups that were deleted while they were made, or waited for their operations: what they have begun is told to stop, and nothing of theirs stays
@@ -186,7 +192,7 @@ export class LostBackups {
     return undefined;
   }
 
-  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on. */
+  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on, and its files may not all be published. */
   async #endLeft(given: Backup): Promise<void> {
     const { uid, name } = given.metadata;
     await within(this.#options.signal, async (signal) => {
@@ -196,11 +202,19 @@ export class LostBackups {
       const { bucket } = opened;
       if (['Failed', 'Deleting'].includes(phaseOf(given))) {
         const left = await readLeftRun({ bucket, name, uid, signal });
-        if (left.operations.length > 0 || left.frozen.length > 0) {
+        if (isUnended(left)) {
           await this.#end(backup, left, signal);
         }
       }
-      this.#options.assertLeading();
+      const { assertLeading } = this.#options;
+      // Whoever deletes it removes its files.
+      if (phaseOf(given) !== 'Deleting') {
+        await new BackupArchive(bucket).sealEnded(name, uid, {
+          signal,
+          assertAllowed: assertLeading,
+        });
+      }
+      assertLeading();
       await removeEndedJournal({ bucket, name, uid, signal });
     });
   }

@@ -12,11 +12,8 @@ import type { Backup } from '../../backup/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
-  Cache,
   CONFIG_MAPS,
-  Controller,
   DELETE_BACKUP_REQUESTS,
-  EventRecorder,
   isPassing,
   keyOf,
   refOf,
@@ -30,8 +27,8 @@ import { isAbout } from '../backups/deletion-requests.ts';
 import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
 import { noteName } from '../backups/under-way.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { WatchedKind } from '../watched-kind.ts';
 import { SideWork } from '../side-work.ts';
 import { Attempts } from './attempts.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
@@ -72,21 +69,17 @@ const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
  * Deletes backups as Velero's controller of that name does, one request at a time for each backup. It says in the request what could not be
  * deleted, where Velero has that in its log alone; a request that a server has left is gone on with.
  */
-export class DeletionController implements ServerController {
+export class DeletionController extends LeadingController<DeletionRun> {
   readonly name = 'backup-deletion';
   readonly #options: DeletionControllerOptions;
-  readonly #run = new CurrentRun<DeletionRun>();
 
   constructor(options: DeletionControllerOptions) {
+    super();
     this.#options = options;
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new DeletionRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): DeletionRun {
+    return new DeletionRun(this.#options, ...leading);
   }
 }
 
@@ -101,10 +94,7 @@ class DeletionRun {
   readonly #options: DeletionControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
-  readonly #requests: Cache<DeletionRequest>;
-  readonly #controller: Controller;
-  readonly #events: EventRecorder;
-  readonly #work: SideWork<Ended>;
+  readonly #requests: WatchedKind<DeletionRequest, Ended>;
   /** By UID: since when a note of its run is waited for. */
   readonly #endingSinceMs = new Map<string, number>();
   /** By location. */
@@ -117,21 +107,12 @@ class DeletionRun {
   readonly #answered = new Set<string>();
 
   constructor(options: DeletionControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#events = new EventRecorder({
-      ...{ client, logger, host, clock: client.clock },
-      component: 'longshore-server',
-    });
-    this.#requests = new Cache({ client, logger, resource: REQUESTS, scope: { namespace } });
-    this.#controller = new Controller({
-      ...{ name: 'backup-deletion', workers: WORKERS, logger },
+    this.#requests = new WatchedKind({
+      ...{ ...options, name: 'backup-deletion', workers: WORKERS, resource: REQUESTS },
       reconcile: (key) => this.#reconcile(key),
-    });
-    this.#work = new SideWork((key) => {
-      this.#controller.queue.add(key);
     });
   }
 
@@ -140,29 +121,22 @@ class DeletionRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
-    const running = this.#requests.run(signal);
-    await untilAborted(signal, this.#requests.synced);
-    const working = this.#controller.run(signal);
-    this.#requests.onChange((after, before) => {
-      const { metadata } = (after ?? before) as DeletionRequest;
-      if (!after) {
-        this.#answered.delete(metadata.uid);
-        this.#notes.delete(metadata.uid);
-      }
-      this.#controller.queue.add(keyOf(metadata));
+    await this.#requests.run(this.#signal, {
+      onChange: (after, before) => {
+        if (!after && before) {
+          this.#answered.delete(before.metadata.uid);
+          this.#notes.delete(before.metadata.uid);
+        }
+        return true;
+      },
     });
-    for (const { metadata } of this.#requests.list()) this.#controller.queue.add(keyOf(metadata));
-    await Promise.all([running, working]);
-    await this.#work.settle();
-    await this.#events.flush();
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const request = this.#requests.get(refOf(key));
-    const ended = this.#work.ended(key);
+    const request = this.#requests.objects.get(refOf(key));
+    const ended = this.#requests.work.ended(key);
     if (ended) return this.#finish(key, request, ended);
-    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    if (this.#requests.work.isRunning(key)) return { isUnderWay: true };
     if (!request || request.metadata.deletionTimestamp !== undefined) {
       this.#free(key);
       return undefined;
@@ -181,7 +155,8 @@ class DeletionRun {
       if (!isPassing(error) && !isCode(error, 'LEADERSHIP_LOST')) this.#tellOf(request, error);
       throw error;
     });
-    if (!this.#work.isRunning(key) && result?.requeueAfterMs === undefined) this.#free(key);
+    if (!this.#requests.work.isRunning(key) && result?.requeueAfterMs === undefined)
+      this.#free(key);
     return result;
   }
 
@@ -208,8 +183,8 @@ class DeletionRun {
     for (const [name, holder] of this.#busy) {
       if (holder !== key) continue;
       this.#busy.delete(name);
-      for (const { metadata, spec } of this.#requests.list()) {
-        if (spec?.backupName === name) this.#controller.queue.add(keyOf(metadata));
+      for (const { metadata, spec } of this.#requests.objects.list()) {
+        if (spec?.backupName === name) this.#requests.look(keyOf(metadata));
       }
     }
   }
@@ -297,7 +272,7 @@ class DeletionRun {
 
   /** One request for each backup: those that have their answer as well. */
   async #removeOthers(request: DeletionRequest, name: string): Promise<void> {
-    for (const { metadata, spec } of this.#requests.list()) {
+    for (const { metadata, spec } of this.#requests.objects.list()) {
       if (spec?.backupName !== name || metadata.uid === request.metadata.uid) continue;
       await this.#remove(metadata);
     }
@@ -358,7 +333,7 @@ class DeletionRun {
     const location = backup.spec.storageLocation ?? '';
     const places = this.#places.get(location) ?? createLimiter(AT_ONCE);
     this.#places.set(location, places);
-    this.#work.begin(key, places, () => this.#delete(request, backup));
+    this.#requests.work.begin(key, places, () => this.#delete(request, backup));
   }
 
   async #delete(request: DeletionRequest, backup: Backup): Promise<Ended> {
@@ -381,7 +356,7 @@ class DeletionRun {
         ...{ backup, attempts, signal: own.signal, assertLeading: this.#assertLeading },
         onGivenUp: (text) => {
           logger.error({ backup: name, uid: backup.metadata.uid }, `deletion: given up: ${text}`);
-          this.#events.record(backup, 'NotAllDeleted', text, 'Warning');
+          this.#requests.events.record(backup, 'NotAllDeleted', text, 'Warning');
         },
       });
       try {
@@ -409,7 +384,7 @@ class DeletionRun {
     ended: NonNullable<ReturnType<SideWork<Ended>['ended']>>,
   ): Promise<Result | undefined> {
     if ('error' in ended) {
-      this.#work.forget(key);
+      this.#requests.work.forget(key);
       this.#free(key);
       throw ended.error;
     }
@@ -427,7 +402,7 @@ class DeletionRun {
       logger.error({ backup: name, uid, errors }, 'a backup could not be deleted as a whole');
     }
     metrics.count(errors.length === 0 ? 'success' : 'failure', backup);
-    this.#work.forget(key);
+    this.#requests.work.forget(key);
     this.#free(key);
     return undefined;
   }
@@ -435,7 +410,7 @@ class DeletionRun {
   /** All requests for it go with it. */
   async #succeed(request: DeletionRequest | undefined, name: string, uid: string): Promise<void> {
     if (request) await this.#patch(request, { status: { phase: 'Processed', errors: null } });
-    for (const { metadata, spec } of this.#requests.list()) {
+    for (const { metadata, spec } of this.#requests.objects.list()) {
       if (spec?.backupName !== name) continue;
       const noted = metadata.labels?.[BACKUP_UID] ?? '';
       const isOwn = metadata.uid === request?.metadata.uid;

@@ -7,17 +7,12 @@ import {
   redactAndCut,
   retryOf,
   rfc3339Seconds,
-  untilAborted,
 } from '../../base/index.ts';
 import { blobId, type BlobStorage } from '../../blob/index.ts';
 import {
-  Cache,
-  Controller,
   DOWNLOAD_REQUESTS,
   type DownloadRequest,
-  EventRecorder,
   type KubeClient,
-  keyOf,
   refOf,
   type Result,
   withOwnSignal,
@@ -25,9 +20,8 @@ import {
 import { isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
-import { SideWork } from '../side-work.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { WatchedKind } from '../watched-kind.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
 
 /**
@@ -69,21 +63,17 @@ const MINUTE_MS = 60_000;
  * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them after ten minutes. One that cannot be
  * answered stays `New`, as with Velero: its status has no place for words, so an Event and the log say why.
  */
-export class DownloadController implements ServerController {
+export class DownloadController extends LeadingController<DownloadRun> {
   readonly name = 'download-request';
   readonly #options: DownloadControllerOptions;
-  readonly #run = new CurrentRun<DownloadRun>();
 
   constructor(options: DownloadControllerOptions) {
+    super();
     this.#options = options;
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new DownloadRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): DownloadRun {
+    return new DownloadRun(this.#options, ...leading);
   }
 }
 
@@ -98,33 +88,19 @@ class DownloadRun {
   readonly #options: DownloadControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
-  readonly #requests: Cache<DownloadRequest>;
-  readonly #controller: Controller;
-  readonly #events: EventRecorder;
-  readonly #work: SideWork<Answered>;
+  readonly #requests: WatchedKind<DownloadRequest, Answered>;
   /** By location. */
   readonly #places = new Map<string, Limiter>();
   /** By key: what this process has written down, which the cache may not have yet, and what it last said. */
   readonly #known = new Map<string, Known>();
 
   constructor(options: DownloadControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#events = new EventRecorder({
-      ...{ client, logger, host, clock: client.clock },
-      component: 'longshore-server',
-    });
-    this.#requests = new Cache({
-      ...{ client, logger, resource: DOWNLOAD_REQUESTS, scope: { namespace } },
-    });
-    this.#controller = new Controller({
-      ...{ name: 'download-request', workers: WORKERS, logger },
+    this.#requests = new WatchedKind({
+      ...{ ...options, name: 'download-request', workers: WORKERS, resource: DOWNLOAD_REQUESTS },
       reconcile: (key) => this.#reconcile(key),
-    });
-    this.#work = new SideWork((key) => {
-      this.#controller.queue.add(key);
     });
   }
 
@@ -133,21 +109,11 @@ class DownloadRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
-    const running = this.#requests.run(signal);
-    await untilAborted(signal, this.#requests.synced);
-    const working = this.#controller.run(signal);
-    this.#requests.onChange((after, before) => {
-      const { metadata } = (after ?? before) as DownloadRequest;
-      this.#controller.queue.add(keyOf(metadata));
-    });
-    await Promise.all([running, working]);
-    await this.#work.settle();
-    await this.#events.flush();
+    await this.#requests.run(this.#signal);
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const request = this.#requests.get(refOf(key));
+    const request = this.#requests.objects.get(refOf(key));
     const known = this.#knownOf(key, request);
     if (!request || request.metadata.deletionTimestamp !== undefined) return undefined;
     const restMs = this.#restMs(request, known);
@@ -157,18 +123,18 @@ class DownloadRun {
     }
     const rest = { requeueAfterMs: Math.min(restMs, REST_MS_MAX) };
     if (request.status?.phase === 'Processed' || known.isAnswered) return rest;
-    const ended = this.#work.ended(key);
+    const ended = this.#requests.work.ended(key);
     if (ended && 'error' in ended) {
-      this.#work.forget(key);
+      this.#requests.work.forget(key);
       throw ended.error;
     }
-    if (ended && ended.result.uid !== request.metadata.uid) this.#work.forget(key);
+    if (ended && ended.result.uid !== request.metadata.uid) this.#requests.work.forget(key);
     else if (ended) {
       const again = await this.#answer(request, known, ended.result);
-      this.#work.forget(key);
+      this.#requests.work.forget(key);
       return again;
     }
-    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    if (this.#requests.work.isRunning(key)) return { isUnderWay: true };
     if (known.restsUntilMs > performance.now()) {
       return { requeueAfterMs: Math.min(restMs, known.restsUntilMs - performance.now()) };
     }
@@ -179,7 +145,7 @@ class DownloadRun {
   #knownOf(key: string, request: DownloadRequest | undefined): Known {
     let known = this.#known.get(key);
     if (request && known?.uid === request.metadata.uid) return known;
-    this.#work.forget(key);
+    this.#requests.work.forget(key);
     known = {
       ...{ uid: request?.metadata.uid ?? '', isAnswered: false },
       ...{ sinceMs: performance.now(), restsUntilMs: -Infinity },
@@ -221,13 +187,13 @@ class DownloadRun {
     } catch (error) {
       if (!isCode(error, 'NO_DOWNLOAD')) throw error;
       const answer = { uid, failure: messageOf(error), retryMs: MISSING_MS };
-      this.#work.begin(key, AT_ONCE_BY_ITSELF, () => Promise.resolve(answer));
+      this.#requests.work.begin(key, AT_ONCE_BY_ITSELF, () => Promise.resolve(answer));
       return;
     }
     const { name } = source.location.metadata;
     const places = this.#places.get(name) ?? createLimiter(AT_ONCE);
     this.#places.set(name, places);
-    this.#work.begin(key, places, async () => ({ uid, ...(await this.#prepare(source)) }));
+    this.#requests.work.begin(key, places, async () => ({ uid, ...(await this.#prepare(source)) }));
   }
 
   async #prepare(source: DownloadSource): Promise<Answer> {
@@ -332,7 +298,7 @@ class DownloadRun {
     if (known.said !== answer.failure) {
       const { kind, name: target } = request.spec?.target ?? {};
       logger.error({ downloadRequest: name, kind, target }, `no download URL: ${answer.failure}`);
-      this.#events.record(request, 'NoDownloadURL', answer.failure, 'Warning');
+      this.#requests.events.record(request, 'NoDownloadURL', answer.failure, 'Warning');
     }
     known.said = answer.failure;
     // Removed at its end, and asked for anew by the next command.

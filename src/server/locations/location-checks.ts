@@ -1,4 +1,5 @@
 import { CodedError, createLimiter, type Limiter } from '../../base/index.ts';
+import { parseBackupStorageLocation, retentionOf } from '../../config/index.ts';
 import { type BackupStorageLocation, withOwnSignal } from '../../kube/index.ts';
 import { type LocationStoreOptions, openLocation } from './location-stores.ts';
 import { assertValidStore } from './validity.ts';
@@ -74,7 +75,9 @@ export class LocationChecks {
   async #open(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
     const storage = await openLocation(location, this.#options, signal);
     try {
-      await assertValidStore(storage, signal);
+      const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
+      const wantsLocks = retentionOf(parsed) !== undefined;
+      await assertValidStore(storage, signal, { wantsLocks });
     } finally {
       // Waits for nothing that hangs: its requests end with the signal.
       await storage.close();

@@ -7,22 +7,18 @@ import {
   messageOf,
   redact,
   rfc3339Seconds,
-  untilAborted,
 } from '../../base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
-  Cache,
   Controller,
-  EventRecorder,
   type KubeClient,
   keyOf,
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
-import { SideWork } from '../side-work.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { WatchedKind } from '../watched-kind.ts';
 import { planSingleDefault } from './default-location.ts';
 import { LocationChecks } from './location-checks.ts';
 import { registerLocationMetrics } from './location-metrics.ts';
@@ -58,23 +54,18 @@ const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KU
  * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that one of them at most is the default.
  * Velero's own cannot be switched off: no Velero server runs beside this one.
  */
-export class LocationController implements ServerController {
+export class LocationController extends LeadingController<LocationRun> {
   readonly name = 'backup-storage-location';
   readonly #options: LocationControllerOptions;
-  readonly #run = new CurrentRun<LocationRun>();
 
   constructor(options: LocationControllerOptions) {
+    super();
     this.#options = options;
-    registerLocationMetrics(options.registry, () => this.#run.now?.described() ?? []);
+    registerLocationMetrics(options.registry, () => this.now?.described() ?? []);
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    // What an earlier leadership has remembered may be wrong by now.
-    await this.#run.carryOut(new LocationRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): LocationRun {
+    return new LocationRun(this.#options, ...leading);
   }
 }
 
@@ -92,29 +83,20 @@ class LocationRun {
   readonly #options: LocationControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
-  readonly #locations: Cache<BackupStorageLocation>;
-  readonly #controller: Controller;
+  readonly #locations: WatchedKind<BackupStorageLocation, Validated>;
   readonly #defaults: Controller;
-  readonly #events: EventRecorder;
   readonly #checks: LocationChecks;
-  readonly #work: SideWork<Validated>;
   /** What this process has written down: the cache may not have it yet. */
   readonly #written = new Map<string, { readonly state: string; readonly at: string }>();
 
   constructor(options: LocationControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host } = options;
+    const { client, logger, namespace } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#events = new EventRecorder({
-      ...{ client, logger, host, clock: client.clock },
-      component: 'longshore-server',
-    });
-    this.#locations = new Cache({
-      ...{ client, logger, resource: BACKUP_STORAGE_LOCATIONS, scope: { namespace } },
-    });
-    this.#controller = new Controller({
-      ...{ name: 'backup-storage-location', workers: WORKERS, logger },
+    this.#locations = new WatchedKind({
+      ...{ ...options, name: 'backup-storage-location', workers: WORKERS },
+      resource: BACKUP_STORAGE_LOCATIONS,
       reconcile: (key) => this.#reconcile(key),
     });
     this.#defaults = new Controller({
@@ -122,9 +104,6 @@ class LocationRun {
       reconcile: (key) => this.#settleDefaults(key === AT_START),
     });
     this.#checks = new LocationChecks({ ...options.stores, client, namespace });
-    this.#work = new SideWork((key) => {
-      this.#controller.queue.add(key);
-    });
   }
 
   get failure(): string | undefined {
@@ -132,58 +111,57 @@ class LocationRun {
   }
 
   async run(): Promise<void> {
-    const signal = this.#signal;
-    const running = this.#locations.run(signal);
-    await untilAborted(signal, this.#locations.synced);
-    const controllers = [this.#controller.run(signal), this.#defaults.run(signal)];
-    if (!signal.aborted) this.#begin();
-    await Promise.all([running, ...controllers]);
-    await this.#work.settle();
-    await this.#events.flush();
-  }
-
-  #begin(): void {
-    this.#defaults.queue.add(AT_START);
-    this.#locations.onChange((after, before) => {
-      const { metadata } = (after ?? before) as BackupStorageLocation;
-      const key = keyOf(metadata);
-      if (!after) this.#forget(key);
-      // Its status changes each minute.
-      else if (!before || stateOf(before) !== stateOf(after)) this.#controller.queue.add(key);
-      if (after?.spec?.default === true && before?.spec?.default !== true) {
-        this.#defaults.queue.add(AT_CHANGE);
-      }
+    await this.#locations.run(this.#signal, {
+      onSynced: () => {
+        this.#defaults.queue.add(AT_START);
+      },
+      onChange: (after, before) => this.#changed(after, before),
+      others: [this.#defaults],
     });
   }
 
+  /** Whether it may have to be validated: its status changes each minute. */
+  #changed(
+    after: BackupStorageLocation | undefined,
+    before: BackupStorageLocation | undefined,
+  ): boolean {
+    if (after?.spec?.default === true && before?.spec?.default !== true) {
+      this.#defaults.queue.add(AT_CHANGE);
+    }
+    if (!after && before) this.#forget(keyOf(before.metadata));
+    return after !== undefined && (!before || stateOf(before) !== stateOf(after));
+  }
+
   #forget(key: string): void {
-    this.#work.forget(key);
+    this.#locations.work.forget(key);
     this.#checks.forget(key);
     this.#written.delete(key);
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const location = this.#locations.get(refOf(key));
+    const location = this.#locations.objects.get(refOf(key));
     if (!location || location.metadata.deletionTimestamp !== undefined) {
       this.#forget(key);
       return undefined;
     }
     const state = stateOf(location);
-    const ended = this.#work.ended(key);
+    const ended = this.#locations.work.ended(key);
     if (ended && 'error' in ended) {
       // Says nothing about the location: tried again by the controller.
-      this.#work.forget(key);
+      this.#locations.work.forget(key);
       throw ended.error;
     }
     if (ended) {
       if (ended.result.state === state) await this.#write(key, location, ended.result);
-      this.#work.forget(key);
+      this.#locations.work.forget(key);
     }
     // It is looked at again when that has ended.
-    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    if (this.#locations.work.isRunning(key)) return { isUnderWay: true };
     const restMs = this.#restMs(key, location, state);
     if (restMs > 0) return { requeueAfterMs: Math.min(restMs, LOOK_MS_MAX) };
-    this.#work.begin(key, { run: (task) => task() }, () => this.#validate(key, location, state));
+    this.#locations.work.begin(key, { run: (task) => task() }, () =>
+      this.#validate(key, location, state),
+    );
     return { isUnderWay: true };
   }
 
@@ -246,10 +224,10 @@ class LocationRun {
         { location: name, code: codeOf(problem), message },
         'the location is unavailable',
       );
-      this.#events.record(location, 'LocationUnavailable', message ?? '', 'Warning');
+      this.#locations.events.record(location, 'LocationUnavailable', message ?? '', 'Warning');
     } else {
       logger.info({ location: name }, 'the location is available');
-      this.#events.record(
+      this.#locations.events.record(
         location,
         'LocationAvailable',
         'the backup storage location is available',
@@ -303,7 +281,7 @@ class LocationRun {
   }
 
   *described(): Generator<{ name: string; isAvailable: boolean }> {
-    for (const { metadata, status } of this.#locations.list()) {
+    for (const { metadata, status } of this.#locations.objects.list()) {
       if (status?.phase === undefined) continue;
       yield { name: metadata.name, isAvailable: status.phase === 'Available' };
     }

@@ -87,7 +87,7 @@ export interface AddedResults {
   readonly warnings?: ResultLists;
 }
 
-/** Results with these added, each text once; what an earlier try of the finalizer said is left out. */
+/** Results with these added, as often as they are said there; those that are stored already are not added again. What an earlier try of the finalizer said is left out. */
 export const mergedResults = (
   stored: StoredResults,
   ...added: readonly AddedResults[]
@@ -103,6 +103,17 @@ export const mergedResults = (
   ),
 });
 
+/** Two hooks may fail with the same words, and both count. */
+function withoutStored(texts: readonly string[], stored: readonly string[]): string[] {
+  const left = new Map<string, number>();
+  for (const text of stored) left.set(text, (left.get(text) ?? 0) + 1);
+  return texts.filter((text) => {
+    const times = left.get(text) ?? 0;
+    left.set(text, times - 1);
+    return times <= 0;
+  });
+}
+
 type StoredLists = NonNullable<StoredResults['errors']>;
 
 function mergedLists(
@@ -116,7 +127,8 @@ function mergedLists(
     const kept = (before ?? []).filter(
       (text) => !text.includes(`message: /${FINALIZING}`) && !text.startsWith(FINALIZING),
     );
-    return [...new Set([...kept, ...added.flatMap((lists) => of(lists ?? {}) ?? [])])];
+    const more = added.flatMap((lists) => of(lists ?? {}) ?? []);
+    return [...kept, ...withoutStored(more, kept)];
   };
   const velero = all(stored.velero, (lists) => lists.velero);
   const cluster = all(stored.cluster, (lists) => lists.cluster);

@@ -1,13 +1,14 @@
 import { type Logger, messageOf, redactAndCut } from '../../base/index.ts';
 import {
   Controller,
-  EventRecorder,
+  type EventRecorder,
   type KubeClient,
   keyOf,
   refOf,
   type Result,
 } from '../../kube/index.ts';
 import { isFinalizing } from '../backups/phases.ts';
+import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn } from './followed-kind.ts';
 
@@ -41,10 +42,9 @@ export class FinalizerQueue<T extends Followed> {
   #objects: WatchedObjects<T>['cache'] | undefined;
 
   constructor(options: FinalizedObjectsOptions<T>) {
-    const { client, logger, host, kind } = options;
+    const { logger, kind } = options;
     this.#options = options;
-    const component = 'longshore-server';
-    this.#events = new EventRecorder({ client, logger, host, component, clock: client.clock });
+    this.#events = serverEvents(options);
     this.#controller = new Controller({
       ...{ name: `${kind.word}-finalizer`, workers: WORKERS, logger },
       reconcile: (key) => this.#reconcile(key),

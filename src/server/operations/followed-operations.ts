@@ -13,13 +13,14 @@ import {
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
-  EventRecorder,
+  type EventRecorder,
   type KubeClient,
   keyOf,
   refOf,
   type Result,
 } from '../../kube/index.ts';
 import { isWaiting } from '../backups/phases.ts';
+import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
 import { cancelOperations } from './cancel.ts';
@@ -61,6 +62,8 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
   /** One that is ended because it could not be followed for too long, before its phase says so. Returns what else its `failureReason` is to say. */
   readonly whenGivenUp?: (object: T) => Promise<string>;
+  /** Written with the end of such a one. */
+  readonly givenUpAnnotations?: Readonly<Record<string, string | null>>;
   /** What may keep an object from being followed for less time than a location that is away. */
   readonly absences?: FollowedAbsences<T>;
 }
@@ -110,15 +113,12 @@ export class FollowedOperations<T extends Followed> {
     { cache }: WatchedObjects<T>,
     { signal, assertLeading }: { signal: AbortSignal; assertLeading: () => void },
   ) {
-    const { client, logger, host, kind } = options;
+    const { logger, kind } = options;
     this.#options = options;
     this.#objects = cache;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#events = new EventRecorder({
-      ...{ client, logger, host, clock: client.clock },
-      component: 'longshore-server',
-    });
+    this.#events = serverEvents(options);
     this.#controller = new Controller({
       ...{ name: `${kind.word}-operations`, workers: WORKERS, logger },
       reconcile: (key) => this.#reconcile(key),
@@ -277,12 +277,13 @@ export class FollowedOperations<T extends Followed> {
     await map.cancel(subject, { asker: known.asker, signal: this.#signal }).catch(() => undefined);
     const more = (await this.#options.whenGivenUp?.(object)) ?? '';
     const seconds = absences?.boundSeconds ?? boundNs / SECOND_NS;
+    const { givenUpAnnotations: annotations } = this.#options;
     this.#assertLeading();
     await client.patch(
       kind.resource,
       { namespace, name },
       {
-        metadata: { uid, resourceVersion },
+        metadata: { uid, resourceVersion, ...(annotations && { annotations }) },
         status: {
           phase: 'PartiallyFailed',
           errors: (statusIn(object).errors ?? 0) + 1,

@@ -134,7 +134,7 @@ function factsOf(backup: RunRow, nowMs: number): (readonly [string, HtmlValue])[
     ['Why', backup.why === '' ? '' : named(backup.why)],
     ['Errors', numberText(errors)],
     ['Warnings', numberText(warnings)],
-    ['Look into it', isDoubtful ? html`<code>longshore backup logs ${name}</code>` : ''],
+    ['Look into it', isDoubtful ? html`<code>longshore backup describe ${name}</code>` : ''],
     ['Place in the queue', backup.queuePosition > 0 ? numberText(backup.queuePosition) : ''],
     ['Schedule', backup.schedule === '' ? '' : named(backup.schedule)],
     ['Location', named(backup.location)],

@@ -1,3 +1,4 @@
+import { ageText } from '../../base/index.ts';
 import { CALENDAR_DAYS, type CalendarDay, calendarOf } from './calendar.ts';
 import { type Html, html, named } from './html.ts';
 import { backupPath, documentOf, moreOf, numberText, rateOf, signOf, timeOf } from './layout.ts';
@@ -85,11 +86,15 @@ export const outagesOf = ({ outages }: World): Html | undefined =>
         </ul>
       </div>`;
 
-function figuresOf({ backups, restores, volumes }: World, problems: number): Html {
+function figuresOf(world: World, problems: number): Html {
+  const { backups, restores, volumes, newestWhole, nowMs } = world;
   const underWay = volumes?.underWay ?? [];
   const totals = totalsOf(underWay.filter(isMoving));
   const figures: readonly (readonly [string, string])[] = [
     [numberText(problems), 'to look at'],
+    newestWhole
+      ? [`${ageText((nowMs - newestWhole.beganMs) / 1000)} ago`, 'newest complete backup']
+      : ['none', 'complete backup'],
     [numberText(backups.filter(({ isOver }) => !isOver).length), 'backups under way'],
     [numberText(restores.filter(({ isOver }) => !isOver).length), 'restores under way'],
     [numberText(totals.count), 'volumes being moved'],

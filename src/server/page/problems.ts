@@ -1,4 +1,5 @@
 import { validLabel } from '../../kube/index.ts';
+import { ageText } from '../../base/index.ts';
 import type { RunRow } from './rows.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
@@ -28,6 +29,7 @@ const OVERDUE_MS = 15 * 60_000;
 export function problemsOf(world: World): Problem[] {
   const lasting = [
     ...locationProblems(world),
+    ...coverageProblems(world),
     ...repositoryProblems(world),
     ...scheduleProblems(world),
   ];
@@ -39,7 +41,17 @@ export function problemsOf(world: World): Problem[] {
   return [...lasting, ...happened];
 }
 
-function locationProblems({ locations }: World): Problem[] {
+function locationProblems({ locations, unread }: World): Problem[] {
+  if (locations.length === 0 && !unread.has('backupstoragelocations')) {
+    return [
+      {
+        ...{ tone: 'bad', subject: 'No location', atMs: undefined },
+        what: 'there is no BackupStorageLocation, so that no backup can be made',
+        remedy:
+          'Make one that names your bucket: longshore install --help, or velero backup-location create',
+      },
+    ];
+  }
   return locations
     .filter(({ phase }) => phase === 'Unavailable')
     .map(({ name, why }) => ({
@@ -49,6 +61,26 @@ function locationProblems({ locations }: World): Problem[] {
       remedy: `No backup can be stored there. Check its credentials, bucket and network: longshore backup-location check ${name}`,
       atMs: undefined,
     }));
+}
+
+/** That nothing has failed says little where nothing was tried. */
+function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Problem[] {
+  if (newestWhole && nowMs - newestWhole.beganMs < RECENT_MS) return [];
+  const works = schedules.some(({ isPaused, phase }) => !isPaused && phase === 'Enabled');
+  const isByHand = !works && !unread.has('schedules');
+  const schedule = isByHand
+    ? ', and a schedule, since none makes backups: longshore schedule create nightly --schedule "0 2 * * *" --snapshot-move-data'
+    : '';
+  return [
+    {
+      ...{ tone: newestWhole ? 'doubtful' : 'bad', atMs: newestWhole?.beganMs },
+      subject: newestWhole ? 'No new backup' : 'No backup',
+      what: newestWhole
+        ? `the newest backup that is Completed began ${ageText((nowMs - newestWhole.beganMs) / 1000)} ago`
+        : 'no backup is Completed: after a loss nothing could be restored whole',
+      remedy: `Make one: longshore backup create --help${schedule}`,
+    },
+  ];
 }
 
 function repositoryProblems({ repositories }: World): Problem[] {
@@ -113,7 +145,7 @@ function runProblems(rows: readonly RunRow[], nowMs: number): Problem[] {
     const counted = errors > 0 ? `${errors} ${errors === 1 ? 'error' : 'errors'}` : phase;
     const remedy = isInvalid
       ? `Nothing was done. Correct what is named, and make a new ${word}.`
-      : `Its log says more: longshore ${word} logs ${name}`;
+      : `What is missing, and what to do: longshore ${word} describe ${name}`;
     found.push({
       tone: phase === 'PartiallyFailed' ? 'doubtful' : 'bad',
       subject: `${kind} ${name}`,

@@ -22,14 +22,14 @@ export function schedulesSection(world: World): Html {
       caption: 'Schedules; times are UTC',
       columns: ['Schedule', 'When', 'State', 'Next run', 'Last backup', 'Outcome', 'Now'],
       rows: shown.map((schedule) => {
-        const { last, current } = newest.get(validLabel(schedule.name)) ?? {};
+        const { last, whole, current } = newest.get(validLabel(schedule.name)) ?? {};
         return [
           named(schedule.name),
           html`<code>${schedule.cron}</code>`,
           schedule.isPaused ? 'paused' : phaseOf(schedule.phase),
           nextOf(schedule, nowMs),
           last ? [backupLink(last.name), ' ', timeOf(last.beganMs, nowMs)] : 'none yet',
-          last ? outcomeOf(last) : '',
+          last ? [outcomeOf(last), lastWholeOf(last, whole, nowMs)] : '',
           current && [backupLink(current.name), ' ', phaseOf(current.phase)],
         ];
       }),
@@ -39,8 +39,18 @@ export function schedulesSection(world: World): Html {
   </section>`;
 }
 
+/** Where the last one was not good it matters how old the one is that was. */
+function lastWholeOf(last: RunRow, whole: RunRow | undefined, nowMs: number): HtmlValue {
+  if (last === whole) return undefined;
+  return whole
+    ? ['; the last good one: ', backupLink(whole.name), ' ', timeOf(whole.beganMs, nowMs)]
+    : '; none was good so far';
+}
+
 interface Newest {
   last?: RunRow;
+  /** The newest that is `Completed`. */
+  whole?: RunRow;
   current?: RunRow;
 }
 
@@ -53,6 +63,7 @@ function newestOf(backups: readonly RunRow[]): ReadonlyMap<string, Newest> {
     found.set(row.schedule, newest);
     if (row.isOver) newest.last ??= row;
     else newest.current ??= row;
+    if (row.phase === 'Completed') newest.whole ??= row;
   }
   return found;
 }

@@ -38,6 +38,8 @@ export interface World {
   readonly nowMs: number;
   /** Newest first. */
   readonly backups: readonly RunRow[];
+  /** The newest backup that holds all it should, and is not being deleted. */
+  readonly newestWhole: RunRow | undefined;
   readonly backupsByName: ReadonlyMap<string, RunRow>;
   /** By UID, to name the owners of volumes. */
   readonly runsByUid: ReadonlyMap<string, RunRow>;
@@ -47,6 +49,8 @@ export interface World {
   readonly locations: readonly LocationRow[];
   /** Undefined while they are not known. */
   readonly volumes: VolumesNow | undefined;
+  /** Kinds of which nothing is known, so that none may be there or many. */
+  readonly unread: ReadonlySet<string>;
   /** Why some of it may be old or missing, in sentences. */
   readonly outages: readonly string[];
 }
@@ -56,7 +60,7 @@ const SORTED_NS = 2n * SECOND_NS;
 /** Bookmarks come about every minute. */
 const SILENT_MS = 150_000;
 
-type Sorted = Omit<World, 'nowMs' | 'volumes' | 'outages'>;
+type Sorted = Omit<World, 'nowMs' | 'volumes' | 'unread' | 'outages'>;
 
 /**
  * The cluster's own objects as the page shows them: followed by watches that run whether anybody looks or not, and sorted at most every two
@@ -124,7 +128,13 @@ export class PageView {
     const { volumes } = this.#options;
     const moved = await volumes.look();
     const nowMs = Number(this.#clock.nowNs() / 1_000_000n);
-    return { ...this.#sort(), nowMs, volumes: moved, outages: this.#outages() };
+    const unknown = this.#caches.flatMap(({ isSynced, resource }) =>
+      isSynced ? [] : [resource.plural],
+    );
+    return {
+      ...{ ...this.#sort(), nowMs, volumes: moved },
+      ...{ unread: new Set(unknown), outages: this.#outages() },
+    };
   }
 
   #sort(): Sorted {
@@ -139,6 +149,7 @@ export class PageView {
     const restores = newestFirst(this.#restores);
     const world = {
       ...{ namespace, backups, restores },
+      newestWhole: backups.find(({ phase, isDeleting }) => phase === 'Completed' && !isDeleting),
       backupsByName: new Map(backups.map((row) => [row.name, row])),
       runsByUid: new Map([...backups, ...restores].map((row) => [row.uid, row])),
       schedules: byName(this.#schedules),

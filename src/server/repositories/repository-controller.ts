@@ -7,7 +7,6 @@ import {
   type BackupRepository,
   Cache,
   Controller,
-  EventRecorder,
   type Job,
   JOBS,
   type KubeClient,
@@ -19,8 +18,8 @@ import {
   SECRETS,
 } from '../../kube/index.ts';
 import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { serverEvents } from '../server-events.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
@@ -51,30 +50,24 @@ const PASSWORD_RETRY_MS = 2000;
  * Looks after BackupRepositories as Velero's controller of that name does: makes them ready, notices when the place they lie in changes, and
  * has them maintained. Velero's own must be switched off (`velero server --disable-controllers=backup-repo`).
  */
-export class RepositoryController implements ServerController {
+export class RepositoryController extends LeadingController<RepositoryRun> {
   readonly name = 'repository';
   readonly #options: RepositoryControllerOptions;
   readonly #metrics: RepositoryMetrics;
   readonly #hanging = new HangingAttempts();
-  readonly #run = new CurrentRun<RepositoryRun>();
 
   constructor(options: RepositoryControllerOptions) {
+    super();
     this.#options = options;
     this.#metrics = new RepositoryMetrics(options.registry, {
-      repositories: () => this.#run.now?.described() ?? [],
-      jobs: () => this.#run.now?.jobCounts() ?? { running: 0, waiting: 0 },
+      repositories: () => this.now?.described() ?? [],
+      jobs: () => this.now?.jobCounts() ?? { running: 0, waiting: 0 },
     });
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    // What an earlier leadership has remembered may be wrong by now.
+  protected begin(...leading: Leading): RepositoryRun {
     const connection = { ...this.#options.connection, hanging: this.#hanging };
-    const options = { ...this.#options, connection };
-    await this.#run.carryOut(new RepositoryRun(options, this.#metrics, signal, assertLeading));
+    return new RepositoryRun({ ...this.#options, connection }, this.#metrics, ...leading);
   }
 }
 
@@ -101,15 +94,11 @@ class RepositoryRun {
     signal: AbortSignal,
     assertLeading: () => void,
   ) {
-    const { client, logger, namespace, host } = options;
+    const { client, logger, namespace } = options;
     this.#options = options;
     this.#metrics = metrics;
     this.#signal = signal;
-    const events = new EventRecorder({
-      ...{ client, logger, host },
-      clock: client.clock,
-      component: 'longshore-server',
-    });
+    const events = serverEvents(options);
     this.#writer = new RepositoryWriter({ client, events, signal, assertLeading });
     const scope = { namespace };
     this.#repositories = new Cache({ client, logger, scope, resource: BACKUP_REPOSITORIES });

@@ -19,18 +19,24 @@ import {
 } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
-import { CurrentRun } from '../current-run.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { patiently } from '../runs/patience.ts';
 import { RunsView } from '../runs/runs-view.ts';
-import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { RESTORE_PHASES } from './phase-meanings.ts';
-import { isCanceled, isOurs, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import {
+  isCanceled,
+  isOurs,
+  phaseOf,
+  RESTORE_RESOURCE,
+  statusOf,
+  UNPUBLISHED,
+} from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { SharedRestores } from './shared-restores.ts';
@@ -76,21 +82,17 @@ const LEFT_IN_PROGRESS =
  * Velero's controller `restore`: restores run one after the other, and one that only waits for operations holds up no other one. What is under way when
  * this process dies, another one goes on with.
  */
-export class RestoreController implements ServerController {
+export class RestoreController extends LeadingController<RestoresRun> {
   readonly name = 'restore';
   readonly #options: RestoreControllerOptions;
-  readonly #run = new CurrentRun<RestoresRun>();
 
   constructor(options: RestoreControllerOptions) {
+    super();
     this.#options = options;
   }
 
-  get failure(): string | undefined {
-    return this.#options.restores.failure;
-  }
-
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new RestoresRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): RestoresRun {
+    return new RestoresRun(this.#options, ...leading);
   }
 }
 
@@ -152,6 +154,10 @@ class RestoresRun {
       ...{ name: 'restore-deletion', workers: DELETED_AT_ONCE, logger },
       reconcile: (key) => this.#remove(key),
     });
+  }
+
+  get failure(): string | undefined {
+    return this.#options.restores.failure;
   }
 
   async run(): Promise<void> {
@@ -382,6 +388,7 @@ class RestoresRun {
     const { name, uid } = restore.metadata;
     let location: string | undefined;
     let untold: string | undefined;
+    let isUnpublished = false;
     // The run ends what earlier ones have begun, once it knows of it.
     let isEnding = !isContinued;
     try {
@@ -396,6 +403,7 @@ class RestoresRun {
         whileWaiting: (wait) => this.#waitBeside(task, wait),
         onBegin: () => (isEnding = true),
         onUntold: (text) => (untold = text),
+        onUnpublished: () => (isUnpublished = true),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#restores.insist(restore, { status });
@@ -410,7 +418,8 @@ class RestoresRun {
         ({ location, untold } = await this.#endEarlier(restore));
       }
       const what = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
-      if (!(await this.#end(restore, withUntold(what, untold)))) await this.#gone(restore);
+      const reason = withUntold(what, untold);
+      if (!(await this.#end(restore, reason, { isUnpublished }))) await this.#gone(restore);
       else if (location !== undefined) await this.#forget(restore, location);
     }
   }
@@ -468,10 +477,14 @@ class RestoresRun {
   }
 
   /** False where it is gone. */
-  async #end(restore: Restore, reason: string): Promise<boolean> {
+  async #end(restore: Restore, reason: string, { isUnpublished = false } = {}): Promise<boolean> {
     const { uid } = restore.metadata;
     const status = failedStatus(reason, this.#clock);
-    const written = await this.#restores.insist(restore, { status });
+    const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
+    const written = await this.#restores.insist(restore, {
+      ...(isUnpublished && { metadata }),
+      status,
+    });
     this.#hadRun.add(uid);
     this.#options.operations.forget(uid);
     return written !== undefined;

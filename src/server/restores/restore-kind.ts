@@ -35,3 +35,6 @@ export const isOurs = ({ metadata }: Restore): boolean =>
 /** Of a Restore, for the map of its operations. */
 export const subjectOf = ({ metadata: { name, uid } }: Restore) =>
   ({ kind: 'Restore', name, uid }) as const;
+
+/** `true` on a Restore that is over, and whose files could not be published at its end, should its location be written once. */
+export const UNPUBLISHED = 'longshore.io/unpublished';

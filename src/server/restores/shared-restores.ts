@@ -3,7 +3,7 @@ import type { KubeClient } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import { isOver } from '../backups/phases.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
-import { phaseOf, RESTORE_RESOURCE } from './restore-kind.ts';
+import { phaseOf, RESTORE_RESOURCE, UNPUBLISHED } from './restore-kind.ts';
 
 export interface SharedRestoresOptions {
   readonly client: KubeClient;
@@ -46,7 +46,9 @@ function trimmed(restore: Restore): Restore {
   };
   // The finalizers: by one of them the files of a Restore go with it.
   const metadata = { ...restore.metadata };
+  const unpublished = metadata.annotations?.[UNPUBLISHED];
   delete metadata.annotations;
+  if (unpublished !== undefined) metadata.annotations = { [UNPUBLISHED]: unpublished };
   return {
     ...{ apiVersion: restore.apiVersion, kind: restore.kind, metadata },
     spec: {

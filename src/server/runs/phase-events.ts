@@ -1,5 +1,6 @@
 import type { Logger } from '../../base/index.ts';
-import { EventRecorder, type EventRecorderOptions, type KubeObject } from '../../kube/index.ts';
+import type { EventRecorder, EventRecorderOptions, KubeObject } from '../../kube/index.ts';
+import { serverEvents } from '../server-events.ts';
 
 /** What a phase means, by its name. Velero writes no such Events. */
 export type PhaseMeanings = Readonly<Record<string, (name: string, errors: number) => string>>;
@@ -36,7 +37,7 @@ export class PhaseEvents<T extends KubeObject> {
 
   constructor(options: PhaseEventsOptions) {
     this.#options = options;
-    this.#events = new EventRecorder({ ...options, component: 'longshore-server' });
+    this.#events = serverEvents(options);
   }
 
   /** What the watch tells. One that is there from the start, or was brought by another cluster, has changed nothing. */

@@ -10,25 +10,15 @@ import {
   rfc3339Seconds,
   SECOND_NS,
   unixSeconds,
-  untilAborted,
 } from '../../base/index.ts';
 import { localZone, type Zone } from '../../cron/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import {
-  Cache,
-  Controller,
-  EventRecorder,
-  type KubeClient,
-  keyOf,
-  refOf,
-  type Result,
-  validLabel,
-} from '../../kube/index.ts';
+import { type KubeClient, keyOf, refOf, type Result, validLabel } from '../../kube/index.ts';
 import { versionOf } from '../runs/runs-view.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { WatchedKind } from '../watched-kind.ts';
 import { PendingBackups } from './pending-backups.ts';
 import { type Schedule, SCHEDULE_RESOURCE } from './schedule.ts';
 import { backupOf, isOfSchedule } from './schedule-backup.ts';
@@ -65,22 +55,22 @@ const SET_BACK_NS = 60n * SECOND_NS;
  * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets two: the name of a Backup says what time it
  * is for, so whoever comes second finds it, be it a server that was killed before it wrote down that it made one, or another server.
  */
-export class ScheduleController implements ServerController {
+export class ScheduleController extends LeadingController<ScheduleRun> {
   readonly name = 'schedule';
   readonly #options: ScheduleControllerOptions;
-  readonly #run = new CurrentRun<ScheduleRun>();
 
   constructor(options: ScheduleControllerOptions) {
+    super();
     this.#options = options;
-    registerScheduleMetrics(options.registry, () => this.#run.now?.intervals() ?? []);
+    registerScheduleMetrics(options.registry, () => this.now?.intervals() ?? []);
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure ?? this.#options.backups.failure;
+  override get failure(): string | undefined {
+    return super.failure ?? this.#options.backups.failure;
   }
 
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new ScheduleRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): ScheduleRun {
+    return new ScheduleRun(this.#options, ...leading);
   }
 }
 
@@ -102,9 +92,7 @@ class ScheduleRun {
   readonly #options: ScheduleControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
-  readonly #schedules: Cache<Schedule>;
-  readonly #controller: Controller;
-  readonly #events: EventRecorder;
+  readonly #schedules: WatchedKind<Schedule>;
   readonly #clock: Clock;
   readonly #zone: Zone;
   readonly #known = new Map<string, Known>();
@@ -114,18 +102,14 @@ class ScheduleRun {
   });
 
   constructor(options: ScheduleControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    this.#clock = options.clock ?? client.clock;
+    this.#clock = options.clock ?? options.client.clock;
     this.#zone = options.zone ?? localZone();
-    const component = 'longshore-server';
-    this.#events = new EventRecorder({ client, logger, host, component, clock: this.#clock });
-    const scope = { namespace };
-    this.#schedules = new Cache({ client, logger, resource: SCHEDULE_RESOURCE, scope });
-    this.#controller = new Controller({
-      ...{ name: 'schedule', workers: WORKERS, logger },
+    this.#schedules = new WatchedKind({
+      ...{ ...options, clock: this.#clock },
+      ...{ name: 'schedule', workers: WORKERS, resource: SCHEDULE_RESOURCE },
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -137,23 +121,17 @@ class ScheduleRun {
   async run(): Promise<void> {
     const signal = this.#signal;
     await using watched = await this.#options.backups.open(signal);
-    const running = this.#schedules.run(signal);
-    await untilAborted(signal, this.#schedules.synced);
     watched.cache.onChange((after, before) => {
       this.#pending.see(after, before);
-    });
-    this.#schedules.onChange((after, before) => {
-      this.#controller.queue.add(keyOf((after ?? before)?.metadata ?? { name: '' }));
     });
     const timer = setInterval(() => {
       this.#look();
     }, LOOK_MS);
     try {
-      await Promise.all([running, this.#controller.run(signal)]);
+      await this.#schedules.run(signal);
     } finally {
       clearInterval(timer);
     }
-    await this.#events.flush();
   }
 
   /** One timer for all of them: a look at ten thousand numbers takes less than a thousand timers that are set anew. */
@@ -166,7 +144,7 @@ class ScheduleRun {
       const isTime = known.lookAtNs !== undefined && known.lookAtNs <= nowNs;
       if (!isTime && !wasSetBack) continue;
       known.lookAtNs = undefined;
-      this.#controller.queue.add(key);
+      this.#schedules.look(key);
     }
   }
 
@@ -174,11 +152,11 @@ class ScheduleRun {
   #wakeAll(label: string): void {
     const { namespace } = this.#options;
     if (this.#known.has(keyOf({ namespace, name: label }))) {
-      this.#controller.queue.add(keyOf({ namespace, name: label }));
+      this.#schedules.look(keyOf({ namespace, name: label }));
       return;
     }
     for (const key of this.#known.keys()) {
-      if (validLabel(refOf(key).name) === label) this.#controller.queue.add(key);
+      if (validLabel(refOf(key).name) === label) this.#schedules.look(key);
     }
   }
 
@@ -189,7 +167,7 @@ class ScheduleRun {
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
-    const cached = this.#schedules.get(refOf(key));
+    const cached = this.#schedules.objects.get(refOf(key));
     if (!cached || cached.metadata.deletionTimestamp !== undefined) {
       if (this.#known.delete(key)) this.#options.series?.end(refOf(key).name);
       return undefined;
@@ -287,7 +265,7 @@ class ScheduleRun {
     } catch (error) {
       if (!this.#signal.aborted) {
         const text = `no backup can be made: ${redactAndCut(messageOf(error))}`;
-        this.#events.record(schedule, 'NoScheduledBackup', text, 'Warning');
+        this.#schedules.events.record(schedule, 'NoScheduledBackup', text, 'Warning');
       }
       throw error;
     }

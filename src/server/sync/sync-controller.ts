@@ -16,7 +16,7 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
   Cache,
-  EventRecorder,
+  type EventRecorder,
   type KubeClient,
   keyOf,
   refOf,
@@ -25,8 +25,8 @@ import {
 import type { Buckets } from '../backups/contract.ts';
 import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts';
 import { isSettledSoon } from '../locations/location-checks.ts';
-import { CurrentRun } from '../current-run.ts';
-import type { ServerController } from '../server.ts';
+import { type Leading, LeadingController } from '../leading-controller.ts';
+import { serverEvents } from '../server-events.ts';
 import { SideWork } from '../side-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
 import { BackupLocks } from './backup-locks.ts';
@@ -63,22 +63,22 @@ const SYNC_MS_MAX = 30 * 60_000;
 const METADATA_BYTES_MAX = 8 << 20;
 
 /** Brings backups of storage locations into the cluster, as Velero's controller of that name does, so that two clusters can share a bucket. */
-export class SyncController implements ServerController {
+export class SyncController extends LeadingController<SyncRun> {
   readonly name = 'backup-sync';
   readonly #options: SyncControllerOptions;
-  readonly #run = new CurrentRun<SyncRun>();
 
   constructor(options: SyncControllerOptions) {
+    super();
     this.#options = options;
-    registerSyncMetrics(options.registry, () => this.#run.now?.described() ?? []);
+    registerSyncMetrics(options.registry, () => this.now?.described() ?? []);
   }
 
-  get failure(): string | undefined {
-    return this.#run.now?.failure ?? this.#options.backups.failure;
+  override get failure(): string | undefined {
+    return super.failure ?? this.#options.backups.failure;
   }
 
-  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new SyncRun(this.#options, signal, assertLeading));
+  protected begin(...leading: Leading): SyncRun {
+    return new SyncRun(this.#options, ...leading);
   }
 }
 
@@ -105,12 +105,11 @@ class SyncRun {
   readonly #known = new Map<string, Known>();
 
   constructor(options: SyncControllerOptions, signal: AbortSignal, assertLeading: () => void) {
-    const { client, logger, namespace, host } = options;
+    const { client, logger, namespace } = options;
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
-    const component = 'longshore-server';
-    this.#events = new EventRecorder({ client, logger, host, component, clock: client.clock });
+    this.#events = serverEvents(options);
     this.#locations = new Cache({
       ...{ client, logger, resource: BACKUP_STORAGE_LOCATIONS, scope: { namespace } },
     });

@@ -135,7 +135,7 @@ export class FileComparer {
     // Repositories of index version 1 hash what they have compressed: only its bytes tell.
     const wanted = await readPiece(this.#repository.contents, piece, { signal: this.#signal });
     const found = Buffer.alloc(length);
-    readRangeInto({ descriptor, offset }, [found]);
+    readRangeInto({ descriptor, offset }, found);
     return found.equals(wanted);
   }
 }

@@ -9,17 +9,18 @@ import type {
 } from '../../volume-files/index.ts';
 
 interface Waiting {
-  /** The kernel has been asked for it. */
-  isAhead: boolean;
   readonly range: RangeToCompare;
   readonly resolve: (isEqual: boolean) => void;
   readonly reject: (error: unknown) => void;
 }
 
-/** What a thread reads and hashes in one go. Our choice: contents of about the same length are hashed in pairs. */
-const BATCH_BYTES = 16 << 20;
-/** Of the next ranges so much is read ahead by the kernel. Our choice. */
-const AHEAD_BYTES = 48 << 20;
+/**
+ * What a thread reads and hashes in one go. Our choice: at the end of each task some lanes of the hash are empty, which costs little
+ * in a long one; and where less waits, all threads get some of it.
+ */
+const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
+/** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
+const AHEAD_BYTES = 16 << 20;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */
@@ -29,9 +30,9 @@ const TASKS_AHEAD = 1;
 export class RangeComparer {
   readonly #pool: ThreadPool;
   readonly #slabs: number[];
-  readonly #batchBytes: number;
   readonly #signal: AbortSignal;
   readonly #waiting: Waiting[] = [];
+  #waitingBytes = 0;
   #running = 0;
   #isPumpDue = false;
 
@@ -39,16 +40,14 @@ export class RangeComparer {
     assert(dataPath, 'a comparison needs a repository opened with a data path');
     this.#pool = dataPath.pool;
     this.#slabs = [...dataPath.slabAddresses];
-    this.#batchBytes = Math.min(BATCH_BYTES, this.#slabs.length * SLAB_BYTES);
     this.#signal = signal;
   }
 
   /** Whether these bytes are those of the content. Throws what the system says when they cannot be read. */
   isEqual(range: RangeToCompare): Promise<boolean> {
-    // No splitter makes such a content: it counts as different, and whoever fetches it learns what it is.
-    if (range.length > this.#batchBytes) return Promise.resolve(false);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ range, resolve, reject, isAhead: false });
+      this.#waiting.push({ range, resolve, reject });
+      this.#waitingBytes += range.length;
       if (this.#isPumpDue) return;
       this.#isPumpDue = true;
       // What is asked for in the same turn goes together.
@@ -61,50 +60,50 @@ export class RangeComparer {
 
   #pump(): void {
     while (this.#waiting.length > 0 && this.#running < this.#pool.threads + TASKS_AHEAD) {
-      const bytes = this.#nextBytes();
-      const count = Math.ceil(bytes.total / SLAB_BYTES);
-      if (count > this.#slabs.length) return;
-      const slabs = this.#slabs.splice(0, count);
+      const slab = this.#slabs.pop();
+      if (slab === undefined) return;
+      const batch = this.#waiting.splice(0, this.#nextRanges());
+      this.#waitingBytes -= bytesOf(batch);
       this.#running++;
-      void this.#compare(this.#waiting.splice(0, bytes.ranges), slabs).finally(() => {
+      void this.#compare(batch, slab).finally(() => {
         this.#running--;
-        this.#slabs.push(...slabs);
+        this.#slabs.push(slab);
         this.#pump();
       });
     }
   }
 
-  /** How many of those that wait fit into one task. */
-  #nextBytes(): { ranges: number; total: number } {
+  /** How many of those that wait go into one task. */
+  #nextRanges(): number {
+    const share = this.#waitingBytes / this.#pool.threads;
+    const most = Math.min(BATCH_BYTES.most, Math.max(BATCH_BYTES.least, share));
     let [ranges, total] = [0, 0];
     for (const { range } of this.#waiting) {
-      const next = total + range.length;
-      if (ranges > 0 && (next > this.#batchBytes || ranges === BATCH_RANGES)) break;
-      total = next;
+      total += range.length;
+      if (ranges > 0 && (total > most || ranges === BATCH_RANGES)) break;
       ranges++;
     }
-    return { ranges, total };
+    return ranges;
   }
 
-  /** What the disk can bring while threads hash: each range once, and no more than fits into the next tasks. */
+  /** What the disk can bring while threads hash: the beginning of what comes after this task. */
   #ahead(): FileRange[] {
     const ahead: FileRange[] = [];
     let bytes = 0;
-    for (const waiting of this.#waiting) {
-      bytes += waiting.range.length;
-      if (bytes > AHEAD_BYTES) break;
-      if (!waiting.isAhead) ahead.push(waiting.range);
-      waiting.isAhead = true;
+    for (const { range } of this.#waiting) {
+      ahead.push(range);
+      bytes += range.length;
+      if (bytes >= AHEAD_BYTES) break;
     }
     return ahead;
   }
 
-  async #compare(batch: readonly Waiting[], addresses: readonly number[]): Promise<void> {
+  async #compare(batch: readonly Waiting[], address: number): Promise<void> {
     try {
       this.#signal.throwIfAborted();
-      const slabs = addresses.map((address): Span => ({ address, length: SLAB_BYTES }));
+      const slab: Span = { address, length: SLAB_BYTES };
       const ranges = batch.map(({ range }) => range);
-      const { equal, failures } = await this.#pool.compareRanges(ranges, slabs, this.#ahead());
+      const { equal, failures } = await this.#pool.compareRanges(ranges, slab, this.#ahead());
       for (const failure of failures) batch[failure.index]?.reject(failureOf(failure));
       batch.forEach(({ resolve }, i) => {
         resolve(equal[i] === 1);
@@ -114,6 +113,9 @@ export class RangeComparer {
     }
   }
 }
+
+const bytesOf = (batch: readonly Waiting[]): number =>
+  batch.reduce((sum, { range }) => sum + range.length, 0);
 
 const failureOf = ({ code, message }: OpenFailure): Error =>
   Object.assign(new Error(message), { code, syscall: 'read' });

@@ -1,5 +1,12 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { BACKUPS, type KubeObject, type Resource, RESTORES } from '../../../src/kube/index.ts';
+import {
+  BACKUPS,
+  DATA_DOWNLOADS,
+  inPlaceConfig,
+  type KubeObject,
+  type Resource,
+  RESTORES,
+} from '../../../src/kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../../src/plugin/index.ts';
 import { Api } from './support/api.ts';
 
@@ -45,5 +52,76 @@ describe.each([
     const none = await api.longshore(word, 'cancel', 'none');
     expect(none.err).toContain(`"longshore ${word} get" lists those that there are`);
     expect(none.code).toBe(1);
+  });
+});
+
+describe('longshore restore cancel of a restore in place', () => {
+  const add = async (
+    name: string,
+    pvc: string,
+    { phase = 'InProgress', dryRun = false, isNamed = true, isInPlace = true } = {},
+  ): Promise<void> => {
+    const mover = { generation: 1, pod: 'p', lastPod: 'p', node: 'n', namedAt: '2026-01-01T00:00:00Z' }; // prettier-ignore
+    await api.client.create(DATA_DOWNLOADS, {
+      metadata: {
+        ...{ namespace: 'velero', name },
+        ...(isNamed && { annotations: { 'longshore.io/mover': JSON.stringify(mover) } }),
+      },
+      spec: {
+        targetVolume: { namespace: 'shop', pvc, pv: '' },
+        ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
+        ...{ operationTimeout: '1m0s', datamover: 'longshore' },
+        ...(isInPlace && { dataMoverConfig: inPlaceConfig({ dryRun, keepExtra: false }) }),
+      },
+      status: { phase } as never,
+    });
+  };
+  const isCanceled = async (name: string): Promise<boolean> =>
+    (await api.client.get(DATA_DOWNLOADS, { namespace: 'velero', name })).spec.cancel === true;
+
+  it('ends those of the PVC that run, and leaves others alone', async () => {
+    await add('data-1', 'data', { phase: 'Completed' });
+    await add('data-2', 'data');
+    await add('other', 'data2');
+    await add('filled', 'data', { isInPlace: false });
+    const { code, out } = await api.longshore('restore', 'cancel', 'shop/data');
+    expect([code, out]).toEqual([
+      0,
+      'the restore in place of shop/data (DataDownload velero/data-2) is told to end; it has when its phase is Canceled\n',
+    ]);
+    const names = ['data-1', 'data-2', 'other', 'filled'];
+    expect(await Promise.all(names.map(isCanceled))).toEqual([false, true, false, false]);
+    // By the name of its DataDownload, which another kind of restore is not canceled by.
+    expect(await api.longshore('restore', 'cancel', 'other')).toMatchObject({ code: 0 });
+    expect(await isCanceled('other')).toBe(true);
+    const filled = await api.longshore('restore', 'cancel', 'filled');
+    expect(filled.err).toContain('there is no Restore velero/filled');
+  });
+
+  it.each([
+    ['writes', {}, 'the volume may hold files or blocks of before and of the backup: restore it'],
+    ['counts', { dryRun: true }, 'nothing was written to the volume'],
+    ['waits', { phase: 'New', isNamed: false }, 'nothing was written to the volume'],
+  ])('with --wait of one that %s tells what became of the volume', async (pvc, how, state) => {
+    await add(pvc, pvc, how);
+    const waiting = api.longshore('restore', 'cancel', `shop/${pvc}`, '--wait');
+    await expect.poll(() => isCanceled(pvc), { timeout: 20_000 }).toBe(true);
+    await api.set(DATA_DOWNLOADS, pvc, { phase: 'Canceled' });
+    const { code, out } = await waiting;
+    expect(code).toBe(0);
+    expect(out).toContain(`the restore in place of shop/${pvc} has ended: Canceled; ${state}`);
+  });
+
+  it('says that one has ended, that there is none, and that it was deleted', async () => {
+    await add('over', 'over', { phase: 'Failed' });
+    const over = await api.longshore('restore', 'cancel', 'shop/over');
+    expect([over.code, over.err]).toEqual([1, expect.stringContaining('no restore in place of shop/over runs (DataDownload velero/over: Failed)')]); // prettier-ignore
+    const none = await api.longshore('restore', 'cancel', 'shop/none');
+    expect([none.code, none.err]).toEqual([1, expect.stringContaining('there is no restore in place of PVC shop/none')]); // prettier-ignore
+    await add('gone', 'gone');
+    const waiting = api.longshore('restore', 'cancel', 'shop/gone', '--wait');
+    await expect.poll(() => isCanceled('gone'), { timeout: 20_000 }).toBe(true);
+    await api.client.delete(DATA_DOWNLOADS, { namespace: 'velero', name: 'gone' });
+    expect((await waiting).err).toContain('was deleted while it was waited for');
   });
 });

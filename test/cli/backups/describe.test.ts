@@ -1,5 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { DescribedRun } from '../../../src/cli/backups/describe-run.ts';
 import {
@@ -192,6 +193,31 @@ it('a restore is described with its backup, and the warnings of its bucket', asy
     'Warnings:\n  namespace app2: could not restore, ConfigMap:kube-root-ca.crt already exists.',
   );
   expect(out).toMatch(/^app2\/data +CSISnapshot, moved/m);
+});
+
+it('an empty log is told apart from one that could not be shown', async () => {
+  await api.add(BACKUPS, 'silent', {
+    spec: { storageLocation: 'default' },
+    status: { phase: 'Completed' },
+  });
+  fs.mkdirSync(join(api.bucket, 'backups/silent'), { recursive: true });
+  fs.writeFileSync(join(api.bucket, 'backups/silent/silent-logs.gz'), gzipSync(''));
+  const { code, out, err } = await api.longshore('backup', 'logs', 'silent');
+  expect({ code, out }).toEqual({ code: 0, out: '' });
+  expect(err).toContain('the log of Backup silent is there, and empty');
+});
+
+it('logs of what never began are not looked for', async () => {
+  await api.add(RESTORES, 'refused', { status: { phase: 'FailedValidation' } });
+  await api.add(RESTORES, 'new', { spec: { scheduleName: 'nightly' } });
+  expect(await api.longshore('restore', 'logs', 'refused')).toMatchObject({
+    code: 1,
+    err: 'longshore: there is no log of restore refused: it was refused before it began; "longshore restore describe refused" says why\n',
+  });
+  expect(await api.longshore('restore', 'logs', 'new')).toMatchObject({
+    code: 1,
+    err: 'longshore: there is no log of restore new: it has not begun, and no backup is chosen for it yet\n',
+  });
 });
 
 it('a schedule is described with its newest backups', async () => {

@@ -70,7 +70,7 @@ describe('longshore backup get', () => {
     expect(nothing).toMatchObject({
       code: 0,
       out: '',
-      err: 'there is no backup in namespace velero\n',
+      err: 'there is no backup with these labels in namespace velero\n',
     });
   });
 
@@ -79,12 +79,15 @@ describe('longshore backup get', () => {
       (await api.longshore('backup', 'get', 'web', '-o', 'json')).out,
     ) as object;
     expect(one).toMatchObject({ kind: 'Backup', metadata: { name: 'web' } });
+    // As people read them, and as kubectl prints them.
+    expect(Object.keys(one).slice(0, 2)).toEqual(['apiVersion', 'kind']);
     const list = parse((await api.longshore('backup', 'get', '-o', 'yaml')).out) as {
       kind: string;
       items: { kind: string }[];
     };
     expect(list).toMatchObject({ apiVersion: 'velero.io/v1', kind: 'BackupList' });
     expect(list.items.map(({ kind }) => kind)).toEqual(Array(4).fill('Backup'));
+    expect(Object.keys(list.items[0] ?? {})[0]).toBe('apiVersion');
     const none = await api.longshore('backup', 'get', '-l', 'env=none', '-o', 'json');
     expect(JSON.parse(none.out)).toMatchObject({ kind: 'BackupList', items: [] });
   });
@@ -120,6 +123,16 @@ it('restores and schedules have their columns', async () => {
   expect(restores[1]?.slice(0, 3)).toEqual(['back', 'web', 'Completed']);
   const { out } = await api.longshore('schedule', 'get');
   expect(out).toMatch(/^nightly +Enabled +.* 0 2 \* \* \* +720h0m0s +\d+d ago +<none> +true$/m);
+});
+
+it('where there is none at all it says how to make one', async () => {
+  const cluster = ['--kubeconfig', api.kubeconfig, '--namespace', 'default'];
+  for (const word of ['backup', 'restore', 'schedule']) {
+    expect(await runHere(word, 'get', ...cluster)).toMatchObject({
+      ...{ code: 0, out: '' },
+      err: `there is no ${word} in namespace default; "longshore ${word} create --help" says how to make one\n`,
+    });
+  }
 });
 
 it('a kubeconfig that is not there is a sentence', async () => {

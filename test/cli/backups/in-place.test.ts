@@ -2,6 +2,8 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CodedError } from '../../../src/base/index.ts';
+import { findClaim } from '../../../src/cli/backups/restore-in-place.ts';
 import { STAND_IN } from '../../../src/dev/index.ts';
 import { BACKUPS, DATA_DOWNLOADS, DATA_UPLOADS, PODS } from '../../../src/kube/index.ts';
 import { type Ran, runHere } from '../../support/command-line.ts';
@@ -87,6 +89,7 @@ describe('longshore restore in-place', () => {
     expect(await errorOf('nightly', 'shop/kept')).toContain('its snapshot stays in the storage');
     expect(await errorOf('nightly', 'data')).toContain('"data" is not NAMESPACE/PVC');
     expect(await errorOf('nightly', 'shop/data', '--max-write', 'x')).toContain('--max-write "x"');
+    expect(await errorOf('nightly', 'shop/data', '--max-write', '9PiB')).toContain('8 PiB'); // prettier-ignore
     const pod = { namespace: 'shop', name: 'web-0' };
     await cluster.client.create(PODS, {
       metadata: { ...pod, annotations: { [STAND_IN]: 'true' } },
@@ -99,5 +102,17 @@ describe('longshore restore in-place', () => {
     await cluster.client.delete(PODS, pod, { gracePeriodSeconds: 0 });
     const asked = await cluster.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE });
     expect(asked).toHaveLength(3);
+  });
+});
+
+it('who may not read the PVC cannot ask for its restore, and is told so', async () => {
+  const refused = new CodedError('KUBE_FORBIDDEN', 'user "u" cannot get persistentvolumeclaims');
+  const session = {
+    client: { find: () => Promise.reject(refused) } as never,
+    signal: new AbortController().signal,
+  };
+  await expect(findClaim({ namespace: 'shop', name: 'data' }, session)).rejects.toMatchObject({
+    code: 'KUBE_FORBIDDEN',
+    message: expect.stringContaining('of PVC shop/data can be asked for only by who may') as string,
   });
 });

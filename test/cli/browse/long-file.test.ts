@@ -5,6 +5,7 @@ import { encodeIndirect, type ObjectId, writeObject } from '../../../src/reposit
 import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { createTest, openTest } from '../../support/repositories.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const work = tempDirectory('long-file');
 afterAll(() => {
@@ -30,12 +31,9 @@ it('a file of any length is read a part of its list at a time', async () => {
   const entry = { objectId: `I${list}`, size: count } as unknown as DirectoryEntry;
   await repository.flush();
   let asked = 0;
-  const counting = new Proxy(contents, {
-    get: (target, key) => {
-      const value: unknown = Reflect.get(target, key, target);
-      if (key === 'getContent') asked++;
-      return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-    },
+  const counting = callsThrough(contents, (call, _, go) => {
+    if (call === 'getContent') asked++;
+    return go();
   });
   const bytes = fileBytes(
     { ...repository, contents: counting } as unknown as typeof repository,

@@ -16,6 +16,7 @@ import { openPage, PATIENT, textOf } from '../../server/page/support/page.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../../support/repositories.ts';
 import { putDirectoryLocation } from './support/directory-location.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const work = tempDirectory('page-files');
 const store = join(work, 'store');
@@ -30,14 +31,6 @@ const bearer = { authorization: 'Bearer good' };
 
 /** Directories never come. */
 function hanging(repository: Repository): Repository {
-  const withCalls = <T extends object>(whole: T, calls: object): T =>
-    new Proxy(whole, {
-      get: (target, key) => {
-        if (key in calls) return Reflect.get(calls, key) as unknown;
-        const value: unknown = Reflect.get(target, key, target);
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
   const getContent = (_id: unknown, { signal }: { signal?: AbortSignal } = {}) =>
     new Promise((_, reject) => {
       signal?.addEventListener('abort', () => {

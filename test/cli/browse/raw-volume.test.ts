@@ -10,6 +10,7 @@ import type { Repository } from '../../../src/repository/index.ts';
 import { imageOf } from '../../device-files/image.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, createTest, openTest } from '../../support/repositories.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const work = tempDirectory('raw-volume');
 const never = new AbortController().signal;
@@ -125,21 +126,11 @@ describe('the files of a raw volume in a backup', () => {
     const own = new OpenDevices();
     const asked: string[] = [];
     const { contents } = repository;
-    const counting = new Proxy(contents, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key, target);
-        if (typeof value !== 'function') return value;
-        if (key !== 'getContent') return value.bind(target) as unknown;
-        return (id: string, ...rest: unknown[]) => {
-          asked.push(id);
-          return (value as (...all: unknown[]) => unknown).call(target, id, ...rest);
-        };
-      },
+    const counting = callsThrough(contents, (call, [id], go) => {
+      if (call === 'getContent') asked.push(id as string);
+      return go();
     });
-    const counted = new Proxy(repository, {
-      get: (target, key) =>
-        key === 'contents' ? counting : (Reflect.get(target, key, target) as unknown),
-    });
+    const counted = withCalls(repository, { contents: counting });
     const place = { volume: 'shop/ext4', path: ['etc', 'deep', 'large'], signal: never };
     const look = async (): Promise<void> => {
       const file = await findFile(

@@ -8,6 +8,7 @@ import { BACKUPS, CONFIG_MAPS, type KubeClient, SECRETS } from '../../../src/kub
 import { type Ran, runHere } from '../../support/command-line.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { tempDirectory } from '../../support/kopia.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const HIDDEN = 'Wq7hiddenZx9';
 const signal = new AbortController().signal;
@@ -95,14 +96,7 @@ describe('longshore debug', () => {
     change: Partial<KubeClient>,
     limits: object = {},
   ): Promise<{ files: Map<string, string>; problems: string[] }> {
-    const client = new Proxy(cluster.client, {
-      get: (target, name) => {
-        const own = Reflect.get(change, name) as unknown;
-        if (own !== undefined) return own;
-        const value = Reflect.get(target, name, target) as unknown;
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
+    const client = withCalls(cluster.client, change);
     const problems: string[] = [];
     const files = new Map<string, string>();
     const about = { client, namespace: NAMESPACE, version: '1', signal, limits };

@@ -21,7 +21,8 @@ import {
 import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith, pvcOf, restoreOf } from '../../support/plugin-items.ts';
+import { backupOf, pvcOf, restoreOf } from '../../support/plugin-items.ts';
+import { withCalls } from '../../support/with-calls.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 
 const DRIVER = 'dir.csi.longshore.dev';
@@ -53,7 +54,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     api = await startRealApi(27_000);
     test = await TestCluster.start({ nodes: ['node-1'], kubeconfig: api.kubeconfig });
     // Velero's definitions are not on this API server: its Backups are those that a test names.
-    client = clientWith(test.client, {
+    client = withCalls(test.client, {
       list: (resource, options) => {
         if (resource.plural !== BACKUPS.plural) return test.client.list(resource, options);
         const name = options?.fieldSelector?.replace('metadata.name=', '') ?? '';
@@ -230,7 +231,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   /** Velero's definitions are not on this API server. */
   const stored = new Map<string, Backup>();
   const withBackups = (calls: Partial<KubeClient> = {}): KubeClient =>
-    clientWith(clientWith(client, calls), {
+    withCalls(withCalls(client, calls), {
       get: (resource, ref, options) => {
         const found = resource.plural === BACKUPS.plural ? stored.get(ref.name) : undefined;
         return found ? Promise.resolve(found as never) : client.get(resource, ref, options);
@@ -436,7 +437,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       each.spec.source.persistentVolumeClaimName === 'slow'
         ? { ...each, status: { ...each.status, readyToUse: false } }
         : each;
-    const waiting = clientWith(client, {
+    const waiting = withCalls(client, {
       list: async (resource, options) => {
         const found = await client.list(resource, options);
         if (resource.plural !== VOLUME_SNAPSHOTS.plural) return found;
@@ -571,7 +572,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       );
     await expect.poll(isBound).toBe(true);
     policy = 'Delete';
-    const stubborn = clientWith(client, {
+    const stubborn = withCalls(client, {
       delete: (resource, ref, options) =>
         ref.name === 'aaa'
           ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
@@ -660,7 +661,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
         status: { volumeGroupSnapshotHandle: 'g-kept' },
       });
       const restores = (phase: string): KubeClient =>
-        clientWith(client, {
+        withCalls(client, {
           list: (resource, options) =>
             resource.plural === RESTORES.plural
               ? Promise.resolve([{ ...restore, status: { phase } }] as never)
@@ -677,7 +678,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     });
 
     it('are restored also where the cluster has no such kind, with a warning', async () => {
-      const without = clientWith(client, {
+      const without = withCalls(client, {
         create: (resource, object, options) =>
           resource.plural === VOLUME_GROUP_SNAPSHOT_CONTENTS.plural
             ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'no such kind'))
@@ -694,7 +695,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
 
     it('are deleted once and together, by what the sidecar looks for', async () => {
       const seen: VolumeGroupSnapshotContent[] = [];
-      const sidecar = clientWith(client, {
+      const sidecar = withCalls(client, {
         delete: async (resource, ref, options) => {
           seen.push(await client.get(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref));
           const answer = await client.delete(resource, ref, options);
@@ -738,7 +739,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
 
     it('that the driver does not delete are in an error with what the driver said', async () => {
       const told = { error: { message: 'Failed to delete: still in use' } };
-      const stubborn = clientWith(client, {
+      const stubborn = withCalls(client, {
         delete: async (resource, ref, options) => {
           const answer = await client.delete(resource, ref, options);
           const where = { subresource: 'status' };

@@ -9,7 +9,8 @@ import {
 } from '../../../src/kube/index.ts';
 import { removeLostSnapshots } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith } from '../../support/plugin-items.ts';
+import { backupOf } from '../../support/plugin-items.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const APP = 'app';
 const signal = new AbortController().signal;
@@ -47,7 +48,7 @@ it('nothing is removed of a Backup whose kind the API server does not serve for 
     },
   } as unknown as VolumeGroupSnapshot;
   const removed: string[] = [];
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     get: ((resource: { plural: string }, ...rest: unknown[]) =>
       resource.plural === 'backups'
         ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'the server could not find the resource'))
@@ -80,7 +81,7 @@ it('a cluster without the kind of uploads gives back the name all the same', asy
     },
     spec: { source: { persistentVolumeClaimName: 'none' } },
   });
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     list: (resource, options) =>
       resource.plural === DATA_UPLOADS.plural
         ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'no such kind'))

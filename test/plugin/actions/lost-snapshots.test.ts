@@ -10,7 +10,8 @@ import {
 } from '../../../src/kube/index.ts';
 import { removeLostSnapshots } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith } from '../../support/plugin-items.ts';
+import { backupOf } from '../../support/plugin-items.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const APP = 'app';
 const signal = new AbortController().signal;
@@ -84,7 +85,7 @@ it('one that is still there is waited for, since Kubernetes deletes it a moment 
   await take('left');
   const { metadata } = await upload('left');
   let looks = 0;
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     list: async (resource, options) => {
       const found = await test.client.list(resource, options);
       if (resource.plural === DATA_UPLOADS.plural && ++looks === 1) {
@@ -132,7 +133,7 @@ it('nothing is removed while the Backup is there', async () => {
 
 it('says which one stays, so that it is tried again', async () => {
   await take('left');
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     delete: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no')),
   });
   await expect(remove(client)).rejects.toMatchObject({
@@ -143,7 +144,7 @@ it('says which one stays, so that it is tried again', async () => {
 });
 
 it('a cluster that has no snapshots has none of the backup', async () => {
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     list: (resource, options) =>
       resource.plural === VOLUME_SNAPSHOTS.plural
         ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'no such kind'))

@@ -12,7 +12,8 @@ import {
 import type { Backup } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith, pvcOf, restoreOf } from '../../support/plugin-items.ts';
+import { backupOf, pvcOf, restoreOf } from '../../support/plugin-items.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const [VICTIM, TENANT, OTHER_SERVER] = ['victim', 'aaa-tenant', 'other-velero'];
 const signal = new AbortController().signal;
@@ -121,7 +122,7 @@ it('leaves the snapshots of another server alone, whatever became of their backu
   await left(VICTIM, 'of-gone', 'gone', `${OTHER_SERVER}/gone`);
   await left(VICTIM, 'of-ours', 'gone', `${NAMESPACE}/gone`);
   const places: (string | undefined)[] = [];
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     list: (resource, options) => {
       if (resource.plural === DATA_UPLOADS.plural) places.push(options?.namespace);
       return test.client.list(resource, options);
@@ -138,7 +139,7 @@ it('leaves the snapshots of another server alone, whatever became of their backu
 it('goes on with other backups when one of them cannot be looked up', async () => {
   for (const name of ['aaa', 'bbb', 'ccc'])
     await left(VICTIM, name, `${name}-uid`, `${NAMESPACE}/${name}`);
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     get: (resource, ref, options) =>
       ref.name === 'aaa'
         ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
@@ -155,7 +156,7 @@ it('removes a few at a time, and no more of them when the host is gone', async (
   let deleting = 0;
   let most = 0;
   let total = 0;
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     delete: async (resource, ref, options) => {
       total++;
       most = Math.max(most, ++deleting);
@@ -178,7 +179,7 @@ it('an operation is asked for its progress without waiting for the sweep, which 
   const { operationId = '' } = await actionOf(test.client).execute(pvc, backup, { signal });
   await left(VICTIM, 'left', 'gone', `${NAMESPACE}/gone`);
   const release = Promise.withResolvers<undefined>();
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     list: async (resource, options) => {
       if (resource.plural === VOLUME_SNAPSHOTS.plural) await release.promise;
       options?.signal?.throwIfAborted();
@@ -250,7 +251,7 @@ it('leaves the policy of a content alone that names a handle and is of no group'
   const pvc = await pvcOf(test.client, VICTIM, 'handle');
   const policies: unknown[] = [];
   let status: object = {};
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     create: (resource, object, options) =>
       resource.plural === DATA_UPLOADS.plural
         ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
@@ -289,7 +290,7 @@ it('judges a snapshot by what it says after the phase of its backup is known', a
     );
   for (const name of ['race-early', 'race-late', 'race-left'])
     await left(VICTIM, name, metadata.uid, `${NAMESPACE}/race`, { isMoved: false });
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     get: async (resource, ref, options) => {
       if (resource.plural === BACKUPS.plural && ref.name === 'race') await patch('race-early');
       return test.client.get(resource, ref, options);
@@ -342,7 +343,7 @@ describe('a content that was kept', () => {
     const { metadata } = await storedBackup('marked', 'WaitingForPluginOperations');
     await bound('marked-late', metadata.uid, { place: `${NAMESPACE}/marked` });
     const seen: unknown[] = [];
-    const client = clientWith(test.client, {
+    const client = withCalls(test.client, {
       delete: async (resource, ref, options) => {
         if (ref.name === 'marked-late') {
           seen.push(await policyOf('marked-late'));
@@ -375,7 +376,7 @@ describe('a content that was kept', () => {
     });
     // Still left over: its deletion failed, and fails again.
     await bound('noted-left', metadata.uid, { place, policy: 'Delete', note: ago(3600) });
-    const client = clientWith(test.client, {
+    const client = withCalls(test.client, {
       delete: (resource, ref, options) =>
         ref.name === 'noted-left'
           ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
@@ -407,7 +408,7 @@ it('marks the very content for deletion that it has looked at, and again when ot
   await test.makeVolume(VICTIM, 'conflict');
   const pvc = await pvcOf(test.client, VICTIM, 'conflict');
   const patches: unknown[] = [];
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     create: (resource, object, options) =>
       resource.plural === DATA_UPLOADS.plural
         ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
@@ -423,7 +424,7 @@ it('marks the very content for deletion that it has looked at, and again when ot
   });
   // As if its class kept what the storage has.
   const contents = await test.client.list(VOLUME_SNAPSHOT_CONTENTS);
-  const retaining = clientWith(client, {
+  const retaining = withCalls(client, {
     find: async (resource, ref, options) => {
       const found = await test.client.find(resource, ref, options);
       if (!found || resource.plural !== VOLUME_SNAPSHOT_CONTENTS.plural) return found;

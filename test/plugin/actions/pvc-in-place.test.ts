@@ -157,6 +157,19 @@ it.each<[string, Partial<Restore['spec']>]>([
   expect(await downloadsOf(restore)).toEqual([]);
 });
 
+it('finds its operation again for a PVC that an earlier Restore of the name has made', async () => {
+  const restore = newRestore();
+  restore.metadata.creationTimestamp = '2099-01-01T00:00:00Z';
+  const ref = { namespace: APP, name: pvc.metadata.name };
+  const labels = { 'velero.io/restore-name': restore.metadata.name };
+  await test.client.patch(PVCS, ref, { metadata: { labels } });
+  await putResult(restore);
+  const first = await restoring(restore);
+  expect(isInPlaceOperation(first.operationId ?? '')).toBe(true);
+  expect(await restoring(restore)).toEqual(first);
+  expect(await downloadsOf(restore)).toHaveLength(1);
+});
+
 it('fills a new volume where there is no PVC yet', async () => {
   const restore = newRestore({ namespaceMapping: { [APP]: 'other' } });
   await putResult(restore);

@@ -18,7 +18,8 @@ import {
 import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
 import { type OpenActions, openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const APP = 'app';
 const signal = new AbortController().signal;
@@ -152,13 +153,13 @@ it('leaves its snapshot to the server that goes on with a backup of ours, unless
     } as never)) as Backup;
     const backup = { ...backupOf(name), metadata: made.metadata };
     const host = new AbortController();
-    const cut = clientWith(test.client, {
+    const cut = withCalls(test.client, {
       create: async (resource: unknown, ...rest: unknown[]) => {
         if (resource === DATA_UPLOADS) host.abort(new Error('the host is gone'));
         host.signal.throwIfAborted();
         return (test.client.create as (...all: unknown[]) => Promise<unknown>)(resource, ...rest);
       },
-    } as never);
+    });
     const action = openActions({ client: cut, logger: silentLogger }).pvcBackup();
     await expect(action.execute(pvc, backup, { signal: host.signal })).rejects.toThrow();
     expect(await snapshotsOf(backup)).toHaveLength(isCanceled ? 0 : 1);
@@ -510,6 +511,17 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   expect(operationId.startsWith('dd-r1-')).toBe(true);
   expect(operationId).toHaveLength(63);
   const item = restored.item as PersistentVolumeClaim;
+  await test.client.create(PVCS, {
+    metadata: { namespace: 'other', name: item.metadata.name, labels: LABELLED },
+    spec: item.spec,
+  });
+  expect(await action.execute(asked, { signal })).toEqual(restored);
+  // The API server's clock was set back since: what was made seems to be older than its Restore.
+  const creationTimestamp = new Date(Date.now() + 3_600_000).toISOString();
+  const younger = { ...restore, metadata: { ...restore.metadata, creationTimestamp } };
+  expect(await action.execute({ ...asked, restore: younger }, { signal })).toEqual(restored);
+  const ofItsName = { ...younger, metadata: { ...younger.metadata, uid: 'another' } };
+  expect(await action.execute({ ...asked, restore: ofItsName }, { signal })).toEqual({});
   expect(item.spec.volumeName).toBeUndefined();
   expect(item.spec.selector?.matchLabels?.['velero.io/dynamic-pv-restore']).toMatch(
     /^other\.restored\.[0-9a-f]{5}$/,
@@ -543,6 +555,8 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   });
   expect(await listResults()).toEqual([]);
 });
+
+const LABELLED = { 'velero.io/restore-name': 'r1' };
 
 it('leaves a PVC alone that is there, and says when its upload is not', async () => {
   const pvc = await volume('there');
@@ -772,7 +786,7 @@ it('retains no content that is of another snapshot, and one that others change m
 
   const policies: string[] = [];
   let isFirst = true;
-  const client = clientWith(test.client, {
+  const client = withCalls(test.client, {
     get: async (resource, of, options) => {
       const found = await test.client.get(resource, of, options);
       if (isFirst) {

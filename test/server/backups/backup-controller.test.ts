@@ -44,6 +44,7 @@ import { backupOperationStore } from '../../../src/server/backups/operation-stor
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 
@@ -202,22 +203,16 @@ describe('the controller of Backups', () => {
           [Symbol.asyncDispose]: () => Promise.resolve(),
         }),
     };
-    const refusing = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const given = value as (...parts: unknown[]) => unknown;
-        return (...parts: unknown[]) =>
-          isKindAway && (parts[0] as { plural?: string } | undefined)?.plural === 'backups'
-            ? Promise.reject(kubeError('a Backup', 404, undefined))
-            : key === 'find' && isKindAway && (parts[0] as { plural?: string }).plural === 'backups'
-              ? Promise.resolve(undefined)
-              : key === 'patch' &&
-                  poison !== undefined &&
-                  (parts[1] as { name: string }).name.startsWith(poison)
-                ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
-                : given.apply(target, parts);
-      },
+    const refusing = callsThrough(client, (call, [resource, ref], go) => {
+      const isOfKind = (resource as { plural?: string } | undefined)?.plural === 'backups';
+      if (isKindAway && isOfKind) return Promise.reject(kubeError('a Backup', 404, undefined));
+      const isPoisoned =
+        call === 'patch' &&
+        poison !== undefined &&
+        (ref as { name: string }).name.startsWith(poison);
+      return isPoisoned
+        ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
+        : go();
     });
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({

@@ -23,7 +23,8 @@ import {
 } from '../../../src/server/index.ts';
 import { BACKUP_RESOURCE, statusOf } from '../../../src/server/backups/phases.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, ITEM, progress, World } from './support/world.ts';
+import { done, failedWith, progress } from '../operations/support/after-run.ts';
+import { ITEM, World } from './support/world.ts';
 
 const scratch = tempDirectory('scratch');
 const REF = { namespace: 'velero', name: 'b1' };

@@ -3,7 +3,8 @@ import { gunzipSync } from 'node:zlib';
 import { BackupArchive, readTarball } from '../../../src/archive/index.ts';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, ITEM, type Outside, progress, World } from './support/world.ts';
+import { done, failedWith, Killer, progress } from '../operations/support/after-run.ts';
+import { ITEM, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
 /**
@@ -14,8 +15,6 @@ const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);
 const MODES = [{ isWriteOnce: false }, { isWriteOnce: true }];
 const scratch = tempDirectory('scratch');
-
-class Killed extends Error {}
 
 async function simulate(
   seed: number,
@@ -43,25 +42,8 @@ async function simulate(
       execute: () => Promise.resolve({ operationId: 'late-1' }),
     });
   }
-  let kills = 0;
-  const outside = (): Outside => {
-    let isAlive = true;
-    const turn = (): void => {
-      if (!isAlive) throw new Killed('gone');
-      if (kills > 15 || random() >= 0.05) return;
-      isAlive = false;
-      kills++;
-      throw new Killed('killed');
-    };
-    return async (task, mayFail = false) => {
-      turn();
-      if (mayFail && kills <= 15 && random() < 0.03) throw new Error('the bucket is away');
-      const result = await task();
-      turn();
-      return result;
-    };
-  };
-  let server = world.server(scratch, outside());
+  const killer = new Killer(random, 0.05);
+  let server = world.server(scratch, killer.life().outside);
   for (let rounds = 0; !['Completed', 'PartiallyFailed'].includes(world.status.phase ?? '');) {
     expect(++rounds, `seed ${seed}`).toBeLessThan(500);
     world.clock.advance(10n * SECOND_NS);
@@ -70,8 +52,8 @@ async function simulate(
     try {
       if (world.status.phase?.startsWith('Waiting')) await server.step();
       else await server.finalize();
-    } catch (error) {
-      if (error instanceof Killed || kills > 0) server = world.server(scratch, outside());
+    } catch {
+      if (killer.kills > 0) server = world.server(scratch, killer.life().outside);
     }
     // Nobody is told of an end that the bucket does not have.
     const stored = await new BackupArchive(world.bucket).loadMetadata('b1').catch(() => undefined);
@@ -79,7 +61,7 @@ async function simulate(
       expect(stored?.status?.phase, `seed ${seed}`).toBe(world.status.phase);
     }
   }
-  return { world, kills, failed: failed + (isLate ? lateErrors(world) : 0) };
+  return { world, kills: killer.kills, failed: failed + (isLate ? lateErrors(world) : 0) };
 }
 
 /** The late operation is an error where the item is there to be stored. */

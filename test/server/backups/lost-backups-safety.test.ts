@@ -21,6 +21,7 @@ import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { openLost } from './support/lost.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('safety-lost');
@@ -120,27 +121,18 @@ describe('Backups that are lost', () => {
   async function lead(attack: Attack = {}) {
     const abort = new AbortController();
     const { signal } = abort;
-    const strange = new Proxy(client, {
-      get: (target, key) => {
-        if (key === 'exec') {
-          return ({ pod, command }: { pod: string; command: string[] }) => {
-            told.push(`${command.join(' ')} ${pod}`);
-            return Promise.resolve({ stdout: '', stderr: '' });
-          };
+    const strange = withCalls(client, {
+      exec: ({ pod, command }: { pod: string; command: string[] }) => {
+        told.push(`${command.join(' ')} ${pod}`);
+        return Promise.resolve({ stdout: '', stderr: '' });
+      },
+      find: async (...[resource, ref, options]: Parameters<KubeClient['find']>) => {
+        if (resource === CUSTOM_RESOURCE_DEFINITIONS) {
+          const known = { creationTimestamp: '2026-11-01T00:00:00Z' };
+          return attack.crd ? attack.crd() : { metadata: { name: ref.name, ...known } };
         }
-        if (key === 'find') {
-          return async (...[resource, ref, options]: Parameters<KubeClient['find']>) => {
-            if (resource === CUSTOM_RESOURCE_DEFINITIONS) {
-              const known = { creationTimestamp: '2026-11-01T00:00:00Z' };
-              return attack.crd ? attack.crd() : { metadata: { name: ref.name, ...known } };
-            }
-            if (resource.plural === 'pods') await attack.findPod?.(ref.name);
-            return client.find(resource, ref, options);
-          };
-        }
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        return (value as (...parts: unknown[]) => unknown).bind(target);
+        if (resource.plural === 'pods') await attack.findPod?.(ref.name);
+        return client.find(resource, ref, options);
       },
     });
     const shown = attack.bucket?.(bucket) ?? bucket;
@@ -201,6 +193,35 @@ describe('Backups that are lost', () => {
     await lead({ bucket: (real) => bucketOf(real, { isWriteOnce: true }) });
     await expect.poll(notes, { timeout: 5000 }).toEqual([]);
     expect(bucket.objects.has(key)).toBe(true);
+  });
+
+  it('files of a backup that has failed are published once the bucket is there again, where that was cut off', async () => {
+    const made = await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'b1' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Failed' } },
+    });
+    const backup = backupOf('b1', made.metadata.uid, 'Failed');
+    await note(backupOf('b1', made.metadata.uid, 'InProgress'));
+    const once = bucketOf(bucket, { isWriteOnce: true });
+    const text = JSON.stringify({ apiVersion: 'velero.io/v1', ...backup });
+    await once.put('backups/b1/b1-logs.gz', [Buffer.from('log')]);
+    await once.put('backups/b1/velero-backup.json', [Buffer.from(text)]);
+    let away = 2;
+    class Away extends MemoryBucket {
+      override objects = bucket.objects;
+      override put(...put: Parameters<MemoryBucket['put']>): Promise<void> {
+        if (away-- > 0)
+          return Promise.reject(new CodedError('STORAGE_FAILED', 'away', { retry: 'backoff' }));
+        return super.put(...put);
+      }
+    }
+    await lead({ bucket: () => bucketOf(new Away(), { isWriteOnce: true }) });
+    await expect.poll(notes, { timeout: 15_000 }).toEqual([]);
+    expect(away).toBeLessThan(0);
+    expect(keys().filter((key) => !key.includes('/_sealed/'))).toEqual([
+      'backups/b1/b1-logs.gz',
+      'backups/b1/velero-backup.json',
+    ]);
   });
 
   it('files stay where the kind is being deleted: objects go first, and the kind after them', async () => {

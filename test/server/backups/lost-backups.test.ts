@@ -4,7 +4,6 @@ import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { NativeSnapshot } from '../../../src/archive/index.ts';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
-import type { Bucket } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
@@ -18,9 +17,11 @@ import {
 import type { Buckets } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { bucketThrough } from '../../support/bucket-through.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { openLost } from './support/lost.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('lost-backups');
@@ -119,44 +120,22 @@ describe('Backups that were deleted while no server led', () => {
         told.push(text);
         return Promise.resolve();
       });
-    const mortal = new Proxy(client, {
-      get: (target, key) => {
-        if (key === 'exec') {
-          return async ({ pod, command }: { pod: string; command: string[] }) => {
-            await say(`${command.join(' ')} ${pod}`);
-            return { stdout: '', stderr: '' };
-          };
-        }
-        if (key === 'find') {
-          return (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
-            outside(async () => {
-              if (resource !== CUSTOM_RESOURCE_DEFINITIONS) {
-                return client.find(resource, ref, options);
-              }
-              return { metadata: { name: ref.name, creationTimestamp: kindSince } };
-            });
-        }
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const method = value as (...parts: unknown[]) => Promise<unknown>;
-        const isCounted = ['get', 'list', 'collect', 'delete', 'create'].includes(String(key));
-        return (...parts: unknown[]): unknown => {
-          const call = (): Promise<unknown> => method.apply(target, parts);
-          return isCounted ? outside(call) : call();
-        };
-      },
+    const counted = callsThrough(client, (name, _, go) => {
+      const isCounted = ['get', 'list', 'collect', 'delete', 'create'].includes(name);
+      return isCounted ? outside(() => go() as Promise<unknown>) : go();
     });
-    const mortalBucket: Bucket = Object.assign(Object.create(bucket) as MemoryBucket, {
-      delete: (key: string) => outside(() => bucket.delete(key)),
-      has: (key: string) => outside(() => bucket.has(key)),
-      put: (key: string, body: never) => outside(() => bucket.put(key, body)),
-      get: async function* (key: string) {
-        yield* await outside(() => Array.fromAsync(bucket.get(key)));
+    const mortal = withCalls(counted, {
+      exec: async ({ pod, command }: { pod: string; command: string[] }) => {
+        await say(`${command.join(' ')} ${pod}`);
+        return { stdout: '', stderr: '' };
       },
-      list: async function* (prefix: string) {
-        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
-      },
+      find: (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+        outside(async () => {
+          if (resource !== CUSTOM_RESOURCE_DEFINITIONS) return client.find(resource, ref, options);
+          return { metadata: { name: ref.name, creationTimestamp: kindSince } };
+        }),
     });
+    const mortalBucket = bucketThrough(bucket, (_, __, task) => outside(task));
     const buckets: Buckets = {
       open: (location) =>
         location === 'gone'

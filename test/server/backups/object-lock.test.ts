@@ -4,6 +4,7 @@ import {
   HeadObjectCommand,
   ListObjectVersionsCommand,
   PutObjectLockConfigurationCommand,
+  PutObjectRetentionCommand,
   S3Client,
 } from '@aws-sdk/client-s3';
 import * as fs from 'node:fs';
@@ -31,11 +32,12 @@ import { RestoreCluster } from '../../restore/support/cluster.ts';
 import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { hasStore, startStore } from '../../support/object-stores.ts';
-import { backUp, openTest, PASSWORD } from '../../support/repositories.ts';
+import { backUp, openTest, PASSWORD, recordingLogger } from '../../support/repositories.ts';
 import { Rig as RestoreRig } from '../restores/run/support/rig.ts';
 import { World as RestoreWorld } from '../restores/support/world.ts';
 import { configMaps, Rig } from './run/support/rig.ts';
-import { done, ITEM, progress, World } from './support/world.ts';
+import { done, progress } from '../operations/support/after-run.ts';
+import { ITEM, World } from './support/world.ts';
 
 const scratch = tempDirectory('object-lock');
 afterAll(() => {
@@ -91,6 +93,13 @@ it.skipIf(!hasStore('minio'))(
     const { store, client, environment, location } = await lockedStore();
     await using running = store;
     await using inner = await openBucket(location('cluster'), { environment });
+    for (const [place, isLocked] of [
+      [location('cluster'), true],
+      [store.location('cluster'), false],
+    ] as const) {
+      await using storage = await openStorage(place, { environment });
+      expect(await storage.isLockable?.(), place).toBe(isLocked);
+    }
     const mode = { isWriteOnce: true };
     const bucket = bucketOf(inner, mode);
 
@@ -186,22 +195,34 @@ it.skipIf(!hasStore('minio'))(
         expiration: new Date(Date.now() + 9 * DAY_MS).toISOString(),
       },
     };
+    // One that somebody has locked for longer is good as it is.
+    await client.send(
+      new PutObjectRetentionCommand({
+        ...{ Bucket: BUCKET, Key: 'cluster/backups/b1/b1.tar.gz', ChecksumAlgorithm: 'CRC32' },
+        Retention: { Mode: 'GOVERNANCE', RetainUntilDate: new Date(Date.now() + 20 * DAY_MS) },
+      }),
+    );
+    const logger = recordingLogger();
     const extend = (): Promise<number> =>
       new BackupLocks().extend({
-        ...{ bucket, location: 'default', backups: [backup], logger: silentLogger },
+        ...{ bucket, location: 'default', backups: [backup], logger },
         retention: { mode: 'GOVERNANCE', periodNs: 120n * HOUR_NS },
         nowNs: systemClock.nowNs(),
         assertLeading: () => undefined,
         signal: new AbortController().signal,
       });
     expect(await extend()).toBe(1);
-    for (const file of ['b1.tar.gz', 'velero-backup.json']) {
+    expect(logger.messages).toEqual([]);
+    for (const [file, lockedDays] of [
+      ['b1.tar.gz', 20],
+      ['velero-backup.json', 5],
+    ] as const) {
       const head = await client.send(
         new HeadObjectCommand({ Bucket: BUCKET, Key: `cluster/backups/b1/${file}` }),
       );
       expect(head.ObjectLockMode).toBe('GOVERNANCE');
       const days = ((head.ObjectLockRetainUntilDate?.getTime() ?? 0) - Date.now()) / DAY_MS;
-      expect(Math.round(days), file).toBe(5);
+      expect(Math.round(days), file).toBe(lockedDays);
       await expect(
         client.send(
           new DeleteObjectCommand({

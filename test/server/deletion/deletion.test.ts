@@ -28,6 +28,7 @@ import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
 import { content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('deletion');
 afterAll(() => {
@@ -359,13 +360,7 @@ describe('a request that is refused', () => {
     await new Promise((resolve) => setTimeout(resolve, 200));
     expect(await world.request('new')).toBeDefined();
     await stop();
-    const later = new Proxy(world.client, {
-      get: (target, key) => {
-        if (key === 'clock') return clock;
-        const value: unknown = Reflect.get(target, key);
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
+    const later = withCalls(world.client, { clock });
     stop = world.run({ client: later });
     await expect.poll(() => world.request('new'), { timeout: 5000 }).toBeUndefined();
   });

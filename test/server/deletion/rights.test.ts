@@ -13,6 +13,7 @@ import { silentLogger } from '../../../src/base/index.ts';
 import { ExpiryController } from '../../../src/server/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { content, DeletionWorld, upload, VELERO } from './support/world.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('deletion-rights');
 afterAll(() => {
@@ -47,18 +48,11 @@ const VERBS: Readonly<Record<string, string>> = {
 };
 
 function recording(client: KubeClient, used: Set<string>): KubeClient {
-  return new Proxy(client, {
-    get: (target, key) => {
-      const value: unknown = Reflect.get(target, key);
-      if (typeof value !== 'function') return value;
-      const verb = VERBS[String(key)];
-      const method = value as (...parts: unknown[]) => unknown;
-      return (...parts: unknown[]): unknown => {
-        const { group, plural } = (parts[0] ?? {}) as Resource<KubeObject>;
-        if (verb !== undefined) used.add(`${group}/${plural} ${verb}`);
-        return method.apply(target, parts);
-      };
-    },
+  return callsThrough(client, (name, [resource = {}], go) => {
+    const verb = VERBS[name];
+    const { group, plural } = resource as Resource<KubeObject>;
+    if (verb !== undefined) used.add(`${group}/${plural} ${verb}`);
+    return go();
   });
 }
 

@@ -16,6 +16,7 @@ import { kubeError } from '../../../src/kube/client/errors.ts';
 import { ExpiryController, type ExpiryControllerOptions } from '../../../src/server/index.ts';
 import { FAILURE_LABEL } from '../../../src/server/expiry/verdict.ts';
 import { tempDirectory } from '../../support/kopia.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const HOUR_NS = 3_600_000_000_000n;
@@ -120,17 +121,11 @@ describe('backups whose time is over', () => {
     await backup('b-none', { at: 'none' });
     await backup('b-was', { labels: { [FAILURE_LABEL]: 'BSLReadOnly' } });
     await backup('b-cannot', { at: 'hidden' });
-    const hiding = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (key === 'find') {
-          return (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
-            ref.name === 'hidden'
-              ? Promise.reject(kubeError('get', 403, undefined))
-              : client.find(resource, ref, options);
-        }
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
+    const hiding = withCalls(client, {
+      find: (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+        ref.name === 'hidden'
+          ? Promise.reject(kubeError('get', 403, undefined))
+          : client.find(resource, ref, options),
     });
     await look({ client: hiding });
     expect(await requested()).toEqual(['b-was']);
@@ -154,22 +149,13 @@ describe('backups whose time is over', () => {
     ['the API server is ahead', off(0n), off(1000n)],
   ])('are not taken for such by a clock that jumps: %s', async (_, clock, theirs) => {
     await backup('b', { hours: 500n });
-    const odd = new Proxy(client, {
-      get: (target, key) => {
-        if (key === 'clock') return theirs;
-        const value: unknown = Reflect.get(target, key);
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
-    });
+    const odd = withCalls(client, { clock: theirs });
     await look({ client: odd, clock });
     expect(await requested()).toEqual([]);
     // Both say so.
     await look({
       clock: off(1000n),
-      client: new Proxy(odd, {
-        get: (target, key) =>
-          key === 'clock' ? off(1000n) : (Reflect.get(target, key) as unknown),
-      }),
+      client: withCalls(odd, { clock: off(1000n) }),
     });
     expect(await requested()).toEqual(['b']);
   });
@@ -185,17 +171,11 @@ describe('backups whose time is over', () => {
   it('are asked for where one of them cannot be', async () => {
     for (const name of ['a', 'bad', 'c', 'd', 'e', 'f']) await backup(name);
     const denying = (denied: (name: string) => boolean) =>
-      new Proxy(client, {
-        get: (target, key) => {
-          const value: unknown = Reflect.get(target, key);
-          if (key === 'create') {
-            return (...[resource, object]: Parameters<KubeClient['create']>) =>
-              denied((object as unknown as { spec: { backupName: string } }).spec.backupName)
-                ? Promise.reject(kubeError('create', 403, undefined))
-                : client.create(resource, object);
-          }
-          return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-        },
+      withCalls(client, {
+        create: (...[resource, object]: Parameters<KubeClient['create']>) =>
+          denied((object as unknown as { spec: { backupName: string } }).spec.backupName)
+            ? Promise.reject(kubeError('create', 403, undefined))
+            : client.create(resource, object),
       });
     await expect(look({ client: denying(() => true) })).rejects.toMatchObject({
       code: 'KUBE_FORBIDDEN',
@@ -221,17 +201,10 @@ describe('backups whose time is over', () => {
 
   it('are looked for at once, and again after each period; an API server that is away is asked again soon', async () => {
     let failures = 2;
-    const failing = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (key === 'collect' && failures > 0) {
-          return () => {
-            failures--;
-            return Promise.reject(kubeError('list', 503, undefined));
-          };
-        }
-        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
-      },
+    const failing = callsThrough(client, (name, _, go) => {
+      if (name !== 'collect' || failures <= 0) return go();
+      failures--;
+      return Promise.reject(kubeError('list', 503, undefined));
     });
     await backup('first');
     const controller = new ExpiryController({

@@ -42,6 +42,47 @@ describe('what lies at the top of a location', () => {
   });
 });
 
+describe('a location with a retention', () => {
+  const locks = (hasObjectLock: boolean, isLockable?: boolean): Promise<void> =>
+    assertValidStore(
+      {
+        ...storeOf([]),
+        ...{ displayName: 's3://b/', hasObjectLock },
+        isLockable: () => Promise.resolve(isLockable),
+      },
+      signal,
+      { wantsLocks: true },
+    );
+  it('is refused where nothing can be locked, with the reason', async () => {
+    await expect(locks(true, false)).rejects.toMatchObject({
+      code: 'NO_OBJECT_LOCK',
+      message:
+        'nothing can be locked in s3://b/, as annotation longshore.io/retention asks for: its bucket has no object lock. Use another bucket, or take the annotation off',
+    });
+    await expect(locks(false)).rejects.toThrow(/it knows no locks/);
+  });
+  it('is taken where objects can be locked, and where nobody may ask', async () => {
+    await locks(true, true);
+    await locks(true, undefined);
+    await assertValidStore({ ...storeOf([]), hasObjectLock: false }, signal);
+  });
+  it('is looked at by its annotation', async () => {
+    const checks = new LocationChecks({
+      ...{ client: {} as never, namespace: 'velero', directory: tempDirectory('locks') },
+      defaultCredentials: () => undefined,
+      openStorage: () =>
+        Promise.resolve({ ...storeOf([]), displayName: 'x', hasObjectLock: false } as never),
+    });
+    const location = locationOf('l', { credential: undefined });
+    await checks.check('velero/l', location, signal);
+    const annotations = { 'longshore.io/retention': '48h' };
+    const locked = { ...location, metadata: { ...location.metadata, annotations } };
+    await expect(checks.check('velero/l', locked, signal)).rejects.toMatchObject({
+      code: 'NO_OBJECT_LOCK',
+    });
+  });
+});
+
 describe('the default location', () => {
   const kept = (...locations: BackupStorageLocation[]) => {
     const plan = planSingleDefault(locations);

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SCHEDULES } from '../../../src/kube/index.ts';
 import { FakeApi } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
 import { type Answer, openPage, PATIENT, sectionOf, textOf } from './support/page.ts';
@@ -56,7 +57,7 @@ describe('the parts of the page', () => {
   it('schedules, their next runs, and whether their last backups were good', () => {
     const text = sectionOf(answer.body, 'schedules');
     expect(text).toMatch(
-      /nightly 0 2 \* \* \* ✓ Enabled 2026-11-27 02:00 \(in 16h\) nightly-2 2026-11-25 02:00 \(32h ago\) ! PartiallyFailed, 2 errors, 5 warnings nightly-3 … Waiting/,
+      /nightly 0 2 \* \* \* ✓ Enabled 2026-11-27 02:00 \(in 16h\) nightly-2 2026-11-25 02:00 \(32h ago\) ! PartiallyFailed, 2 errors, 5 warnings; none was good so far nightly-3 … Waiting/,
     );
     expect(text).toMatch(/asleep 0 3 \* \* \* paused none none yet/);
     expect(text).toMatch(/late 0 8 \* \* \* ✓ Enabled due since 2026-11-26 08:00 \(2h ago\)/);
@@ -92,6 +93,7 @@ describe('the parts of the page', () => {
     const subjects = [...text.matchAll(/[✗!] (\w+ \S+)/g)].map(([, subject]) => subject);
     expect(subjects).toEqual([
       'Location far',
+      'No backup',
       'Repository crm-default-kopia',
       'Repository shop-default-kopia',
       'Repository shop-default-kopia',
@@ -103,7 +105,9 @@ describe('the parts of the page', () => {
     ]);
     expect(text).toContain('no route to host No backup can be stored there.');
     expect(text).toContain('longshore backup-location check far');
-    expect(text).toContain('2 errors Its log says more: longshore backup logs nightly-2');
+    expect(text).toContain(
+      '2 errors What is missing, and what to do: longshore backup describe nightly-2',
+    );
     expect(text).toContain('DataUpload lost: the snapshot was deleted while it was read');
     expect(text).toContain('there is no location "defualt" Nothing was done.');
   });
@@ -120,7 +124,7 @@ describe('the parts of the page', () => {
     }
     expect(text).not.toContain('claim-lost');
     const older = textOf((await page.ask('/backups/nightly-2')).body);
-    expect(older).toMatch(/Errors 2 Warnings 5 Look into it longshore backup logs nightly-2/);
+    expect(older).toMatch(/Errors 2 Warnings 5 Look into it longshore backup describe nightly-2/);
     expect(older).toMatch(/Took 31m Expires 2026-12-25 02:00 \(in 28d\)/);
     expect(older).toMatch(/claim-lost .* the snapshot was deleted while it was read/);
     expect(older).toMatch(/Restores of it .* back-again/);
@@ -173,5 +177,90 @@ describe('the parts of the page', () => {
     expect(headers['referrer-policy']).toBe('same-origin');
     expect(headers['cache-control']).toBe('no-store');
     expect(headers['x-powered-by']).toBeUndefined();
+  });
+});
+
+describe('what nobody is to take for safety', () => {
+  const NEW = { phase: 'Completed', startTimestamp: '2026-11-26T02:00:00Z' };
+  const OLD = { phase: 'Completed', startTimestamp: '2026-11-10T02:00:00Z' };
+  const location = { metadata: { name: 'default' }, status: { phase: 'Available' } };
+  const enabled = {
+    metadata: { name: 'nightly' },
+    spec: { schedule: '0 2 * * *' },
+    status: { phase: 'Enabled', lastBackup: '2026-11-26T02:00:00Z' },
+  };
+  async function attentionOf(api: FakeApi): Promise<{ text: string; figures: string }> {
+    await using page = await openPage(api);
+    let answer: Answer | undefined;
+    await vi.waitFor(async () => {
+      answer = await page.ask('/');
+      expect(answer.status).toBe(200);
+    }, PATIENT);
+    const body = answer?.body ?? '';
+    return {
+      text: sectionOf(body, 'attention'),
+      figures: textOf(/<ul class="figures".*?<\/ul>/s.exec(body)?.[0] ?? ''),
+    };
+  }
+
+  it('an empty cluster: it has no location, no backup and no schedule', async () => {
+    const { text, figures } = await attentionOf(new FakeApi());
+    expect(text).toContain('✗ No location there is no BackupStorageLocation');
+    expect(text).toMatch(/✗ No backup .* nothing could be restored whole Make one: .*a schedule/);
+    expect(text).not.toContain('Nothing failed');
+    expect(figures).toContain('none complete backup');
+  });
+
+  it('backups that only failed, though a schedule makes them', async () => {
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
+    api.put(SCHEDULES as never, enabled);
+    const status = { ...OLD, phase: 'PartiallyFailed' };
+    api.put(BACKUPS as never, { metadata: { name: 'b' }, status });
+    const { text } = await attentionOf(api);
+    expect(text).toMatch(/✗ No backup .*Make one: longshore backup create --help$/);
+    expect(text).not.toContain('No location');
+  });
+
+  it('a complete backup of long ago', async () => {
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
+    api.put(BACKUPS as never, { metadata: { name: 'b' }, status: OLD });
+    const { text, figures } = await attentionOf(api);
+    expect(text).toMatch(/! No new backup .* the newest backup that is Completed began 16d ago/);
+    expect(figures).toContain('16d ago newest complete backup');
+  });
+
+  it('what may not be read is not said to be missing', async () => {
+    const api = new FakeApi();
+    api.refused.add('backupstoragelocations').add('schedules');
+    const { text } = await attentionOf(api);
+    expect(text).not.toContain('No location');
+    expect(text).not.toContain('a schedule');
+  });
+
+  it('is none of it where a backup is complete and new', async () => {
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
+    api.put(BACKUPS as never, { metadata: { name: 'b' }, status: NEW });
+    const { text, figures } = await attentionOf(api);
+    expect(text).toContain('✓ Nothing failed in the last seven days');
+    expect(figures).toContain('8h ago newest complete backup');
+  });
+
+  it('a schedule whose last backup failed says how old the last good one is', async () => {
+    const api = new FakeApi().put(BACKUP_STORAGE_LOCATIONS as never, location);
+    api.put(SCHEDULES as never, enabled);
+    const labels = { 'velero.io/schedule-name': 'nightly' };
+    const failed = { ...NEW, phase: 'Failed' };
+    api.put(
+      BACKUPS as never,
+      { metadata: { name: 'nightly-1', labels }, status: OLD },
+      { metadata: { name: 'nightly-2', labels }, status: failed },
+    );
+    await using page = await openPage(api);
+    await vi.waitFor(async () => {
+      const { body } = await page.ask('/');
+      expect(sectionOf(body, 'schedules')).toContain(
+        'nightly-2 2026-11-26 02:00 (8h ago) ✗ Failed ; the last good one: nightly-1 2026-11-10 02:00',
+      );
+    }, PATIENT);
   });
 });

@@ -14,6 +14,7 @@ import {
 } from '../../../src/base/index.ts';
 import { type BlobStorage, openStorage } from '../../../src/blob/index.ts';
 import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
+import { writeOnce } from '../../../src/blob/wrappers/write-once.ts';
 import { runCommandLine } from '../../../src/cli/run.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
@@ -600,6 +601,24 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       );
       await written;
       expect((await world.secret())['repository-password']).toBe('mine');
+    });
+
+    it('is changed nowhere while one location is written once, and the message says how it can be', async () => {
+      const world = await newWorld();
+      const open = async (location: string): Promise<BlobStorage> => {
+        const storage = await openStorage(location);
+        return location.includes('/shop') ? writeOnce(storage) : storage;
+      };
+      await expect(world.change({ openStorage: open })).rejects.toMatchObject({
+        code: 'REPOSITORIES_NOT_CHANGEABLE',
+        message: expect.stringMatching(
+          /^1 of 2 .*: shop-default-kopia: .* is written once, .* Take the annotation/,
+        ) as string,
+      });
+      expect(await world.secret()).toEqual({ 'repository-password': OLD });
+      await world.assertNoGap();
+      await world.change();
+      await world.assertDone(NEW);
     });
 
     it('is left alone where a location is read-only, unless its repositories have it already; nor with restic', async () => {

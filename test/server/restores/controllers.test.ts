@@ -1,7 +1,9 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Registry } from 'prom-client';
 import { afterEach, describe, expect, it } from 'vitest';
+import { bucketOf } from '../../../src/archive/index.ts';
 import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
@@ -27,10 +29,15 @@ import {
 } from '../../../src/server/index.ts';
 import { BACKUP_RESOURCE } from '../../../src/server/backups/phases.ts';
 import { storeAfterRun, nothingLeft } from '../../../src/server/restores/contract.ts';
-import { RESTORE_RESOURCE, statusOf } from '../../../src/server/restores/restore-kind.ts';
+import {
+  RESTORE_RESOURCE,
+  statusOf,
+  UNPUBLISHED,
+} from '../../../src/server/restores/restore-kind.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, progress } from '../backups/support/world.ts';
+import { done, failedWith, progress } from '../operations/support/after-run.ts';
 import { CLAIM_ACTION, ITEM, World } from './support/world.ts';
+import { withCalls } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('scratch');
 const REF = { namespace: 'velero', name: 'r1' };
@@ -46,8 +53,9 @@ async function start(
     resourceTimeoutNs?: bigint;
     isBackupGone?: boolean;
     isReadOnly?: () => Promise<boolean>;
+    unpublishedAgainMs?: number;
   } = {},
-  given: { execsRefused?: number } = {},
+  given: { execsRefused?: number; isWriteOnce?: boolean } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -68,6 +76,7 @@ async function start(
   await client.patch(PODS, { namespace: 'app', name: 'p' }, up, { subresource: 'status' });
   const hooks = { resources: [{ name: 'h', postHooks: [{ exec: { command: ['thaw'] } }] }] };
   const world = new World();
+  const bucket = bucketOf(world.bucket, { isWriteOnce: given.isWriteOnce === true });
   const state = { isThere: true, sessions: 0, ran: 0, execsRefused: 0, ...given };
   const restore: Restore = await client.create(RESTORE_RESOURCE, {
     metadata: { ...REF, finalizers: [FINALIZER] },
@@ -79,7 +88,7 @@ async function start(
   await client.create(CONFIG_MAPS, { metadata: { namespace: 'velero', name: 'du-1', labels } });
   const left = podLeftOf(pod.metadata.uid);
   await storeAfterRun(
-    world.bucket,
+    bucket,
     { name: 'r1', uid },
     {
       ...nothingLeft(uid),
@@ -91,7 +100,7 @@ async function start(
   const buckets = {
     open: () =>
       state.isThere
-        ? Promise.resolve({ bucket: world.bucket, ...nothing })
+        ? Promise.resolve({ bucket, ...nothing })
         : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
   };
   const writers = new FileWriters();
@@ -124,7 +133,7 @@ async function start(
         },
       },
     }),
-    new RestoreFinalizerController({ ...common, client: withExec(client, state) }),
+    new RestoreFinalizerController({ ...common, ...options, client: withExec(client, state) }),
   ];
   const abort = new AbortController();
   const running = Promise.all(
@@ -151,21 +160,14 @@ async function start(
 
 /** Commands of hooks are counted, and first fail as an API server does that is away. */
 const withExec = (client: KubeClient, state: { ran: number; execsRefused: number }): KubeClient =>
-  new Proxy(client, {
-    get: (target, key) => {
-      if (key === 'exec') {
-        return (): Promise<object> => {
-          if (state.execsRefused-- > 0) {
-            const retry = { retry: 'backoff' } as const;
-            return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
-          }
-          state.ran++;
-          return Promise.resolve({ stdout: '', stderr: '' });
-        };
+  withCalls(client, {
+    exec: (): Promise<object> => {
+      if (state.execsRefused-- > 0) {
+        const retry = { retry: 'backoff' } as const;
+        return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'connect refused', retry));
       }
-      const value: unknown = Reflect.get(target, key, target);
-      if (typeof value !== 'function') return value;
-      return (value as (...given: unknown[]) => unknown).bind(target);
+      state.ran++;
+      return Promise.resolve({ stdout: '', stderr: '' });
     },
   });
 
@@ -277,5 +279,37 @@ describe('the controllers of operations and of the end of restores', () => {
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);
+  });
+
+  it('publish what is there of a restore that had to end without its location, when that is back', async () => {
+    const { client, world, state, phase } = await start(
+      { resourceTimeoutNs: 200_000_000n, unpublishedAgainMs: 50 },
+      { isWriteOnce: true },
+    );
+    state.isThere = false;
+    const restore = await phase('PartiallyFailed');
+    expect(restore.metadata.annotations).toEqual({ [UNPUBLISHED]: 'true' });
+    const files = (): string[] =>
+      [...world.bucket.objects.keys()].filter((key) => !key.includes('/longshore-'));
+    expect(files()).toEqual([]);
+    state.isThere = true;
+    const annotations = async (): Promise<unknown> =>
+      (await client.get(RESTORE_RESOURCE, REF)).metadata.annotations;
+    await expect.poll(annotations, PATIENT).toEqual({});
+    expect(files()).toContain('restores/r1/restore-r1-itemoperations.json.gz');
+    expect((await phase('PartiallyFailed')).status).toEqual(restore.status);
+  });
+
+  it('publish nothing of a restore whose files are kept apart by an annotation that is gone', async () => {
+    const { client, world, phase } = await start({ unpublishedAgainMs: 50 });
+    const once = bucketOf(world.bucket, { isWriteOnce: true });
+    await once.put('restores/r1/restore-r1-logs.gz', [Buffer.from('log')]);
+    const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
+    await client.patch(RESTORE_RESOURCE, REF, { metadata, status: { phase: 'Failed' } }, {});
+    await phase('Failed');
+    await sleep(500);
+    const restore = await client.get(RESTORE_RESOURCE, REF);
+    expect(restore.metadata.annotations).toEqual({ [UNPUBLISHED]: 'true' });
+    expect(world.bucket.objects.has('restores/r1/restore-r1-logs.gz')).toBe(false);
   });
 });

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { RestoreArchive } from '../../../src/archive/index.ts';
 import { SECOND_NS } from '../../../src/base/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { done, failedWith, type Outside, progress } from '../backups/support/world.ts';
+import { done, failedWith, Killer, progress } from '../operations/support/after-run.ts';
 import { claimLeft, podLeft, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
@@ -15,8 +15,6 @@ const SEEDS = Number(process.env.SEEDS ?? 200);
 const FIRST = Number(process.env.SEED ?? 1);
 const scratch = tempDirectory('scratch');
 const OVER = /^(Completed|PartiallyFailed)$/;
-
-class Killed extends Error {}
 
 interface Course {
   readonly world: World;
@@ -55,37 +53,14 @@ async function simulate(seed: number, mode: { readonly isWriteOnce: boolean }): 
   for (const name of names) world.addClaim(name, { isBound: false });
   world.cluster.add('configmaps', { metadata: { namespace: 'velero', name: 'du-1', uid: 'c' } });
   for (const id of ids) world.answers.set(id, progress());
-  let kills = 0;
+  const killer = new Killer(random, 0.04);
   const start = () => {
-    let isAlive = true;
     let server: ReturnType<World['server']> | undefined = undefined;
-    const die = (text: string): never => {
-      isAlive = false;
+    const life = killer.life(() => {
       server?.kill();
-      throw new Killed(text);
-    };
-    const turn = (): void => {
-      if (!isAlive) throw new Killed('gone');
-      if (kills > 15 || random() >= 0.04) return;
-      kills++;
-      die('killed');
-    };
-    const outside: Outside = async (task, mayFail = false) => {
-      turn();
-      if (mayFail && kills <= 15 && random() < 0.03) throw new Error('the bucket is away');
-      const result = await task();
-      turn();
-      return result;
-    };
-    server = world.server(scratch, outside, { resourceNs: 120n * SECOND_NS });
-    return {
-      ...server,
-      isAlive: () => isAlive,
-      end: () => {
-        isAlive = false;
-        server?.kill();
-      },
-    };
+    });
+    server = world.server(scratch, life.outside, { resourceNs: 120n * SECOND_NS });
+    return { ...server, isAlive: life.isAlive, end: life.end };
   };
   if (isLost) await world.files.delete('restores/r1/restore-r1-itemoperations.json.gz');
   let servers = [start(), ...(random() < 0.3 ? [start()] : [])];
@@ -122,10 +97,15 @@ async function simulate(seed: number, mode: { readonly isWriteOnce: boolean }): 
       .filter((message) => message.includes('may have run'))
       .map((message) => /^pod ([^:]+):/.exec(message)?.[1] ?? message),
   );
-  expect(mayHaveRun.size, `seed ${seed}`).toBeLessThanOrEqual(kills * pods.length);
+  expect(mayHaveRun.size, `seed ${seed}`).toBeLessThanOrEqual(killer.kills * pods.length);
   const hooksFailed = new Set([...mayHaveRun, ...broken]).size;
   return {
-    ...{ world, kills, errors: 1 + failed + late + hooksFailed, mayHaveRun: mayHaveRun.size },
+    ...{
+      world,
+      kills: killer.kills,
+      errors: 1 + failed + late + hooksFailed,
+      mayHaveRun: mayHaveRun.size,
+    },
     hooks: { attempted: pods.length + 1, failed: 1 + hooksFailed },
   };
 }

@@ -28,6 +28,7 @@ import {
 import type { RestoreOutcome, RestoreRequest } from '../../../src/server/restores/run/contract.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const FINALIZER = 'restores.velero.io/external-resources-finalizer';
@@ -149,23 +150,14 @@ describe('the controller of Restores', () => {
   function start(): void {
     const abort = new AbortController();
     registry = new Registry();
-    const own = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key, target);
-        if (typeof value !== 'function') return value;
-        const method = value as (...given: unknown[]) => unknown;
-        if (key === 'find') {
-          return (...given: unknown[]) =>
-            isPlaceHidden && (given[0] as { plural: string }).plural === 'backups'
-              ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
-              : method.apply(target, given);
-        }
-        if (key !== 'patch') return (...given: unknown[]) => method.apply(target, given);
-        return (...given: Parameters<KubeClient['patch']>) =>
-          given[1].name === poison
-            ? Promise.reject(kubeError('patch', 403, undefined))
-            : target.patch(...given);
-      },
+    const own = callsThrough(client, (call, [resource, ref], go) => {
+      const isOfBackups = (resource as { plural?: string } | undefined)?.plural === 'backups';
+      if (call === 'find' && isPlaceHidden && isOfBackups) {
+        return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }));
+      }
+      return call === 'patch' && (ref as { name: string }).name === poison
+        ? Promise.reject(kubeError('patch', 403, undefined))
+        : go();
     });
     writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };
@@ -409,6 +401,21 @@ describe('the controller of Restores', () => {
     expect((await inPhase('r1', 'Failed')).status?.failureReason).toBe(
       'restore execution failed: broke; 1 operation could not be told to stop, and may go on: op-1: away',
     );
+  });
+
+  it('marks one that has failed, and whose files could not be published, so that they are later', async () => {
+    start();
+    await create('r1');
+    await create('r2');
+    await soon(() => runs.begun.length === 1);
+    runs.begun[0]?.onUnpublished?.();
+    runs.finish(0, new Error('broke'));
+    const { annotations } = (await inPhase('r1', 'Failed')).metadata;
+    expect(annotations).toMatchObject({ 'longshore.io/unpublished': 'true' });
+    await soon(() => runs.begun.length === 2);
+    runs.finish(1, new Error('broke'));
+    const other = (await inPhase('r2', 'Failed')).metadata;
+    expect(other.annotations).not.toHaveProperty(['longshore.io/unpublished']);
   });
 
   it('deletes the files of one that is deleted, after its run has ended', async () => {

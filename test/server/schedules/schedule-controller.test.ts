@@ -23,6 +23,7 @@ import { ScheduleController, SharedBackups } from '../../../src/server/index.ts'
 import { SCHEDULE_RESOURCE, type ScheduleStatus } from '../../../src/server/schedules/schedule.ts';
 import { LOOK_MS } from '../../../src/server/schedules/schedule-controller.ts';
 import { tempDirectory } from '../../support/kopia.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const START = parseGoTime('2026-11-21T01:00:00Z');
@@ -356,19 +357,13 @@ describe('schedules', () => {
     await add('nightly');
     pass(2n * DAY);
     let conflicts = 0;
-    const racing = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const method = value as (...parts: unknown[]) => unknown;
-        if (key !== 'patch') return method.bind(target);
-        return async (...parts: unknown[]): Promise<unknown> => {
-          if (conflicts++ === 0) {
-            const ref = { namespace: VELERO, name: 'nightly' };
-            await target.patch(SCHEDULE_RESOURCE, ref, { spec: { paused: true } });
-          }
-          return method.apply(target, parts);
-        };
+    const racing = withCalls(client, {
+      patch: async (...[resource, ref, patch, options]: Parameters<KubeClient['patch']>) => {
+        if (conflicts++ === 0) {
+          const nightly = { namespace: VELERO, name: 'nightly' };
+          await client.patch(SCHEDULE_RESOURCE, nightly, { spec: { paused: true } });
+        }
+        return client.patch(resource, ref, patch, options);
       },
     });
     lead({ client: racing });
@@ -382,17 +377,11 @@ describe('schedules', () => {
     await add('nightly');
     pass(3601n);
     let isRefused = true;
-    const refusing = new Proxy(client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const method = value as (...parts: unknown[]) => unknown;
-        return (...parts: unknown[]): unknown =>
-          key === 'create' && parts[0] === BACKUPS && isRefused
-            ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'it is away', { retry: 'backoff' }))
-            : method.apply(target, parts);
-      },
-    });
+    const refusing = callsThrough(client, (name, [resource], go) =>
+      name === 'create' && resource === BACKUPS && isRefused
+        ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'it is away', { retry: 'backoff' }))
+        : go(),
+    );
     lead({ client: refusing });
     await eventually(async () =>
       (await client.list(EVENTS, { namespace: VELERO })).map(

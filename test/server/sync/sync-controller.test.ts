@@ -23,6 +23,7 @@ import type { OpenBucket } from '../../../src/server/backups/contract.ts';
 import { LOOK_MS } from '../../../src/server/sync/sync-controller.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('sync-controller');
@@ -34,13 +35,9 @@ afterAll(() => {
 function openBucket(bucket: MemoryBucket): OpenBucket {
   let isClosed = false;
   return {
-    bucket: new Proxy(bucket, {
-      get: (target, key) => {
-        if (isClosed) throw new Error('the bucket is closed');
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        return (value as (...parts: unknown[]) => unknown).bind(target);
-      },
+    bucket: callsThrough(bucket, (_, __, go) => {
+      if (isClosed) throw new Error('the bucket is closed');
+      return go();
     }),
     [Symbol.asyncDispose]: () => {
       isClosed = true;
@@ -66,15 +63,7 @@ describe('the sync of all locations', () => {
     server = await ApiServer.start({ clock });
     const kubeconfig = join(scratch, 'kubeconfig');
     fs.writeFileSync(kubeconfig, server.kubeconfig);
-    const real = connectToCluster({ kubeconfig, userAgent: 'test/1' });
-    client = new Proxy(real, {
-      get: (target, key) => {
-        if (key === 'clock') return clock;
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        return (value as (...parts: unknown[]) => unknown).bind(target);
-      },
-    });
+    client = withCalls(connectToCluster({ kubeconfig, userAgent: 'test/1' }), { clock });
     await client.create(NAMESPACES, { metadata: { name: VELERO } });
     buckets.clear();
     [stop, opened] = [[], []];

@@ -30,6 +30,7 @@ import {
 import { SyncMemory } from '../../../src/server/sync/sync-memory.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
 const NOW = '2026-11-21T02:00:00Z';
@@ -141,22 +142,14 @@ describe('the sync of a location', () => {
     const { name = 'default', ...options } = given;
     const all = await list();
     const current = await location(name);
-    const written = new Proxy(client, {
-      get: (target, key) => {
-        if (key === 'clock') return clock;
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const method = value as (...parts: unknown[]) => unknown;
-        return (...parts: unknown[]): unknown => {
-          if (['create', 'delete', 'patch'].includes(String(key))) {
-            writes.push(`${String(key)} ${(parts[0] as { plural: string }).plural}`);
-          }
-          return method.apply(target, parts);
-        };
-      },
+    const noting = callsThrough(client, (call, [resource], go) => {
+      if (['create', 'delete', 'patch'].includes(call)) {
+        writes.push(`${call} ${(resource as { plural: string }).plural}`);
+      }
+      return go();
     });
     return syncLocation({
-      ...{ client: written, logger: silentLogger, namespace: VELERO, memory },
+      ...{ client: withCalls(noting, { clock }), logger: silentLogger, namespace: VELERO, memory },
       backups: {
         get: (ref) => all.find(({ metadata }) => metadata.name === ref.name),
         list: () => all,
@@ -456,18 +449,11 @@ describe('the sync of a location', () => {
       for (let at = 0; at < 6; at++) store(`b${at}`);
       await sync();
       for (const name of ['b1', 'b2']) bucket.objects.delete(`backups/${name}/velero-backup.json`);
-      const refusing = new Proxy(client, {
-        get: (target, key) => {
-          if (key === 'clock') return clock;
-          const value: unknown = Reflect.get(target, key);
-          if (typeof value !== 'function') return value;
-          const method = value as (...parts: unknown[]) => unknown;
-          return (...parts: unknown[]): unknown =>
-            key === 'delete' && (parts[1] as { name: string }).name === 'b1'
-              ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'a policy says no'))
-              : method.apply(target, parts);
-        },
-      });
+      const refusing = callsThrough(withCalls(client, { clock }), (call, [, ref], go) =>
+        call === 'delete' && (ref as { name: string }).name === 'b1'
+          ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'a policy says no'))
+          : go(),
+      );
       await sync();
       clock.advance(MINUTE);
       expect(await sync({ client: refusing })).toMatchObject({ removed: 1, held: 1 });

@@ -32,10 +32,12 @@ import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
-import { type Life, SharedBucket } from './bucket.ts';
+import { type Life, SharedBucket } from '../servers/bucket.ts';
+import { InstantIo } from '../servers/instant-io.ts';
+import { isEndOfProcess, type ServerProcess, START_MS } from '../servers/server-process.ts';
+import { CALM, Trouble } from '../servers/trouble.ts';
 import { BACKUP, collectOwned, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
-import { InstantIo } from './instant-io.ts';
-import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
+import { backupServer, type ServerWorld } from './server.ts';
 
 const MINUTE_MS = 60_000;
 /** Longer than any backup takes once nothing happens to it any more. */
@@ -44,7 +46,6 @@ const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
 /** How the key of the first segment of a try ends. */
 const HEAD = '-00000000';
-const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 100, watchLagMs: 100 };
 
 export interface Course {
   readonly problems: string[];
@@ -123,7 +124,6 @@ class BackupCourse implements ServerWorld {
   readonly store: Store;
   readonly bucket = new SharedBucket();
   readonly isWriteOnce: boolean;
-  weather: Weather = CALM;
   readonly #seed: number;
   readonly #expected: End | undefined;
   readonly #tell: ((line: string) => void) | undefined;
@@ -131,7 +131,7 @@ class BackupCourse implements ServerWorld {
   readonly #contents: Contents;
   readonly #problems: string[] = [];
   readonly #counts = new Map<string, number>();
-  readonly #servers: OneServer[] = [];
+  readonly #servers: ServerProcess[] = [];
   readonly #checks: Promise<void>[] = [];
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
@@ -139,14 +139,8 @@ class BackupCourse implements ServerWorld {
   readonly #seenChains = new Map<Life, readonly string[]>();
   readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
-  readonly #rough: Weather;
-  readonly #chaosMs: number;
-  #kills: number;
-  #fuse: number;
+  #trouble: Trouble | undefined;
   #turns = 0;
-  #apiOffsetMs = 0;
-  #apiAwayUntilMs = 0;
-  #bucketAwayUntilMs = 0;
   #started = 0;
   #overAtMs: number | undefined;
   readonly #uid: string;
@@ -162,7 +156,8 @@ class BackupCourse implements ServerWorld {
     this.#tell = tell;
     this.random = new Random(seed);
     this.clock = {
-      nowNs: () => BigInt(Math.round((START_MS + time.nowMs + this.#apiOffsetMs) * 1e6)),
+      nowNs: () =>
+        BigInt(Math.round((START_MS + time.nowMs + (this.#trouble?.apiOffsetMs ?? 0)) * 1e6)),
     };
     this.#world = new World(time, this.random, this.clock, {
       ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
@@ -185,16 +180,17 @@ class BackupCourse implements ServerWorld {
     const most = [1, 8, 25][new Random(seed + 2).below(3)] ?? 1;
     this.#deleteAtMs = isDeleted ? new Random(seed + 3).between(0, most * MINUTE_MS) : Infinity;
     this.#killsAt = [...killsAt];
-    this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
-    this.#kills = isCalm ? 0 : 5 + this.random.below(35);
-    this.#rough = {
-      refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
-      lost: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
-      cut: this.random.between(0, 0.1),
-      latencyMs: this.random.chance(0.4) ? 1500 : 100,
-      watchLagMs: this.random.chance(0.4) ? 5000 : 100,
-    };
-    this.#fuse = this.#nextFuse();
+    this.#trouble = new Trouble({
+      ...{ time, random: this.random, bucket: this.bucket, isCalm },
+      servers: () => this.#servers,
+      note: (what) => {
+        this.#note(what);
+      },
+    });
+  }
+
+  get weather(): Weather {
+    return this.#trouble?.weather ?? CALM;
   }
 
   async run(): Promise<Course> {
@@ -240,10 +236,10 @@ class BackupCourse implements ServerWorld {
   }
 
   #start(): void {
-    this.#servers.push(new OneServer(`server-${this.#started++}`, this));
+    this.#servers.push(backupServer(`server-${this.#started++}`, this));
   }
 
-  #replace(server: OneServer): void {
+  #replace(server: ServerProcess): void {
     const at = this.#servers.indexOf(server);
     if (at === -1) return;
     this.#servers.splice(at, 1);
@@ -252,13 +248,7 @@ class BackupCourse implements ServerWorld {
     });
   }
 
-  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a hundred before its first item. */
-  #nextFuse(): number {
-    const most = [15, 150, 300, 300][this.random.below(4)] ?? 15;
-    return 1 + this.random.below(most);
-  }
-
-  onTurn(server: OneServer, what: string): boolean {
+  onTurn(server: ServerProcess, what: string): boolean {
     if (what === `list ${this.#journal}: done`) {
       this.#seenChains.set(
         server,
@@ -278,10 +268,7 @@ class BackupCourse implements ServerWorld {
     } else {
       // After the run as well, but seldom: the claim is about the run.
       const isSpared = !isRunning && !this.#isDeleted && this.random.chance(0.7);
-      if (this.#kills <= 0 || isSpared) return false;
-      if (--this.#fuse > 0) return false;
-      this.#fuse = this.#nextFuse();
-      this.#kills--;
+      if (isSpared || this.#trouble?.kills() !== true) return false;
     }
     if (this.#isDeleted) this.#note('kills after the deletion');
     else this.#note(isRunning ? 'kills while InProgress' : 'kills after the run');
@@ -289,14 +276,14 @@ class BackupCourse implements ServerWorld {
     return true;
   }
 
-  onEnd(server: OneServer, error: unknown): void {
+  onEnd(server: ServerProcess, error: unknown): void {
     if (!isEndOfProcess(error)) this.#problem(`${server.name} ended: ${messageOf(error)}`);
     this.#note('processes that ended');
     server.kill();
     this.#replace(server);
   }
 
-  onWrite(server: OneServer, what: string): void {
+  onWrite(server: ServerProcess, what: string): void {
     if (server.isLeading) return;
     const other = this.#servers.find((each) => each !== server && each.isLeading);
     // Its actions do not know who leads, and end when they are told to; and its frozen pods are thawed until another one leads.
@@ -379,13 +366,7 @@ class BackupCourse implements ServerWorld {
 
   #act(): void {
     if (this.time.nowMs > this.#deleteAtMs) this.#delete();
-    if (this.time.nowMs < this.#chaosMs) {
-      this.#disturb();
-    } else if (this.weather !== CALM) {
-      this.weather = CALM;
-      this.bucket.isAway = false;
-      for (const server of this.#servers) server.heal();
-    }
+    this.#trouble?.act();
     this.time.after(TURN_MS, () => {
       this.#act();
     });
@@ -410,7 +391,7 @@ class BackupCourse implements ServerWorld {
 
   /** It is over when nothing is left, and stays so. */
   #look(): void {
-    const isClean = this.time.nowMs > this.#chaosMs && this.#staying().length === 0;
+    const isClean = this.#trouble?.isOver === true && this.#staying().length === 0;
     if (!isClean) this.#overAtMs = undefined;
     else this.#overAtMs ??= this.time.nowMs;
   }
@@ -457,41 +438,6 @@ class BackupCourse implements ServerWorld {
     }
     for (const violation of this.#world.violations) this.#problem(violation);
     if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
-  }
-
-  #disturb(): void {
-    const { nowMs } = this.time;
-    const { random } = this;
-    const isAway = nowMs < this.#apiAwayUntilMs;
-    this.weather = isAway ? { ...this.#rough, refused: 1 } : this.#rough;
-    this.bucket.isAway = nowMs < this.#bucketAwayUntilMs;
-    if (random.chance(0.002)) {
-      this.#note('API server away');
-      this.#apiAwayUntilMs = nowMs + random.between(0.1, 8) * MINUTE_MS;
-    }
-    if (random.chance(0.003)) {
-      this.#note('bucket away');
-      this.#bucketAwayUntilMs = nowMs + random.between(0.1, 8) * MINUTE_MS;
-    }
-    if (random.chance(0.002)) {
-      this.#note('clock of the API server');
-      this.#apiOffsetMs = random.between(-30, 30) * MINUTE_MS;
-    }
-    for (const server of this.#servers) {
-      const isLeading = server.isLeading ? 1 : 0.2;
-      if (random.chance(0.002 * isLeading)) {
-        this.#note('servers cut off');
-        server.cut(random.between(1, 120) * 1000);
-      }
-      if (random.chance(0.004 * isLeading)) {
-        this.#note('servers frozen');
-        server.freeze(random.between(1, 120) * 1000);
-      }
-      if (random.chance(0.002)) {
-        this.#note('clocks of servers');
-        server.wallOffsetMs = random.between(-60, 60) * MINUTE_MS;
-      }
-    }
   }
 
   #backupChanged(type: string, { status }: Backup): void {

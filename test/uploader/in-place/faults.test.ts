@@ -16,6 +16,7 @@ import { canMount, mountSmallDisk } from '../../support/full-disk.ts';
 import { assertSameTree, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../../support/repositories.ts';
+import { callsThrough } from '../../support/with-calls.ts';
 
 const work = tempDirectory('in-place-faults');
 const at = (...names: string[]): string => join(work, ...names);
@@ -26,24 +27,15 @@ let beforeTask: (task: string) => void = () => undefined;
 /** Ranges from this offset on cannot be read. */
 let unreadableFrom = Infinity;
 const factory: ThreadPoolFactory = (keys, arena) =>
-  new Proxy(createInProcessPool(keys, arena), {
-    get(pool, name) {
-      const value: unknown = Reflect.get(pool, name, pool);
-      if (typeof value !== 'function') return value;
-      return async (...parameters: unknown[]) => {
-        beforeTask(String(name));
-        const result: unknown = await (value as (...all: unknown[]) => unknown).apply(
-          pool,
-          parameters,
-        );
-        if (name !== 'compareRanges') return result;
-        const [ranges] = parameters as Parameters<ThreadPool['compareRanges']>;
-        const failures = ranges.flatMap(({ offset }, index) =>
-          offset >= unreadableFrom ? [{ index, code: 'EIO', message: 'EIO: i/o error, read' }] : [],
-        );
-        return { ...(result as object), failures };
-      };
-    },
+  callsThrough(createInProcessPool(keys, arena), async (task, given, go) => {
+    beforeTask(task);
+    const result = await (go() as Promise<unknown>);
+    if (task !== 'compareRanges') return result;
+    const [ranges] = given as Parameters<ThreadPool['compareRanges']>;
+    const failures = ranges.flatMap(({ offset }, index) =>
+      offset >= unreadableFrom ? [{ index, code: 'EIO', message: 'EIO: i/o error, read' }] : [],
+    );
+    return { ...(result as object), failures };
   });
 
 let repository: Repository;

@@ -41,7 +41,11 @@ import {
   orderedRecord,
 } from '../../../item-operations/index.ts';
 import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
-import { type BackupVolumes, nativeSnapshotsIn } from '../../../backup-volumes/index.ts';
+import {
+  type AskedSnapshot,
+  type BackupVolumes,
+  nativeSnapshotsIn,
+} from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
   ActionSessions,
@@ -58,10 +62,11 @@ import { failureLines } from '../../operations/failures.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
-import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
+import { endLeftRun, isUnended, readLeftRun, removeEndedJournal } from './left-run.ts';
 import { endingSignal, isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { RunLog } from './run-log.ts';
+import { unknownSnapshotText } from './unknown-snapshots.ts';
 import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
@@ -71,6 +76,8 @@ export interface VolumesContext {
   /** Waits for an API server that is away. */
   readonly client: KubeClient;
   readonly signal: AbortSignal;
+  /** Before a provider is asked for a snapshot. */
+  readonly willSnapshot: (asked: AskedSnapshot) => Promise<void>;
 }
 
 export interface ClusterRunnerOptions {
@@ -161,7 +168,7 @@ export class ClusterRunner implements BackupRunner {
     const signal = endingSignal(leaving);
     try {
       const left = await readLeftRun({ bucket, name, uid, signal });
-      if (left.operations.length > 0 || left.frozen.length > 0) {
+      if (isUnended(left)) {
         await endLeftRun(backup, left, {
           client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
           discovery: () => Promise.resolve(discovery),
@@ -207,6 +214,7 @@ export class ClusterRunner implements BackupRunner {
     let volumes: BackupVolumes | undefined;
     try {
       log.results.info(journal.isContinued ? 'Continuing backup' : 'Starting backup');
+      tellUnknownSnapshots(journal, log, name);
       session = await sessions.open(backup, log.logger);
       const onVolumes = (opened: BackupVolumes): void => {
         volumes = opened;
@@ -248,7 +256,11 @@ export class ClusterRunner implements BackupRunner {
       about,
     );
     const volumes = await patiently(
-      () => openVolumes({ backup, session, log, signal, client: cluster }),
+      () =>
+        openVolumes({
+          ...{ backup, session, log, signal, client: cluster },
+          willSnapshot: (asked) => journal.willSnapshot(asked),
+        }),
       about,
     );
     volumes.resume(journal.facts);
@@ -407,6 +419,7 @@ export class ClusterRunner implements BackupRunner {
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
     const isThawed = await this.#thaw(request, journal, log);
+    tellUnknownSnapshots(journal, log, name);
     let untold: string | undefined;
     try {
       const stopping = endingSignal(leaving);
@@ -483,10 +496,15 @@ export class ClusterRunner implements BackupRunner {
     }
   }
 
-  async forget(backup: Backup, signal: AbortSignal): Promise<void> {
+  async forget(
+    backup: Backup,
+    { signal, assertLeading }: Pick<RunRequest, 'signal' | 'assertLeading'>,
+  ): Promise<void> {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
     const { name, uid } = backup.metadata;
+    const archive = this.#options.archiveOf(opened.bucket);
+    await archive.sealEnded(name, uid, { signal, assertAllowed: assertLeading });
     await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
   }
 }
@@ -496,6 +514,13 @@ interface Parts {
   readonly journal: Journal;
   readonly log: RunLog;
   readonly session: ActionSession | undefined;
+}
+
+function tellUnknownSnapshots(journal: Journal, { results }: RunLog, backup: string): void {
+  journal.tellUnknownSnapshots((asked) => {
+    const about = { resource: 'persistentvolumes', namespace: '', name: asked.pv };
+    results.warn(unknownSnapshotText(backup, asked), about);
+  });
 }
 
 /** Nothing of a backup that has failed is taken for all of it. */

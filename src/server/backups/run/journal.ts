@@ -19,7 +19,7 @@ import type {
   StartedOperation,
 } from '../../../backup/index.ts';
 import { idOf, refOf } from '../../../backup/index.ts';
-import type { VolumeFact } from '../../../backup-volumes/index.ts';
+import type { AskedSnapshot, VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
 import { patiently } from '../../runs/patience.ts';
@@ -28,6 +28,7 @@ import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts'
 import { SEGMENT_LIMITS, type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
 import { StoredTries } from '../../runs/stored-tries.ts';
 import { recordsSchema, type SegmentRecords } from './records.ts';
+import { UnknownSnapshots } from './unknown-snapshots.ts';
 
 export interface JournalOptions {
   readonly bucket: Bucket;
@@ -57,7 +58,11 @@ const REMOVED_AT_ONCE = 16;
 
 /** What is done, and has not been put yet. */
 interface Pending {
-  readonly records: SegmentRecords & { includes?: string[]; freezing?: PodRecord[] };
+  readonly records: SegmentRecords & {
+    includes?: string[];
+    freezing?: PodRecord[];
+    snapshotting?: AskedSnapshot[];
+  };
   readonly tar: Pieces;
   readonly log: readonly string[];
 }
@@ -103,6 +108,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #owed = new OwedPods();
   /** By this one. */
   readonly #ownOwed = new OwedPods();
+  readonly #unknownSnapshots = new UnknownSnapshots();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];
   readonly #entries: JournalEntry[] = [];
@@ -195,6 +201,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async #take({ records, tar, log }: Segment<SegmentRecords>): Promise<void> {
     this.#owed.take(records);
+    this.#unknownSnapshots.take(records);
     for (const { k, ns, n, t, as, ops = [], facts = [] } of records.items) {
       this.#note(k, ns, n, t);
       if (t !== undefined) this.#noteName(t, k, as);
@@ -266,6 +273,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#segments.assertUsable();
     const { kind: k, namespace: ns, name: n, files, operations, facts, owesPostHooks } = item;
     const { storedAs } = item;
+    this.#unknownSnapshots.done(k, n);
     const mtime = unixSeconds(this.#clock.nowNs());
     for (const { path, bytes } of files) {
       const before = this.#pending.tar.length;
@@ -292,6 +300,27 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     (this.#pending.records.freezing ??= []).push({ k, ns, n });
     this.#added(k.length + ns.length + n.length);
     await this.flush();
+  }
+
+  /** A provider is asked for a snapshot next. */
+  async willSnapshot(asked: AskedSnapshot): Promise<void> {
+    this.#segments.assertUsable();
+    this.#unknownSnapshots.add(asked);
+    (this.#pending.records.snapshotting ??= []).push({ ...asked });
+    this.#added(asked.pv.length + asked.volume.length + asked.location.length);
+    await this.flush();
+  }
+
+  /**
+   * Snapshots that this try or an earlier one has asked for, and whose id nobody has noted. They are returned once: `tell` says so in the log, with
+   * which it is stored that it does.
+   */
+  tellUnknownSnapshots(tell: (asked: AskedSnapshot) => void): void {
+    const all = this.#unknownSnapshots.all();
+    if (all.length === 0) return;
+    this.#unknownSnapshots.clear();
+    this.#pending.records.toldOf = all.map(({ pv }) => pv);
+    for (const asked of all) tell(asked);
   }
 
   async postHooksDone({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {

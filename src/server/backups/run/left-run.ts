@@ -1,7 +1,11 @@
 import { BackupArchive, journalFolder, type NativeSnapshot } from '../../../archive/index.ts';
 import { isCode, type Logger, messageOf } from '../../../base/index.ts';
 import { type Backup, Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
-import { nativeSnapshotsIn, type VolumeFact } from '../../../backup-volumes/index.ts';
+import {
+  type AskedSnapshot,
+  nativeSnapshotsIn,
+  type VolumeFact,
+} from '../../../backup-volumes/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import type { OperationMap, Subject } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
@@ -12,11 +16,14 @@ import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
 import { readSegment } from '../../runs/stored-tries.ts';
 import { recordsSchema } from './records.ts';
+import { UnknownSnapshots, unknownSnapshotText } from './unknown-snapshots.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
   readonly operations: readonly StartedOperation[];
   readonly snapshots: readonly NativeSnapshot[];
+  /** That providers were asked for, and whose ids nobody has noted. */
+  readonly unknownSnapshots: readonly AskedSnapshot[];
   /** Pods whose pre hooks have run, or may have, and whose post hooks have not. */
   readonly frozen: readonly { readonly namespace: string; readonly name: string }[];
 }
@@ -34,11 +41,13 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
   const operations: StartedOperation[] = [];
   const facts: VolumeFact[] = [];
   const owed = new OwedPods();
+  const unknown = new UnknownSnapshots();
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
       const { records } = await readSegment(bucket, key, { schema: recordsSchema, signal });
       owed.take(records);
+      unknown.take(records);
       for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));
         facts.push(...own);
@@ -47,7 +56,10 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
     }
   }
-  return { operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() };
+  return {
+    ...{ operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() },
+    unknownSnapshots: unknown.all(),
+  };
 }
 
 /**
@@ -102,7 +114,21 @@ export async function endLeftRun(
   await thawing.catch(() => undefined);
   await cancelLeft(backup, left, options);
   await thawing;
+  const { name, uid } = backup.metadata;
+  const texts = left.unknownSnapshots.map((asked) => unknownSnapshotText(name, asked));
+  for (const text of texts) options.logger.warn({ backup: name, uid }, text);
+  const [first] = texts;
+  if (first === undefined) return;
+  options.onUntold?.(
+    texts.length === 1
+      ? first
+      : `${first}; and ${texts.length - 1} more, which the log of the server names`,
+  );
 }
+
+/** Whether somebody has to do something about it, or to know of it. */
+export const isUnended = ({ operations, frozen, unknownSnapshots }: LeftRun): boolean =>
+  operations.length + frozen.length + unknownSnapshots.length > 0;
 
 async function thaw(
   backup: Backup,

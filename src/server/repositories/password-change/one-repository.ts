@@ -8,6 +8,7 @@ import {
 } from '../../../kube/index.ts';
 import { loadRepositoryAccess } from '../../../repository-access/index.ts';
 import {
+  assertPasswordMayChange,
   changePassword,
   deriveNewKey,
   type Format,
@@ -49,7 +50,7 @@ const ATTEMPTS_MAX = 3;
 
 /**
  * Which of the passwords opens the repository. Changes nothing. Throws `WRONG_PASSWORD` where neither does, `LOCATION_READ_ONLY` where it
- * has to be changed and may not be, `PASSWORD_CHANGE_UNSUPPORTED`, and what the storage throws.
+ * has to be changed and may not be, `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and what the storage throws.
  */
 export async function survey(
   repository: BackupRepository,
@@ -73,6 +74,7 @@ export async function survey(
       const text = 'the password of this repository cannot be changed: its format is too old';
       throw new CodedError('PASSWORD_CHANGE_UNSUPPORTED', text);
     }
+    assertPasswordMayChange(storage);
     return { repository, isReadOnly, has: 'from', format, newKey };
   } catch (error) {
     if (isCode(error, 'NOT_A_REPOSITORY', 'STORAGE_NOT_FOUND'))

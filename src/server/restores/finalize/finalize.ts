@@ -5,6 +5,7 @@ import {
   messageOf,
   type Nanoseconds,
   parseDuration,
+  retryOf,
   rfc3339Seconds,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -34,7 +35,9 @@ import {
   RESTORE_RESOURCE,
   statusOf,
   subjectOf,
+  UNPUBLISHED,
 } from '../restore-kind.ts';
+import { removeRestoreJournal } from '../run/restore-journal.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines } from './end.ts';
@@ -103,7 +106,7 @@ const openPlace = async (
   { buckets, locations, signal }: FinalizeRestoreOptions,
 ): Promise<OpenBucket> => buckets.open(await locations.of(restore, signal), signal);
 
-/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so. */
+/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so; what is there of its files is published later, if it ever can be. */
 async function withoutPlace(
   restore: Restore,
   why: string,
@@ -114,12 +117,17 @@ async function withoutPlace(
     return { againMs: AGAIN_MS, because: why };
   }
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
-  await write(restore, options, {
-    phase: 'PartiallyFailed',
-    errors: (statusOf(restore).errors ?? 0) + 1,
-    failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
-    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
-  });
+  await write(
+    restore,
+    options,
+    {
+      phase: 'PartiallyFailed',
+      errors: (statusOf(restore).errors ?? 0) + 1,
+      failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
+      completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+    },
+    { [UNPUBLISHED]: 'true' },
+  );
   return undefined;
 }
 
@@ -127,10 +135,11 @@ async function write(
   { metadata }: Restore,
   { client, map, locations, waits, absences, signal, assertLeading }: FinalizeRestoreOptions,
   status: object,
+  notes: Readonly<Record<string, string>> = {},
 ): Promise<void> {
   const { uid, resourceVersion } = metadata;
   assertLeading();
-  const annotations = { [ABSENT_SINCE]: null };
+  const annotations = { [ABSENT_SINCE]: null, ...notes };
   const patch = { metadata: { uid, resourceVersion, annotations }, status };
   await client.patch(RESTORE_RESOURCE, metadata, patch, { signal });
   map.forget(uid);
@@ -166,6 +175,7 @@ async function look(
   });
   sayClaims(restore, left, log, options);
   await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  await removeJournal(restore, bucket, options);
   const archive = new RestoreArchive(bucket);
   const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
   const lines = endLines(restore, operations, left, log.lines);
@@ -195,6 +205,23 @@ async function look(
     await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading }),
   );
   return undefined;
+}
+
+/** Its run has removed it, unless its server was killed or the bucket was away. One that cannot be removed at all goes with the files of the restore. */
+async function removeJournal(
+  { metadata: { name, uid } }: Restore,
+  bucket: Bucket,
+  { logger, signal, assertLeading }: FinalizeRestoreOptions,
+): Promise<void> {
+  assertLeading();
+  try {
+    await removeRestoreJournal({ bucket, name, uid, signal });
+  } catch (error) {
+    signal.throwIfAborted();
+    if (retryOf(error) !== 'never') throw error;
+    const fields = { restore: name, error: messageOf(error) };
+    logger.warn(fields, 'the journal of a restore could not be removed');
+  }
 }
 
 interface Left {

@@ -15,6 +15,7 @@ import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { TemporaryObjects } from '../temporary-objects.ts';
+import { UnpublishedRestores } from '../unpublished.ts';
 import { finalizeRestore } from './finalize.ts';
 import { Waits } from './waits.ts';
 
@@ -36,6 +37,7 @@ export interface RestoreFinalizerControllerOptions {
   readonly hookTimeoutNs?: Nanoseconds;
   /** In tests. */
   readonly watch?: FollowedHooksOptions['watch'];
+  readonly unpublishedAgainMs?: number;
 }
 
 /** Velero waits for ever. Our choice: as long as operations may take. */
@@ -92,6 +94,11 @@ export class RestoreFinalizerController implements ServerController {
       ...{ client, logger, namespace, signal, assertLeading },
       restores: () => watched.cache.list(),
     });
+    const unpublished = new UnpublishedRestores({
+      ...{ client, buckets, locations, writers, logger, signal, assertLeading },
+      restores: () => watched.cache.list(),
+      againMs: this.#options.unpublishedAgainMs,
+    });
     watched.cache.onChange((after, before) => {
       const restore = after ?? before;
       if (!restore) return;
@@ -104,9 +111,12 @@ export class RestoreFinalizerController implements ServerController {
         absences.forget(uid);
       }
       const isEnd = before !== undefined && (!after || isOver(phaseOf(after)));
-      if (isEnd && !isOver(phaseOf(before))) temporary.look();
+      if (isEnd && !isOver(phaseOf(before))) {
+        temporary.look();
+        unpublished.look();
+      }
     });
-    await Promise.all([finalizer.run(watched), temporary.run()]);
+    await Promise.all([finalizer.run(watched), temporary.run(), unpublished.run()]);
     await hooks.ended();
   }
 }

@@ -7,10 +7,10 @@ import {
 } from '../../operations/followed-operations.ts';
 import type { AskingSession } from '../../operations/session-asker.ts';
 import type { ServerController } from '../../server.ts';
-import { Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import { ABSENT_SINCE, Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import type { FileWriters } from '../file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
-import { FOLLOWED_RESTORES, isCanceled } from '../restore-kind.ts';
+import { FOLLOWED_RESTORES, isCanceled, UNPUBLISHED } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { endRestore } from './cancel-operations.ts';
@@ -84,6 +84,7 @@ export class RestoreOperationsController implements ServerController {
           await removeTemporaryObjects(client, restore, { signal, assertLeading });
           return NOT_STORED;
         },
+        givenUpAnnotations: { [UNPUBLISHED]: 'true', [ABSENT_SINCE]: null },
         absences: {
           isOne: isPlaceAbsent,
           boundSeconds: absences.boundSeconds,

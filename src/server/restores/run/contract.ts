@@ -30,6 +30,8 @@ export interface RestoreRequest {
   readonly whileWaiting?: (task: () => Promise<void>) => Promise<void>;
   /** The run goes on with what earlier ones have begun, and ends it where it fails. */
   readonly onBegin?: () => void;
+  /** Before a run throws: its files could not all be stored, or not be published where their location is written once. */
+  readonly onUnpublished?: () => void;
   /** Before a run throws: a sentence about what could not be told to stop, for `failureReason`. */
   readonly onUntold?: (text: string) => void;
   /** Right before each write that must not be made by a second server. Throws `LEADERSHIP_LOST`. */

@@ -105,6 +105,7 @@ export class RestoreEnding {
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a restore that has failed could not be stored');
+      request.onUnpublished?.();
     }
   }
 

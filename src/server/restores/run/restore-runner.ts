@@ -120,6 +120,7 @@ export interface ClusterRestoreRunnerOptions {
 
 /** How long an API server may be away while an item is made. Our choice, as for backups: a control plane is replaced in less. */
 const ITEM_PATIENCE_MS = 20 * 60_000;
+const CLOCK_MS = 2000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 const PODS = 'v1/Pod';
 const CLAIMS = 'v1/PersistentVolumeClaim';
@@ -155,6 +156,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         ...{ clock: this.#clock, limits: this.#options.journalLimits },
+        isSetBack: () => this.#isSetBack(restore),
       });
     } catch (error) {
       // Nobody goes on with what an earlier run has begun.
@@ -305,6 +307,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
         willCreateNamespace: (name) => journal.willCreateNamespace(name),
       },
       ...(journal.isContinued && { journal }),
+      isClockSetBack: () => journal.isClockSetBack,
       ...(this.#options.priorities && { priorities: this.#options.priorities }),
       terminatingMs: this.#options.terminatingMs,
       resourceTimeoutMs: this.#options.resourceTimeoutMs,
@@ -370,6 +373,12 @@ export class ClusterRestoreRunner implements RestoreRunner {
       { ...about, what: 'store the files of a restore' },
     );
     return statusAfterItems(made, results, round.operations);
+  }
+
+  /** The time of the API server is known to a second, and so is that of the Restore. */
+  #isSetBack({ metadata }: Restore): boolean {
+    const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
+    return nowMs < Date.parse(metadata.creationTimestamp) - CLOCK_MS;
   }
 
   /** Velero's words for a backup that cannot be had. */
@@ -493,4 +502,4 @@ export class ClusterRestoreRunner implements RestoreRunner {
 
 const isOfFiles = (fact: RestoreFact): fact is FileRestoreFact => fact.kind === 'files';
 const isOfVolumes = (fact: RestoreFact): fact is VolumeFact =>
-  fact.kind !== 'files' && fact.kind !== 'namespace';
+  fact.kind !== 'files' && fact.kind !== 'namespace' && fact.kind !== 'clock';

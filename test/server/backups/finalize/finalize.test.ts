@@ -9,7 +9,8 @@ import type { BackupAction } from '../../../../src/backup/index.ts';
 import type { KubeObject } from '../../../../src/kube/index.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { refusal } from '../../../backup/support/cluster.ts';
-import { done, ITEM, type World as AnyWorld, World } from '../support/world.ts';
+import { done } from '../../operations/support/after-run.ts';
+import { ITEM, type World as AnyWorld, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
 

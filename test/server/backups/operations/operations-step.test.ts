@@ -1,10 +1,11 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive } from '../../../../src/archive/index.ts';
-import { HOUR_NS, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
 import { cancelOperations } from '../../../../src/server/operations/cancel.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
-import { done, failedWith, ITEM, progress, SUBJECT, World } from '../support/world.ts';
+import { done, failedWith, progress } from '../../operations/support/after-run.ts';
+import { itFollowsOperations } from '../../operations/support/step-suite.ts';
+import { ITEM, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
 const begun = (operationId: string) => ({ action: 'a.io/move', operationId, item: ITEM });
@@ -22,18 +23,7 @@ const logOf = (world: World): string => {
 };
 
 describe('a backup that waits for operations', () => {
-  it('asks neither the API server nor the bucket while only progress changes', async () => {
-    const world = await waiting('op-1', 'op-2');
-    const server = world.server(scratch);
-    await server.step();
-    world.requests.length = 0;
-    for (let i = 2; i < 20; i++) {
-      world.answers.set('op-1', progress({ nCompleted: i }));
-      world.clock.advance(10n * SECOND_NS);
-      expect((await server.step()).hasLeft).toBe(false);
-    }
-    expect(world.requests).toEqual([]);
-  });
+  itFollowsOperations('backup', scratch, waiting);
 
   it('stores the file, then the metadata, then the CR when the last operation is over', async () => {
     const world = await waiting('op-1');
@@ -77,36 +67,6 @@ describe('a backup that waits for operations', () => {
       app: texts.map((text) => ` resource: /configmaps name: /a message: /${text}`),
     });
     for (const text of texts) expect(logOf(world).split(text)).toHaveLength(2);
-  });
-
-  it('cancels an operation that takes longer than it may, and counts it as failed', async () => {
-    const world = await waiting('op-1');
-    const server = world.server(scratch);
-    await server.step();
-    world.clock.advance(HOUR_NS + SECOND_NS);
-    await server.step();
-    expect(world.canceled).toEqual(['op-1']);
-    expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', errors: 1 });
-  });
-
-  it('has patience with a plugin that cannot be asked, and none with an ID that is invalid', async () => {
-    const world = await waiting('op-1', 'op-2');
-    const server = world.server(scratch);
-    world.answers.set('op-1', { kind: 'unasked', error: 'no route', isLasting: false });
-    world.answers.delete('op-2');
-    await server.step();
-    expect(world.status).toMatchObject({ backupItemOperationsFailed: 1 });
-    world.clock.advance(4n * MINUTE_NS);
-    await server.step();
-    expect(world.status).toMatchObject({ backupItemOperationsFailed: 1 });
-    world.answers.set('op-1', done);
-    world.clock.advance(MINUTE_NS);
-    await server.step();
-    expect(world.status).toMatchObject({
-      phase: 'FinalizingPartiallyFailed',
-      backupItemOperationsCompleted: 1,
-      errors: 1,
-    });
   });
 
   it('writes nothing for a Backup that has gone on meanwhile', async () => {

@@ -14,6 +14,7 @@ import { RestoreArchive } from '../../../../src/archive/index.ts';
 import type { Discovery, KubeClient } from '../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../src/server/index.ts';
 import { FakeCluster, named } from '../../../backup/support/cluster.ts';
+import { bucketThrough } from '../../../support/bucket-through.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { randomOf } from '../../../support/random.ts';
@@ -132,41 +133,22 @@ class Process {
   }
 
   get bucket(): Bucket {
-    const { bucket } = this.#world;
     const away = (): void => {
       if (this.#rate > 0 && this.#world.random() < 0.01) {
         throw new CodedError('BLOB_UNAVAILABLE', 'the bucket is away', { retry: 'backoff' });
       }
     };
-    const all = <T>(items: AsyncIterable<T>): AsyncIterable<T> => {
-      const outside = (): Promise<T[]> =>
-        this.outside(() => {
-          away();
-          return Array.fromAsync(items);
-        });
-      return (async function* () {
-        yield* await outside();
-      })();
-    };
-    return {
-      displayName: 'memory',
-      put: (key, body, options) =>
-        this.outside(async () => {
-          away();
-          const pieces = await Array.fromAsync(body);
-          await this.onPut();
-          await bucket.put(key, pieces, options);
-          away();
-        }),
-      get: (key) => all(bucket.get(key)),
-      has: (key) => this.outside(() => bucket.has(key)),
-      delete: (key) => this.outside(() => bucket.delete(key)),
-      list: (prefix) => all(bucket.list(prefix)),
-      listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
-      close: () => Promise.resolve(),
-      [Symbol.asyncDispose]: () => Promise.resolve(),
-    };
+    return bucketThrough(this.#world.bucket, (call, _, task) =>
+      this.outside(async () => {
+        if (call === 'has' || call === 'delete') return task();
+        away();
+        if (call !== 'put') return task();
+        await this.onPut();
+        const result = await task();
+        away();
+        return result;
+      }),
+    );
   }
 }
 

@@ -1,25 +1,15 @@
-import {
-  asError,
-  isCode,
-  ManualClock,
-  parseGoTime,
-  silentLogger,
-} from '../../../../src/base/index.ts';
+import { silentLogger } from '../../../../src/base/index.ts';
 import {
   BackupArchive,
-  bucketOf,
   type BackupVolumeInfo,
   RestoreArchive,
   TarballWriter,
 } from '../../../../src/archive/index.ts';
 import type { Backup, BackupAction } from '../../../../src/backup/index.ts';
-import type { Bucket } from '../../../../src/blob/index.ts';
 import {
   archiveStore,
   type BegunOperation,
   newOperation,
-  type Observation,
-  type OperationAsker,
   OperationMap,
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
@@ -27,32 +17,24 @@ import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/inde
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
 import { statusOf } from '../../../../src/server/backups/phases.ts';
-import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
+import {
+  AfterRunWorld,
+  calm,
+  type Outside,
+  type Place,
+} from '../../operations/support/after-run.ts';
 
-export const START = parseGoTime('2026-11-21T02:00:00Z');
 export const SUBJECT = { kind: 'Backup', name: 'b1', uid: 'u1' } as const;
 export const ITEM = { group: '', resource: 'configmaps', namespace: 'app', name: 'a' };
 const REF = { namespace: 'velero', name: 'b1' };
 
-/** What one server does outside of itself: it may be killed at each of these, before or after it took effect. */
-export type Outside = <T>(task: () => Promise<T> | T, mayFail?: boolean) => Promise<T>;
-export const calm: Outside = async (task) => task();
-
 /** A Backup after its run, its bucket, and what its operations come to; a server is made of it as often as wanted. */
-export class World {
-  readonly clock = new ManualClock(START);
-  readonly bucket = new VersionedBucket();
-  /** The bucket as archives see it. */
-  readonly files: Bucket;
+export class World extends AfterRunWorld {
   readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
     metadata: { name: 'a', namespace: 'app', uid: 'item-a' },
     data: { now: 'new' },
   });
-  /** By operation. */
-  readonly answers = new Map<string, Observation>();
-  readonly canceled: string[] = [];
-  readonly requests: string[] = [];
   /** Sizes of tarballs that were made anew. */
   readonly tarballs: number[] = [];
   readonly labelled: KubeObject[] = [];
@@ -69,17 +51,8 @@ export class World {
     spec: { storageLocation: 'default' },
   };
 
-  /** Of the location; servers that are made from now on go by it. */
-  mode: { readonly isWriteOnce: boolean };
-  readonly #inner: Bucket;
-
-  constructor(
-    phase = 'WaitingForPluginOperations',
-    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
-  ) {
-    this.mode = { isWriteOnce };
-    this.#inner = bucket ?? this.bucket;
-    this.files = bucketOf(this.#inner, this.mode);
+  constructor(phase = 'WaitingForPluginOperations', place: Place = {}) {
+    super(place);
     this.say({ phase, errors: 0, warnings: 0 });
   }
 
@@ -117,8 +90,8 @@ export class World {
   }
 
   server(scratch: string, outside: Outside = calm) {
-    const bucket = bucketOf(this.#bucketOf(outside), this.mode);
-    const asker = this.#askerOf(outside);
+    const bucket = this.bucketOf(outside);
+    const asker = this.askerOf(outside);
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const map = new OperationMap({
       store: archiveStore(() => Promise.resolve(archives)),
@@ -151,53 +124,6 @@ export class World {
               }),
           },
           discovery: () => this.cluster.discovery(),
-        }),
-    };
-  }
-
-  #bucketOf(outside: Outside): Bucket {
-    const { requests } = this;
-    const bucket = this.#inner;
-    const noted = (what: string, key: string): void => {
-      requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
-    };
-    return {
-      displayName: 'memory',
-      put: async (key, body, options) => {
-        const pieces = await Array.fromAsync(body);
-        noted('put', key);
-        await outside(() => bucket.put(key, pieces, options), true);
-      },
-      get: async function* (key) {
-        noted('get', key);
-        yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
-      },
-      has: (key) => outside(() => bucket.has(key), true),
-      delete: (key) => outside(() => bucket.delete(key), true),
-      list: async function* (prefix) {
-        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
-      },
-      listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: (...asked) => bucket.signedUrl(...asked),
-      close: () => Promise.resolve(),
-      [Symbol.asyncDispose]: () => Promise.resolve(),
-    };
-  }
-
-  #askerOf(outside: Outside): OperationAsker {
-    return {
-      ask: ({ spec: { operationID } }) =>
-        outside(
-          () =>
-            this.answers.get(operationID) ?? {
-              kind: 'unasked',
-              error: `operation ID ${operationID} is invalid`,
-              isLasting: true,
-            },
-        ),
-      cancel: ({ spec: { operationID } }) =>
-        outside(() => {
-          this.canceled.push(operationID);
         }),
     };
   }
@@ -238,22 +164,3 @@ export class World {
     >;
   }
 }
-
-export const progress = (
-  fields: Partial<Extract<Observation, { kind: 'progress' }>['progress']> = {},
-): Observation => ({
-  kind: 'progress',
-  progress: {
-    ...{ completed: false, err: '', nCompleted: 1, nTotal: 10, operationUnits: 'Bytes' },
-    ...{ description: '', started: '2026-11-21T02:00:00Z', updated: '2026-11-21T02:00:05Z' },
-    ...fields,
-  },
-});
-export const done = progress({ completed: true });
-export const failedWith = (err: string): Observation => progress({ completed: true, err });
-
-export const codeThrown = async (task: Promise<unknown>, code: string): Promise<boolean> =>
-  task.then(
-    () => false,
-    (error: unknown) => isCode(asError(error), code),
-  );

@@ -34,6 +34,7 @@ import type { DeleteAction, ForgetSnapshots } from '../../../../src/server/delet
 import type { DeletionControllerOptions } from '../../../../src/server/deletion/deletion-controller.ts';
 import type { DeletionRequest } from '../../../../src/server/deletion/refusal.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { callsThrough } from '../../../support/with-calls.ts';
 
 export const VELERO = 'velero';
 export const START = '2026-11-21T02:00:00Z';
@@ -363,26 +364,17 @@ export class DeletionWorld {
   }
 
   #mortal(outside: Outside): KubeClient {
-    return new Proxy(this.client, {
-      get: (target, key) => {
-        const value: unknown = Reflect.get(target, key);
-        if (typeof value !== 'function') return value;
-        const method = value as (...parts: unknown[]) => Promise<unknown>;
-        if (!['delete', 'create', 'patch'].includes(String(key))) return method.bind(target);
-        return (...parts: unknown[]): unknown => {
-          const { plural } = parts[0] as Resource<KubeObject>;
-          return outside(
-            async () => {
-              this.#fault(`${String(key)} ${plural}`);
-              const result = await method.apply(target, parts);
-              if (key === 'delete' && plural !== 'volumesnapshotcontents')
-                this.told.push(`delete ${plural}`);
-              return result;
-            },
-            `${String(key)} ${plural}`,
-          );
-        };
-      },
+    return callsThrough(this.client, (name, [resource], go) => {
+      if (!['delete', 'create', 'patch'].includes(name)) return go();
+      const { plural } = resource as Resource<KubeObject>;
+      return outside(async () => {
+        this.#fault(`${name} ${plural}`);
+        const result = await (go() as Promise<unknown>);
+        if (name === 'delete' && plural !== 'volumesnapshotcontents') {
+          this.told.push(`delete ${plural}`);
+        }
+        return result;
+      }, `${name} ${plural}`);
     });
   }
 

@@ -1,11 +1,11 @@
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive, type BackupVolumeInfo } from '../../../../src/archive/index.ts';
-import { MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
+import { CodedError, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
 import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
-import { failedWith, START } from '../../backups/support/world.ts';
+import { failedWith, START } from '../../operations/support/after-run.ts';
 import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
@@ -47,6 +47,53 @@ describe('the finalizer of restores', () => {
     });
     expect(world.status.hookStatus).toBeUndefined();
     expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
+  });
+
+  it('keeps errors that are told in the same words, and adds each only once however often it is killed', async () => {
+    const failure = {
+      ...{ time: '2026-11-21T01:59:00Z', namespace: 'app', name: 'p', message: 'it broke' },
+    };
+    const failures = [failure, failure];
+    const hooks = { attempted: 4, failed: 4, pods: [], failures };
+    const world = await new World('FinalizingPartiallyFailed', HOOKS).begin([], { hooks });
+    const before = ['hook h failed', 'hook h failed'];
+    await world.archive.put('r1', { results: { errors: { namespaces: { app: before } } } });
+    world.say({ errors: 2 });
+    for (let times = 0; times < 2; times++) {
+      world.say({ phase: 'FinalizingPartiallyFailed', errors: 2 });
+      await untilOver(world);
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 4 });
+      const { errors } = await resultsOf(world);
+      expect(errors?.namespaces?.app).toEqual([...before, 'pod p: it broke', 'pod p: it broke']);
+    }
+  });
+
+  describe('where a killed server has left the journal of the run', () => {
+    const KEY = 'restores/r1/longshore-journal/u1/00000001-aaaaaaaa-00000000';
+    const withJournal = async (): Promise<World> => {
+      const world = await finalizing().begin([]);
+      world.bucket.objects.set(KEY, Buffer.from('any'));
+      return world;
+    };
+
+    it('removes it', async () => {
+      const world = await withJournal();
+      await untilOver(world);
+      expect(world.bucket.objects.has(KEY)).toBe(false);
+    });
+
+    it.each([
+      { retry: 'never', phase: 'Completed' },
+      { retry: 'backoff', phase: 'Finalizing' },
+    ] as const)('is $phase where that is refused, and may be tried again: $retry', async (each) => {
+      const world = await withJournal();
+      const refusal = new CodedError('BLOB_REFUSED', 'no deletion here', { retry: each.retry });
+      world.bucket.delete = () => Promise.reject(refusal);
+      await untilOver(world).catch((error: unknown) => {
+        expect(error).toBe(refusal);
+      });
+      expect(world.status.phase).toBe(each.phase);
+    });
   });
 
   it('ends none whose files are kept apart, since its location was written once until a moment ago', async () => {
@@ -356,7 +403,7 @@ describe('the finalizer of restores', () => {
     expect(world.status.failureReason).toMatch(
       /^no location default; nothing could be stored there for 600 s, .*hooks that were due/,
     );
-    expect(world.restore.metadata.annotations).toEqual({});
+    expect(world.restore.metadata.annotations).toEqual({ 'longshore.io/unpublished': 'true' });
   });
 
   it('waits for a location anew that was back meanwhile', async () => {

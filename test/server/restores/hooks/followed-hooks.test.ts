@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
-import { calm, type Outside } from '../../backups/support/world.ts';
+import { calm, type Outside } from '../../operations/support/after-run.ts';
 import { podLeft, SUBJECT, World } from '../support/world.ts';
 
 const SPEC = {

@@ -1,8 +1,9 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
-import { HOUR_NS, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
+import { MINUTE_NS } from '../../../../src/base/index.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
-import { done, failedWith, progress } from '../../backups/support/world.ts';
+import { done, failedWith, progress } from '../../operations/support/after-run.ts';
+import { itFollowsOperations } from '../../operations/support/step-suite.ts';
 import { World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
@@ -20,18 +21,7 @@ const logOf = (world: World): string => {
 const errorsOf = async (world: World) => (await world.archive.results('r1')).errors ?? {};
 
 describe('a restore that waits for operations', () => {
-  it('asks neither the API server nor the bucket while only progress changes', async () => {
-    const world = await waiting('op-1', 'op-2');
-    const server = world.server(scratch);
-    await server.step();
-    world.requests.length = 0;
-    for (let i = 2; i < 20; i++) {
-      world.answers.set('op-1', progress({ nCompleted: i }));
-      world.clock.advance(10n * SECOND_NS);
-      expect((await server.step()).hasLeft).toBe(false);
-    }
-    expect(world.requests).toEqual([]);
-  });
+  itFollowsOperations('restore', scratch, waiting);
 
   it('stores the file, then the Restore when the last operation is over', async () => {
     const world = await waiting('op-1');
@@ -67,35 +57,6 @@ describe('a restore that waits for operations', () => {
     expect(await errorsOf(world)).toEqual({ namespaces: { app: texts } });
     for (const text of texts) expect(logOf(world).split(text)).toHaveLength(2);
     expect(logOf(world)).toContain(' restore=velero/r1 ');
-  });
-
-  it('cancels an operation that takes longer than it may, and counts it as failed', async () => {
-    const world = await waiting('op-1');
-    const server = world.server(scratch);
-    await server.step();
-    world.clock.advance(HOUR_NS + SECOND_NS);
-    await server.step();
-    expect(world.canceled).toEqual(['op-1']);
-    expect(world.status).toMatchObject({ phase: 'FinalizingPartiallyFailed', errors: 1 });
-  });
-
-  it('has patience with a plugin that cannot be asked, and none with an ID that is invalid', async () => {
-    const world = await waiting('op-1', 'op-2');
-    const server = world.server(scratch);
-    world.answers.set('op-1', { kind: 'unasked', error: 'no route', isLasting: false });
-    world.answers.delete('op-2');
-    await server.step();
-    expect(world.status).toMatchObject({ restoreItemOperationsFailed: 1 });
-    world.clock.advance(4n * MINUTE_NS);
-    await server.step();
-    expect(world.status).toMatchObject({ restoreItemOperationsFailed: 1 });
-    world.answers.set('op-1', done);
-    world.clock.advance(MINUTE_NS);
-    await server.step();
-    expect(world.status).toMatchObject({
-      phase: 'FinalizingPartiallyFailed',
-      ...{ restoreItemOperationsCompleted: 1, errors: 1 },
-    });
   });
 
   it('goes on by the file where another server has begun', async () => {

@@ -8,6 +8,7 @@ import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
+import { bucketThrough } from '../../../support/bucket-through.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { Rig, storeBackup } from './support/rig.ts';
 import { randomOf } from '../../../support/random.ts';
@@ -157,38 +158,23 @@ class Life {
   }
 
   get #bucket(): Bucket {
-    const { bucket } = this.#world;
     const away = (): void => {
       if (this.#rate > 0 && this.#world.random() < 0.01) {
         throw new CodedError('BLOB_UNAVAILABLE', 'the bucket is away', { retry: 'backoff' });
       }
     };
-    const all = <T>(items: AsyncIterable<T>, what: string): AsyncIterable<T> => {
-      const outside = (): Promise<T[]> => this.outside(() => Array.fromAsync(items), what);
-      return (async function* () {
-        yield* await outside();
-      })();
-    };
-    return {
-      displayName: 'memory',
-      put: (key, body, options) =>
-        this.outside(
-          async () => {
-            away();
-            await bucket.put(key, await Array.fromAsync(body), options);
-            away();
-          },
-          `put ${segment(key)}`,
-        ),
-      get: (key) => all(bucket.get(key), `get ${segment(key)}`),
-      has: (key) => this.outside(() => bucket.has(key), `has ${segment(key)}`),
-      delete: (key) => this.outside(() => bucket.delete(key), `delete ${segment(key)}`),
-      list: (prefix) => all(bucket.list(prefix), `list ${prefix}`),
-      listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: () => bucket.signedUrl(),
-      close: () => Promise.resolve(),
-      [Symbol.asyncDispose]: () => Promise.resolve(),
-    };
+    return bucketThrough(this.#world.bucket, (call, key, task) =>
+      this.outside(
+        async () => {
+          if (call !== 'put') return task();
+          away();
+          const result = await task();
+          away();
+          return result;
+        },
+        `${call} ${segment(key)}`,
+      ),
+    );
   }
 }
 

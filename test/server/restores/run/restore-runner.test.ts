@@ -48,6 +48,33 @@ describe('a restore', () => {
     expect(left).toMatchObject({ restoreUID: 'u1', claims: [], hooks: { attempted: 0, pods: [] } });
   });
 
+  it.each([{ next: '2026-11-26T11:31:00Z' }, { next: '2026-11-26T12:30:00Z' }])(
+    "knows what it has made while the API server's clock was behind, of which a server that goes on at $next thinks that it is older than the Restore",
+    async ({ next }) => {
+      cluster.now = '2026-11-26T11:30:00Z';
+      const rig: Rig = new Rig({
+        ...{ cluster, now: cluster.now },
+        outside: async (task, what) => {
+          const result = await task();
+          if (what !== 'create configmaps app/settings') return result;
+          rig.abort.abort(new CanceledError('shutdown'));
+          rig.leaving.abort(new CanceledError('shutdown'));
+          throw new Error('killed');
+        },
+      });
+      await storeBackup(rig.bucket, ITEMS);
+      await reasonOf(rig.run());
+      expect(cluster.get('configmaps', 'app/settings')).toBeDefined();
+      cluster.now = next;
+      const other = new Rig({ cluster, bucket: rig.bucket, now: next });
+      expect((await other.run()).phase).toBe('Finalizing');
+      expect(await other.archive.resourceList('r1')).toEqual({
+        'v1/ConfigMap': ['app/more(created)', 'app/settings(created)'],
+        'v1/Namespace': ['app(created)'],
+      });
+    },
+  );
+
   it('that has failed in a location that is written once has failed, also for the server after one that was killed then', async () => {
     const inner = new VersionedBucket();
     const server = () =>
@@ -65,6 +92,25 @@ describe('a restore', () => {
     expect(inner.objects.get('restores/r1/restore-r1-logs.gz')).toEqual(log);
     expect(inner.putTwice).toEqual([]);
     expect(await next.log()).toContain('restore failed');
+  });
+
+  it('that has failed in a location that is written once says so where its files could not be published', async () => {
+    class Failing extends VersionedBucket {
+      override put(...given: Parameters<VersionedBucket['put']>): Promise<void> {
+        const [key] = given;
+        if (!key.endsWith('-logs.gz')) return super.put(...given);
+        return Promise.reject(new CodedError('STORAGE_FAILED', 'away', { retry: 'backoff' }));
+      }
+    }
+    const rig = new Rig({ cluster, bucket: bucketOf(new Failing(), { isWriteOnce: true }) });
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
+    expect(rig.isUnpublished).toBe(true);
+    const well = new Rig({
+      cluster,
+      bucket: bucketOf(new VersionedBucket(), { isWriteOnce: true }),
+    });
+    expect(await reasonOf(well.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
+    expect(well.isUnpublished).toBe(false);
   });
 
   it('waits for operations that are saved before its phase says so', async () => {

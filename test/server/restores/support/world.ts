@@ -1,10 +1,7 @@
-import { CodedError, ManualClock, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
-import { bucketOf, RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
-import type { Bucket } from '../../../../src/blob/index.ts';
+import { CodedError, SECOND_NS, silentLogger } from '../../../../src/base/index.ts';
+import { RestoreArchive, type RestoreVolumeInfo } from '../../../../src/archive/index.ts';
 import {
   newOperation,
-  type Observation,
-  type OperationAsker,
   OperationMap,
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
@@ -27,8 +24,12 @@ import { restoreOperationStore } from '../../../../src/server/restores/operation
 import { endRestore } from '../../../../src/server/restores/operations/cancel-operations.ts';
 import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
-import { calm, type Outside, START } from '../../backups/support/world.ts';
-import { VersionedBucket } from '../../../support/versioned-bucket.ts';
+import {
+  AfterRunWorld,
+  calm,
+  type Outside,
+  type Place,
+} from '../../operations/support/after-run.ts';
 import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
 
 export const SUBJECT = { kind: 'Restore', name: 'r1', uid: 'u1' } as const;
@@ -47,16 +48,8 @@ export const podLeft = (name: string, hooks = ['h']) => ({
 const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
 
 /** A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a server is made of it as often as wanted. */
-export class World {
-  readonly clock = new ManualClock(START);
-  readonly bucket = new VersionedBucket();
-  /** The bucket as archives see it. */
-  readonly files: Bucket;
+export class World extends AfterRunWorld {
   readonly cluster = new RestoreCluster();
-  /** By operation. */
-  readonly answers = new Map<string, Observation>();
-  readonly canceled: string[] = [];
-  readonly requests: string[] = [];
   /** Commands of hooks, as they were run. */
   readonly ran: string[] = [];
   /** The BackupStorageLocation is there. */
@@ -64,18 +57,12 @@ export class World {
   exec: (command: string) => Promise<void> = () => Promise.resolve();
   restore: Restore;
 
-  /** Of the location; servers that are made from now on go by it. */
-  mode: { readonly isWriteOnce: boolean };
-  readonly #inner: Bucket;
-
   constructor(
     phase = 'WaitingForPluginOperations',
     spec: Partial<Restore['spec']> = {},
-    { isWriteOnce = false, bucket }: { isWriteOnce?: boolean; bucket?: Bucket } = {},
+    place: Place = {},
   ) {
-    this.mode = { isWriteOnce };
-    this.#inner = bucket ?? this.bucket;
-    this.files = bucketOf(this.#inner, this.mode);
+    super(place);
     this.restore = {
       ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
       metadata: {
@@ -158,8 +145,8 @@ export class World {
 
   /** What reads or waits for a Restore of this process ends with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
-    const bucket = bucketOf(this.#bucketOf(outside), this.mode);
-    const asker = this.#askerOf(outside);
+    const bucket = this.bucketOf(outside);
+    const asker = this.askerOf(outside);
     const client = this.#clientOf(outside);
     const abort = new AbortController();
     const { signal } = abort;
@@ -229,52 +216,6 @@ export class World {
 
   #pod(namespace: string, name: string): Pod | undefined {
     return structuredClone(this.cluster.get('pods', `${namespace}/${name}`)) as Pod | undefined;
-  }
-
-  #bucketOf(outside: Outside): Bucket {
-    const { requests } = this;
-    const bucket = this.#inner;
-    const noted = (what: string, key: string): void => {
-      requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
-    };
-    return {
-      displayName: 'memory',
-      put: async (key, body, options) => {
-        const pieces = await Array.fromAsync(body);
-        noted('put', key);
-        await outside(() => bucket.put(key, pieces, options), true);
-      },
-      get: async function* (key) {
-        noted('get', key);
-        yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
-      },
-      has: (key) => outside(() => bucket.has(key), true),
-      delete: (key) => outside(() => bucket.delete(key), true),
-      list: async function* (prefix) {
-        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
-      },
-      listFolders: (prefix) => bucket.listFolders(prefix),
-      signedUrl: (...asked) => bucket.signedUrl(...asked),
-      close: () => Promise.resolve(),
-      ...nothing,
-    };
-  }
-
-  #askerOf(outside: Outside): OperationAsker {
-    return {
-      ask: ({ spec: { operationID } }) =>
-        outside(
-          () =>
-            this.answers.get(operationID) ?? {
-              ...{ kind: 'unasked', isLasting: true },
-              error: `operation ID ${operationID} is invalid`,
-            },
-        ),
-      cancel: ({ spec: { operationID } }) =>
-        outside(() => {
-          this.canceled.push(operationID);
-        }),
-    };
   }
 
   #clientOf(outside: Outside) {

@@ -91,6 +91,8 @@ export interface Parts {
   readonly outside?: <T>(task: () => Promise<T> | T, what: string) => Promise<T>;
   readonly spec?: object;
   readonly assertLeading?: () => void;
+  /** What the API server's clock says. */
+  readonly now?: string;
 }
 
 /** Every pod is up as soon as it is there. */
@@ -124,6 +126,7 @@ export class Rig {
   readonly canceled: string[] = [];
   readonly progress: object[] = [];
   readonly untold: string[] = [];
+  isUnpublished = false;
   readonly abort = new AbortController();
   readonly leaving = new AbortController();
   readonly operations: OperationMap;
@@ -151,7 +154,9 @@ export class Rig {
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const list = async (resource: never, options: never): Promise<unknown[]> =>
       (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
+    const { now = '2026-11-26T12:00:00Z' } = this.#parts;
     const client = {
+      clock: { nowNs: () => BigInt(Date.parse(now)) * 1_000_000n },
       listPage: cluster.listPage,
       ...{ list, raw: () => Promise.resolve({}) },
       find: (...given: Parameters<typeof cluster.find>) =>
@@ -229,6 +234,7 @@ export class Rig {
         return Promise.resolve();
       },
       onUntold: (text) => this.untold.push(text),
+      onUnpublished: () => (this.isUnpublished = true),
       assertLeading: this.#parts.assertLeading ?? (() => undefined),
       signal: this.abort.signal,
       leaving: this.leaving.signal,

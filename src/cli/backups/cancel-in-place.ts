@@ -1,0 +1,95 @@
+import { inPlaceState } from '../../agent/index.ts';
+import { CodedError, isCode } from '../../base/index.ts';
+import { DATA_DOWNLOADS, type DataDownload, isInPlace, waitFor } from '../../kube/index.ts';
+import { printable, printLine } from '../terminal.ts';
+import type { CancelFlags } from './cancel.ts';
+import type { Session } from './session.ts';
+
+/** Longer than a data mover that is cut off may take to stop, for which the end waits (`--fence-timeout`). */
+const WAIT_MS = 900_000;
+const ENDS = ['Completed', 'Failed', 'Canceled'];
+
+const phaseOf = ({ status }: DataDownload): string => status?.phase || 'New';
+const isOver = (download: DataDownload): boolean => ENDS.includes(phaseOf(download));
+const nameOf = ({ metadata }: DataDownload): string =>
+  `DataDownload ${metadata.namespace ?? ''}/${metadata.name}`;
+
+/** A Restore has no slash in its name. */
+export const isClaimName = (name: string): boolean => name.includes('/');
+
+/**
+ * Ends the restores in place of a claim, given as NAMESPACE/PVC, or the one whose DataDownload has this name. False where there is no
+ * such DataDownload; of a claim that has none it throws `NO_RESTORE`, and `RESTORE_OVER` where all have ended.
+ */
+export async function cancelInPlace(
+  name: string,
+  flags: CancelFlags,
+  session: Session,
+): Promise<boolean> {
+  const found = await restoresOf(name, session);
+  if (found.length === 0) {
+    if (!isClaimName(name)) return false;
+    const text = `there is no restore in place of PVC ${name}: "longshore node-agent status" lists what runs`;
+    throw new CodedError('NO_RESTORE', text);
+  }
+  const running = found.filter((download) => !isOver(download));
+  if (running.length === 0) {
+    const which = found.map((download) => `${nameOf(download)}: ${phaseOf(download)}`).join(', ');
+    throw new CodedError('RESTORE_OVER', `no restore in place of ${name} runs (${which})`);
+  }
+  for (const download of running) await cancel(download, session);
+  for (const download of running) {
+    if (flags.wait === true) printLine(printable(endOf(await ended(download, session))));
+    else {
+      printLine(`the restore in place of ${claimOf(download)} (${nameOf(download)}) is told to end; it has when its phase is Canceled`); // prettier-ignore
+    }
+  }
+  return true;
+}
+
+async function restoresOf(
+  name: string,
+  { client, namespace, signal }: Session,
+): Promise<DataDownload[]> {
+  if (!isClaimName(name)) {
+    const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+    return found && isInPlace(found) ? [found] : [];
+  }
+  const all = await client.list(DATA_DOWNLOADS, { namespace, signal });
+  return all.filter((download) => isInPlace(download) && claimOf(download) === name);
+}
+
+/** Of this very object: another one may have got its name. What has ended meanwhile is left as it is by the agents. */
+async function cancel(download: DataDownload, { client, signal }: Session): Promise<void> {
+  const { uid, namespace = '', name } = download.metadata;
+  const patch = { metadata: { uid }, spec: { cancel: true } };
+  await client.patch(DATA_DOWNLOADS, { namespace, name }, patch, { signal });
+}
+
+async function ended(download: DataDownload, { client, signal }: Session): Promise<DataDownload> {
+  const { uid, namespace = '', name } = download.metadata;
+  const look = (now: DataDownload | undefined): DataDownload | undefined => {
+    if (now?.metadata.uid !== uid) {
+      throw new CodedError('RUN_GONE', `${nameOf(download)} was deleted while it was waited for`);
+    }
+    return isOver(now) ? now : undefined;
+  };
+  try {
+    const wait = { timeoutMs: WAIT_MS, signal };
+    return await waitFor(client, DATA_DOWNLOADS, { namespace, name }, look, wait);
+  } catch (error) {
+    if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+    const text = `${nameOf(download)} has not ended yet: does a node-agent of Longshore run? "longshore node-agent status" says what it waits for`;
+    throw new CodedError('WAIT_TIMEOUT', text, { cause: error });
+  }
+}
+
+function endOf(download: DataDownload): string {
+  const message = download.status?.message ?? '';
+  const what = `the restore in place of ${claimOf(download)} has ended: ${phaseOf(download)}`;
+  if (phaseOf(download) !== 'Canceled') return message === '' ? what : `${what}: ${message}`;
+  return `${what}; ${inPlaceState(download)}`;
+}
+
+const claimOf = ({ spec: { targetVolume } }: DataDownload): string =>
+  `${targetVolume.namespace}/${targetVolume.pvc}`;

@@ -1,0 +1,97 @@
+import { RestoreArchive } from '../../archive/index.ts';
+import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
+import { Controller, type KubeClient, type Result } from '../../kube/index.ts';
+import type { Restore } from '../../restore/index.ts';
+import type { Buckets } from '../backups/contract.ts';
+import { isOver } from '../backups/phases.ts';
+import type { FileWriters } from './file-writers.ts';
+import type { RestoreLocations } from './locations.ts';
+import { isPlaceAbsent } from './absences.ts';
+import { phaseOf, RESTORE_RESOURCE, statusOf, UNPUBLISHED } from './restore-kind.ts';
+
+/** What has kept it may last for hours. Our choice. */
+const AGAIN_MS = 10 * 60_000;
+
+export interface UnpublishedRestoresOptions {
+  readonly client: Pick<KubeClient, 'patch'>;
+  readonly buckets: Buckets;
+  readonly locations: RestoreLocations;
+  readonly writers: FileWriters;
+  readonly logger: Logger;
+  /** As they are known now. */
+  readonly restores: () => readonly Restore[];
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  readonly againMs?: number | undefined;
+}
+
+/**
+ * Restores that had to end while their location was away, or while their bucket failed. In a location that is written once their files are kept apart, where only
+ * our server and our CLI find them: they are published when the location is there again. In any other one there is nothing to be done.
+ */
+export class UnpublishedRestores {
+  readonly #options: UnpublishedRestoresOptions;
+  readonly #controller: Controller;
+
+  constructor(options: UnpublishedRestoresOptions) {
+    this.#options = options;
+    this.#controller = new Controller({
+      ...{ name: 'restore-unpublished', workers: 1, logger: options.logger },
+      reconcile: () => this.#sweep(),
+    });
+  }
+
+  /** A Restore has ended. */
+  look(): void {
+    this.#controller.queue.add('all');
+  }
+
+  async run(): Promise<void> {
+    this.look();
+    await this.#controller.run(this.#options.signal);
+  }
+
+  async #sweep(): Promise<Result | undefined> {
+    const { restores, writers, logger, signal, againMs = AGAIN_MS } = this.#options;
+    let left = 0;
+    for (const restore of restores().filter(isUnpublished)) {
+      signal.throwIfAborted();
+      try {
+        await writers.run(restore.metadata.uid, () => this.#publish(restore));
+      } catch (error) {
+        signal.throwIfAborted();
+        if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+        left++;
+        if (isPlaceAbsent(error)) continue;
+        const fields = { restore: restore.metadata.name, error: redactAndCut(messageOf(error)) };
+        logger.warn(fields, 'the files of a restore that is over could not be published');
+      }
+    }
+    return left > 0 ? { requeueAfterMs: againMs } : undefined;
+  }
+
+  async #publish(restore: Restore): Promise<void> {
+    const { client, buckets, locations, assertLeading, signal } = this.#options;
+    const { namespace, name, uid } = restore.metadata;
+    const location = await locations.of(restore, signal);
+    await using opened = await buckets.open(location, signal);
+    const archive = new RestoreArchive(opened.bucket);
+    await archive.assertNotApart(name, { signal });
+    const end = { ...statusOf(restore) };
+    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
+    assertLeading();
+    const metadata = { uid, annotations: { [UNPUBLISHED]: null } };
+    try {
+      await client.patch(RESTORE_RESOURCE, { namespace, name }, { metadata }, { signal });
+    } catch (error) {
+      // It is gone, or another one has its name.
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+    }
+    locations.forget(uid);
+  }
+}
+
+const isUnpublished = (restore: Restore): boolean =>
+  restore.metadata.annotations?.[UNPUBLISHED] === 'true' &&
+  restore.metadata.deletionTimestamp === undefined &&
+  isOver(phaseOf(restore));

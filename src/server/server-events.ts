@@ -1,0 +1,11 @@
+import { EventRecorder, type EventRecorderOptions } from '../kube/index.ts';
+
+export type ServerEventsOptions = Pick<EventRecorderOptions, 'client' | 'logger' | 'host'> &
+  Partial<Pick<EventRecorderOptions, 'clock'>>;
+
+/** What this server tells users of objects. */
+export const serverEvents = ({ client, logger, host, clock }: ServerEventsOptions): EventRecorder =>
+  new EventRecorder({
+    ...{ client, logger, host, clock: clock ?? client.clock },
+    component: 'longshore-server',
+  });

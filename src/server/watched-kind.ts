@@ -1,0 +1,80 @@
+import { untilAborted } from '../base/index.ts';
+import {
+  Cache,
+  type CacheOptions,
+  Controller,
+  type ControllerOptions,
+  type EventRecorder,
+  keyOf,
+  type KubeObject,
+} from '../kube/index.ts';
+import { serverEvents, type ServerEventsOptions } from './server-events.ts';
+import { SideWork } from './side-work.ts';
+
+export interface WatchedKindOptions<T extends KubeObject>
+  extends
+    ServerEventsOptions,
+    Pick<CacheOptions<T>, 'resource'>,
+    Pick<ControllerOptions, 'name' | 'workers' | 'reconcile'> {
+  readonly namespace: string;
+}
+
+export interface WatchedKindRun<T extends KubeObject> {
+  /** When all objects are known, before the first is looked at; not where it is aborted by then. */
+  readonly onSynced?: () => void;
+  /** What a change means; false where the object need not be looked at for it. */
+  readonly onChange?: (after: T | undefined, before: T | undefined) => boolean;
+  /** They end with it. */
+  readonly others?: readonly Controller[];
+}
+
+/**
+ * The objects of one kind for one time that this process leads: watched, looked at by their keys, at first and after each change, and told about. `E` is
+ * what comes of work for them that takes longer than a look may.
+ */
+export class WatchedKind<T extends KubeObject, E = never> {
+  readonly objects: Cache<T>;
+  readonly events: EventRecorder;
+  readonly work: SideWork<E>;
+  readonly #controller: Controller;
+
+  constructor(options: WatchedKindOptions<T>) {
+    const { client, logger, namespace, resource, name, workers, reconcile } = options;
+    this.events = serverEvents(options);
+    this.objects = new Cache({ client, logger, resource, scope: { namespace } });
+    this.#controller = new Controller({ name, workers, logger, reconcile });
+    this.work = new SideWork((key) => {
+      this.look(key);
+    });
+  }
+
+  /** Why nothing is heard of them at present. */
+  get failure(): string | undefined {
+    return this.objects.failure;
+  }
+
+  /** Looks at one, now. */
+  look(key: string): void {
+    this.#controller.queue.add(key);
+  }
+
+  /** Until it is aborted, and what was under way has ended. */
+  async run(
+    signal: AbortSignal,
+    { onSynced, onChange, others = [] }: WatchedKindRun<T> = {},
+  ): Promise<void> {
+    const watching = this.objects.run(signal);
+    await untilAborted(signal, this.objects.synced);
+    const working = [this.#controller, ...others].map((controller) => controller.run(signal));
+    if (!signal.aborted) {
+      onSynced?.();
+      this.objects.onChange((after, before) => {
+        const { metadata } = (after ?? before) as T;
+        if (onChange?.(after, before) ?? true) this.look(keyOf(metadata));
+      });
+    }
+    await Promise.all([watching, ...working]);
+    await this.work.settle();
+    await this.events.flush();
+  }
+}

@@ -1,0 +1,76 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
+import { connectToCluster } from '../../src/kube/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const scratch = tempDirectory('connect');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
+
+const config = (more: object = {}): object => ({
+  ...{ apiVersion: 'v1', kind: 'Config', 'current-context': 'one' },
+  clusters: [{ name: 'c', cluster: { server: 'https://127.0.0.1:1' } }],
+  users: [{ name: 'u', user: { token: 't' } }],
+  contexts: ['one', 'two'].map((name) => ({ name, context: { cluster: 'c', user: 'u' } })),
+  ...more,
+});
+
+function connect(content: object | string, context?: string) {
+  const kubeconfig = join(scratch, 'kubeconfig');
+  const text = typeof content === 'string' ? content : JSON.stringify(content);
+  fs.writeFileSync(kubeconfig, text);
+  return connectToCluster({ kubeconfig, context, userAgent: 'test' });
+}
+const many = Array.from({ length: 12 }, (_, i) => ({
+  name: `c${i}`,
+  context: { cluster: 'c', user: 'u' },
+}));
+
+describe('a kubeconfig', () => {
+  it('leads to a cluster by its current context, or by another one of its contexts', () => {
+    expect(() => connect(config())).not.toThrow();
+    expect(() => connect(config({ 'current-context': '' }), 'two')).not.toThrow();
+  });
+  it.each([
+    [
+      'has no such context',
+      config(),
+      'nope',
+      /kubeconfig \/.* has no context "nope"; it has one, two$/,
+    ],
+    ['has many contexts', config({ contexts: many }), 'no', /it has c0, .*, c9, and 2 more$/],
+    [
+      'has no current context',
+      config({ 'current-context': undefined }),
+      undefined,
+      /has no current context; name one of these: one, two$/,
+    ],
+    ['has nothing', {}, undefined, /names no cluster: it may be another file$/],
+    [
+      'is another file',
+      'root:x:0:0:root:/root:/bin/bash\nbin:x:1:1:bin:/bin:/bin/sh\n',
+      undefined,
+      /names no cluster|cannot read the kubeconfig/,
+    ],
+    [
+      'names a cluster that it does not have',
+      config({ contexts: [{ name: 'one', context: { cluster: 'gone', user: 'u' } }] }),
+      undefined,
+      /context "one" of kubeconfig \/.* names the cluster "gone", which is not in it$/,
+    ],
+  ])('that %s says so', (_, content, context, text) => {
+    expect(() => connect(content, context)).toThrow(text);
+  });
+  it('that is nowhere is said to be missing, and no address is made up', () => {
+    vi.stubEnv('KUBECONFIG', '');
+    vi.stubEnv('HOME', join(scratch, 'nobody'));
+    expect(() => connectToCluster({ userAgent: 'test' })).toThrow(
+      'no Kubernetes cluster is configured: set KUBECONFIG, give a kubeconfig, or run in a pod',
+    );
+  });
+});
