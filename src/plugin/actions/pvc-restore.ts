@@ -33,6 +33,13 @@ import {
   snapshotTimeout,
   without,
 } from './setting.ts';
+import {
+  inPlaceDownload,
+  inPlaceOperationId,
+  inPlacePolicyOf,
+  misfitOf,
+  notInPlace,
+} from './pvc-in-place.ts';
 import { restoredSnapshotName } from './restored-name.ts';
 import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
 import {
@@ -70,6 +77,8 @@ export class PvcRestore implements RestoreItemAction {
     const present = await this.#find(namespace, pvc.metadata.name, signal);
     // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
     if (present && !(await this.#isOwn(input, present, signal))) {
+      const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
+      if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, restore, context);
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -79,9 +88,7 @@ export class PvcRestore implements RestoreItemAction {
     if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
     const backup = await this.#backupOf(restore, signal);
     const { annotations = {} } = fromBackup.metadata;
-    const way =
-      annotations[SNAPSHOT_WAY] ?? (backup.spec.snapshotMoveData === true ? 'moved' : 'csi');
-    if (way !== 'moved') {
+    if (wayOf(fromBackup, backup) !== 'moved') {
       const snapshot = annotations[SNAPSHOT_NAME];
       return snapshot === undefined ? asStored : fromSnapshot(pvc, snapshot, restore);
     }
@@ -96,6 +103,47 @@ export class PvcRestore implements RestoreItemAction {
     logger.info({ PVC: `${namespace}/${pvc.metadata.name}` }, 'DataDownload made');
     const operationId = downloadOperationId(fromBackup, restore);
     return { item: waiting(pvc, namespace, operationId), operationId };
+  }
+
+  /** Into the volume that the claim has. Throws what keeps it from that, before anything is touched. */
+  async #bringBack(
+    { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
+    restore: Restore,
+    context: CallContext,
+  ): Promise<RestoreOutput> {
+    const { client, logger, inPlaceHindrance } = this.#setting;
+    const { signal } = context;
+    const shown = { PVC: placeOf(present) };
+    const backup = await this.#backupOf(restore, signal);
+    const { annotations = {} } = fromBackup.metadata;
+    if (wayOf(fromBackup, backup) !== 'moved' && annotations[SNAPSHOT_NAME] !== undefined) {
+      throw notInPlace(present, 'kept');
+    }
+    if (wayOf(fromBackup, backup) !== 'moved' || annotations[UPLOAD_NAME] === undefined) {
+      // Files of pods come with their pods; of a volume that was skipped there are none.
+      logger.warn(shown, 'the PVC is there already, and the backup has no upload of it');
+      return {};
+    }
+    if (!inPlaceHindrance) throw notInPlace(present, 'elsewhere');
+    const result = await this.#resultOf(fromBackup, restore, signal);
+    const existing = { fromBackup, present, result };
+    const download = inPlaceDownload(
+      downloadOf(pvc, fromBackup, restore, backup, result),
+      existing,
+      restore,
+    );
+    const { namespace = '', name = '' } = download.metadata;
+    const find = () => client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+    // One of an attempt whose server was killed has been looked at, and may be writing by now.
+    if (!(await patiently(find, signal))) {
+      const hindrance =
+        misfitOf(existing, restore) ??
+        (await patiently(() => inPlaceHindrance(download as DataDownload, signal), signal));
+      if (hindrance) throw notInPlace(present, hindrance);
+    }
+    await this.#downloads.begin(download, context);
+    logger.info(shown, 'DataDownload made, which brings the volume back in place');
+    return { operationId: inPlaceOperationId(fromBackup, restore) };
   }
 
   async progress(
@@ -184,6 +232,9 @@ const isOlder = ({ metadata }: PersistentVolumeClaim, restore: Restore): boolean
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);
 
+const wayOf = ({ metadata }: PersistentVolumeClaim, { spec }: Backup): string =>
+  metadata.annotations?.[SNAPSHOT_WAY] ?? (spec.snapshotMoveData === true ? 'moved' : 'csi');
+
 /** The next backup decides anew. */
 function withoutWay(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   const { annotations } = pvc.metadata;
@@ -262,6 +313,8 @@ function downloadOf(
       snapshotID,
       sourceNamespace,
       operationTimeout: snapshotTimeout(backup),
+      // Velero 1.19 requires it.
+      restoreType: '',
       ...(datamover && { datamover }),
       ...(result.nodeOS && { nodeOS: result.nodeOS }),
       ...(result.snapshotSize !== undefined && { snapshotSize: result.snapshotSize }),

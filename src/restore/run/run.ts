@@ -18,6 +18,7 @@ import type {
   RestoreJournal,
   RestoreSink,
 } from './contract.ts';
+import type { VolumesInPlace } from './in-place.ts';
 import { readItem } from './item-file.ts';
 import { ItemRestorer, type TypeRules } from './item-restorer.ts';
 import { RestoredNamespaces } from './namespaces.ts';
@@ -43,6 +44,8 @@ export interface RestoreRunOptions {
   readonly policies?: FinePolicies | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
+  /** Only where volumes that are there are to be brought back. */
+  readonly volumesInPlace?: VolumesInPlace | undefined;
   /** Told of pods; it is the caller who waits for them. */
   readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
   readonly sink: RestoreSink;

@@ -545,6 +545,7 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
     sourceNamespace: APP,
     nodeOS: 'linux',
     operationTimeout: '5m0s',
+    restoreType: '',
     dataMoverConfig: { WriteSparseFiles: 'true', ParallelFilesDownload: '3' },
   });
   const ref = { namespace: NAMESPACE, name: downloads[0]?.metadata.name ?? '' };
