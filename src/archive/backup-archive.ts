@@ -27,7 +27,7 @@ import {
   type ResourceNames,
   type Results,
   RESULTS,
-  sortedResourceList,
+  namesIn,
   type StoredBackup,
   VOLUME_SNAPSHOT,
 } from './files.ts';
@@ -452,9 +452,6 @@ async function encoded(files: Partial<Encoded>): Promise<Map<BackupFile, Stored>
   if (metadata) add('metadata', Buffer.from(goJsonIndented(metadata)));
   return stored;
 }
-
-const namesIn = (list: ResourceList | ResourceNames): ResourceNames =>
-  Symbol.iterator in list ? list : sortedResourceList(list);
 
 /** Lists that Velero makes as it needs them: without an element they are `null`. */
 const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknown[] | null =>

@@ -65,12 +65,15 @@ export const resourceListSchema = z
 export type ResourceNames = Iterable<readonly [kind: string, names: Iterable<string>]>;
 
 /** Kinds and names sorted, as Velero has them (pkg/backup/request.go, BackupResourceList). */
-export const sortedResourceList = (list: ResourceList): Map<string, readonly string[]> =>
+const sortedResourceList = (list: ResourceList): Map<string, readonly string[]> =>
   new Map(
     Object.entries(list)
       .sort(([a], [b]) => compareUtf8(a, b))
       .map(([kind, names]) => [kind, [...names].sort(compareUtf8)]),
   );
+
+export const namesIn = (list: ResourceList | ResourceNames): ResourceNames =>
+  Symbol.iterator in list ? list : sortedResourceList(list);
 
 /** Snapshots by a provider's own API: internal/volume/native_snapshot.go (v1.18.3). */
 export const VOLUME_SNAPSHOT = goStruct({

@@ -4,15 +4,16 @@ import { isCode } from '../base/index.ts';
 import { deleteFolder, type DeletionOptions } from './backup-archive.ts';
 import { loadList } from './stored-archive.ts';
 import {
+  namesIn,
   type ResourceList,
   resourceListSchema,
+  type ResourceNames,
   type Results,
   RESULTS,
   resultsSchema,
-  sortedResourceList,
 } from './files.ts';
 import { gunzipped } from './gzip.ts';
-import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
+import { decodeJson, decodeJsonGzip, encodeJsonGzip, encodeListsGzip } from './json-file.ts';
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
@@ -28,7 +29,7 @@ export interface RestoreFiles {
   /** Compressed; stays the caller's. */
   readonly log?: ScratchFile;
   readonly results?: Results;
-  readonly resourceList?: ResourceList;
+  readonly resourceList?: ResourceList | ResourceNames;
   readonly volumeInfos?: readonly RestoreVolumeInfo[];
 }
 
@@ -49,11 +50,12 @@ export class RestoreArchive {
     files: RestoreFiles,
     { assertAllowed, ...options }: DeletionOptions = {},
   ): Promise<void> {
-    const put = async (file: RestoreFile, value: unknown): Promise<void> => {
-      const bytes = await encodeJsonGzip(value);
+    const putBytes = async (file: RestoreFile, bytes: Buffer): Promise<void> => {
       assertAllowed?.();
       await this.#bucket.put(restoreKey(name, file), [bytes], options);
     };
+    const put = async (file: RestoreFile, value: unknown): Promise<void> =>
+      putBytes(file, await encodeJsonGzip(value));
     const { itemOperations, log, results, resourceList, volumeInfos } = files;
     if (itemOperations) await put('itemOperations', itemOperations);
     if (log) {
@@ -61,7 +63,9 @@ export class RestoreArchive {
       await this.#bucket.put(restoreKey(name, 'log'), log.read(), options);
     }
     if (results) await put('results', RESULTS(results));
-    if (resourceList) await put('resourceList', sortedResourceList(resourceList));
+    if (resourceList) {
+      await putBytes('resourceList', await encodeListsGzip(namesIn(resourceList)));
+    }
     if (volumeInfos) await put('volumeInfos', volumeInfos.map(RESTORE_VOLUME_INFO));
   }
 

@@ -91,19 +91,22 @@ export class ObjectNames {
   }
 
   /**
-   * By kind `namespace/name`, or a name: both sorted by their bytes. Only of one namespace all names are texts at a time; beside that, it takes 8
-   * bytes for each object while it is read.
+   * By kind `namespace/name`, or a name: both sorted by their bytes. What `suffixOf` says of an object comes behind its name. Only of one namespace all names
+   * are texts at a time; beside that, it takes 8 bytes for each object while it is read.
    */
-  *sorted(isIn: (number: number) => boolean): Generator<readonly [string, Iterable<string>]> {
+  *sorted(
+    isIn: (number: number) => boolean,
+    suffixOf: (number: number) => string = () => '',
+  ): Generator<readonly [string, Iterable<string>]> {
     const buckets = bucketsOf(this.#size, isIn, (number) => this.#kindOf.get(number));
     const kinds = [...buckets.keys()].map((key) => ({ key, text: this.#kinds.at(key) }));
     for (const { key, text } of kinds.sort((a, b) => compareUtf8(a.text, b.text))) {
       const numbers = buckets.get(key);
-      if (numbers) yield [text, this.#sortedIds(numbers)];
+      if (numbers) yield [text, this.#sortedIds(numbers, suffixOf)];
     }
   }
 
-  *#sortedIds(numbers: Uint32Array): Generator<string> {
+  *#sortedIds(numbers: Uint32Array, suffixOf: (number: number) => string): Generator<string> {
     const buckets = bucketsOf(
       numbers.length,
       () => true,
@@ -115,7 +118,10 @@ export class ObjectNames {
     }));
     spaces.sort((a, b) => compareUtf8(a.prefix, b.prefix));
     for (const { prefix, places } of spaces) {
-      const names = Array.from(places, (at) => this.nameOf(numbers[at] as number));
+      const names = Array.from(places, (at) => {
+        const number = numbers[at] as number;
+        return this.nameOf(number) + suffixOf(number);
+      });
       for (const name of names.sort(compareUtf8)) yield `${prefix}${name}`;
     }
   }

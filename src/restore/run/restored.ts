@@ -1,4 +1,4 @@
-import { idOf } from '../../backup/index.ts';
+import type { ResourceNames } from '../../backup/index.ts';
 import { assert, Column, ObjectNames } from '../../base/index.ts';
 import type { DoneItem, ItemKey, RestoreOutcome } from './contract.ts';
 
@@ -66,19 +66,10 @@ export class Restored {
     return false;
   }
 
-  /** `apiVersion/Kind` to `namespace/name(outcome)`, sorted: Velero's list of restored resources. */
-  get resourceList(): Record<string, string[]> {
-    const names = this.#names;
-    const byKind = new Map<string, string[]>();
-    for (let number = 0; number < names.size; number++) {
-      const kind = names.kindOf(number);
-      let entries = byKind.get(kind);
-      if (!entries) byKind.set(kind, (entries = []));
-      const { outcome = 'failed' } = this.#standingOf(number);
-      const ref = { namespace: names.namespaceOf(number), name: names.nameOf(number) };
-      entries.push(`${idOf(ref)}(${outcome})`);
-    }
-    const kinds = [...byKind].sort(([a], [b]) => (a < b ? -1 : 1));
-    return Object.fromEntries(kinds.map(([kind, entries]) => [kind, entries.sort()]));
+  /** By `apiVersion/Kind`, `namespace/name(outcome)`: Velero's list of restored resources. What is not over has failed. */
+  get resourceList(): ResourceNames {
+    const outcomeOf = (number: number): string =>
+      `(${this.#standingOf(number).outcome ?? 'failed'})`;
+    return { [Symbol.iterator]: () => this.#names.sorted(() => true, outcomeOf) };
   }
 }

@@ -2,6 +2,7 @@ import {
   type BackupLog,
   type FinePolicies,
   ProgressTeller,
+  type ResourceNames,
   resolveActions,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
@@ -75,8 +76,8 @@ export interface RestoreProgress {
 }
 
 export interface RestoreRunResult extends RestoreProgress {
-  /** `apiVersion/Kind` to sorted `namespace/name(outcome)`. Made when it is asked for, which is best done when the contents of the backup are closed. */
-  readonly resourceList: () => Readonly<Record<string, readonly string[]>>;
+  /** By `apiVersion/Kind`, `namespace/name(outcome)`; both sorted, and read once for each call. */
+  readonly resourceList: ResourceNames;
 }
 
 /** Velero: pkg/cmd/server/config/config.go. */
@@ -159,7 +160,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { count } = restored;
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
-  return { totalItems: count, itemsRestored: count, resourceList: () => restored.resourceList };
+  return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
 }
 
 /** Throws `RESTORE_NOT_STORED`. */

@@ -61,13 +61,15 @@ async function run({
   cluster: RestoreCluster;
   sink: MemorySink;
   log: Results;
-  result: RestoreRunResult;
+  result: Omit<RestoreRunResult, 'resourceList'> & {
+    readonly resourceList: () => Record<string, string[]>;
+  };
 }> {
   const contents = await contentsOf(items, raw);
   opened.push(contents);
   const { sink = new MemorySink(), actions = [], more } = rest;
   const log = new Results(undefined, undefined, 'sentence');
-  const result = await runRestore({
+  const made = await runRestore({
     client: cluster as never,
     discovery: await cluster.resources(),
     restore: restoreOf(spec),
@@ -82,7 +84,9 @@ async function run({
     signal: new AbortController().signal,
     ...more,
   });
-  return { cluster, sink, log, result };
+  const resourceList = (): Record<string, string[]> =>
+    Object.fromEntries([...made.resourceList].map(([kind, names]) => [kind, [...names]]));
+  return { cluster, sink, log, result: { ...made, resourceList } };
 }
 
 const created = (cluster: RestoreCluster): string[] =>

@@ -357,7 +357,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
             itemOperations: round.operations.map(orderedRecord),
             log: logFile,
             results: results.lists,
-            resourceList: made.resourceList(),
+            resourceList: made.resourceList,
             volumeInfos: restoreVolumeInfosOf({
               ...found,
               natives: volumes.usedSnapshots,
