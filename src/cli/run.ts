@@ -100,7 +100,7 @@ export function createProgram(): Command {
   return program;
 }
 
-const NOUNS = /^(backup|restore|schedule)s?$/;
+const NOUNS = /^(backup|restore|schedule|backup-location)s?$/;
 const VERBS = ['create', 'get', 'describe', 'delete', 'logs'];
 
 /** As with Velero the verb may come first: `get backups`. So may `version`. */

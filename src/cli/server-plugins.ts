@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
-import type { KubeClient } from '../kube/index.ts';
+import { inPlaceHindrance } from '../exposer/index.ts';
+import type { DataDownload, KubeClient } from '../kube/index.ts';
 import { openActions, PluginHost, pluginsFor, podVolumeRestorePlugin } from '../plugin/index.ts';
 import type { PluginInfo } from '../server/index.ts';
 
@@ -49,7 +50,14 @@ export class ServerPlugins implements AsyncDisposable {
     this.#folder = folder;
     const isCsiOn = features?.split(',').includes('EnableCSI') === true;
     const makesAny = makesBackups || makesRestores;
-    const load = () => Promise.resolve(openActions({ client, logger }));
+    const setting = {
+      ...{ client, logger },
+      ...(makesRestores && {
+        inPlaceHindrance: (download: DataDownload, signal: AbortSignal) =>
+          inPlaceHindrance(client, download, signal),
+      }),
+    };
+    const load = () => Promise.resolve(openActions(setting));
     const all = [
       ...pluginsFor({ hasCsi: !makesAny && isCsiOn, load }),
       ...(makesRestores ? [podVolumeRestorePlugin(load)] : []),

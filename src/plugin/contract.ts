@@ -74,7 +74,13 @@ export interface Restore extends KubeObject {
     backupName?: string;
     restorePVs?: boolean | null;
     namespaceMapping?: Record<string, string> | null;
-    uploaderConfig?: { writeSparseFiles?: boolean | null; parallelFilesDownload?: number } | null;
+    /** What becomes of the data of volumes that are there already: `none`, `full`, `incremental`, or nothing. */
+    existingVolumeDataPolicy?: string | null;
+    uploaderConfig?: {
+      writeSparseFiles?: boolean | null;
+      parallelFilesDownload?: number;
+      deleteExtraFiles?: boolean | null;
+    } | null;
   };
   status?: { phase?: string };
 }

@@ -4,6 +4,12 @@
  * Knows nothing of repositories and of how volumes are moved.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
+export {
+  inPlacePolicyOf,
+  isInPlaceOperation,
+  misfitOf,
+  notInPlace,
+} from './actions/pvc-in-place.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
 export {

@@ -90,6 +90,7 @@ export class PodVolumeRestores {
     for (const [volume, backup] of found) {
       try {
         const claim = await this.#claimOf(pod, volume);
+        this.#sayWhatStays(pod, claim);
         const { metadata } = await this.#create(pod, { volume, backup, claim, namespace });
         const name = claim?.metadata.name;
         const operation = operationOf(pod, metadata.name);
@@ -145,6 +146,19 @@ export class PodVolumeRestores {
       const text = `error getting persistent volume claim for volume: ${messageOf(cause)}`;
       throw new CodedError('NO_PVC', text, { cause });
     }
+  }
+
+  /** What this restore made is empty before. */
+  #sayWhatStays({ metadata: pod }: Pod, claim: PersistentVolumeClaim | undefined): void {
+    const { restore, log } = this.#options;
+    const { existingVolumeDataPolicy: policy = '', uploaderConfig } = restore.spec;
+    const isAsked = policy === 'full' || policy === 'incremental';
+    if (!isAsked || uploaderConfig?.deleteExtraFiles !== true || !claim) return;
+    const { name, creationTimestamp } = claim.metadata;
+    if (Date.parse(creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp)) return;
+    const { namespace = '' } = pod;
+    const text = `the files of PersistentVolumeClaim ${namespace}/${name} are written over what is there, and files that the backup does not have stay: they come with their pod, where deleteExtraFiles has no effect`;
+    log.warn(text, { resource: 'pods', namespace, name: pod.name });
   }
 
   async #create(pod: Pod, what: RestoredVolume): Promise<PodVolumeRestore> {
@@ -203,6 +217,7 @@ function podVolumeRestoreOf(
 ) {
   const { namespace = '', name, uid } = pod.metadata;
   const settings = settingsOf(spec);
+  const policy = spec.existingVolumeDataPolicy ?? '';
   return {
     metadata: {
       namespace: restore.namespace ?? '',
@@ -226,6 +241,8 @@ function podVolumeRestoreOf(
       volume,
       backupStorageLocation,
       repoIdentifier: '',
+      // Velero 1.19 requires it. What is there is overwritten in any case.
+      restoreType: ['full', 'incremental'].includes(policy) ? policy : '',
       uploaderType: 'kopia' as const,
       snapshotID: backup.snapshotId,
       sourceNamespace,
@@ -237,9 +254,7 @@ function podVolumeRestoreOf(
 
 /** Velero: pkg/uploader/util, StoreRestoreConfig. */
 function settingsOf(spec: Restore['spec']): Record<string, string> | undefined {
-  const { uploaderConfig } = spec as {
-    uploaderConfig?: { writeSparseFiles?: boolean | null; parallelFilesDownload?: number } | null;
-  };
+  const { uploaderConfig } = spec;
   if (!uploaderConfig) return undefined;
   const { writeSparseFiles, parallelFilesDownload = 0 } = uploaderConfig;
   return {

@@ -19,6 +19,8 @@ export interface RestoreActionOutput {
   readonly isSkipped?: boolean;
   /** `''` or nothing: no operation was started. */
   readonly operationId?: string;
+  /** The item is there already, and its volume is brought back by the operation. */
+  readonly isInPlace?: boolean;
   /** The item is made once {@link RestoreAction.areAdditionalItemsReady} says so. */
   readonly waitForAdditionalItems?: boolean;
   /** 0 or nothing: as long as the server waits for resources. */

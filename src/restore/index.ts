@@ -43,6 +43,7 @@ export {
   type RehearsedItem,
   rehearseRestore,
 } from './rehearsal/rehearsal.ts';
+export type { VolumesInPlace } from './run/in-place.ts';
 export { isMadeBy } from './run/object-form.ts';
 export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';

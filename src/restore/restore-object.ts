@@ -33,6 +33,14 @@ export interface RestoreSpec {
   preserveNodePorts?: boolean | null;
   /** `none`, `update`, or nothing. */
   existingResourcePolicy?: string | null;
+  /** Of the data of volumes that are there already: `none`, `full`, `incremental`, or nothing. */
+  existingVolumeDataPolicy?: string | null;
+  uploaderConfig?: {
+    readonly writeSparseFiles?: boolean | null;
+    readonly parallelFilesDownload?: number;
+    /** Of volumes that are brought back in place. */
+    readonly deleteExtraFiles?: boolean | null;
+  } | null;
   /** A duration as Go writes it, such as `4h0m0s`. */
   itemOperationTimeout?: string;
   resourcePolicy?: LocalReference | null;

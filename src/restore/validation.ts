@@ -91,6 +91,9 @@ export async function validateRestore(
   const existing = spec.existingResourcePolicy ?? '';
   if (!['', 'none', 'update'].includes(existing))
     errors.push(`Invalid ExistingResourcePolicy: ${existing}`);
+  const volumeData = spec.existingVolumeDataPolicy ?? '';
+  if (!['', 'none', 'full', 'incremental'].includes(volumeData))
+    errors.push(`Invalid ExistingVolumeDataPolicy: ${volumeData}`);
   if (isSourceKnown && spec.scheduleName) {
     const found = await look.newestOf(spec.scheduleName);
     errors.push(...found.errors);

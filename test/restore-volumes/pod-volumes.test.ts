@@ -264,12 +264,15 @@ class World {
     },
   } as unknown as KubeClient;
 
+  readonly warnings: string[] = [];
+
   restores(spec: object = {}, backups = BACKUPS) {
     const log = (): void => undefined;
+    const warn = (text: string): void => void this.warnings.push(text);
     return new PodVolumeRestores({
       ...{ client: this.client, restore: restoreOf(spec), storageLocation: 'default' },
       files: new FileBackups({ backups }),
-      log: { info: log, warn: log, error: log },
+      log: { info: log, warn, error: log },
       ...{ signal, resourceTimeoutMs: 20 },
     });
   }
@@ -305,6 +308,7 @@ describe('PodVolumeRestores', () => {
       spec: {
         pod: { kind: 'Pod', namespace: 'copy', name: 'p', uid: 'pod-uid' },
         ...{ volume: 'data', backupStorageLocation: 'default', repoIdentifier: '' },
+        restoreType: '',
         ...{ uploaderType: 'kopia', snapshotID: 's-data', sourceNamespace: 'app', snapshotSize: 9 },
         uploaderSettings: { WriteSparseFiles: 'true', ParallelFilesDownload: '3' },
       },
@@ -328,6 +332,20 @@ describe('PodVolumeRestores', () => {
     const second = await world.restores().begin(podOf(), 'app');
     expect(second).toEqual(first);
     expect(world.made.size).toBe(2);
+  });
+
+  it('write over what is there where volumes are to be brought back, and say what stays', async () => {
+    const world = new World();
+    const spec = { existingVolumeDataPolicy: 'full', uploaderConfig: { deleteExtraFiles: true } };
+    await world.restores(spec).begin(podOf(), 'app');
+    const [data] = [...world.made.values()];
+    const { restoreType, uploaderSettings } =
+      (data as { spec?: Record<string, unknown> }).spec ?? {};
+    expect(restoreType).toBe('full');
+    // Agents refuse it for volumes of pods.
+    expect(uploaderSettings).not.toHaveProperty('DeleteExtraFiles');
+    expect(world.warnings).toHaveLength(1);
+    expect(world.warnings[0]).toContain('files that the backup does not have stay');
   });
 
   it('are not made for a pod that has none, which asks for nothing', async () => {

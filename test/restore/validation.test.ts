@@ -293,3 +293,18 @@ describe('a Restore', () => {
     });
   });
 });
+
+it.each(['none', 'full', 'incremental', '', null])(
+  'existingVolumeDataPolicy may be %j, as in Velero 1.19',
+  async (existingVolumeDataPolicy) => {
+    const each = CASES.find(({ about }) => about === 'a backup') as (typeof CASES)[number];
+    const { errors: before } = await validated(each);
+    const spec = { ...each.spec, existingVolumeDataPolicy };
+    expect((await validated({ ...each, spec })).errors).toEqual(before);
+    const wrong = { ...each, spec: { ...each.spec, existingVolumeDataPolicy: 'Full' } };
+    expect((await validated(wrong)).errors).toEqual([
+      ...before,
+      'Invalid ExistingVolumeDataPolicy: Full',
+    ]);
+  },
+);

@@ -1,6 +1,7 @@
 /**
  * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of Velero that only a server looks at, so that its
- * CLI and its server find the same fields, defaults and rules; short names are those of Velero 1.19. What is taken over is the structure, and no text.
+ * CLI and its server find the same fields, defaults and rules; short names, and what restores in place need, are those of Velero 1.19. What is taken over
+ * is the structure, and no text.
  */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,6 +27,31 @@ function structure(value: unknown, key = ''): unknown {
   return Object.fromEntries(entries);
 }
 
+interface Properties {
+  properties: Record<string, Properties>;
+}
+
+interface Versions {
+  versions: { schema: { openAPIV3Schema: Properties } }[];
+}
+
+/** What Velero 1.19 has more in a Restore (config/crd/v1/bases/velero.io_restores.yaml). */
+const NEWER = {
+  spec: { existingVolumeDataPolicy: { nullable: true, type: 'string' } },
+  uploaderConfig: { deleteExtraFiles: { nullable: true, type: 'boolean' } },
+};
+
+function withNewer(spec: Crd['spec']): Crd['spec'] {
+  if (spec.names.plural !== 'restores') return spec;
+  const newer = structuredClone(spec) as Crd['spec'] & Versions;
+  for (const { schema } of newer.versions) {
+    const { properties } = schema.openAPIV3Schema.properties.spec as Properties;
+    Object.assign(properties, NEWER.spec);
+    Object.assign((properties.uploaderConfig as Properties).properties, NEWER.uploaderConfig);
+  }
+  return newer;
+}
+
 /** File name and text of each. */
 export function serverCrds(): Map<string, string> {
   const files = new Map<string, string>();
@@ -37,7 +63,7 @@ export function serverCrds(): Map<string, string> {
       kind: 'CustomResourceDefinition',
       metadata: { name: metadata.name, labels: { component: 'velero' } },
       spec: structure({
-        ...spec,
+        ...withNewer(spec),
         names: { ...spec.names, shortNames: shortNamesOf(spec.names.plural) },
       }),
     };

@@ -51,7 +51,11 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
       if (spec.snapshotID === '')
         return 'spec.snapshotID is empty: it must name the snapshot to restore';
       if (spec.targetVolume.pvc === '') return 'spec.targetVolume.pvc is empty';
-      return orderProblem(download) ?? durationProblem(spec.operationTimeout);
+      return (
+        orderProblem(download) ??
+        restoreTypeProblem(download) ??
+        durationProblem(spec.operationTimeout)
+      );
     },
     expose: (download, context) => exposerOf(download).expose(download, context),
     waitUsable: (download, context) => exposerOf(download).waitUsable(download, context),
@@ -106,6 +110,16 @@ function isMixtureUntold(download: DataDownload, message: string): boolean {
   if (!isInPlace(download) || !mayHaveWritten(download)) return false;
   const isOwnWord = message.startsWith(MOVER_FAILED) && !hadMoverBefore(download);
   return !isOwnWord && !message.includes('may hold files or blocks');
+}
+
+/**
+ * A server of Velero 1.19 has taken the claim away from a volume that it wants to be written (targetVolume.pv), and a new one would be filled in its place
+ * here. With an empty `pv` a new one is what it wants, whatever its type is.
+ */
+function restoreTypeProblem(download: DataDownload): string | undefined {
+  const { restoreType = '', targetVolume } = download.spec;
+  if (restoreType === '' || targetVolume.pv === '' || isInPlace(download)) return undefined;
+  return `spec.restoreType is "${restoreType}" for the PersistentVolume ${targetVolume.pv}: this node-agent does no restore in place that a server of Velero asks for. Nothing was written, and the volume is kept; a server of Longshore brings back volumes whose PVC is there`;
 }
 
 /** What is wrong with its order for a restore in place; undefined where nothing is, or it has none. */

@@ -33,6 +33,12 @@ export interface PodVolumeOptions {
 const uploaderProblem = (uploaderType: string | undefined): string | undefined =>
   uploaderType === 'restic' ? RESTIC_REFUSED : undefined;
 
+/** Of a server of Velero 1.19. To leave them would be another volume than was asked for. */
+const extraFilesProblem = (deleteExtraFiles: string | undefined): string | undefined =>
+  /^(1|t|true)$/i.test(deleteExtraFiles ?? '')
+    ? 'spec.uploaderSettings.DeleteExtraFiles is true: files that the backup does not have are not removed from volumes of pods; nothing was written'
+    : undefined;
+
 function podProblem(
   { namespace, name }: PodVolumeBackup['spec']['pod'],
   volume: string,
@@ -160,6 +166,7 @@ export function podVolumeRestores({
       (spec.snapshotID === ''
         ? 'spec.snapshotID is empty: it must name the snapshot to restore'
         : undefined) ??
+      extraFilesProblem(spec.uploaderSettings?.DeleteExtraFiles) ??
       podProblem(spec.pod, spec.volume),
     expose: (restore, context) => exposer.expose(restore, podNodeOf(restore) ?? node, context),
     waitUsable: () => Promise.resolve(),

@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import { BACKUPS, type KubeObject } from '../../kube/index.ts';
+import { BACKUPS, type KubeObject, type NewObject } from '../../kube/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -8,6 +8,7 @@ import { type RestoreSpecFlags, readFlags } from './flag-values.ts';
 import {
   assertName,
   assertRestoreFlags,
+  bringsBack,
   notesOf,
   restoreSpecOf,
   timestampedName,
@@ -32,6 +33,8 @@ export async function createRestore(name: string | undefined, given: object): Pr
       metadata: { namespace, name: own, ...notesOf(flags) },
       spec: restoreSpecOf({ ...flags, ...from }),
     };
+    const isMade = flags.dryRun === true || flags.output === undefined;
+    if (bringsBack(flags) && isMade) await assertKept(restore, session);
     if (flags.dryRun === true) {
       const { printRehearsal } = await import('./print-rehearsal.ts');
       await printRehearsal(restore, session, flags.output);
@@ -48,6 +51,35 @@ export async function createRestore(name: string | undefined, given: object): Pr
     signal.throwIfAborted();
   };
   await withSession(flags, work, 'the wait ends');
+}
+
+/**
+ * Asks the API server by a dry run whether it keeps what says that volumes are to be brought back: with the definitions of Velero 1.18 it would drop that
+ * without a word, and the volumes would be left alone. Throws `OLD_DEFINITION`.
+ */
+async function assertKept(
+  restore: NewObject<KubeObject>,
+  { client, signal }: Session,
+): Promise<void> {
+  const { spec: wanted } = restore as unknown as { spec: InPlaceSpec };
+  const kept = await client.create(RESTORE.resource, restore, { signal, isDryRun: true });
+  const { spec } = kept as unknown as { spec?: InPlaceSpec };
+  const lost = [
+    ...(spec?.existingVolumeDataPolicy === wanted.existingVolumeDataPolicy
+      ? []
+      : ['existingVolumeDataPolicy']),
+    ...(wanted.uploaderConfig?.deleteExtraFiles === spec?.uploaderConfig?.deleteExtraFiles
+      ? []
+      : ['uploaderConfig.deleteExtraFiles']),
+  ];
+  if (lost.length === 0) return;
+  const text = `the definition of Restores in this cluster does not know spec.${lost.join(' and spec.')}, and would drop it, so that volumes that are there were left alone; nothing was created. apply crds/server/velero.io_restores.yaml of this version, or run "longshore install", which brings it; and restores have to be made by "longshore server"`;
+  throw new CodedError('OLD_DEFINITION', text);
+}
+
+interface InPlaceSpec {
+  readonly existingVolumeDataPolicy?: string;
+  readonly uploaderConfig?: { readonly deleteExtraFiles?: boolean };
 }
 
 type Source = Pick<RestoreSpecFlags, 'fromBackup' | 'fromSchedule'>;

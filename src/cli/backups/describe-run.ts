@@ -158,6 +158,15 @@ function entriesOf(result: Result | undefined): string[] {
   ];
 }
 
+function againText({ spec }: Run): string {
+  const { existingVolumeDataPolicy: policy = 'none' } = (spec ?? {}) as {
+    existingVolumeDataPolicy?: string | null;
+  };
+  return ['full', 'incremental'].includes(policy ?? '')
+    ? 'restore again: volumes that are there are compared anew, and other objects that are there are left alone'
+    : 'restore again, what is there already is left alone';
+}
+
 /** What is to be done, where something is. */
 function adviceOf(
   { word }: Noun,
@@ -198,7 +207,7 @@ function adviceOf(
               `volumes that failed: ${failed}; "longshore ${word} logs ${name}" has the logs of their data movers`,
             ]
           : []),
-        `correct the reasons, and ${word === 'backup' ? 'make another one' : 'restore again, what is there already is left alone'}`,
+        `correct the reasons, and ${word === 'backup' ? 'make another one' : againText(run)}`,
       ];
     default:
       return waiting && !isOver(run)

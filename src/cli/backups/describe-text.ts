@@ -37,6 +37,7 @@ export function runLines(
     ['Backup', run.backup ?? ''],
     ['Schedule', run.schedule ?? ''],
     ['Location', run.storageLocation ?? ''],
+    ['In place', inPlaceText(run.spec)],
     ['Requested', timeCell(run.requestedAt)],
     ['Started', timeCell(run.startedAt)],
     [
@@ -78,6 +79,17 @@ export function runLines(
     ...notReadLines(run),
     ...listLines('What to do', run.next, Infinity),
   ];
+}
+
+/** What a Restore does with the data of volumes that are there already, where it does something. */
+function inPlaceText(spec: object): string {
+  const { existingVolumeDataPolicy: policy, uploaderConfig } = spec as {
+    existingVolumeDataPolicy?: string | null;
+    uploaderConfig?: { deleteExtraFiles?: boolean | null } | null;
+  };
+  if (policy !== 'full' && policy !== 'incremental') return '';
+  const isExact = uploaderConfig?.deleteExtraFiles === true;
+  return `${policy}: volumes that are there are brought back, and files that the backup does not have ${isExact ? 'are removed' : 'stay'}`;
 }
 
 function notReadLines({ notRead, errorCount, warningCount, isOver }: DescribedRun): string[] {

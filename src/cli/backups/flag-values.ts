@@ -49,6 +49,7 @@ export interface RestoreSpecFlags extends CommonFlags {
   fromSchedule?: string;
   allowPartiallyFailed?: boolean;
   existingResourcePolicy?: 'none' | 'update';
+  existingVolumeDataPolicy?: 'none' | 'full' | 'incremental';
   statusIncludeResources?: string[];
   statusExcludeResources?: string[];
   namespaceMappings?: Pairs;
@@ -58,6 +59,7 @@ export interface RestoreSpecFlags extends CommonFlags {
   resourcePoliciesConfigmap?: string;
   writeSparseFiles?: boolean;
   parallelFilesDownload?: number;
+  deleteExtraFiles?: boolean;
   wait?: boolean;
   dryRun?: boolean;
 }
@@ -223,6 +225,7 @@ const READERS: Readonly<Record<string, Read>> = {
   parallelFilesUpload: wholeNumberValue('--parallel-files-upload'),
   allowPartiallyFailed: booleanValue('--allow-partially-failed'),
   restoreVolumes: booleanValue('--restore-volumes'),
+  deleteExtraFiles: booleanValue('--delete-extra-files'),
   preserveNodeports: booleanValue('--preserve-nodeports'),
   writeSparseFiles: booleanValue('--write-sparse-files'),
   parallelFilesDownload: wholeNumberValue('--parallel-files-download'),

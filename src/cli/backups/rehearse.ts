@@ -13,12 +13,14 @@ import {
   type Restore,
   validateRestore,
 } from '../../restore/index.ts';
+import { inPlacePolicyOf } from '../../plugin/index.ts';
 import { RehearsedVolumes } from '../../restore-volumes/index.ts';
 import { loadVolumeSources } from '../../server/index.ts';
 import { parsePolicyConfigMap } from '../../volume-policy/index.ts';
 import { restorePoliciesOf } from '../server-restores.ts';
 import { withBucketOf } from './bucket.ts';
 import { BACKUP } from './noun.ts';
+import { rehearsedInPlace } from './rehearsed-in-place.ts';
 import type { Session } from './session.ts';
 
 /** What a restore would come to, item by item, as it is told. */
@@ -58,7 +60,7 @@ export async function rehearse(
     return await withBucketOf(BACKUP, backup, session, async (bucket) => {
       const stored = await new BackupArchive(bucket).open(backup.metadata.name, { signal });
       await using contents = await stored.openContents({ directory, signal });
-      const { factsOf } = await loadVolumeSources({ client, stored, restore, signal });
+      const { factsOf, infos } = await loadVolumeSources({ client, stored, restore, signal });
       const { resourceModifier, resourcePolicy } = restore.spec;
       const policies =
         resourcePolicy &&
@@ -74,7 +76,10 @@ export async function rehearse(
         ...{ client, restore, items: contents, signal },
         ...{ modifiers: modifiers ?? undefined, policies: policies ?? undefined },
         discovery: await Discovery.open(client, { signal }),
-        actions: openRestoreActions(client, namespace),
+        actions: [
+          ...openRestoreActions(client, namespace),
+          ...(inPlacePolicyOf(restore) ? [rehearsedInPlace({ client, infos })] : []),
+        ],
         volumes: (log) => new RehearsedVolumes({ factsOf, log }),
         onItem: (item) => {
           report.item(item);

@@ -36,11 +36,14 @@ function addCreateVerb(restore: Command): void {
 Flags and defaults are those of "velero restore create". With --wait the exit code is 0 for Completed alone; Ctrl-C leaves the restore running.
 With --dry-run the API server is asked what it would say to each object, by a dry run of its own; in namespaces and of kinds that are not there yet
 nobody can be asked. Plugins of others are not asked, and no volume is touched. The exit code is 3 where something would fail; -o prints one document.
+With --existing-volume-data-policy full or incremental the volume of a PVC that is there already is brought back to the backup: both read all of it and
+write what differs. No pod may use it; what may use volumes is restored when they are done (docs/restore-in-place.md).
 
 Examples:
   $ longshore restore create --from-backup before-upgrade --wait
   $ longshore restore create web-again --from-backup web --namespace-mappings web:web-copy
   $ longshore restore create --from-backup web --existing-resource-policy update --dry-run
+  $ longshore restore create --from-backup web --existing-volume-data-policy full --delete-extra-files --wait
   $ longshore restore create --from-schedule nightly --include-namespaces web --existing-resource-policy update`,
     )
     .action(async (name: string | undefined, flags: object) => {

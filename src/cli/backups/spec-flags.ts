@@ -44,7 +44,7 @@ export function addBackupSpecFlags(command: Command): void {
     .option('--parallel-files-upload <n>', 'files of a volume that are uploaded at once');
 }
 
-/** The same of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go). */
+/** The same of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), with the two for volumes that are there already of 1.19. */
 export function addRestoreSpecFlags(command: Command): void {
   command
     .option('--from-backup <name>', 'Backup to restore')
@@ -61,6 +61,12 @@ export function addRestoreSpecFlags(command: Command): void {
         '--existing-resource-policy <policy>',
         'what becomes of objects that are there already',
       ).choices(['none', 'update']),
+    )
+    .addOption(
+      new Option(
+        '--existing-volume-data-policy <policy>',
+        'what becomes of the data of volumes that are there already; full and incremental bring them back in place',
+      ).choices(['none', 'full', 'incremental']),
     )
     .option(
       '--namespace-mappings <pairs>',
@@ -81,6 +87,11 @@ export function addRestoreSpecFlags(command: Command): void {
   command.option(
     '--parallel-files-download <n>',
     'files of a volume that are restored at once; 0 is one for each CPU of the node',
+  );
+  bareBoolean(
+    command,
+    '--delete-extra-files',
+    'in volumes that are brought back in place, remove files that the backup does not have',
   );
 }
 

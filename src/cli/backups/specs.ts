@@ -58,8 +58,17 @@ export function assertRestoreFlags(flags: RestoreSpecFlags): void {
   if ((fromBackup === '') === (fromSchedule === '')) {
     throw new UsageError('give either --from-backup or --from-schedule');
   }
+  if (flags.deleteExtraFiles === true && !bringsBack(flags)) {
+    throw new UsageError(
+      '--delete-extra-files is for volumes that are brought back in place: give --existing-volume-data-policy full as well',
+    );
+  }
   assertLists(flags);
 }
+
+/** Whether volumes that are there already are written. */
+export const bringsBack = ({ existingVolumeDataPolicy: policy }: RestoreSpecFlags): boolean =>
+  policy === 'full' || policy === 'incremental';
 
 /** Throws {@link UsageError} for what a server would refuse, and for what has no time within five years, which Velero's takes for always. */
 export function assertCron(schedule: string): void {
@@ -141,6 +150,7 @@ export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
     excludedResources: flags.excludeResources,
     includeClusterResources: flags.includeClusterResources,
     existingResourcePolicy: flags.existingResourcePolicy,
+    existingVolumeDataPolicy: flags.existingVolumeDataPolicy,
     namespaceMapping: nonEmpty(flags.namespaceMappings),
     labelSelector: flags.selector,
     orLabelSelectors: flags.orSelector,
@@ -156,6 +166,7 @@ export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
     uploaderConfig: set({
       writeSparseFiles: flags.writeSparseFiles,
       parallelFilesDownload: flags.parallelFilesDownload,
+      deleteExtraFiles: flags.deleteExtraFiles,
     }),
   });
 }

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import type { CrdDefinition } from './crd.ts';
 
 /**
- * The custom resources, field by field as Velero 1.18 has them (config/crd/v1, config/crd/v2alpha1). The one
- * source of the types below and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
+ * The custom resources, field by field as Velero 1.18 has them (config/crd/v1, config/crd/v2alpha1), with what 1.19 has for restores in place. The
+ * one source of the types below and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
  */
 export const PHASES = [
   'New',
@@ -52,6 +52,11 @@ const movementStatus = {
   startTimestamp: time.nullable().optional(),
 };
 
+/** Required in Velero 1.19; servers of 1.18 do not know it. */
+const restoreType = z
+  .string()
+  .describe('"full" or "incremental" for a volume that exists already; empty for a new one.');
+
 const dataUploadSpec = z.looseObject({
   backupStorageLocation: storageLocation,
   cancel: cancel.optional(),
@@ -86,10 +91,18 @@ const dataUploadStatus = z.looseObject({
 const dataDownloadSpec = z.looseObject({
   backupStorageLocation: storageLocation,
   cancel: cancel.optional(),
+  csiSnapshot: z
+    .looseObject({})
+    // Its fields are not settled there yet, and nobody here reads them.
+    .meta({ 'x-kubernetes-preserve-unknown-fields': true })
+    .nullable()
+    .optional()
+    .describe('A snapshot of the volume as it is now, for its changed blocks (Velero 1.19).'),
   dataMoverConfig: moverConfig.optional(),
   datamover: datamover.optional(),
   nodeOS: nodeOs.optional(),
   operationTimeout,
+  restoreType: restoreType.optional(),
   snapshotID: z.string().describe('ID of the snapshot manifest in the repository.'),
   snapshotSize: int64.optional().describe('Logical size of the snapshot in bytes.'),
   sourceNamespace: z.string().describe('Namespace at backup time: it selects the repository.'),
@@ -169,6 +182,7 @@ const podVolumeRestoreSpec = z.looseObject({
   cancel: cancel.optional(),
   pod: podReference,
   repoIdentifier: z.string(),
+  restoreType: restoreType.optional(),
   snapshotID: z.string(),
   snapshotSize: int64.optional(),
   sourceNamespace: z.string(),

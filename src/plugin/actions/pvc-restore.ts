@@ -33,6 +33,13 @@ import {
   snapshotTimeout,
   without,
 } from './setting.ts';
+import {
+  inPlaceDownload,
+  inPlaceOperationId,
+  inPlacePolicyOf,
+  misfitOf,
+  notInPlace,
+} from './pvc-in-place.ts';
 import { restoredSnapshotName } from './restored-name.ts';
 import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
 import {
@@ -69,7 +76,9 @@ export class PvcRestore implements RestoreItemAction {
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
     const present = await this.#find(namespace, pvc.metadata.name, signal);
     // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
-    if (present && !isMadeBy(restore, present)) {
+    if (present && !(await this.#isOwn(input, present, signal))) {
+      const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
+      if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, restore, context);
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -79,9 +88,7 @@ export class PvcRestore implements RestoreItemAction {
     if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
     const backup = await this.#backupOf(restore, signal);
     const { annotations = {} } = fromBackup.metadata;
-    const way =
-      annotations[SNAPSHOT_WAY] ?? (backup.spec.snapshotMoveData === true ? 'moved' : 'csi');
-    if (way !== 'moved') {
+    if (wayOf(fromBackup, backup) !== 'moved') {
       const snapshot = annotations[SNAPSHOT_NAME];
       return snapshot === undefined ? asStored : fromSnapshot(pvc, snapshot, restore);
     }
@@ -98,6 +105,47 @@ export class PvcRestore implements RestoreItemAction {
     return { item: waiting(pvc, namespace, operationId), operationId };
   }
 
+  /** Into the volume that the claim has. Throws what keeps it from that, before anything is touched. */
+  async #bringBack(
+    { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
+    restore: Restore,
+    context: CallContext,
+  ): Promise<RestoreOutput> {
+    const { client, logger, inPlaceHindrance } = this.#setting;
+    const { signal } = context;
+    const shown = { PVC: placeOf(present) };
+    const backup = await this.#backupOf(restore, signal);
+    const { annotations = {} } = fromBackup.metadata;
+    if (wayOf(fromBackup, backup) !== 'moved' && annotations[SNAPSHOT_NAME] !== undefined) {
+      throw notInPlace(present, 'kept');
+    }
+    if (wayOf(fromBackup, backup) !== 'moved' || annotations[UPLOAD_NAME] === undefined) {
+      // Files of pods come with their pods; of a volume that was skipped there are none.
+      logger.warn(shown, 'the PVC is there already, and the backup has no upload of it');
+      return {};
+    }
+    if (!inPlaceHindrance) throw notInPlace(present, 'elsewhere');
+    const result = await this.#resultOf(fromBackup, restore, signal);
+    const existing = { fromBackup, present, result };
+    const download = inPlaceDownload(
+      downloadOf(pvc, fromBackup, restore, backup, result),
+      existing,
+      restore,
+    );
+    const { namespace = '', name = '' } = download.metadata;
+    const find = () => client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+    // One of an attempt whose server was killed has been looked at, and may be writing by now.
+    if (!(await patiently(find, signal))) {
+      const hindrance =
+        misfitOf(existing, restore) ??
+        (await patiently(() => inPlaceHindrance(download as DataDownload, signal), signal));
+      if (hindrance) throw notInPlace(present, hindrance);
+    }
+    await this.#downloads.begin(download, context);
+    logger.info(shown, 'DataDownload made, which brings the volume back in place');
+    return { operationId: inPlaceOperationId(fromBackup, restore) };
+  }
+
   async progress(
     operationId: string,
     restore: Restore,
@@ -111,6 +159,21 @@ export class PvcRestore implements RestoreItemAction {
   async cancel(operationId: string, restore: Restore, context: CallContext): Promise<void> {
     await this.#downloads.cancel(restore.metadata.namespace ?? '', operationId, context);
     await dropResults(this.#setting, restore, context.signal);
+  }
+
+  /** Where the API server's clock was set back since, times do not tell. But no other Restore has a DataDownload of this name. */
+  async #isOwn(
+    { restore, itemFromBackup }: RestoreInput,
+    present: PersistentVolumeClaim,
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    if (!isLabelledBy(restore, present)) return false;
+    if (!isOlder(present, restore)) return true;
+    const { name, namespace = '', uid } = restore.metadata;
+    const ref = { namespace, name: nameFor(name, uid, itemFromBackup.metadata.uid) };
+    const { client } = this.#setting;
+    const found = await patiently(() => client.find(DATA_DOWNLOADS, ref, { signal }), signal);
+    return found !== undefined;
   }
 
   #find(
@@ -159,16 +222,18 @@ export class PvcRestore implements RestoreItemAction {
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
   spec.namespaceMapping?.[namespace] ?? namespace;
 
-/** By the label that servers put on what they restore, and since nothing that an earlier Restore of the name has made is younger than this one. */
-function isMadeBy({ metadata: restore }: Restore, { metadata }: PersistentVolumeClaim): boolean {
-  return (
-    metadata.labels?.[RESTORE_NAME] === validLabel(restore.name) &&
-    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.creationTimestamp)
-  );
-}
+/** Servers put the label on what they restore. */
+const isLabelledBy = ({ metadata: { name } }: Restore, { metadata }: PersistentVolumeClaim) =>
+  metadata.labels?.[RESTORE_NAME] === validLabel(name);
+/** As is all that an earlier Restore of the name has made. */
+const isOlder = ({ metadata }: PersistentVolumeClaim, restore: Restore): boolean =>
+  Date.parse(metadata.creationTimestamp) < Date.parse(restore.metadata.creationTimestamp);
 
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);
+
+const wayOf = ({ metadata }: PersistentVolumeClaim, { spec }: Backup): string =>
+  metadata.annotations?.[SNAPSHOT_WAY] ?? (spec.snapshotMoveData === true ? 'moved' : 'csi');
 
 /** The next backup decides anew. */
 function withoutWay(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
@@ -248,6 +313,8 @@ function downloadOf(
       snapshotID,
       sourceNamespace,
       operationTimeout: snapshotTimeout(backup),
+      // Velero 1.19 requires it.
+      restoreType: '',
       ...(datamover && { datamover }),
       ...(result.nodeOS && { nodeOS: result.nodeOS }),
       ...(result.snapshotSize !== undefined && { snapshotSize: result.snapshotSize }),

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
-import type { KubeClient, KubeObject } from '../../kube/index.ts';
+import type { DataDownload, KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup, ResourceIdentifier } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
@@ -13,6 +13,14 @@ export interface Setting {
   readonly deletionMs?: number;
   /** Of questions that all PVCs of a backup ask; without it each asks for itself. */
   readonly recent?: RecentAnswers;
+  /**
+   * What keeps a volume that is there from being brought back in place by this DataDownload, which is not made yet. Left out where no server of ours
+   * restores: it alone holds back what uses the volume meanwhile.
+   */
+  readonly inPlaceHindrance?: (
+    download: DataDownload,
+    signal: AbortSignal,
+  ) => Promise<Error | undefined>;
 }
 
 /** What all PVCs of a backup ask, {@link RecentAnswers}. */

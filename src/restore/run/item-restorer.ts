@@ -28,6 +28,7 @@ import type {
   StartedRestoreOperation,
 } from './contract.ts';
 import { type ItemNotes, settleExisting } from './existing.ts';
+import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
 import { readItem } from './item-file.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
 import {
@@ -52,10 +53,14 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly restored: Restored;
   readonly modifiers?: ResourceModifiers | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
+  /** Only where volumes that are there are to be brought back. */
+  readonly volumesInPlace?: VolumesInPlace | undefined;
   readonly sink: RestoreSink;
   readonly log: BackupLog;
   /** An earlier try of this restore may have made what it did not journal any more. */
   readonly isResumed: boolean;
+  /** Times of objects do not tell which of them this restore has made. */
+  readonly isClockSetBack?: (() => boolean) | undefined;
 }
 
 /** What the types of a cluster decide: it is made anew when definitions were restored. */
@@ -81,6 +86,8 @@ interface Work {
   readonly namespace: string;
   readonly notes: ItemNotes;
   readonly operations: StartedRestoreOperation[];
+  /** It is there already, and its volume is brought back. */
+  isInPlace: boolean;
   isClean: boolean;
   exists: boolean;
   outcome: RestoreOutcome | undefined;
@@ -90,6 +97,8 @@ interface Work {
 /** Restores single items, with all that their actions add. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
 export class ItemRestorer {
   readonly #options: ItemRestorerOptions;
+  /** Namespaces of which it was said that a part of them is left out. */
+  readonly #heldBack = new Set<string>();
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
@@ -168,7 +177,8 @@ export class ItemRestorer {
     restored.begin(key);
     const work: Work = {
       ...{ file, given, namespace, operations: [] },
-      ...{ isClean: true, exists: false, outcome: undefined, restoredAs: undefined },
+      ...{ isInPlace: false, isClean: true, exists: false },
+      ...{ outcome: undefined, restoredAs: undefined },
       notes: {
         info: (message) => {
           log.info(message, about);
@@ -235,6 +245,12 @@ export class ItemRestorer {
     const acted = await this.#runActions(withoutServersFields(item), work);
     if (!acted) return;
     item = acted;
+    if (work.isInPlace) {
+      work.outcome = 'updated';
+      work.exists = true;
+      notes.info('It is there already: its volume is brought back in place');
+      if (restore.spec.existingResourcePolicy !== 'update') return;
+    }
     if (type === 'persistentvolumeclaims' && volumes) {
       item = volumes.claimOf(item as PersistentVolumeClaim);
     }
@@ -245,7 +261,23 @@ export class ItemRestorer {
     }
     item = withLabels(item, restoreLabels(restore));
     if (namespace !== '') item = { ...item, metadata: { ...item.metadata, namespace } };
+    if (await this.#isHeldBack(work)) return;
     await this.#create(item, this.#resourceOf(item, work), work);
+    if (work.isInPlace) work.outcome = 'updated';
+  }
+
+  /** What may use volumes that are being brought back waits for them, and is left out where they are not as they should be. */
+  async #isHeldBack({ file, namespace, notes }: Work): Promise<boolean> {
+    const { volumesInPlace, signal } = this.#options;
+    if (!volumesInPlace || !mayUseVolumes(file.groupResource)) return false;
+    await volumesInPlace.settled();
+    signal.throwIfAborted();
+    const problem = volumesInPlace.problemOf(namespace);
+    if (problem === undefined) return false;
+    if (this.#heldBack.has(namespace)) notes.info(problem);
+    else notes.error(problem);
+    this.#heldBack.add(namespace);
+    return true;
   }
 
   /** The item as the actions leave it; undefined where one of them takes it out. What it needs is restored before it. */
@@ -272,6 +304,7 @@ export class ItemRestorer {
         const identifier = { ...groupOf(type), namespace, name };
         work.operations.push({ action: action.name, item: identifier, operationId });
       }
+      work.isInPlace ||= output.isInPlace === true;
       if (output.isSkipped === true) {
         notes.info('Skipping restore because a registered plugin discarded it');
         return undefined;
@@ -347,7 +380,7 @@ export class ItemRestorer {
   }
 
   async #create(object: KubeObject, resource: Resource<KubeObject>, work: Work): Promise<void> {
-    const { client, patience, signal, restore, isResumed } = this.#options;
+    const { client, patience, signal, restore, isResumed, isClockSetBack } = this.#options;
     const { file, namespace, notes } = work;
     const id = idOfItem(file.groupResource, { namespace, name: file.name });
     let isUnsure = isResumed;
@@ -369,7 +402,7 @@ export class ItemRestorer {
       if (!found)
         throw new CodedError('NOT_RESTORED', `error restoring ${id}: ${messageOf(failure)}`);
       work.exists = true;
-      if (!(isUnsure && isMadeBy(restore, found))) {
+      if (!(isUnsure && isMadeBy(restore, found, isClockSetBack?.()))) {
         work.outcome = await settleExisting(found, object, resource, { ...this.#options, notes });
         return;
       }

@@ -21,6 +21,7 @@ export interface NamespacesOptions {
   readonly willCreate?: ((name: string) => Promise<void>) | undefined;
   /** Whether an earlier try was about to make it. */
   readonly wasBegun?: ((name: string) => boolean) | undefined;
+  readonly isClockSetBack?: (() => boolean) | undefined;
   /** Told of each that was made. */
   readonly onCreated: (name: string) => Promise<void>;
 }
@@ -62,10 +63,11 @@ export class RestoredNamespaces {
 
   /** Made by an earlier try, which was killed before it could say so. Both times are the API server's. */
   #isOwn({ metadata }: KubeObject): boolean {
-    const { wasBegun, restore } = this.#options;
+    const { wasBegun, restore, isClockSetBack } = this.#options;
     return (
       wasBegun?.(metadata.name) === true &&
-      Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp)
+      (isClockSetBack?.() === true ||
+        Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp))
     );
   }
 

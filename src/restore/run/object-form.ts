@@ -56,14 +56,19 @@ export function wantsStatus({ metadata }: KubeObject): boolean | undefined {
 
 /**
  * Whether this restore, and no other of its name, has made an object that was found: by its labels, and since the Restore is younger than whatever one of
- * its name before it has made. Both times are the API server's.
+ * its name before it has made. Both times are the API server's: where its clock was set back since, they tell nothing.
  */
-export function isMadeBy(restore: Restore, { metadata }: KubeObject): boolean {
+export function isMadeBy(
+  restore: Restore,
+  { metadata }: KubeObject,
+  isClockSetBack = false,
+): boolean {
   const isLabelled = Object.entries(restoreLabels(restore)).every(
     ([key, value]) => metadata.labels?.[key] === value,
   );
   return (
     isLabelled &&
-    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp)
+    (isClockSetBack ||
+      Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp))
   );
 }

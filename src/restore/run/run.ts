@@ -5,8 +5,9 @@ import {
   resolveActions,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
-import { type Discovery, type KubeClient, PODS } from '../../kube/index.ts';
+import { type Discovery, type KubeClient, type Pod, PODS } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
+import { dueExecHooks, hookGroups } from '../hooks/due-hooks.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
@@ -17,6 +18,8 @@ import type {
   RestoreJournal,
   RestoreSink,
 } from './contract.ts';
+import type { VolumesInPlace } from './in-place.ts';
+import { readItem } from './item-file.ts';
 import { ItemRestorer, type TypeRules } from './item-restorer.ts';
 import { RestoredNamespaces } from './namespaces.ts';
 import { isMadeBy } from './object-form.ts';
@@ -41,6 +44,8 @@ export interface RestoreRunOptions {
   readonly policies?: FinePolicies | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
+  /** Only where volumes that are there are to be brought back. */
+  readonly volumesInPlace?: VolumesInPlace | undefined;
   /** Told of pods; it is the caller who waits for them. */
   readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
   readonly sink: RestoreSink;
@@ -48,6 +53,8 @@ export interface RestoreRunOptions {
   readonly log: BackupLog;
   /** Of an earlier try of this very restore; undefined where there was none. */
   readonly journal?: RestoreJournal | undefined;
+  /** The API server's clock was behind the time of the Restore at some moment of this try or an earlier one. */
+  readonly isClockSetBack?: (() => boolean) | undefined;
   readonly priorities?: RestorePriorities;
   /** Velero: `--terminating-resource-timeout` and `--resource-timeout`; 10 minutes each where nothing is said. */
   readonly terminatingMs?: number;
@@ -196,27 +203,54 @@ async function refresh({ discovery, log, signal }: RestoreRunOptions): Promise<v
 }
 
 /** Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still there. */
-async function resume(
-  { journal, restore, hooks, client, log, signal }: RestoreRunOptions,
-  restored: Restored,
-): Promise<void> {
+async function resume(options: RestoreRunOptions, restored: Restored): Promise<void> {
+  const { journal, restore, hooks, client, log, signal, isClockSetBack } = options;
   if (!journal) return;
-  const pods: { namespace: string; name: string }[] = [];
+  const pods: { namespace: string; name: string; inBackup: string }[] = [];
   for (const item of journal.all()) {
     restored.done(item);
     const { kind, namespace, name, outcome, restoredAs = name } = item;
     if (hooks && kind === 'v1/Pod' && outcome === 'created') {
-      pods.push({ namespace, name: restoredAs });
+      pods.push({ namespace, name: restoredAs, inBackup: name });
     }
   }
-  await mapLimited(pods, LOOKS_AT_ONCE, async (ref) => {
+  await mapLimited(pods, LOOKS_AT_ONCE, async ({ inBackup, ...ref }) => {
     try {
       const pod = await client.find(PODS, ref, { signal });
-      if (pod && isMadeBy(restore, pod)) hooks?.podCreated(pod);
+      if (pod && isMadeBy(restore, pod, isClockSetBack?.())) hooks?.podCreated(pod);
+      else if (await hadHooks(ref.namespace, inBackup, options)) {
+        const text = 'the pod was deleted before this server took over: its hooks may not have run';
+        log.warn(text, { resource: 'pods', ...ref });
+      }
     } catch (error) {
       signal.throwIfAborted();
       const text = `hooks of the pod may not run, which was restored before this server took over: ${messageOf(error)}`;
       log.warn(text, { resource: 'pods', ...ref });
     }
   });
+}
+
+/** By the pod as the backup has it: the one that was made of it is gone. */
+async function hadHooks(
+  target: string,
+  name: string,
+  { items, restore }: RestoreRunOptions,
+): Promise<boolean> {
+  const folders = [...items.directories()].filter(
+    ({ groupResource, version, namespace }) =>
+      groupResource === 'pods' &&
+      version === undefined &&
+      targetNamespace(namespace, restore) === target,
+  );
+  for (const folder of folders) {
+    const file = { ...folder, name };
+    const bytes = await items.load(file);
+    if (!bytes) continue;
+    const { metadata, ...pod } = readItem(file, bytes) as Pod;
+    const restored = { ...pod, metadata: { ...metadata, namespace: target } };
+    if (dueExecHooks(restored, hookGroups(restore.spec.hooks), () => undefined).length > 0) {
+      return true;
+    }
+  }
+  return false;
 }

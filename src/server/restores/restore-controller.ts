@@ -19,7 +19,7 @@ import {
 } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { patiently } from '../runs/patience.ts';
@@ -69,6 +69,8 @@ const PROGRESS_PATIENCE_MS = 10_000;
 /** Of one that the API server does not let be written, which keeps no other one waiting. Our choice. */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
+/** Restores that wait for volumes while others run: each has its backup unpacked on scratch space. Our choice. */
+const WAITING_MAX = 4;
 /** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
 const FOUND_MS = 30_000;
 const CANCELED = 'canceled by user';
@@ -77,7 +79,7 @@ const LEFT_IN_PROGRESS =
   'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
 
 /**
- * Velero's controller `restore`: restores run one after the other, and one that only waits for its operations holds up no other one. What is under way when
+ * Velero's controller `restore`: restores run one after the other, and one that only waits for operations holds up no other one. What is under way when
  * this process dies, another one goes on with.
  */
 export class RestoreController extends LeadingController<RestoresRun> {
@@ -89,17 +91,19 @@ export class RestoreController extends LeadingController<RestoresRun> {
     this.#options = options;
   }
 
-  protected begin(...leading: Leading): RestoresRun {
-    return new RestoresRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): RestoresRun {
+    return new RestoresRun(this.#options, ...parts);
   }
 }
 
-/** The restore that runs here. */
+/** A restore that runs here. */
 interface Task {
   readonly key: string;
   readonly uid: string;
   readonly abort: AbortController;
-  readonly done: Promise<void>;
+  done: Promise<void>;
+  /** For volumes that are brought back in place: the next one may run meanwhile. */
+  isWaiting: boolean;
 }
 
 /** One time that this process leads. */
@@ -113,7 +117,11 @@ class RestoresRun {
   readonly #queue: Controller;
   readonly #deletions: Controller;
   readonly #events: PhaseEvents<Restore>;
-  #task: Task | undefined;
+  /** By UID. All but one only wait. */
+  readonly #tasks = new Map<string, Task>();
+  /** Those whose wait is over, in the order in which they go on, one at a time. */
+  readonly #returning: (() => void)[] = [];
+  #isBeginning = false;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
   /** By UID, until when one is left alone. */
@@ -172,7 +180,7 @@ class RestoresRun {
     }
     this.#queue.queue.add(QUEUE_KEY);
     await Promise.all([this.#queue.run(this.#signal), this.#deletions.run(this.#signal)]);
-    await this.#task?.done;
+    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
     await this.#events.flush();
   }
 
@@ -182,7 +190,7 @@ class RestoresRun {
     if (before && before.metadata.uid !== after?.metadata.uid) {
       const { uid } = before.metadata;
       // Somebody has taken its finalizer off, and it is gone.
-      if (this.#task?.uid === uid) this.#task.abort.abort(new CanceledError('user'));
+      this.#tasks.get(uid)?.abort.abort(new CanceledError('user'));
       this.#hadRun.delete(uid);
       this.#refused.delete(uid);
     }
@@ -199,14 +207,14 @@ class RestoresRun {
   #wake(restore: Restore): void {
     if (isDeleted(restore)) this.#deletions.queue.add(keyOf(restore.metadata));
     if (!isDeleted(restore) && !isCanceled(restore)) return;
-    if (this.#task?.uid === restore.metadata.uid) {
-      this.#task.abort.abort(new CanceledError('user'));
-    } else this.#queue.queue.add(QUEUE_KEY);
+    const task = this.#tasks.get(restore.metadata.uid);
+    if (task) task.abort.abort(new CanceledError('user'));
+    else this.#queue.queue.add(QUEUE_KEY);
   }
 
   async #remove(key: string): Promise<Result | undefined> {
     // It comes back when its run has ended.
-    if (this.#task?.key === key) return undefined;
+    if ([...this.#tasks.values()].some((task) => task.key === key)) return undefined;
     const restore = this.#restores.get(refOf(key));
     if (restore && isDeleted(restore)) await this.#deleted.remove(restore);
     return undefined;
@@ -217,9 +225,15 @@ class RestoresRun {
     this.#options.metrics.exist(all.length);
     const waiting = all.filter((restore) => this.#isDue(restore)).sort(byTurn);
     for (const restore of waiting) {
-      if (this.#task) break;
-      await this.#begin(restore);
+      if (this.#isBusy || this.#returning.length > 0) break;
+      this.#isBeginning = true;
+      try {
+        await this.#begin(restore);
+      } finally {
+        this.#isBeginning = false;
+      }
     }
+    this.#giveTurn();
     return { requeueAfterMs: Math.min(LOOK_MS, ...this.#refusedMs()) };
   }
 
@@ -227,6 +241,7 @@ class RestoresRun {
     const { uid } = restore.metadata;
     const phase = phaseOf(restore);
     if (!['', 'New', 'InProgress'].includes(phase) || isDeleted(restore)) return false;
+    if (this.#tasks.has(uid)) return false;
     // What another server makes meanwhile is none of ours.
     if (phase === 'InProgress' && !isOurs(restore)) return false;
     return !this.#hadRun.has(uid) && (this.#refused.get(uid) ?? 0) <= performance.now();
@@ -307,7 +322,9 @@ class RestoresRun {
     };
     this.#signal.addEventListener('abort', leave, { once: true });
     if (this.#signal.aborted) leave();
-    const done = this.#make(restore, abort.signal, isContinued)
+    const task: Task = { key, uid, abort, done: Promise.resolve(), isWaiting: false };
+    this.#tasks.set(uid, task);
+    task.done = this.#make(restore, task, isContinued)
       .catch((error: unknown) => {
         if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
         this.#refused.set(uid, performance.now() + REFUSED_MS);
@@ -316,19 +333,58 @@ class RestoresRun {
       })
       .finally(() => {
         this.#signal.removeEventListener('abort', leave);
-        this.#task = undefined;
+        this.#tasks.delete(uid);
         if (this.#signal.aborted) return;
+        this.#giveTurn();
         this.#deletions.queue.add(key);
         this.#queue.queue.add(QUEUE_KEY);
       });
-    this.#task = { key, uid, abort, done };
     // It may have been deleted or canceled since it was looked at.
     const now = this.#restores.get(restore.metadata);
     if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) this.#wake(now);
   }
 
-  async #make(restore: Restore, signal: AbortSignal, isContinued: boolean): Promise<void> {
+  get #isBusy(): boolean {
+    return this.#isBeginning || [...this.#tasks.values()].some(({ isWaiting }) => !isWaiting);
+  }
+
+  /** To one that has waited; where there is none, the queue goes on. */
+  #giveTurn(): void {
+    if (!this.#isBusy) this.#returning.shift()?.();
+  }
+
+  /** Others may run until the wait is over; then it is this one's turn as soon as no other one runs. */
+  async #waitBeside(task: Task, wait: () => Promise<void>): Promise<void> {
+    const { signal } = task.abort;
+    const waiting = [...this.#tasks.values()].filter(({ isWaiting }) => isWaiting).length;
+    if (waiting >= WAITING_MAX) return wait();
+    task.isWaiting = true;
+    this.#giveTurn();
+    this.#queue.queue.add(QUEUE_KEY);
+    await wait();
+    await new Promise<void>((resolve) => {
+      const goOn = (): void => {
+        signal.removeEventListener('abort', leave);
+        task.isWaiting = false;
+        resolve();
+      };
+      const leave = (): void => {
+        this.#returning.splice(this.#returning.indexOf(goOn), 1);
+        resolve();
+      };
+      if (signal.aborted) {
+        resolve();
+        return;
+      }
+      signal.addEventListener('abort', leave, { once: true });
+      this.#returning.push(goOn);
+      this.#giveTurn();
+    });
+  }
+
+  async #make(restore: Restore, task: Task, isContinued: boolean): Promise<void> {
     const { logger } = this.#options;
+    const { signal } = task.abort;
     const { name, uid } = restore.metadata;
     let location: string | undefined;
     let untold: string | undefined;
@@ -344,6 +400,7 @@ class RestoresRun {
         ...{ restore, location: place, signal, leaving: this.#signal },
         assertLeading: this.#assertLeading,
         onProgress: (progress) => this.#tell(restore, progress),
+        whileWaiting: (wait) => this.#waitBeside(task, wait),
         onBegin: () => (isEnding = true),
         onUntold: (text) => (untold = text),
         onUnpublished: () => (isUnpublished = true),

@@ -56,6 +56,14 @@ describe('what makes no sense is a usage error, and nothing is created:', () => 
     ],
     [['restore', 'create', 'a'], 'give either --from-backup or --from-schedule'],
     [['restore', 'create', '--from-backup=a', '--from-schedule=b'], 'give either --from-backup'],
+    [
+      ['restore', 'create', '--from-backup=a', '--existing-volume-data-policy=all'],
+      'Allowed choices are none, full, incremental',
+    ],
+    [
+      ['restore', 'create', '--from-backup=a', '--delete-extra-files'],
+      'give --existing-volume-data-policy full as well',
+    ],
     [['restore', 'create', '--from-backup', 'a', '--namespace-mappings', 'a'], 'key:value'],
     [['schedule', 'create', 'a'], '--schedule says when'],
     [['schedule', 'create', 'a', '--schedule', '0 2 * *'], 'expected exactly 5 fields, found 4'],

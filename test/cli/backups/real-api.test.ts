@@ -90,6 +90,31 @@ describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
       expect(madeSchedule).toEqual(schedule);
     });
 
+    it('a restore into volumes that are there is not made where the definitions of 1.18 would drop that', async () => {
+      const words = ['restore', 'create', 'back', '--from-backup', 'b1', '--delete-extra-files'];
+      const flags = [...words, '--existing-volume-data-policy', 'incremental'];
+      const refused = await longshore(...flags);
+      expect(refused.code).toBe(1);
+      expect(refused.err).toContain(
+        'does not know spec.existingVolumeDataPolicy and spec.uploaderConfig.deleteExtraFiles',
+      );
+      const ref = { namespace: NAMESPACE, name: 'back' };
+      expect(await api.client.find(RESTORES, ref)).toBeUndefined();
+      const file = new URL('../../../crds/server/velero.io_restores.yaml', import.meta.url)
+        .pathname;
+      await api.kubectl('apply', '--server-side', '--force-conflicts', '-f', file);
+      // A changed definition takes a moment to be served everywhere.
+      await expect
+        .poll(async () => (await longshore(...flags)).code, { timeout: 20_000, interval: 200 })
+        .toBe(0);
+      const made = (await api.client.get(RESTORES, ref)) as KubeObject & { spec: object };
+      expect(made.spec).toMatchObject({
+        existingVolumeDataPolicy: 'incremental',
+        uploaderConfig: { deleteExtraFiles: true },
+      });
+      await api.client.delete(RESTORES, ref);
+    });
+
     it("Velero's command line sees them, and what is done to them", async () => {
       expect(await velero('backup', 'get')).toMatch(/^b1 +New/m);
       expect(await velero('restore', 'get')).toMatch(/^r1 +b1 +New/m);

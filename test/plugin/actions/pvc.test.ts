@@ -511,6 +511,17 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   expect(operationId.startsWith('dd-r1-')).toBe(true);
   expect(operationId).toHaveLength(63);
   const item = restored.item as PersistentVolumeClaim;
+  await test.client.create(PVCS, {
+    metadata: { namespace: 'other', name: item.metadata.name, labels: LABELLED },
+    spec: item.spec,
+  });
+  expect(await action.execute(asked, { signal })).toEqual(restored);
+  // The API server's clock was set back since: what was made seems to be older than its Restore.
+  const creationTimestamp = new Date(Date.now() + 3_600_000).toISOString();
+  const younger = { ...restore, metadata: { ...restore.metadata, creationTimestamp } };
+  expect(await action.execute({ ...asked, restore: younger }, { signal })).toEqual(restored);
+  const ofItsName = { ...younger, metadata: { ...younger.metadata, uid: 'another' } };
+  expect(await action.execute({ ...asked, restore: ofItsName }, { signal })).toEqual({});
   expect(item.spec.volumeName).toBeUndefined();
   expect(item.spec.selector?.matchLabels?.['velero.io/dynamic-pv-restore']).toMatch(
     /^other\.restored\.[0-9a-f]{5}$/,
@@ -534,6 +545,7 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
     sourceNamespace: APP,
     nodeOS: 'linux',
     operationTimeout: '5m0s',
+    restoreType: '',
     dataMoverConfig: { WriteSparseFiles: 'true', ParallelFilesDownload: '3' },
   });
   const ref = { namespace: NAMESPACE, name: downloads[0]?.metadata.name ?? '' };
@@ -543,6 +555,8 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   });
   expect(await listResults()).toEqual([]);
 });
+
+const LABELLED = { 'velero.io/restore-name': 'r1' };
 
 it('leaves a PVC alone that is there, and says when its upload is not', async () => {
   const pvc = await volume('there');

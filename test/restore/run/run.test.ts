@@ -1053,6 +1053,46 @@ describe('a restore that goes on after its process has ended', () => {
     expect(log.warningCount).toBe(1);
   });
 
+  it("takes what it has made for its own where the API server's clock was set back since", async () => {
+    const cluster = new RestoreCluster();
+    cluster.now = '2026-11-26T11:58:59Z';
+    const items = [stored('configmaps', 'app/a', { data: { key: 'new' } })];
+    await run({ cluster, items });
+    const journal = { all: () => [], wasNamespaceBegun: () => true };
+    const { log, result } = await run({
+      ...{ cluster, items },
+      more: { journal, isClockSetBack: () => true },
+    });
+    expect(log.warningCount).toBe(0);
+    expect(result.resourceList()).toEqual({
+      'v1/ConfigMap': ['app/a(created)'],
+      'v1/Namespace': ['app(created)'],
+    });
+  });
+
+  it.each([
+    { command: '["thaw"]', warnings: ['the pod was deleted before this server took over'] },
+    { command: '', warnings: [] },
+  ])('says that hooks of a pod that is gone may not have run: $command', async (each) => {
+    const { command, warnings } = each;
+    const cluster = new RestoreCluster();
+    const annotations = { 'post.hook.restore.velero.io/command': command };
+    const items = [
+      stored('pods', 'app/p', { metadata: { annotations }, spec: { containers: [{ name: 'c' }] } }),
+    ];
+    const sink = new MemorySink();
+    await run({ cluster, items, sink });
+    cluster.remove('pods', 'app/p');
+    const { log } = await run({
+      ...{ cluster, items, sink: new MemorySink() },
+      more: { journal: { all: () => sink.done }, hooks: { podCreated: () => undefined } },
+    });
+    expect(log.lists.warnings.namespaces?.app ?? []).toEqual(
+      warnings.map((text) => expect.stringContaining(text) as unknown),
+    );
+    expect(log.errorCount).toBe(0);
+  });
+
   it('finishes a pod that it had made, and tells hooks of those that it had finished', async () => {
     const cluster = new RestoreCluster();
     const pods = ['p', 'q', 'gone'].map((name) => stored('pods', `app/${name}`));

@@ -4,6 +4,7 @@ import {
   HeadObjectCommand,
   ListObjectVersionsCommand,
   PutObjectLockConfigurationCommand,
+  PutObjectRetentionCommand,
   S3Client,
 } from '@aws-sdk/client-s3';
 import * as fs from 'node:fs';
@@ -31,7 +32,8 @@ import { RestoreCluster } from '../../restore/support/cluster.ts';
 import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { hasStore, startStore } from '../../support/object-stores.ts';
-import { backUp, openTest, PASSWORD } from '../../support/repositories.ts';
+import { backUp, openTest, PASSWORD, recordingLogger } from '../../support/repositories.ts';
+import { startS3Log } from '../../support/s3-log.ts';
 import { Rig as RestoreRig } from '../restores/run/support/rig.ts';
 import { World as RestoreWorld } from '../restores/support/world.ts';
 import { configMaps, Rig } from './run/support/rig.ts';
@@ -49,6 +51,8 @@ const CLIENT = { username: 'default', hostname: 'default' };
 async function lockedStore() {
   const store = await startStore('minio');
   const { environment, endpoint } = store;
+  // All but what this test itself asks passes it.
+  const log = await startS3Log(endpoint, { host: '127.0.0.1', port: 0 });
   const client = new S3Client({
     ...{ endpoint, region: 'us-east-1', forcePathStyle: true },
     credentials: {
@@ -67,8 +71,8 @@ async function lockedStore() {
     }),
   );
   const location = (prefix: string, parameters = {}): string =>
-    store.location(prefix, parameters).replace('backups', BUCKET);
-  return { store, client, environment, location };
+    store.location(prefix, { ...parameters, endpoint: log.endpoint }).replace('backups', BUCKET);
+  return { store, log, client, environment, location };
 }
 
 /** How many versions each key has, deletions left out. */
@@ -89,9 +93,17 @@ async function versionsIn(client: S3Client): Promise<Map<string, number>> {
 it.skipIf(!hasStore('minio'))(
   'in a bucket with object lock no key has two versions after a backup, its operations, a restore and maintenance',
   async () => {
-    const { store, client, environment, location } = await lockedStore();
+    const { store, log: s3, client, environment, location } = await lockedStore();
     await using running = store;
+    await using changes = s3;
     await using inner = await openBucket(location('cluster'), { environment });
+    for (const [place, isLocked] of [
+      [location('cluster'), true],
+      [store.location('cluster'), false],
+    ] as const) {
+      await using storage = await openStorage(place, { environment });
+      expect(await storage.isLockable?.(), place).toBe(isLocked);
+    }
     const mode = { isWriteOnce: true };
     const bucket = bucketOf(inner, mode);
 
@@ -187,22 +199,34 @@ it.skipIf(!hasStore('minio'))(
         expiration: new Date(Date.now() + 9 * DAY_MS).toISOString(),
       },
     };
+    // One that somebody has locked for longer is good as it is.
+    await client.send(
+      new PutObjectRetentionCommand({
+        ...{ Bucket: BUCKET, Key: 'cluster/backups/b1/b1.tar.gz', ChecksumAlgorithm: 'CRC32' },
+        Retention: { Mode: 'GOVERNANCE', RetainUntilDate: new Date(Date.now() + 20 * DAY_MS) },
+      }),
+    );
+    const logger = recordingLogger();
     const extend = (): Promise<number> =>
       new BackupLocks().extend({
-        ...{ bucket, location: 'default', backups: [backup], logger: silentLogger },
+        ...{ bucket, location: 'default', backups: [backup], logger },
         retention: { mode: 'GOVERNANCE', periodNs: 120n * HOUR_NS },
         nowNs: systemClock.nowNs(),
         assertLeading: () => undefined,
         signal: new AbortController().signal,
       });
     expect(await extend()).toBe(1);
-    for (const file of ['b1.tar.gz', 'velero-backup.json']) {
+    expect(logger.messages).toEqual([]);
+    for (const [file, lockedDays] of [
+      ['b1.tar.gz', 20],
+      ['velero-backup.json', 5],
+    ] as const) {
       const head = await client.send(
         new HeadObjectCommand({ Bucket: BUCKET, Key: `cluster/backups/b1/${file}` }),
       );
       expect(head.ObjectLockMode).toBe('GOVERNANCE');
       const days = ((head.ObjectLockRetainUntilDate?.getTime() ?? 0) - Date.now()) / DAY_MS;
-      expect(Math.round(days), file).toBe(5);
+      expect(Math.round(days), file).toBe(lockedDays);
       await expect(
         client.send(
           new DeleteObjectCommand({
@@ -216,6 +240,8 @@ it.skipIf(!hasStore('minio'))(
     const versions = await versionsIn(client);
     expect(versions.size).toBeGreaterThan(40);
     expect([...versions].filter(([, count]) => count > 1)).toEqual([]);
+    expect(new Set(changes.puts(`${BUCKET}/`)).size).toBeGreaterThanOrEqual(versions.size);
+    expect(changes.putTwice(`${BUCKET}/`)).toEqual([]);
 
     if (hasKopia) {
       const flags = running.kopia?.('cluster/kopia/app') ?? [];

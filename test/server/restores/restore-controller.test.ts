@@ -185,6 +185,54 @@ describe('the controller of Restores', () => {
     };
   }
 
+  it('lets others run while one waits for its volumes, and then lets it go on when it is its turn', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    const settled = Promise.withResolvers<undefined>();
+    let isBack = false;
+    const waiting = runs.begun[0]
+      ?.whileWaiting?.(() => settled.promise)
+      .then(() => (isBack = true));
+    await create('r2');
+    await soon(() => runs.begun.length === 2);
+    await create('r3');
+    settled.resolve(undefined);
+    // The other one still runs.
+    await inPhase('r2', 'InProgress');
+    expect(isBack).toBe(false);
+    runs.finish(1, { phase: 'Completed', status: {} });
+    await waiting;
+    await inPhase('r2', 'Completed');
+    expect(runs.names).toEqual(['r1', 'r2']);
+    runs.finish(0, { phase: 'Completed', status: {} });
+    await inPhase('r1', 'Completed');
+    await soon(() => runs.names.includes('r3'));
+  });
+
+  it('ends one that is canceled while it waits, or waits for its turn again', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    const never = new Promise<void>(() => undefined);
+    void runs.begun[0]?.whileWaiting?.(() => never);
+    await create('r2');
+    await soon(() => runs.begun.length === 2);
+    const cancel = { metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } } };
+    await client.patch(RESTORES, { namespace: VELERO, name: 'r1' }, cancel);
+    await inPhase('r1', 'Failed');
+    await create('r3');
+    const settled = Promise.withResolvers<undefined>();
+    void runs.begun[1]?.whileWaiting?.(() => settled.promise);
+    await soon(() => runs.begun.length === 3);
+    settled.resolve(undefined);
+    await client.patch(RESTORES, { namespace: VELERO, name: 'r2' }, cancel);
+    await inPhase('r2', 'Failed');
+    await create('r4');
+    runs.finish(2, { phase: 'Completed', status: {} });
+    await soon(() => runs.begun.length === 4);
+  });
+
   it('takes one from New to what its run says, as Velero does', async () => {
     start();
     await create('r1');

@@ -10,6 +10,7 @@ import {
   PVCS,
   VOLUME_SNAPSHOTS,
 } from '../../../kube/index.ts';
+import { isInPlaceOperation } from '../../../plugin/index.ts';
 import {
   type DoneItem,
   type Restore,
@@ -112,16 +113,22 @@ const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
       : [],
   );
 
-/** Says which claims would get files of the backup, and were made without any: also where its PodVolumeBackups are lost. */
+/**
+ * Says which claims would get files of the backup, and were made without any: also where its PodVolumeBackups are lost. Of claims that were there it says so
+ * where they were to be brought back.
+ */
 export function sayWhatIsEmpty(
   {
     claims,
+    there,
     withFiles,
     infos,
     operations,
     restore,
   }: {
     readonly claims: readonly DoneItem[];
+    /** Claims of the backup that the cluster had already, and that were to be brought back. */
+    readonly there: readonly Pick<DoneItem, 'namespace' | 'name'>[];
     /** `namespace/name` in the backup. */
     readonly withFiles: Iterable<string>;
     /** Of the backup. */
@@ -136,13 +143,21 @@ export function sayWhatIsEmpty(
       claim === undefined ? [] : [`${item.namespace}/${claim}`],
     ),
   );
-  const made = new Set(claims.map(({ namespace, name }) => `${namespace}/${name}`));
+  const idOf = ({ namespace, name }: { readonly namespace: string; readonly name: string }) =>
+    `${namespace}/${name}`;
+  const made = new Set(claims.map(idOf));
+  const kept = new Set(there.map(idOf));
   const known = new Set(withFiles);
   for (const id of new Set([...known, ...withNotedFiles(infos)])) {
     const [from = '', name = ''] = id.split('/');
     const namespace = targetNamespace(from, restore);
     const claim = `${namespace}/${name}`;
-    if (!made.has(claim) || filled.has(claim)) continue;
+    if (filled.has(claim)) continue;
+    if (kept.has(claim)) {
+      const text = `the files of PersistentVolumeClaim ${claim} are not restored: they come with their pod, and no pod that uses it was created by this restore. Delete the pod and restore it again, or use "longshore restore in-place"`;
+      log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
+    }
+    if (!made.has(claim)) continue;
     const why = known.has(id)
       ? 'since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well'
       : 'since the PodVolumeBackups of the backup are neither in the cluster nor in its file: the claim is empty. Its files are in the repository, in a snapshot that the volume infos of the backup name';
@@ -161,11 +176,19 @@ export interface InfoOptions {
 /** What the cluster has of the claims and the moved data of a restore. What cannot be asked for is a warning, and missing. */
 export async function restoredVolumes(
   claims: readonly DoneItem[],
-  options: InfoOptions,
+  options: InfoOptions & { readonly operations: readonly JournaledOperation[] },
 ): Promise<Pick<RestoreInfoSources, 'claims' | 'downloads'>> {
-  const { client, restore, log, signal } = options;
+  const { client, restore, log, signal, operations } = options;
+  const broughtBack = operations.flatMap(({ operationId, item }) =>
+    isInPlaceOperation(operationId) ? [item] : [],
+  );
   try {
-    const found = await mapLimited(claims, LOOKS_AT_ONCE, (claim) => claimNow(claim, options));
+    const made = await mapLimited(claims, LOOKS_AT_ONCE, (claim) => claimNow(claim, options));
+    const there = await mapLimited(broughtBack, LOOKS_AT_ONCE, ({ namespace, name }) =>
+      client.find(PVCS, { namespace, name }, { signal }),
+    );
+    // Whatever those were made from once, their data are those of the backup.
+    const found = [...made, ...there.map((claim) => claim && { claim })];
     const { namespace, uid } = restore.metadata;
     const labelSelector = `velero.io/restore-uid=${uid}`;
     const downloads = await client

@@ -26,6 +26,8 @@ export interface RestoreRequest {
   readonly location: string;
   /** At most once a second, never two at once. */
   readonly onProgress: (progress: RestoreProgress) => Promise<void>;
+  /** Around what the run only waits for: other restores may go on meanwhile. */
+  readonly whileWaiting?: (task: () => Promise<void>) => Promise<void>;
   /** The run goes on with what earlier ones have begun, and ends it where it fails. */
   readonly onBegin?: () => void;
   /** Before a run throws: its files could not all be stored, or not be published where their location is written once. */

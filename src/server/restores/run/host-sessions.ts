@@ -1,6 +1,10 @@
 import type { Logger } from '../../../base/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
-import type { PluginHost, Restore as PluginRestore } from '../../../plugin/index.ts';
+import {
+  isInPlaceOperation,
+  type PluginHost,
+  type Restore as PluginRestore,
+} from '../../../plugin/index.ts';
 import type { Restore, RestoreAction } from '../../../restore/index.ts';
 import type { RestoreSession, RestoreSessions } from './contract.ts';
 
@@ -27,7 +31,12 @@ export class HostRestoreSessions implements RestoreSessions {
             execute: async ({ restore: about, ...input }, context) => {
               const given = { ...input, restore: asPlugins(about) };
               const { skipRestore, ...output } = await hosted.action.execute(given, context);
-              return { ...output, ...(skipRestore === true && { isSkipped: true }) };
+              const isInPlace = isInPlaceOperation(output.operationId ?? '');
+              return {
+                ...output,
+                ...(skipRestore === true && { isSkipped: true }),
+                ...(isInPlace && { isInPlace }),
+              };
             },
             areAdditionalItemsReady: (items, about, context) =>
               hosted.action.areAdditionalItemsReady(items, asPlugins(about), context),

@@ -38,7 +38,12 @@ interface NamespaceFact {
   readonly name: string;
 }
 
-export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact;
+/** The API server's clock is behind the time of the Restore: objects may seem to be older than it. */
+interface ClockFact {
+  readonly kind: 'clock';
+}
+
+export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact | ClockFact;
 
 export interface RestoreJournalOptions {
   readonly bucket: Bucket;
@@ -52,6 +57,8 @@ export interface RestoreJournalOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly clock?: Clock | undefined;
+  /** Whether the API server's clock is behind the time of the Restore now. */
+  readonly isSetBack?: (() => boolean) | undefined;
   readonly patienceMs?: number | undefined;
   readonly limits?: SegmentLimits | undefined;
 }
@@ -77,6 +84,8 @@ const newRecords = (): RestoreRecords => ({
  */
 export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
   readonly #clock: Clock;
+  readonly #isSetBack: (() => boolean) | undefined;
+  #isClockSetBack = false;
   readonly #log: JournalLog;
   readonly #segments: SegmentWriter<Pending>;
   readonly #earlier: DoneItem[] = [];
@@ -93,6 +102,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   private constructor(options: RestoreJournalOptions, log: JournalLog) {
     const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
     this.#clock = options.clock ?? systemClock;
+    this.#isSetBack = options.isSetBack;
     this.#log = log;
     this.#segments = new SegmentWriter({
       ...{ bucket, folder: restoreJournalFolder(name, uid), kind: 'restore', assertLeading },
@@ -134,6 +144,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     for await (const segment of tries.segments(last)) await this.#take(segment);
     this.#records.includes = [...last.keys];
     this.#isChanged = true;
+    this.#isClockSetBack = this.#facts.some(({ kind }) => kind === 'clock');
+    this.#noteClock();
     await this.flush();
   }
 
@@ -201,6 +213,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
   async put(item: FinishedRestoreItem): Promise<void> {
     this.#segments.assertUsable();
+    this.#noteClock();
     const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
     // A time-out counts from here, also for the server that goes on.
     const created = rfc3339Seconds(this.#clock.nowNs());
@@ -216,6 +229,18 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     else this.#segments.flushLater();
     this.#noteClaim(item);
     this.#operations.push(...begun);
+  }
+
+  /** At some moment of this try or an earlier one, as far as it is known. */
+  get isClockSetBack(): boolean {
+    this.#noteClock();
+    return this.#isClockSetBack;
+  }
+
+  #noteClock(): void {
+    if (this.#isClockSetBack || this.#isSetBack?.() !== true) return;
+    this.#isClockSetBack = true;
+    this.noteFact({ kind: 'clock' });
   }
 
   willCreateNamespace(name: string): Promise<void> {

@@ -17,6 +17,7 @@ import {
   type Operation,
   type OperationMap,
   orderedRecord,
+  type Round,
   type Subject,
 } from '../../../item-operations/index.ts';
 import {
@@ -25,6 +26,7 @@ import {
   type Discovery,
   type KubeClient,
 } from '../../../kube/index.ts';
+import { inPlacePolicyOf } from '../../../plugin/index.ts';
 import {
   type DoneItem,
   initHookAction,
@@ -77,6 +79,7 @@ import {
 import { RestoreEnding, type RunParts } from './restore-ending.ts';
 import { RestoreLog } from './restore-log.ts';
 import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
+import { RestoredInPlace } from './volumes-in-place.ts';
 import { leadingClient, whileLeading } from './while-leading.ts';
 
 export interface ClusterRestoreRunnerOptions {
@@ -117,8 +120,10 @@ export interface ClusterRestoreRunnerOptions {
 
 /** How long an API server may be away while an item is made. Our choice, as for backups: a control plane is replaced in less. */
 const ITEM_PATIENCE_MS = 20 * 60_000;
+const CLOCK_MS = 2000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 const PODS = 'v1/Pod';
+const CLAIMS = 'v1/PersistentVolumeClaim';
 
 /** Brings backups into the cluster, from the bucket of their location. */
 export class ClusterRestoreRunner implements RestoreRunner {
@@ -151,6 +156,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         ...{ clock: this.#clock, limits: this.#options.journalLimits },
+        isSetBack: () => this.#isSetBack(restore),
       });
     } catch (error) {
       // Nobody goes on with what an earlier run has begun.
@@ -250,6 +256,25 @@ export class ClusterRestoreRunner implements RestoreRunner {
       },
       ...(this.#options.podWatch && { watch: this.#options.podWatch }),
     });
+    const poll = (): Promise<Round> =>
+      patiently(
+        () =>
+          operations.poll(subject, {
+            ...{ asker: session.asker, signal },
+            timeoutNsOf: (operation) => this.#timeoutNs(restore, operation),
+          }),
+        { ...about, what: 'store the operations of a restore' },
+      );
+    const inPlace = new RestoredInPlace({
+      ...{ poll, log, signal, pollMs },
+      whileWaiting: request.whileWaiting ?? ((task) => task()),
+    });
+    inPlace.note(journal.operations);
+    const there: DoneItem[] = [];
+    const noteThere = (item: DoneItem): void => {
+      if (item.kind === CLAIMS && item.exists && item.outcome !== 'created') there.push(item);
+    };
+    if (inPlacePolicyOf(restore)) for (const item of journal.all()) noteThere(item);
     const made = await runRestore({
       client: leadingClient(client, assertLeading),
       ...{
@@ -260,6 +285,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
         policies,
         volumes,
         podVolumes,
+        volumesInPlace: inPlace,
         hooks,
         log,
         signal,
@@ -271,13 +297,17 @@ export class ClusterRestoreRunner implements RestoreRunner {
       sink: {
         put: async (item) => {
           isMade.note(item);
+          if (inPlacePolicyOf(restore)) noteThere(item);
           const before = journal.operations.length;
           await journal.put(item);
-          operations.note(subject, journal.operations.slice(before));
+          const begun = journal.operations.slice(before);
+          operations.note(subject, begun);
+          inPlace.note(begun);
         },
         willCreateNamespace: (name) => journal.willCreateNamespace(name),
       },
       ...(journal.isContinued && { journal }),
+      isClockSetBack: () => journal.isClockSetBack,
       ...(this.#options.priorities && { priorities: this.#options.priorities }),
       terminatingMs: this.#options.terminatingMs,
       resourceTimeoutMs: this.#options.resourceTimeoutMs,
@@ -289,20 +319,18 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const handed = await hooks.handOver(signal);
     const { claims, operations: begun } = journal;
     const { infos } = sources;
-    sayWhatIsEmpty({ claims, withFiles: files.claims(), infos, operations: begun, restore }, log);
-    const found = await restoredVolumes(claims, { client: cluster, restore, log, signal });
+    sayWhatIsEmpty(
+      { claims, there, withFiles: files.claims(), infos, operations: begun, restore },
+      log,
+    );
+    const found = await restoredVolumes(claims, {
+      ...{ client: cluster, restore, log, signal, operations: begun },
+    });
     const claimOf = new Map(podVolumesOf(begun).map((each) => [each.name, each.claim]));
     const pods = await patiently(() => podVolumes.list(), {
       ...{ ...about, what: 'ask for the PodVolumeRestores of a restore' },
     });
-    const round = await patiently(
-      () =>
-        operations.poll(subject, {
-          ...{ asker: session.asker, signal },
-          timeoutNsOf: (operation) => this.#timeoutNs(restore, operation),
-        }),
-      { ...about, what: 'store the operations of a restore' },
-    );
+    const round = await poll();
     for (const line of restoreFailureLines(restore, round.operations))
       log.error(line.message, line.about);
     log.info('restore completed');
@@ -345,6 +373,12 @@ export class ClusterRestoreRunner implements RestoreRunner {
       { ...about, what: 'store the files of a restore' },
     );
     return statusAfterItems(made, results, round.operations);
+  }
+
+  /** The time of the API server is known to a second, and so is that of the Restore. */
+  #isSetBack({ metadata }: Restore): boolean {
+    const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
+    return nowMs < Date.parse(metadata.creationTimestamp) - CLOCK_MS;
   }
 
   /** Velero's words for a backup that cannot be had. */
@@ -468,4 +502,4 @@ export class ClusterRestoreRunner implements RestoreRunner {
 
 const isOfFiles = (fact: RestoreFact): fact is FileRestoreFact => fact.kind === 'files';
 const isOfVolumes = (fact: RestoreFact): fact is VolumeFact =>
-  fact.kind !== 'files' && fact.kind !== 'namespace';
+  fact.kind !== 'files' && fact.kind !== 'namespace' && fact.kind !== 'clock';

@@ -48,6 +48,33 @@ describe('a restore', () => {
     expect(left).toMatchObject({ restoreUID: 'u1', claims: [], hooks: { attempted: 0, pods: [] } });
   });
 
+  it.each([{ next: '2026-11-26T11:31:00Z' }, { next: '2026-11-26T12:30:00Z' }])(
+    "knows what it has made while the API server's clock was behind, of which a server that goes on at $next thinks that it is older than the Restore",
+    async ({ next }) => {
+      cluster.now = '2026-11-26T11:30:00Z';
+      const rig: Rig = new Rig({
+        ...{ cluster, now: cluster.now },
+        outside: async (task, what) => {
+          const result = await task();
+          if (what !== 'create configmaps app/settings') return result;
+          rig.abort.abort(new CanceledError('shutdown'));
+          rig.leaving.abort(new CanceledError('shutdown'));
+          throw new Error('killed');
+        },
+      });
+      await storeBackup(rig.bucket, ITEMS);
+      await reasonOf(rig.run());
+      expect(cluster.get('configmaps', 'app/settings')).toBeDefined();
+      cluster.now = next;
+      const other = new Rig({ cluster, bucket: rig.bucket, now: next });
+      expect((await other.run()).phase).toBe('Finalizing');
+      expect(await other.archive.resourceList('r1')).toEqual({
+        'v1/ConfigMap': ['app/more(created)', 'app/settings(created)'],
+        'v1/Namespace': ['app(created)'],
+      });
+    },
+  );
+
   it('that has failed in a location that is written once has failed, also for the server after one that was killed then', async () => {
     const inner = new VersionedBucket();
     const server = () =>

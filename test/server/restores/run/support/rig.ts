@@ -91,6 +91,8 @@ export interface Parts {
   readonly outside?: <T>(task: () => Promise<T> | T, what: string) => Promise<T>;
   readonly spec?: object;
   readonly assertLeading?: () => void;
+  /** What the API server's clock says. */
+  readonly now?: string;
 }
 
 /** Every pod is up as soon as it is there. */
@@ -152,7 +154,9 @@ export class Rig {
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const list = async (resource: never, options: never): Promise<unknown[]> =>
       (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
+    const { now = '2026-11-26T12:00:00Z' } = this.#parts;
     const client = {
+      clock: { nowNs: () => BigInt(Date.parse(now)) * 1_000_000n },
       listPage: cluster.listPage,
       ...{ list, raw: () => Promise.resolve({}) },
       find: (...given: Parameters<typeof cluster.find>) =>

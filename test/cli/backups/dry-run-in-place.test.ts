@@ -1,0 +1,116 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { writeTar } from '../../../src/archive/tar/write-tar.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  DATA_DOWNLOADS,
+  NAMESPACES,
+  PODS,
+  PVCS,
+  PVS,
+} from '../../../src/kube/index.ts';
+import { stored, type StoredItem } from '../../restore/support/backup.ts';
+import { Api } from './support/api.ts';
+
+const PREFIX = 'backups/b1';
+const CLAIMS = ['back', 'used', 'kept', 'files', 'other', 'absent'];
+const specOf = (name: string): object => ({
+  ...{ volumeName: `pv-${name}`, accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
+  resources: { requests: { storage: '1Gi' } },
+});
+const ITEMS: readonly StoredItem[] = [
+  stored('namespaces', 'web'),
+  ...CLAIMS.map((name) => stored('persistentvolumeclaims', `web/${name}`, { spec: specOf(name) })),
+];
+
+describe('longshore restore create --existing-volume-data-policy --dry-run', () => {
+  let api: Api;
+  beforeAll(async () => {
+    api = await Api.start('dry-run-in-place');
+    const { client } = api;
+    await api.set(BACKUP_STORAGE_LOCATIONS, 'default', { phase: 'Available' });
+    const spec = { storageLocation: 'default' };
+    await api.add(BACKUPS, 'b1', { spec, status: { phase: 'Completed' } });
+    await client.create(NAMESPACES, { metadata: { name: 'web' } });
+    for (const name of CLAIMS.slice(0, -1)) {
+      const volumeName = name === 'other' ? 'pv-new' : `pv-${name}`;
+      const claim = await client.create(PVCS, {
+        metadata: { namespace: 'web', name },
+        spec: { ...specOf(name), volumeName },
+      });
+      const status = { phase: 'Bound', capacity: { storage: '1Gi' } };
+      const ref = { namespace: 'web', name };
+      await client.patch(PVCS, ref, { status }, { subresource: 'status' });
+      const { uid } = claim.metadata;
+      await client.create(PVS, {
+        metadata: { name: volumeName },
+        spec: {
+          ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'] },
+          csi: { driver: 'csi.example.com', volumeHandle: name },
+          claimRef: { namespace: 'web', name, uid },
+        },
+      });
+    }
+    await client.create(PODS, {
+      metadata: { namespace: 'web', name: 'db-0' },
+      spec: {
+        containers: [{ name: 'c', image: 'i' }],
+        volumes: [{ name: 'v', persistentVolumeClaim: { claimName: 'used' } }],
+      },
+    });
+    api.store(`${PREFIX}/velero-backup.json`, {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name: 'b1' } },
+      status: { phase: 'Completed' },
+    });
+    const info = (name: string): object => {
+      const moved = { dataMover: 'velero', snapshotHandle: 's', operationID: 'o', size: 100 };
+      return {
+        ...{ pvName: `pv-${name}`, pvcName: name, pvcNamespace: 'web', result: 'succeeded' },
+        ...(name === 'files'
+          ? { backupMethod: 'PodVolumeBackup' }
+          : { backupMethod: 'CSISnapshot', snapshotDataMoved: name !== 'kept' }),
+        ...(!['files', 'kept'].includes(name) && { snapshotDataMovementInfo: moved }),
+      };
+    };
+    api.store(`${PREFIX}/b1-volumeinfo.json.gz`, CLAIMS.map(info));
+    const entries = ITEMS.map(({ type, object }) => {
+      const { namespace, name } = object.metadata;
+      const scope = namespace === undefined ? 'cluster' : `namespaces/${namespace}`;
+      const bytes = Buffer.from(JSON.stringify(object));
+      return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
+    });
+    const tarball = gzipSync(Buffer.concat(await Array.fromAsync(writeTar(entries))));
+    fs.writeFileSync(join(api.bucket, PREFIX, 'b1.tar.gz'), tarball);
+  });
+  afterAll(() => api[Symbol.asyncDispose]());
+
+  const rehearse = (...words: string[]) =>
+    api.longshore('restore', 'create', '--from-backup', 'b1', '--dry-run', ...words);
+  const of = (text: string, name: string): string =>
+    (text.split('PersistentVolumeClaim web/').find((part) => part.startsWith(`${name}\n`)) ?? '')
+      .split('\n')
+      .slice(1, 2)
+      .join();
+
+  it('tells which volumes would be brought back, and why others would not', async () => {
+    const { out, code } = await rehearse('--existing-volume-data-policy', 'full');
+    expect(out).toContain('updated  PersistentVolumeClaim web/back\n');
+    expect(of(out, 'back')).toContain('its volume is brought back in place');
+    expect(out).toContain('failed   PersistentVolumeClaim web/used\n');
+    expect(of(out, 'used')).toContain('pod web/db-0 uses PVC web/used: scale what uses it down');
+    expect(of(out, 'kept')).toContain('a snapshot of its volume that stayed in the storage');
+    expect(of(out, 'other')).toContain('has the volume pv-new, and had pv-other');
+    expect(of(out, 'files')).not.toContain('in place');
+    expect(out).toContain('created  PersistentVolumeClaim web/absent\n');
+    expect(code).toBe(3);
+    expect(await api.client.list(DATA_DOWNLOADS)).toEqual([]);
+  });
+
+  it('leaves all of them alone without the flag', async () => {
+    const { out } = await rehearse();
+    expect(out).not.toContain('in place');
+  });
+});

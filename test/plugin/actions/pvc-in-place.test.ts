@@ -1,0 +1,263 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { silentLogger } from '../../../src/base/index.ts';
+import { inPlaceHindrance } from '../../../src/exposer/index.ts';
+import {
+  BACKUPS,
+  CONFIG_MAPS,
+  DATA_DOWNLOADS,
+  type DataDownload,
+  inPlaceOrderOf,
+  type PersistentVolumeClaim,
+  type Pod,
+  PODS,
+  PVCS,
+} from '../../../src/kube/index.ts';
+import type { Restore } from '../../../src/plugin/index.ts';
+import { isInPlaceOperation, type OpenActions, openActions } from '../../../src/plugin/index.ts';
+import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
+import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+
+/** What becomes of a PVC that is there, with `existingVolumeDataPolicy`. */
+
+const APP = 'app';
+const context = { signal: new AbortController().signal };
+let test: TestCluster;
+let actions: OpenActions;
+let pvc: PersistentVolumeClaim;
+let count = 0;
+
+beforeAll(async () => {
+  test = await TestCluster.start({ nodes: ['node-1'] });
+  const { client } = test;
+  await test.makeNamespace(APP);
+  await test.makeNamespace('other');
+  actions = openActions({
+    ...{ client, logger: silentLogger },
+    inPlaceHindrance: (download, signal) => inPlaceHindrance(client, download, signal),
+  });
+  for (const [name, snapshotMoveData] of [
+    ['moved', true],
+    ['kept', false],
+  ] as const) {
+    const { spec } = backupOf(name, { snapshotMoveData, csiSnapshotTimeout: '5m0s' });
+    await client.create(BACKUPS, { metadata: { name, namespace: NAMESPACE }, spec } as never);
+  }
+});
+afterAll(() => test[Symbol.asyncDispose]());
+
+beforeEach(async () => {
+  const name = `data-${count++}`;
+  await test.makeVolume(APP, name);
+  pvc = await pvcOf(test.client, APP, name);
+});
+
+/** As the backup has it. */
+function inBackup(change: (claim: PersistentVolumeClaim) => void = () => undefined) {
+  const claim = stored(pvc);
+  claim.metadata.annotations = {
+    ...claim.metadata.annotations,
+    ...{ 'velero.io/data-upload-name': 'velero/x', 'velero.io/volume-snapshot-name': 'x' },
+  };
+  change(claim);
+  return claim;
+}
+
+async function putResult(restore: Restore, more: object = {}): Promise<void> {
+  const { uid } = restore.metadata;
+  const result = {
+    ...{ backupStorageLocation: 'default', snapshotID: 'abc', sourceNamespace: APP },
+    ...{ snapshotSize: 7, ...more },
+  };
+  await test.client.create(CONFIG_MAPS, {
+    metadata: {
+      ...{ name: `result-${uid}`, namespace: NAMESPACE },
+      labels: {
+        'velero.io/restore-uid': uid,
+        'velero.io/pvc-namespace-name': `${APP}.${pvc.metadata.name}`,
+        'velero.io/resource-usage': 'DataUpload',
+      },
+    },
+    data: { [uid]: JSON.stringify(result) },
+  });
+}
+
+const newRestore = (spec: Partial<Restore['spec']> = {}, backup = 'moved'): Restore =>
+  restoreOf(`r${count}`, backup, { existingVolumeDataPolicy: 'full', ...spec });
+
+const restoring = (restore: Restore, fromBackup = inBackup(), own = actions) =>
+  own.pvcRestore().execute({ item: fromBackup, itemFromBackup: fromBackup, restore }, context);
+
+const downloadsOf = (restore: Restore): Promise<DataDownload[]> =>
+  test.client.list(DATA_DOWNLOADS, {
+    namespace: NAMESPACE,
+    labelSelector: `velero.io/restore-uid=${restore.metadata.uid}`,
+  });
+
+describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
+  it('brings the volume of a PVC back that is there, by an operation that is begun once', async () => {
+    const restore = newRestore({ existingVolumeDataPolicy });
+    await putResult(restore, { datamover: 'velero' });
+    const first = await restoring(restore);
+    const { operationId = '' } = first;
+    expect(isInPlaceOperation(operationId)).toBe(true);
+    expect(operationId).toHaveLength(63);
+    expect(first.item).toBeUndefined();
+    // What it has begun may be writing, and whatever uses the volume by now is the agent's affair.
+    await test.client.create(PODS, userOf(`late-${count}`));
+    expect(await restoring(restore)).toEqual(first);
+    const [download, ...more] = await downloadsOf(restore);
+    expect(more).toEqual([]);
+    expect(download?.metadata).toMatchObject({
+      labels: { 'velero.io/async-operation-id': operationId },
+      ownerReferences: [{ kind: 'Restore', uid: restore.metadata.uid, controller: true }],
+    });
+    expect(download?.spec).toMatchObject({
+      targetVolume: { pvc: pvc.metadata.name, namespace: APP },
+      ...{ datamover: 'longshore', snapshotID: 'abc', snapshotSize: 7, sourceNamespace: APP },
+      ...{ operationTimeout: '5m0s', restoreType: existingVolumeDataPolicy },
+    });
+    expect(inPlaceOrderOf(download as DataDownload)).toEqual({
+      ...{ dryRun: false, keepExtra: true, claimUid: pvc.metadata.uid },
+    });
+    const ref = { namespace: NAMESPACE, name: download?.metadata.name ?? '' };
+    const status = { phase: 'InProgress', progress: { bytesDone: 3, totalBytes: 7 } };
+    await test.client.patch(DATA_DOWNLOADS, ref, { status });
+    const action = actions.pvcRestore();
+    expect(await action.progress(operationId, restore, context)).toMatchObject({
+      ...{ completed: false, nCompleted: 3, nTotal: 7 },
+    });
+  });
+});
+
+const userOf = (name: string): Pod =>
+  ({
+    metadata: { name, namespace: APP },
+    spec: {
+      containers: [{ name: 'c', image: 'i' }],
+      volumes: [{ name: 'v', persistentVolumeClaim: { claimName: pvc.metadata.name } }],
+    },
+  }) as unknown as Pod;
+
+it('removes files that the backup does not have where deleteExtraFiles says so', async () => {
+  const restore = newRestore({ uploaderConfig: { deleteExtraFiles: true } });
+  await putResult(restore);
+  await restoring(restore);
+  const [download] = await downloadsOf(restore);
+  expect(inPlaceOrderOf(download as DataDownload)?.keepExtra).toBe(false);
+});
+
+it.each<[string, Partial<Restore['spec']>]>([
+  ['nothing', { existingVolumeDataPolicy: null }],
+  ['none', { existingVolumeDataPolicy: 'none' }],
+  ['that no volumes are restored', { restorePVs: false }],
+])('leaves the PVC alone where the Restore says %s', async (_, spec) => {
+  const restore = newRestore(spec);
+  await putResult(restore);
+  expect(await restoring(restore)).toEqual({});
+  expect(await downloadsOf(restore)).toEqual([]);
+});
+
+it('finds its operation again for a PVC that an earlier Restore of the name has made', async () => {
+  const restore = newRestore();
+  restore.metadata.creationTimestamp = '2099-01-01T00:00:00Z';
+  const ref = { namespace: APP, name: pvc.metadata.name };
+  const labels = { 'velero.io/restore-name': restore.metadata.name };
+  await test.client.patch(PVCS, ref, { metadata: { labels } });
+  await putResult(restore);
+  const first = await restoring(restore);
+  expect(isInPlaceOperation(first.operationId ?? '')).toBe(true);
+  expect(await restoring(restore)).toEqual(first);
+  expect(await downloadsOf(restore)).toHaveLength(1);
+});
+
+it('fills a new volume where there is no PVC yet', async () => {
+  const restore = newRestore({ namespaceMapping: { [APP]: 'other' } });
+  await putResult(restore);
+  const { operationId = '', item } = await restoring(restore);
+  expect(isInPlaceOperation(operationId)).toBe(false);
+  expect((item as PersistentVolumeClaim).spec.selector).toBeDefined();
+  const [download] = await downloadsOf(restore);
+  expect(download?.spec).toMatchObject({ restoreType: '', targetVolume: { namespace: 'other' } });
+  expect(download?.spec.dataMoverConfig).toBeUndefined();
+});
+
+describe('says why, and touches nothing,', () => {
+  const expectRefusal = async (
+    sentence: string,
+    given: { restore?: Restore; result?: object; fromBackup?: PersistentVolumeClaim } = {},
+  ): Promise<void> => {
+    const { restore = newRestore(), result, fromBackup } = given;
+    await putResult(restore, result);
+    await expect(restoring(restore, fromBackup)).rejects.toThrow(sentence);
+    expect(await downloadsOf(restore)).toEqual([]);
+  };
+
+  it('of one that a pod uses', async () => {
+    await test.client.create(PODS, userOf(`user-${count}`));
+    await expectRefusal(`pod app/user-${count} uses PVC app/${pvc.metadata.name}: scale what uses`);
+  });
+
+  it('of one that is not bound', async () => {
+    const { metadata, spec } = pvc;
+    const name = `${metadata.name}-waits`;
+    pvc = await test.client.create(PVCS, {
+      metadata: { name, namespace: APP },
+      spec: { ...spec, storageClassName: 'missing', volumeName: '' },
+    });
+    await expectRefusal(`PVC app/${name} is Pending, and has no volume`);
+  });
+
+  it('of one that has another volume, but not in another namespace', async () => {
+    const fromBackup = inBackup(({ spec }) => (spec.volumeName = 'pv-of-before'));
+    const text = 'and had pv-of-before when it was backed up';
+    await expectRefusal(text, { fromBackup });
+    const name = `copy-${count}`;
+    await test.makeVolume('other', name);
+    fromBackup.metadata.name = name;
+    const mapped = newRestore({ namespaceMapping: { [APP]: 'other' } }, 'moved');
+    mapped.metadata.uid += '-mapped';
+    pvc.metadata.name = name;
+    await putResult(mapped);
+    const { operationId = '' } = await restoring(mapped, fromBackup);
+    expect(isInPlaceOperation(operationId)).toBe(true);
+  });
+
+  it('of one of another mode', async () => {
+    const fromBackup = inBackup(({ spec }) => (spec.volumeMode = 'Block'));
+    await expectRefusal('has the volume mode Filesystem, and had Block', { fromBackup });
+  });
+
+  it('of one that is too small', async () => {
+    const result = { snapshotSize: 2 ** 50 };
+    await expectRefusal('bytes, and what was backed up of it has 1125899906842624', { result });
+  });
+
+  it('of one that another data mover has backed up, and of Windows', async () => {
+    await expectRefusal('by the data mover "other"', { result: { datamover: 'other' } });
+    const restore = newRestore();
+    restore.metadata.uid += '-windows';
+    await expectRefusal('is one of Windows', { restore, result: { nodeOS: 'windows' } });
+  });
+
+  it('of one whose snapshot stayed in the storage', async () => {
+    await expectRefusal('a snapshot of its volume that stayed in the storage', {
+      restore: newRestore({}, 'kept'),
+    });
+  });
+
+  it("where Velero's server asks, which would start pods meanwhile", async () => {
+    const restore = newRestore();
+    await putResult(restore);
+    const plain = openActions({ client: test.client, logger: silentLogger });
+    await expect(restoring(restore, inBackup(), plain)).rejects.toThrow(
+      'existingVolumeDataPolicy has no effect here',
+    );
+  });
+});
+
+it('leaves one alone of which the backup has no data, or files of pods', async () => {
+  const restore = newRestore();
+  const fromBackup = inBackup(({ metadata }) => (metadata.annotations = {}));
+  expect(await restoring(restore, fromBackup)).toEqual({});
+  expect(await downloadsOf(restore)).toEqual([]);
+});
