@@ -64,8 +64,10 @@ export function refusalOf({ status }: Pod): string | undefined {
 
 /** Whether no process of the pod runs any more, by its node's own word. */
 export function hasEnded({ status }: Pod): boolean {
-  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return true;
   const containers = status?.containerStatuses ?? [];
+  // Kubelets before Kubernetes 1.27 say that a pod which they evict has failed while its process still runs.
+  if (containers.some(({ state }) => state?.running !== undefined)) return false;
+  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return true;
   return containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
 }
 

@@ -69,7 +69,10 @@ function failedOne({
   return { download, calls, options };
 }
 
-const pod = (uid: string, phase: string): object => ({ metadata: { uid }, status: { phase } });
+const pod = (uid: string, phase: string, state?: object): object => ({
+  metadata: { uid },
+  status: { phase, ...(state && { containerStatuses: [{ state }] }) },
+});
 
 describe('before the volume of a restore in place is given back, its data mover', () => {
   it('is waited for while its node does not say that it has ended', async () => {
@@ -77,6 +80,18 @@ describe('before the volume of a restore in place is given back, its data mover'
     await stopMover(download, options);
     const waited = ['named ', `pause ${FENCE_MS + MARGIN_MS}`, 'stopped p-1'];
     expect(calls).toEqual(['delete 1', ...waited]);
+  });
+
+  it('is waited for where its pod has failed, as one that is evicted, and its process still runs', async () => {
+    const evicted = pod('p-1', 'Failed', { running: {} });
+    const { download, calls, options } = failedOne({ pods: [evicted, evicted] });
+    await stopMover(download, options);
+    const waited = ['named ', `pause ${FENCE_MS + MARGIN_MS}`, 'stopped p-1'];
+    expect(calls).toEqual(['delete 1', ...waited]);
+    const stopped = pod('p-1', 'Failed', { terminated: {} });
+    const quick = failedOne({ pods: [evicted, stopped] });
+    await stopMover(quick.download, quick.options);
+    expect(quick.calls).toEqual(['delete 1', 'stopped p-1']);
   });
 
   it.each([

@@ -33,6 +33,8 @@ const AT_ONCE = 4;
 const REFUSED_PART = 8n;
 /** Where the bucket has failed. Our choice: others get their turn meanwhile. */
 const FAILED_NS = 600_000_000_000n;
+/** A clock that goes back by less is only set right, and a lock that ends so much sooner is still extended in time. Our choice. */
+const CORRECTED_NS = 60_000_000_000n;
 /** Shorter ones are not worth a request. Our choice. */
 const SHORTEST_NS = 60_000_000_000n;
 
@@ -40,8 +42,11 @@ const SHORTEST_NS = 60_000_000_000n;
  * What a process knows of the locks of a location's backups. A new one loses nothing: it extends each of them once more.
  */
 export class BackupLocks {
-  /** By UID, until when its files are locked. */
-  readonly #untilNs = new Map<string, Nanoseconds>();
+  /** By UID, until when its files are locked, and by which time of a clock that may have been wrong. */
+  readonly #locked = new Map<
+    string,
+    { readonly untilNs: Nanoseconds; readonly sinceNs: Nanoseconds }
+  >();
   /** By UID, where that did not work: since when, and for how long it rests. */
   readonly #rests = new Map<string, { readonly sinceNs: Nanoseconds; readonly forNs: bigint }>();
 
@@ -62,10 +67,10 @@ export class BackupLocks {
       if (expirationNs === undefined || expirationNs - nowNs < SHORTEST_NS) continue;
       seen.add(uid);
       const least = earlier(expirationNs, nowNs + retention.periodNs / 2n);
-      if ((this.#untilNs.get(uid) ?? 0n) >= least || this.#isResting(uid, nowNs)) continue;
+      if (this.#isLocked(uid, least, nowNs) || this.#isResting(uid, nowNs)) continue;
       due.push({ name, uid, untilNs: earlier(expirationNs, nowNs + retention.periodNs) });
     }
-    for (const known of [this.#untilNs, this.#rests]) {
+    for (const known of [this.#locked, this.#rests]) {
       for (const uid of known.keys()) if (!seen.has(uid)) known.delete(uid);
     }
     const now = due.slice(0, BACKUPS_MAX);
@@ -87,10 +92,16 @@ export class BackupLocks {
         logger.warn(fields, "the locks of a backup's files could not all be extended");
         return;
       }
-      this.#untilNs.set(uid, untilNs);
+      this.#locked.set(uid, { untilNs, sinceNs: nowNs });
       this.#rests.delete(uid);
     });
     return now.length;
+  }
+
+  /** The service counts by its own clock: what was said by one that was ahead says nothing of how long they are locked. */
+  #isLocked(uid: string, least: Nanoseconds, nowNs: Nanoseconds): boolean {
+    const { untilNs, sinceNs } = this.#locked.get(uid) ?? { untilNs: 0n, sinceNs: 0n };
+    return untilNs >= least && sinceNs - nowNs < CORRECTED_NS;
   }
 
   /** A clock that was ahead makes it no longer. */

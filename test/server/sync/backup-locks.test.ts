@@ -149,7 +149,19 @@ describe('the locks of the files of backups', () => {
     bucket.failing.add('backups/a/a.tar.gz');
     await expect(extend(backups, 80)).rejects.toThrow();
     bucket.failing.clear();
-    expect(await extend(backups, 13)).toBe(1);
+    expect(await extend(backups, 13)).toBe(2);
+    expect(until('a', 'a.tar.gz')).toBe(23);
+  });
+
+  it('are extended again when a clock that was ahead is set right: the service has locked them by its own', async () => {
+    const { bucket, extend, until } = await world('b');
+    const backups = [backup('b', 90)];
+    expect(await extend(backups, 60)).toBe(1);
+    // What the service has made of it.
+    bucket.locks.set('backups/b/velero-backup.json', NOW_NS + RETENTION.periodNs);
+    expect(await extend(backups, 6)).toBe(1);
+    expect(until('b')).toBe(16);
+    expect(await extend(backups, 6)).toBe(0);
   });
 
   it('say so where the bucket knows no locks', async () => {

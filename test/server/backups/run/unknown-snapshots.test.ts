@@ -14,7 +14,7 @@ import { reasonOf, Rig } from './support/rig.ts';
 class Provider {
   readonly taken: string[] = [];
   /** The next calls whose answers nobody gets: the server is ended meanwhile. */
-  ends: (() => void)[] = [];
+  ends: ((() => void) | undefined)[] = [];
 
   get snapshotter(): VolumeSnapshotter {
     return {
@@ -113,6 +113,21 @@ describe('a snapshot whose id nobody has noted', () => {
     const { warnings, snapshots } = await stored();
     expect(warnings).toEqual([expect.stringContaining(WARNING)]);
     expect(snapshots.map(({ status }) => status?.providerSnapshotID)).toEqual(['snap-2']);
+  });
+
+  it('is none of a volume that was done before the kill', async () => {
+    const { provider, server, killed, stored } = newWorld(['pv1', 'pv2', 'pv3']);
+    // Two at once: when the third one is asked for, one is done.
+    provider.ends.push(undefined, undefined);
+    await killed();
+    expect(provider.taken).toHaveLength(3);
+    await server().run();
+    const again = provider.taken.slice(3);
+    expect(again.length).toBeLessThan(3);
+    const { warnings, snapshots } = await stored();
+    expect(warnings).toHaveLength(again.length);
+    for (const volume of again) expect(warnings.join('\n')).toContain(`of volume ${volume} (`);
+    expect(snapshots).toHaveLength(3);
   });
 
   it('of each kill is named', async () => {
