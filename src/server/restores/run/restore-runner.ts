@@ -266,7 +266,11 @@ export class ClusterRestoreRunner implements RestoreRunner {
         { ...about, what: 'store the operations of a restore' },
       );
     const inPlace = new RestoredInPlace({
-      ...{ poll, log, signal, pollMs },
+      ...{ poll, log, signal, pollMs, client: cluster },
+      namespace: restore.metadata.namespace ?? '',
+      timeoutMs: Number(
+        (goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS) / 1_000_000n,
+      ),
       whileWaiting: request.whileWaiting ?? ((task) => task()),
     });
     inPlace.note(journal.operations);

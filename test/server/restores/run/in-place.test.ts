@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../../../src/base/index.ts';
 import type { Observation } from '../../../../src/item-operations/index.ts';
@@ -175,6 +176,77 @@ describe('a restore of a volume that is there', () => {
         ...{ pvcName: 'data', pvcNamespace: 'db', pvName: 'pv-1', snapshotDataMoved: true },
       }),
     ]);
+  });
+
+  describe('that another one brings back', () => {
+    const download = (phase: string, more: object = {}): object => ({
+      apiVersion: 'velero.io/v2alpha1',
+      kind: DATA_DOWNLOADS.kind,
+      metadata: { name: 'd', namespace: 'velero', uid: 'd', resourceVersion: '1' },
+      spec: {
+        ...{ targetVolume: { namespace: 'db', pvc: 'data', pv: '' }, snapshotID: 's' },
+        ...{ datamover: 'longshore', dataMoverConfig: { 'longshore.inPlace': 'true', ...more } },
+      },
+      status: { phase },
+    });
+    const set = (object: object): void => {
+      cluster.objects.set('datadownloads.velero.io', [object as never]);
+    };
+    const pods = (): string[] => made().filter((name) => name.startsWith('pods'));
+    const other = (more: Partial<Parts> = {}): Rig => server({ actions: [], spec: {}, ...more });
+
+    it.each(['', 'Accepted', 'InProgress', 'Canceling'])('waits while it is %j', async (phase) => {
+      set(download(phase));
+      const rig = other();
+      const running = rig.run();
+      await expect.poll(() => made().includes('pods app/web')).toBe(true);
+      await sleep(50);
+      expect(pods()).toEqual(['pods app/web']);
+      set(download('Completed'));
+      await running;
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      expect(await rig.archive.results('r1')).toMatchObject({ errors: {} });
+    });
+
+    it.each(['Failed', 'Canceled', undefined])(
+      'makes no pod beside what is left: %s',
+      async (phase) => {
+        set(download('InProgress'));
+        const rig = other();
+        const running = rig.run();
+        await expect.poll(() => made().includes('pods app/web')).toBe(true);
+        await sleep(20);
+        if (phase === undefined) cluster.objects.set('datadownloads.velero.io', []);
+        else set(download(phase));
+        expect((await running).phase).toBe('FinalizingPartiallyFailed');
+        expect(pods()).toEqual(['pods app/web']);
+        expect(JSON.stringify(await rig.archive.results('r1'))).toContain(
+          'not brought back whole: db/data',
+        );
+      },
+    );
+
+    it('gives up after the time that operations have', async () => {
+      set(download('InProgress'));
+      const outcome = await other({ spec: { itemOperationTimeout: '50ms' } }).run();
+      expect(outcome.phase).toBe('FinalizingPartiallyFailed');
+      expect(pods()).toEqual(['pods app/web']);
+    });
+
+    it('does not wait for one that only looks, or that is over', async () => {
+      set(download('InProgress', { 'longshore.dryRun': 'true' }));
+      await other().run();
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, ITEMS);
+      for (const id of ['app/web', 'db/db-0']) cluster.remove('pods', id);
+      set(download('Failed'));
+      await other().run();
+      expect(pods()).toEqual([
+        ...['pods app/web', 'pods db/db-0'],
+        ...['pods app/web', 'pods db/db-0'],
+      ]);
+    });
   });
 
   it('says which files of pods did not come, since their pods were not made', async () => {
