@@ -249,6 +249,55 @@ describe('a restore of a volume that is there', () => {
     });
   });
 
+  it('says which volumes are as they were, since the backup has nothing for them', async () => {
+    const { object } = ITEMS[2] as ReturnType<typeof stored>;
+    cluster.objects.set('persistentvolumeclaims', [object]);
+    const results = async (rig: Rig): Promise<object> => {
+      await rig.run();
+      return await rig.archive.results('r1');
+    };
+    const said = (text: string): object => ({
+      namespaces: {
+        db: [
+          expect.stringContaining(
+            `the volume of PersistentVolumeClaim db/data, which is there already, is as it was before this restore: ${text}`,
+          ),
+        ],
+      },
+    });
+    expect(await results(server({ actions: [] }))).toEqual({
+      errors: {},
+      warnings: said('the backup has no data of it'),
+    });
+    cluster.objects.delete('pods');
+    cluster.objects.delete('services');
+    cluster.objects.delete('secrets');
+    cluster.objects.delete('deployments.apps');
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS, {
+      volumeInfos: [{ pvcName: 'data', pvcNamespace: 'db', backupMethod: 'NativeSnapshot' }],
+    });
+    expect(await results(server({ actions: [] }))).toMatchObject({
+      errors: said('the backup has a snapshot of it at its provider'),
+    });
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    const spec = { existingVolumeDataPolicy: 'full', restorePVs: false };
+    expect(await results(server({ actions: [], spec }))).toMatchObject({
+      warnings: {
+        namespaces: {
+          db: expect.arrayContaining([expect.stringContaining('restorePVs is false')]) as unknown,
+        },
+      },
+    });
+    // Nobody asked for anything.
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    expect(JSON.stringify(await results(server({ actions: [], spec: {} })))).not.toContain(
+      'as it was',
+    );
+  });
+
   it('says which files of pods did not come, since their pods were not made', async () => {
     const info = {
       ...{ pvcName: 'data', pvcNamespace: 'db', backupMethod: 'PodVolumeBackup' },
