@@ -276,7 +276,9 @@ export class ClusterRestoreRunner implements RestoreRunner {
     inPlace.note(journal.operations);
     const there: DoneItem[] = [];
     const noteThere = (item: DoneItem): void => {
-      if (item.kind === CLAIMS && item.exists && item.outcome !== 'created') there.push(item);
+      if (item.kind !== CLAIMS) return;
+      if (item.exists && item.outcome !== 'created') there.push(item);
+      if (!item.exists && item.outcome === 'failed') inPlace.noteRefused(item);
     };
     if (inPlacePolicyOf(restore)) for (const item of journal.all()) noteThere(item);
     const made = await runRestore({

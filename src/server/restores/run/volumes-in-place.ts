@@ -54,6 +54,9 @@ export class RestoredInPlace implements VolumesInPlace {
   /** By the ID of the operation. */
   readonly #open = new Map<string, Claim>();
   readonly #failed = new Map<string, Claim[]>();
+  /** Namespaces with one that is brought back, and claims that were refused: together they would be of two times. */
+  readonly #begun = new Set<string>();
+  readonly #refused = new Map<string, Claim[]>();
   #writers: readonly Writer[] = [];
   #lookedMs = -Infinity;
 
@@ -63,8 +66,15 @@ export class RestoredInPlace implements VolumesInPlace {
 
   note(operations: readonly StartedRestoreOperation[]): void {
     for (const { operationId, item } of operations) {
-      if (isInPlaceOperation(operationId)) this.#open.set(operationId, item);
+      if (!isInPlaceOperation(operationId)) continue;
+      this.#open.set(operationId, item);
+      this.#begun.add(item.namespace);
     }
+  }
+
+  /** Of a claim that is neither made nor brought back. */
+  noteRefused({ namespace, name }: Claim): void {
+    this.#refused.set(namespace, [...(this.#refused.get(namespace) ?? []), { namespace, name }]);
   }
 
   async settled(namespace: string): Promise<void> {
@@ -160,9 +170,15 @@ export class RestoredInPlace implements VolumesInPlace {
 
   problemOf(namespace: string): string | undefined {
     const failed = this.#failed.get(namespace);
-    if (!failed) return undefined;
+    if (!failed) return this.#mixtureOf(namespace);
     const some = failed.length === 1 ? 'a volume of it was' : 'volumes of it were';
     return `what may use volumes is not restored in namespace ${namespace}, since ${some} not brought back whole: ${namesOf(failed)}; restore the backup again, which goes on with them`;
+  }
+
+  #mixtureOf(namespace: string): string | undefined {
+    const refused = this.#refused.get(namespace);
+    if (!refused || !this.#begun.has(namespace)) return undefined;
+    return `what may use volumes is not restored in namespace ${namespace}, since volumes of it were brought back and others were not, so that they are of different times: ${namesOf(refused)}; mend what the errors about these say, and restore the backup again`;
   }
 }
 

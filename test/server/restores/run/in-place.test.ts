@@ -178,6 +178,49 @@ describe('a restore of a volume that is there', () => {
     ]);
   });
 
+  it.each([false, true])(
+    'makes no pod of volumes of two times; killed before: %s',
+    async (isKilled) => {
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, [
+        ...ITEMS,
+        stored('persistentvolumeclaims', 'db/wal', { spec: {} }),
+      ]);
+      const refuses: RestoreAction = {
+        ...bringsBack,
+        execute: (input, context) =>
+          input.item.metadata.name === 'wal'
+            ? Promise.reject(new Error('PVC db/wal is there already, and has another size'))
+            : bringsBack.execute(input, context),
+      };
+      if (isKilled) {
+        answers = [progress(false)];
+        const first = server({ actions: [refuses] });
+        const running = reasonOf(first.run());
+        await expect.poll(() => made().length).toBe(3);
+        await sleep(50);
+        first.abort.abort(new CanceledError('shutdown'));
+        await running;
+        answers = [progress(true)];
+      }
+      const rig = server({ actions: [refuses] });
+      expect((await rig.run()).phase).toBe('FinalizingPartiallyFailed');
+      expect(made().filter((name) => /^(pods|deployments)/.test(name))).toEqual(['pods app/web']);
+      expect(JSON.stringify(await rig.archive.results('r1'))).toContain(
+        'they are of different times: db/wal;',
+      );
+    },
+  );
+
+  it('makes pods of a namespace in which nothing was brought back', async () => {
+    const refuses: RestoreAction = {
+      ...bringsBack,
+      execute: () => Promise.reject(new Error('PVC db/data is used')),
+    };
+    await server({ actions: [refuses] }).run();
+    expect(made()).toContain('pods db/db-0');
+  });
+
   describe('that another one brings back', () => {
     const download = (phase: string, more: object = {}): object => ({
       apiVersion: 'velero.io/v2alpha1',
