@@ -1,7 +1,7 @@
 import type { ServerController } from './server.ts';
 
 /** While this process leads, and what is called right before each write. */
-export type Leading = readonly [signal: AbortSignal, assertLeading: () => void];
+export type LeadParts = readonly [signal: AbortSignal, assertLeading: () => void];
 
 /** One time that this process leads, for a controller. */
 export interface Lead {
@@ -15,7 +15,7 @@ export abstract class LeadingController<L extends Lead> implements ServerControl
   abstract readonly name: string;
   #now: L | undefined;
 
-  protected abstract begin(...leading: Leading): L;
+  protected abstract begin(...parts: LeadParts): L;
 
   /** Undefined while this process does not lead. */
   protected get now(): L | undefined {
@@ -26,8 +26,8 @@ export abstract class LeadingController<L extends Lead> implements ServerControl
     return this.#now?.failure;
   }
 
-  async run(...leading: Leading): Promise<void> {
-    const lead = this.begin(...leading);
+  async run(...parts: LeadParts): Promise<void> {
+    const lead = this.begin(...parts);
     this.#now = lead;
     try {
       await lead.run();

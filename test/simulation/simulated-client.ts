@@ -22,6 +22,8 @@ import type { Random, VirtualTime } from './virtual-time.ts';
 export interface Weather {
   /** Refused before anything is done. */
   refused: number;
+  /** Refused before anything is done, with the request to come again. */
+  throttled?: number;
   /** Done, and the answer lost. */
   lost: number;
   /** A watch ends at an event. */
@@ -275,9 +277,12 @@ export class SimulatedClient {
   ): Promise<R> {
     signal?.throwIfAborted();
     this.#onRequest?.(what);
-    const { latencyMs, refused, lost, isFull } = this.#weather();
+    const { latencyMs, refused, throttled, lost, isFull } = this.#weather();
     await this.#pass(latencyMs, signal);
     if (this.#random.chance(refused)) throw unreachable(what, new Error('refused'));
+    if (throttled !== undefined && this.#random.chance(throttled)) {
+      throw kubeError(what, 429, { message: 'too many requests' }, 1);
+    }
     if (isFull === true && !/^(get|list|watch)/.test(what)) {
       throw kubeError(what, 500, { message: 'etcdserver: mvcc: database space exceeded' });
     }

@@ -25,7 +25,7 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
 import { RunsView } from '../runs/runs-view.ts';
@@ -96,8 +96,8 @@ export class BackupController extends LeadingController<BackupsRun> {
     this.#options = options;
   }
 
-  protected begin(...leading: Leading): BackupsRun {
-    return new BackupsRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): BackupsRun {
+    return new BackupsRun(this.#options, ...parts);
   }
 }
 

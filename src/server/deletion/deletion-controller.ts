@@ -27,7 +27,7 @@ import { isAbout } from '../backups/deletion-requests.ts';
 import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
 import { noteName } from '../backups/under-way.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { SideWork } from '../side-work.ts';
 import { Attempts } from './attempts.ts';
@@ -78,8 +78,8 @@ export class DeletionController extends LeadingController<DeletionRun> {
     this.#options = options;
   }
 
-  protected begin(...leading: Leading): DeletionRun {
-    return new DeletionRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): DeletionRun {
+    return new DeletionRun(this.#options, ...parts);
   }
 }
 

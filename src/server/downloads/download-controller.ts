@@ -20,7 +20,7 @@ import {
 import { isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
 
@@ -72,8 +72,8 @@ export class DownloadController extends LeadingController<DownloadRun> {
     this.#options = options;
   }
 
-  protected begin(...leading: Leading): DownloadRun {
-    return new DownloadRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): DownloadRun {
+    return new DownloadRun(this.#options, ...parts);
   }
 }
 

@@ -17,7 +17,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { planSingleDefault } from './default-location.ts';
 import { LocationChecks } from './location-checks.ts';
@@ -64,8 +64,8 @@ export class LocationController extends LeadingController<LocationRun> {
     registerLocationMetrics(options.registry, () => this.now?.described() ?? []);
   }
 
-  protected begin(...leading: Leading): LocationRun {
-    return new LocationRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): LocationRun {
+    return new LocationRun(this.#options, ...parts);
   }
 }
 

@@ -18,7 +18,7 @@ import {
   SECRETS,
 } from '../../kube/index.ts';
 import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
@@ -65,9 +65,9 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
     });
   }
 
-  protected begin(...leading: Leading): RepositoryRun {
+  protected begin(...parts: LeadParts): RepositoryRun {
     const connection = { ...this.#options.connection, hanging: this.#hanging };
-    return new RepositoryRun({ ...this.#options, connection }, this.#metrics, ...leading);
+    return new RepositoryRun({ ...this.#options, connection }, this.#metrics, ...parts);
   }
 }
 

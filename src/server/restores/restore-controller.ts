@@ -19,7 +19,7 @@ import {
 } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { patiently } from '../runs/patience.ts';
@@ -91,8 +91,8 @@ export class RestoreController extends LeadingController<RestoresRun> {
     this.#options = options;
   }
 
-  protected begin(...leading: Leading): RestoresRun {
-    return new RestoresRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): RestoresRun {
+    return new RestoresRun(this.#options, ...parts);
   }
 }
 

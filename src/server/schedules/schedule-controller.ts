@@ -17,7 +17,7 @@ import { type KubeClient, keyOf, refOf, type Result, validLabel } from '../../ku
 import { versionOf } from '../runs/runs-view.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { PendingBackups } from './pending-backups.ts';
 import { type Schedule, SCHEDULE_RESOURCE } from './schedule.ts';
@@ -69,8 +69,8 @@ export class ScheduleController extends LeadingController<ScheduleRun> {
     return super.failure ?? this.#options.backups.failure;
   }
 
-  protected begin(...leading: Leading): ScheduleRun {
-    return new ScheduleRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): ScheduleRun {
+    return new ScheduleRun(this.#options, ...parts);
   }
 }
 

@@ -25,7 +25,7 @@ import {
 import type { Buckets } from '../backups/contract.ts';
 import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts';
 import { isSettledSoon } from '../locations/location-checks.ts';
-import { type Leading, LeadingController } from '../leading-controller.ts';
+import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { SideWork } from '../side-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
@@ -77,8 +77,8 @@ export class SyncController extends LeadingController<SyncRun> {
     return super.failure ?? this.#options.backups.failure;
   }
 
-  protected begin(...leading: Leading): SyncRun {
-    return new SyncRun(this.#options, ...leading);
+  protected begin(...parts: LeadParts): SyncRun {
+    return new SyncRun(this.#options, ...parts);
   }
 }
 

@@ -7,6 +7,7 @@ import {
   type Repository,
 } from '../../repository/index.ts';
 import { readRangeInto } from '../../volume-files/index.ts';
+import { openForDirectReads } from './direct-reads.ts';
 import type { FilePieces } from './file-pieces.ts';
 import type { RangeComparer } from './range-comparer.ts';
 
@@ -67,13 +68,26 @@ export class FileComparer {
    * made longer. Throws what the system says when it cannot be read, and `BAD_OBJECT`.
    */
   async compare(pieces: FilePieces, descriptor: number): Promise<Difference> {
+    const direct = await openForDirectReads(descriptor, pieces.sizeBytes);
+    try {
+      return await this.#compare(pieces, descriptor, direct?.fd);
+    } finally {
+      await direct?.close();
+    }
+  }
+
+  async #compare(
+    pieces: FilePieces,
+    descriptor: number,
+    direct: number | undefined,
+  ): Promise<Difference> {
     const difference = new Difference();
     const slots = new Semaphore(OUTSTANDING_MAX);
     const under = new Set<Promise<void>>();
     let failure: unknown;
     const check = async (piece: ObjectPiece, number: number): Promise<void> => {
       await slots.acquire();
-      const done = this.#isEqual(piece, descriptor)
+      const done = this.#isEqual(piece, descriptor, direct)
         .then((isEqual) => {
           this.#events.onCompared(piece.length, true);
           if (!isEqual) difference.add(number, piece.length);
@@ -127,10 +141,14 @@ export class FileComparer {
     return contentIdOf('', hasher.hash([new Uint8Array(length)])) === contentId;
   }
 
-  async #isEqual(piece: ObjectPiece, descriptor: number): Promise<boolean> {
+  async #isEqual(
+    piece: ObjectPiece,
+    descriptor: number,
+    direct: number | undefined,
+  ): Promise<boolean> {
     const { start: offset, length, contentId } = piece;
     if (!piece.compressed) {
-      return this.#ranges.isEqual({ descriptor, offset, length, hash: hashOf(contentId) });
+      return this.#ranges.isEqual({ descriptor, offset, length, hash: hashOf(contentId) }, direct);
     }
     // Repositories of index version 1 hash what they have compressed: only its bytes tell.
     const wanted = await readPiece(this.#repository.contents, piece, { signal: this.#signal });

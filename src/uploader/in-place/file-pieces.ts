@@ -29,6 +29,10 @@ export class FilePieces {
     this.#signal = signal;
   }
 
+  get sizeBytes(): number {
+    return this.#entry.size;
+  }
+
   /** Repetitions of one content together; the number is of the first. Throws what `streamPieces` throws. */
   async *numbered(): AsyncGenerator<NumberedPiece> {
     let number = 0;

@@ -29,9 +29,9 @@ import { type RemoveRules, removeTree } from './remove-tree.ts';
 import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
-/** Files that are compared at once, three descriptors each; and the share of the descriptors for them. */
+/** Files that are compared at once, four descriptors each; and the share of the descriptors for them. */
 const FILES_MAX = 64;
-const FILES_SHARE = 1 / 24;
+const FILES_SHARE = 1 / 32;
 
 /** What a file of the target is beside that of the snapshot. */
 type Outcome =

@@ -1,6 +1,7 @@
 import { assert } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
 import { type Repository, SLAB_BYTES } from '../../repository/index.ts';
+import { directBytes, isForDirectReads, isRefusal, readDirectly } from './direct-reads.ts';
 import type {
   FileRange,
   OpenFailure,
@@ -10,6 +11,8 @@ import type {
 
 interface Waiting {
   readonly range: RangeToCompare;
+  /** Descriptor for direct reads, for a range that is read so. */
+  direct: number | undefined;
   readonly resolve: (isEqual: boolean) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -21,6 +24,8 @@ interface Waiting {
 const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
 /** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
 const AHEAD_BYTES = 16 << 20;
+/** Of direct reads. Our choice: two are hashed, the others are read. */
+const BATCHES = 4;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */
@@ -29,24 +34,36 @@ const TASKS_AHEAD = 1;
 /** Reads ranges of the target and compares their hashes with contents; threads do both. */
 export class RangeComparer {
   readonly #pool: ThreadPool;
+  readonly #bytes: Uint8Array;
   readonly #slabs: number[];
+  /** Slabs of one batch of direct reads: while some are hashed, others are read. */
+  readonly #batchSlabs: number;
+  readonly #slabCount: number;
+  #isDirectRefused = false;
   readonly #signal: AbortSignal;
   readonly #waiting: Waiting[] = [];
   #waitingBytes = 0;
   #running = 0;
   #isPumpDue = false;
 
-  constructor({ dataPath }: Repository, signal: AbortSignal) {
+  constructor({ dataPath }: Pick<Repository, 'dataPath'>, signal: AbortSignal) {
     assert(dataPath, 'a comparison needs a repository opened with a data path');
     this.#pool = dataPath.pool;
+    this.#bytes = dataPath.arena.bytes;
     this.#slabs = [...dataPath.slabAddresses];
+    this.#slabCount = this.#slabs.length;
+    this.#batchSlabs = Math.max(1, Math.floor(this.#slabCount / BATCHES));
     this.#signal = signal;
   }
 
-  /** Whether these bytes are those of the content. Throws what the system says when they cannot be read. */
-  isEqual(range: RangeToCompare): Promise<boolean> {
+  /**
+   * Whether these bytes are those of the content. `direct`: another descriptor of the file, for reads past the page cache. Throws what the
+   * system says when they cannot be read. Both descriptors must stay open until it is known.
+   */
+  isEqual(range: RangeToCompare, direct?: number): Promise<boolean> {
+    const isDirect = !this.#isDirectRefused && direct !== undefined && isForDirectReads(range);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ range, resolve, reject });
+      this.#waiting.push({ range, resolve, reject, direct: isDirect ? direct : undefined });
       this.#waitingBytes += range.length;
       if (this.#isPumpDue) return;
       this.#isPumpDue = true;
@@ -59,18 +76,64 @@ export class RangeComparer {
   }
 
   #pump(): void {
-    while (this.#waiting.length > 0 && this.#running < this.#pool.threads + TASKS_AHEAD) {
-      const slab = this.#slabs.pop();
-      if (slab === undefined) return;
-      const batch = this.#waiting.splice(0, this.#nextRanges());
-      this.#waitingBytes -= bytesOf(batch);
-      this.#running++;
-      void this.#compare(batch, slab).finally(() => {
-        this.#running--;
-        this.#slabs.push(slab);
-        this.#pump();
-      });
+    let isStarted = true;
+    while (isStarted) {
+      const [next] = this.#waiting;
+      if (!next) return;
+      isStarted = next.direct === undefined ? this.#startTask() : this.#startReads();
     }
+  }
+
+  /** Threads read and hash. False where nothing can be started now. */
+  #startTask(): boolean {
+    if (this.#running >= this.#pool.threads + TASKS_AHEAD) return false;
+    const slab = this.#slabs.pop();
+    if (slab === undefined) return false;
+    const batch = this.#take(this.#nextRanges());
+    this.#running++;
+    void this.#compare(batch, slab).finally(() => {
+      this.#running--;
+      this.#slabs.push(slab);
+      this.#pump();
+    });
+    return true;
+  }
+
+  /** Direct reads, which no thread waits for; then threads hash. False where nothing can be started now. */
+  #startReads(): boolean {
+    const { ranges, total } = this.#nextDirect();
+    const count = Math.ceil(total / SLAB_BYTES);
+    if (count > this.#slabCount) {
+      // Longer than all memory there is: threads read it part by part.
+      for (const waiting of this.#waiting.slice(0, ranges)) waiting.direct = undefined;
+      return true;
+    }
+    if (count > this.#slabs.length) return false;
+    const slabs = this.#slabs.splice(0, count);
+    const batch = this.#take(ranges);
+    void this.#compareDirectly(batch, slabs).finally(() => {
+      this.#slabs.push(...slabs);
+      this.#pump();
+    });
+    return true;
+  }
+
+  #take(ranges: number): Waiting[] {
+    const batch = this.#waiting.splice(0, ranges);
+    this.#waitingBytes -= bytesOf(batch);
+    return batch;
+  }
+
+  /** How many of those that wait are read together, at least one. */
+  #nextDirect(): { ranges: number; total: number } {
+    let [ranges, total] = [0, 0];
+    for (const { range, direct } of this.#waiting) {
+      const next = total + directBytes(range);
+      if (ranges > 0 && (direct === undefined || next > this.#batchSlabs * SLAB_BYTES)) break;
+      total = next;
+      ranges++;
+    }
+    return { ranges, total };
   }
 
   /** How many of those that wait go into one task. */
@@ -78,9 +141,10 @@ export class RangeComparer {
     const share = this.#waitingBytes / this.#pool.threads;
     const most = Math.min(BATCH_BYTES.most, Math.max(BATCH_BYTES.least, share));
     let [ranges, total] = [0, 0];
-    for (const { range } of this.#waiting) {
+    for (const { range, direct } of this.#waiting) {
       total += range.length;
-      if (ranges > 0 && (total > most || ranges === BATCH_RANGES)) break;
+      const isFull = direct !== undefined || total > most || ranges === BATCH_RANGES;
+      if (ranges > 0 && isFull) break;
       ranges++;
     }
     return ranges;
@@ -90,12 +154,38 @@ export class RangeComparer {
   #ahead(): FileRange[] {
     const ahead: FileRange[] = [];
     let bytes = 0;
-    for (const { range } of this.#waiting) {
+    for (const { range, direct } of this.#waiting) {
+      if (direct !== undefined) break;
       ahead.push(range);
       bytes += range.length;
       if (bytes >= AHEAD_BYTES) break;
     }
     return ahead;
+  }
+
+  async #compareDirectly(batch: readonly Waiting[], slabs: readonly number[]): Promise<void> {
+    try {
+      this.#signal.throwIfAborted();
+      const ranges = batch.map(({ range, direct }) => ({ ...range, direct: direct as number }));
+      const places = await readDirectly(ranges, slabs, this.#bytes);
+      const read: { waiting: Waiting; spans: readonly Span[] }[] = [];
+      batch.forEach((waiting, i) => {
+        const place = places[i];
+        if (place instanceof Error) waiting.reject(place);
+        else if (place) read.push({ waiting, spans: place });
+      });
+      this.#signal.throwIfAborted();
+      await hashAndTell(this.#pool, read);
+    } catch (error) {
+      if (!isRefusal(error)) {
+        for (const { reject } of batch) reject(error);
+        return;
+      }
+      this.#isDirectRefused = true;
+      for (const waiting of batch) waiting.direct = undefined;
+      this.#waiting.unshift(...batch);
+      this.#waitingBytes += bytesOf(batch);
+    }
   }
 
   async #compare(batch: readonly Waiting[], address: number): Promise<void> {
@@ -112,6 +202,16 @@ export class RangeComparer {
       for (const { reject } of batch) reject(error);
     }
   }
+}
+
+async function hashAndTell(
+  pool: ThreadPool,
+  read: readonly { waiting: Waiting; spans: readonly Span[] }[],
+): Promise<void> {
+  const hashes = await pool.hash(read.map(({ spans }) => spans));
+  read.forEach(({ waiting: { range, resolve } }, i) => {
+    resolve(Buffer.compare(range.hash, hashes[i] as Uint8Array) === 0);
+  });
 }
 
 const bytesOf = (batch: readonly Waiting[]): number =>

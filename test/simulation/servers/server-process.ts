@@ -3,6 +3,7 @@ import { type Clock, isCode, type Logger } from '../../../src/base/index.ts';
 import { discovery as served } from '../../../src/dev/discovery.ts';
 import type { Store } from '../../../src/dev/store.ts';
 import type { KubeClient, KubeObject, Resource } from '../../../src/kube/index.ts';
+import { unreachable } from '../../../src/kube/client/errors.ts';
 import type { ListOptions } from '../../../src/kube/client/client.ts';
 import { Server, type ServerController } from '../../../src/server/index.ts';
 import { NAMESPACE } from '../objects.ts';
@@ -24,6 +25,8 @@ export interface ProcessWorld {
   /** Of the API server. */
   readonly clock: Clock;
   readonly weather: Weather;
+  /** Whether a client knows of a command whose answer was lost that it may have run. */
+  readonly tellsLostCommands?: boolean;
   /** A command is to run in a pod; returns what happens when it does. */
   onExec(pod: string, command: string): () => void;
   /** Before each write. */
@@ -38,6 +41,7 @@ export interface ProcessWorld {
 class ServerClient extends SimulatedClient {
   onAsk: (what: string) => void = () => undefined;
   onExec: (pod: string, command: string) => () => void = () => () => undefined;
+  tellsLostCommands = false;
 
   protected override async call<R>(
     what: string,
@@ -73,7 +77,7 @@ class ServerClient extends SimulatedClient {
     return this.call(`ask for ${path}`, () => answerTo(path), signal);
   }
 
-  exec(request: {
+  async exec(request: {
     readonly namespace: string;
     readonly pod: string;
     readonly command: readonly string[];
@@ -81,11 +85,19 @@ class ServerClient extends SimulatedClient {
   }): Promise<{ stdout: string; stderr: string }> {
     const { namespace, pod, command, signal } = request;
     const run = this.onExec(`${namespace}/${pod}`, command.join(' '));
+    const what = `exec ${command.join(' ')} in ${namespace}/${pod}`;
+    let isRun = false;
     const effect = (): { stdout: string; stderr: string } => {
+      isRun = true;
       run();
       return { stdout: '', stderr: '' };
     };
-    return this.call(`exec ${command.join(' ')} in ${namespace}/${pod}`, effect, signal);
+    try {
+      return await this.call(what, effect, signal);
+    } catch (error) {
+      const isLost = isRun && isCode(error, 'KUBE_UNAVAILABLE');
+      throw isLost && this.tellsLostCommands ? unreachable(what, error, true) : error;
+    }
   }
 }
 
@@ -144,6 +156,7 @@ export class ServerProcess implements Life {
       }
       this.turn(what);
     };
+    this.#client.tellsLostCommands = world.tellsLostCommands === true;
     this.#client.onExec = (pod, command) => world.onExec(pod, command);
     this.server = new Server({
       ...{ client: this.#client.asClient, namespace: NAMESPACE, host: name },

@@ -12,6 +12,8 @@ export interface TroubleOptions {
   readonly bucket: SharedBucket;
   /** Nothing happens at all. */
   readonly isCalm: boolean;
+  /** The API server also refuses requests since it has too many. */
+  readonly isThrottling?: boolean;
   readonly servers: () => readonly ServerProcess[];
   /** Counts what happens. */
   readonly note: (what: string) => void;
@@ -41,6 +43,9 @@ export class Trouble {
       cut: random.between(0, 0.1),
       latencyMs: random.chance(0.4) ? 1500 : 100,
       watchLagMs: random.chance(0.4) ? 5000 : 100,
+      ...(options.isThrottling === true && {
+        throttled: random.chance(0.5) ? random.between(0, 0.05) : 0,
+      }),
     };
     this.#fuse = this.#nextFuse();
   }

@@ -1,19 +1,9 @@
+import { type BackupArchive, type NewBackup } from '../../../archive/index.ts';
 import {
-  type BackupArchive,
-  type NativeSnapshot,
-  type NewBackup,
-  type ScratchFile,
-  TarballWriter,
-} from '../../../archive/index.ts';
-import {
-  asError,
   type Clock,
   CodedError,
-  isCode,
   type Logger,
-  messageOf,
   type Nanoseconds,
-  redactAndCut,
   rfc3339Seconds,
   systemClock,
 } from '../../../base/index.ts';
@@ -31,7 +21,6 @@ import {
   type ScopedLists,
   scopedResourceFilter,
   Spool,
-  thawPods,
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
@@ -57,16 +46,15 @@ import type {
 } from '../contract.ts';
 import { subjectOf } from '../after-run.ts';
 import { isOver } from '../phases.ts';
-import { cancelOperations, withUntold } from '../../operations/cancel.ts';
 import { failureLines } from '../../operations/failures.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
-import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
-import { endLeftRun, isUnended, readLeftRun, removeEndedJournal } from './left-run.ts';
-import { endingSignal, isLeft } from '../../runs/ending.ts';
+import { metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
+import { BackupEnding, type RunParts, tellUnknownSnapshots } from './backup-ending.ts';
+import { removeEndedJournal } from './left-run.ts';
+import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { RunLog } from './run-log.ts';
-import { unknownSnapshotText } from './unknown-snapshots.ts';
 import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
@@ -112,19 +100,19 @@ export interface ClusterRunnerOptions {
 
 /** Our choice: as much as waits in the spool for its turn; the rest is asked for again. */
 const SPOOL_BYTES_MAX = 8 * 2 ** 30;
-/** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
-const FAREWELL_MS = 60_000;
-const CANCELED_MS = 4000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
 
 /** Makes backups of the cluster, in the bucket of their location. */
 export class ClusterRunner implements BackupRunner {
   readonly #options: ClusterRunnerOptions;
   readonly #clock: Clock;
+  readonly #ending: BackupEnding;
 
   constructor(options: ClusterRunnerOptions) {
+    const { clock = systemClock } = options;
     this.#options = options;
-    this.#clock = options.clock ?? systemClock;
+    this.#clock = clock;
+    this.#ending = new BackupEnding({ ...options, clock });
   }
 
   async run(request: RunRequest): Promise<RunOutcome> {
@@ -151,36 +139,11 @@ export class ClusterRunner implements BackupRunner {
       });
     } catch (error) {
       // Nobody goes on with what an earlier run has begun.
-      if (!isLeft(error, signal)) await this.#endUnread(request, bucket);
+      if (!isLeft(error, signal)) await this.#ending.endUnread(request, bucket);
       throw error;
     }
     await using opening = journal;
     return await this.#make(request, archive, opening);
-  }
-
-  /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
-  async #endUnread(
-    { backup, leaving, assertLeading, onEnded, onUntold }: RunRequest,
-    bucket: OpenBucket['bucket'],
-  ): Promise<void> {
-    const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
-    const { name, uid } = backup.metadata;
-    const signal = endingSignal(leaving);
-    try {
-      const left = await readLeftRun({ bucket, name, uid, signal });
-      if (isUnended(left)) {
-        await endLeftRun(backup, left, {
-          client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
-          discovery: () => Promise.resolve(discovery),
-          ...{ sessions, operations, logger, assertLeading, signal, onUntold },
-        });
-      }
-      onEnded?.();
-    } catch (error) {
-      if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
-      const fields = { backup: name, error: messageOf(error) };
-      logger.warn(fields, 'what an earlier run of a backup has begun could not all be ended');
-    }
   }
 
   /** Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name. */
@@ -224,7 +187,7 @@ export class ClusterRunner implements BackupRunner {
       // Another server goes on, and finds everything as it is.
       if (!isLeft(error, signal)) {
         const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
-        await this.#fail(request, { archive, journal, log, session, snapshots }, error);
+        await this.#ending.fail(request, { archive, journal, log, session, snapshots }, error);
       }
       throw error;
     } finally {
@@ -234,7 +197,7 @@ export class ClusterRunner implements BackupRunner {
 
   async #backUp(
     request: RunRequest,
-    parts: Parts & {
+    parts: RunParts & {
       readonly session: ActionSession;
       readonly onVolumes: (opened: BackupVolumes) => void;
     },
@@ -402,100 +365,6 @@ export class ClusterRunner implements BackupRunner {
     return { namespaces, resources, fine };
   }
 
-  /**
-   * Its operations are told to stop. Its log and results are stored, so that somebody can read why, and its snapshots, so that they are deleted
-   * with it.
-   */
-  async #fail(
-    request: RunRequest,
-    parts: Parts & { readonly snapshots: readonly NativeSnapshot[] },
-    error: unknown,
-  ): Promise<void> {
-    const { backup, signal, leaving } = request;
-    const { archive, journal, log, session } = parts;
-    const { operations, logger } = this.#options;
-    const { name } = backup.metadata;
-    const subject = subjectOf(backup);
-    // Whatever has failed: a backup that another server goes on with is none of ours.
-    request.assertLeading();
-    const isThawed = await this.#thaw(request, journal, log);
-    tellUnknownSnapshots(journal, log, name);
-    let untold: string | undefined;
-    try {
-      const stopping = endingSignal(leaving);
-      untold =
-        session &&
-        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      if (session && isThawed) request.onEnded?.();
-    } catch (cause) {
-      const fields = { backup: name, error: messageOf(cause) };
-      logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
-      untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
-    }
-    // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
-    if (leaving?.aborted === true) return;
-    if (untold !== undefined) {
-      log.results.error(untold);
-      request.onUntold?.(untold);
-    }
-    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
-    const reason = signal.aborted ? asError(signal.reason) : error;
-    log.results.error('backup failed', { error: reason });
-    if (isCode(error, 'BACKUP_EXISTS')) return;
-    try {
-      const known = await operations.get(subject, late);
-      const logFile = await journal.finishLog();
-      await using contents = await emptyTarball(this.#options.directory);
-      const status = {
-        ...countFields(log.results, known),
-        failureReason: withUntold(`backup execution failed: ${messageOf(reason)}`, untold),
-        completionTimestamp: rfc3339Seconds(this.#clock.nowNs()),
-      };
-      const files: NewBackup = {
-        log: logFile,
-        contents,
-        itemOperations: known.map(orderedRecord),
-        volumeInfos: [],
-        volumeSnapshots: parts.snapshots,
-        podVolumeBackups: [],
-        results: log.results.lists,
-        resourceList: {},
-        metadata: metadataOf(backup, 'Failed', status),
-      };
-      request.assertLeading();
-      await archive.put(name, files, {
-        signal: late,
-        assertAllowed: request.assertLeading,
-      });
-    } catch (cause) {
-      const fields = { backup: name, error: messageOf(cause) };
-      logger.warn(fields, 'the log of a backup that has failed could not be stored');
-    }
-  }
-
-  /** Pods that this run or an earlier one has frozen, and that are not thawed yet. */
-  async #thaw(
-    { backup, leaving, assertLeading }: RunRequest,
-    journal: Journal,
-    { results }: RunLog,
-  ): Promise<boolean> {
-    const { client, discovery, logger, patienceMs } = this.#options;
-    const signal = endingSignal(leaving);
-    const cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
-    try {
-      await thawPods(journal.owed(), backup.spec.hooks, {
-        ...{ client: cluster, resources: discovery, log: results, assertLeading, signal },
-        exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
-      });
-      return true;
-    } catch (error) {
-      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
-      const fields = { backup: backup.metadata.name, error: messageOf(error) };
-      logger.warn(fields, 'pods that were frozen for a backup could not all be thawed');
-      return false;
-    }
-  }
-
   async forget(
     backup: Backup,
     { signal, assertLeading }: Pick<RunRequest, 'signal' | 'assertLeading'>,
@@ -507,24 +376,4 @@ export class ClusterRunner implements BackupRunner {
     await archive.sealEnded(name, uid, { signal, assertAllowed: assertLeading });
     await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
   }
-}
-
-interface Parts {
-  readonly archive: BackupArchive;
-  readonly journal: Journal;
-  readonly log: RunLog;
-  readonly session: ActionSession | undefined;
-}
-
-function tellUnknownSnapshots(journal: Journal, { results }: RunLog, backup: string): void {
-  journal.tellUnknownSnapshots((asked) => {
-    const about = { resource: 'persistentvolumes', namespace: '', name: asked.pv };
-    results.warn(unknownSnapshotText(backup, asked), about);
-  });
-}
-
-/** Nothing of a backup that has failed is taken for all of it. */
-async function emptyTarball(directory: string): Promise<ScratchFile> {
-  await using writer = await TarballWriter.begin(directory);
-  return await writer.finish();
 }

@@ -1,0 +1,195 @@
+import {
+  type BackupArchive,
+  type NativeSnapshot,
+  type NewBackup,
+  type ScratchFile,
+  TarballWriter,
+} from '../../../archive/index.ts';
+import {
+  asError,
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  redactAndCut,
+  rfc3339Seconds,
+} from '../../../base/index.ts';
+import { thawPods } from '../../../backup/index.ts';
+import { type OperationMap, orderedRecord } from '../../../item-operations/index.ts';
+import type { Discovery, KubeClient } from '../../../kube/index.ts';
+import { cancelOperations, withUntold } from '../../operations/cancel.ts';
+import { endingSignal } from '../../runs/ending.ts';
+import { patientClient } from '../../runs/while-away.ts';
+import { subjectOf } from '../after-run.ts';
+import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
+import { countFields, metadataOf } from './after-items.ts';
+import type { Journal } from './journal.ts';
+import { endLeftRun, isUnended, readLeftRun } from './left-run.ts';
+import type { RunLog } from './run-log.ts';
+import { unknownSnapshotText } from './unknown-snapshots.ts';
+
+export interface BackupEndingOptions {
+  readonly client: KubeClient;
+  readonly discovery: Discovery;
+  readonly sessions: ActionSessions;
+  readonly operations: OperationMap;
+  /** Scratch space. */
+  readonly directory: string;
+  readonly logger: Logger;
+  readonly clock: Clock;
+  readonly patienceMs?: number;
+}
+
+/** What one run works with. */
+export interface RunParts {
+  readonly archive: BackupArchive;
+  readonly journal: Journal;
+  readonly log: RunLog;
+  readonly session: ActionSession | undefined;
+}
+
+/** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
+const FAREWELL_MS = 60_000;
+const CANCELED_MS = 4000;
+
+/** Ends what runs of backups have begun that nobody goes on with. */
+export class BackupEnding {
+  readonly #options: BackupEndingOptions;
+
+  constructor(options: BackupEndingOptions) {
+    this.#options = options;
+  }
+
+  /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
+  async endUnread(
+    { backup, leaving, assertLeading, onEnded, onUntold }: RunRequest,
+    bucket: OpenBucket['bucket'],
+  ): Promise<void> {
+    const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
+    const { name, uid } = backup.metadata;
+    const signal = endingSignal(leaving);
+    try {
+      const left = await readLeftRun({ bucket, name, uid, signal });
+      if (isUnended(left)) {
+        await endLeftRun(backup, left, {
+          client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+          discovery: () => Promise.resolve(discovery),
+          ...{ sessions, operations, logger, assertLeading, signal, onUntold },
+        });
+      }
+      onEnded?.();
+    } catch (error) {
+      if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
+      const fields = { backup: name, error: messageOf(error) };
+      logger.warn(fields, 'what an earlier run of a backup has begun could not all be ended');
+    }
+  }
+
+  /**
+   * Its operations are told to stop. Its log and results are stored, so that somebody can read why, and its snapshots, so that they are deleted
+   * with it.
+   */
+  async fail(
+    request: RunRequest,
+    parts: RunParts & { readonly snapshots: readonly NativeSnapshot[] },
+    error: unknown,
+  ): Promise<void> {
+    const { backup, signal, leaving } = request;
+    const { archive, journal, log, session } = parts;
+    const { operations, logger } = this.#options;
+    const { name } = backup.metadata;
+    const subject = subjectOf(backup);
+    // Whatever has failed: a backup that another server goes on with is none of ours.
+    request.assertLeading();
+    const isThawed = await this.#thaw(request, journal, log);
+    tellUnknownSnapshots(journal, log, name);
+    let untold: string | undefined;
+    try {
+      const stopping = endingSignal(leaving);
+      untold =
+        session &&
+        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
+      if (session && isThawed) request.onEnded?.();
+    } catch (cause) {
+      const fields = { backup: name, error: messageOf(cause) };
+      logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
+      untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
+    }
+    // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
+    if (leaving?.aborted === true) return;
+    if (untold !== undefined) {
+      log.results.error(untold);
+      request.onUntold?.(untold);
+    }
+    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
+    const reason = signal.aborted ? asError(signal.reason) : error;
+    log.results.error('backup failed', { error: reason });
+    if (isCode(error, 'BACKUP_EXISTS')) return;
+    try {
+      const known = await operations.get(subject, late);
+      const logFile = await journal.finishLog();
+      await using contents = await emptyTarball(this.#options.directory);
+      const status = {
+        ...countFields(log.results, known),
+        failureReason: withUntold(`backup execution failed: ${messageOf(reason)}`, untold),
+        completionTimestamp: rfc3339Seconds(this.#options.clock.nowNs()),
+      };
+      const files: NewBackup = {
+        log: logFile,
+        contents,
+        itemOperations: known.map(orderedRecord),
+        volumeInfos: [],
+        volumeSnapshots: parts.snapshots,
+        podVolumeBackups: [],
+        results: log.results.lists,
+        resourceList: {},
+        metadata: metadataOf(backup, 'Failed', status),
+      };
+      request.assertLeading();
+      await archive.put(name, files, {
+        signal: late,
+        assertAllowed: request.assertLeading,
+      });
+    } catch (cause) {
+      const fields = { backup: name, error: messageOf(cause) };
+      logger.warn(fields, 'the log of a backup that has failed could not be stored');
+    }
+  }
+
+  /** Pods that this run or an earlier one has frozen, and that are not thawed yet. */
+  async #thaw(
+    { backup, leaving, assertLeading }: RunRequest,
+    journal: Journal,
+    { results }: RunLog,
+  ): Promise<boolean> {
+    const { client, discovery, logger, patienceMs } = this.#options;
+    const signal = endingSignal(leaving);
+    const cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
+    try {
+      await thawPods(journal.owed(), backup.spec.hooks, {
+        ...{ client: cluster, resources: discovery, log: results, assertLeading, signal },
+        exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
+      });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'pods that were frozen for a backup could not all be thawed');
+      return false;
+    }
+  }
+}
+
+/** In the log of the run: of each snapshot that nobody knows, once. */
+export function tellUnknownSnapshots(journal: Journal, { results }: RunLog, backup: string): void {
+  journal.tellUnknownSnapshots((asked) => {
+    const about = { resource: 'persistentvolumes', namespace: '', name: asked.pv };
+    results.warn(unknownSnapshotText(backup, asked), about);
+  });
+}
+
+/** Nothing of a backup that has failed is taken for all of it. */
+async function emptyTarball(directory: string): Promise<ScratchFile> {
+  await using writer = await TarballWriter.begin(directory);
+  return await writer.finish();
+}

@@ -1,0 +1,73 @@
+import { describe, expect, it } from 'vitest';
+import { EVENTS, type Settings, settingsOf, simulateRestore } from './restores/simulation.ts';
+
+const IS_SOAK = process.env.SOAK === '1';
+const SEEDS = IS_SOAK ? 3000 : 5;
+const BATCH = 10;
+const FIRST = Number(process.env.SEED ?? (IS_SOAK ? 1 : 16));
+const COUNT = Number(process.env.SEEDS ?? SEEDS);
+/** What sixty seeds must have seen at least: those that exercise nothing prove nothing. */
+const SEEN_MIN = {
+  'kills while New': 3,
+  'kills while InProgress': 150,
+  'kills while WaitingForPluginOperations': 5,
+  'kills while Finalizing': 20,
+  'API server away': 100,
+  'bucket away': 150,
+  'servers frozen': 100,
+  'servers cut off': 50,
+  'clocks of servers': 100,
+  'clock of the API server': 50,
+  downloads: 50,
+  PodVolumeRestores: 20,
+  hooks: 30,
+  'objects that users change': 5,
+  'objects that users delete': 5,
+};
+/** Of which each turn is one where the server is killed once. */
+const EACH_TURN_OF = [1, 5, 10];
+
+/** One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/restores.test.ts`; line by line: `node test/simulation/restores/tell.ts 17`. */
+describe('a restore by servers that are killed, cut off and stand still, by seed', () => {
+  const seen = new Map<string, number>();
+  const batches = Array.from({ length: Math.ceil(COUNT / BATCH) }, (_, i) => FIRST + i * BATCH);
+  it.each(batches)(
+    'is what it is without any of that: from seed %i',
+    { timeout: 300_000 },
+    async (first) => {
+      for (let seed = first; seed < Math.min(first + BATCH, FIRST + COUNT); seed++) {
+        const { problems, counts } = await simulateRestore(seed, settingsOf(seed));
+        for (const [what, times] of counts) seen.set(what, (seen.get(what) ?? 0) + times);
+        expect({ seed, problems }).toEqual({ seed, problems: [] });
+      }
+    },
+  );
+
+  it.runIf(COUNT >= 60)('all that it is about happened often', () => {
+    for (const [what, min] of Object.entries(SEEN_MIN)) {
+      expect(seen.get(what) ?? 0, what).toBeGreaterThanOrEqual((min * COUNT) / 60);
+    }
+    for (const event of EVENTS) {
+      const all = [...seen].filter(([what]) => what.startsWith(`${event} while`));
+      const times = all.reduce((sum, [, each]) => sum + each, 0);
+      expect(times, event).toBeGreaterThanOrEqual((3 * COUNT) / 60);
+    }
+  });
+
+  it.runIf(IS_SOAK).each(EACH_TURN_OF)(
+    'and so it is when a server is killed at any turn: seed %i',
+    { timeout: 600_000 },
+    async (seed) => {
+      const settings: Settings = { isCalm: true };
+      const { turns, problems } = await simulateRestore(seed, settings);
+      expect(problems).toEqual([]);
+      expect(turns).toBeGreaterThan(100);
+      for (let at = 1; at <= turns; at++) {
+        const course = await simulateRestore(seed, { ...settings, killsAt: [at] });
+        expect({ at, problems: course.problems }).toEqual({ at, problems: [] });
+        const kills = [...course.counts.keys()].filter((what) => what.startsWith('kills'));
+        expect(kills).toHaveLength(1);
+      }
+    },
+  );
+});

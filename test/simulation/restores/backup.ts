@@ -1,0 +1,180 @@
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  type NewTarEntry,
+  storeTarball,
+} from '../../../src/archive/index.ts';
+import type { KubeObject } from '../../../src/kube/index.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { stored, type StoredItem } from '../../restore/support/backup.ts';
+import { NAMESPACE } from '../objects.ts';
+import { SCRATCH } from '../servers/instant-io.ts';
+import type { Random } from '../virtual-time.ts';
+
+export const BACKUP = 'b1';
+export const HOOKED = { hooked: 'yes' };
+const SPACES = ['app-a', 'app-b'];
+const HOOK = 'post.hook.restore.velero.io/command';
+
+/** How a pod of the backup fares once it is in the cluster. */
+export interface PodFate {
+  /** How long its containers take to run, after its volumes are there. */
+  readonly startMs: number;
+  /** Commands of its hooks. */
+  readonly hooks: readonly string[];
+}
+
+/** What is in a backup, and what becomes of it in any cluster; the same for the same random numbers. Names are those in the backup. */
+export interface BackedUp {
+  readonly items: readonly StoredItem[];
+  readonly volumeInfos: readonly BackupVolumeInfo[];
+  readonly podVolumeBackups: readonly KubeObject[];
+  /** A file of the tarball that is no object. */
+  readonly hasBroken: boolean;
+  /** By name, of which each is there once. */
+  readonly pods: ReadonlyMap<string, PodFate>;
+  /** Claims whose volume was moved, and those of them whose download fails. */
+  readonly moved: readonly string[];
+  readonly failing: ReadonlySet<string>;
+}
+
+const sized = { resources: { requests: { storage: '1Gi' } } };
+
+/** Two namespaces with plain objects, claims whose volumes were moved or whose files were backed up, and pods with hooks. */
+export function backedUp(random: Random): BackedUp {
+  const items: StoredItem[] = [];
+  const volumeInfos: BackupVolumeInfo[] = [];
+  const podVolumeBackups: KubeObject[] = [];
+  const pods = new Map<string, PodFate>();
+  const moved: string[] = [];
+  const failing = new Set<string>();
+  const add = (type: string, id: string, more: object = {}): void => {
+    items.push(stored(type, id, more));
+  };
+  /** With its volume, and what the backup notes of it. */
+  const addClaim = (id: string, backupMethod: string, metadata: object = {}): void => {
+    const [pvcNamespace = '', pvcName = ''] = id.split('/');
+    const pvName = `pv-of-${pvcName}`;
+    const spec = { storageClassName: 'simulated', accessModes: ['ReadWriteOnce'], ...sized };
+    add('persistentvolumeclaims', id, { metadata, spec: { ...spec, volumeName: pvName } });
+    add('persistentvolumes', pvName, {
+      metadata: { labels: { tier: pvcName } },
+      spec: {
+        csi: { driver: 'csi.simulated', volumeHandle: `old-${pvcName}` },
+        persistentVolumeReclaimPolicy: 'Retain',
+        claimRef: { namespace: pvcNamespace, name: pvcName, uid: `old-${id}` },
+      },
+    });
+    volumeInfos.push({
+      ...{ pvcNamespace, pvcName, pvName, backupMethod, result: 'succeeded' },
+      snapshotDataMoved: backupMethod === 'CSISnapshot',
+      pvInfo: { reclaimPolicy: 'Retain', labels: { tier: pvcName } },
+    });
+  };
+  for (const space of SPACES) {
+    add('namespaces', space);
+    for (let i = 0; i < 2 + random.below(6); i++) {
+      add('configmaps', `${space}/map-${space}-${i}`, { data: { text: 'of the backup' } });
+      if (i % 2 === 0) add('secrets', `${space}/secret-${space}-${i}`, { data: { a: 'YQ==' } });
+    }
+    add('serviceaccounts', `${space}/account-${space}`, { secrets: [{ name: 'more' }] });
+    for (let i = 0; i < 1 + random.below(3); i++) {
+      const name = `moved-${space}-${i}`;
+      const upload = `upload-${name}`;
+      const annotations = { 'velero.io/data-upload-name': `${NAMESPACE}/${upload}` };
+      addClaim(`${space}/${name}`, 'CSISnapshot', { annotations });
+      moved.push(name);
+      if (random.chance(0.08)) failing.add(name);
+      add('datauploads.velero.io', `${NAMESPACE}/${upload}`, {
+        spec: {
+          sourceNamespace: space,
+          sourcePVC: name,
+          snapshotType: 'CSI',
+          csiSnapshot: { volumeSnapshot: upload, storageClass: 'simulated' },
+          backupStorageLocation: 'default',
+          operationTimeout: '10m0s',
+        },
+        status: { phase: 'Completed', snapshotID: `id-${name}`, progress: { totalBytes: 10 } },
+      });
+    }
+    for (let i = 0; i < 1 + random.below(3); i++) {
+      const name = `pod-${space}-${i}`;
+      const hasFiles = random.chance(0.4);
+      const claim = `files-${space}-${i}`;
+      const isAnnotated = random.chance(0.3);
+      const isHooked = !isAnnotated && random.chance(0.6);
+      if (hasFiles) {
+        addClaim(`${space}/${claim}`, 'PodVolumeBackup');
+        podVolumeBackups.push(fileBackup(space, name, claim));
+      }
+      add('pods', `${space}/${name}`, {
+        metadata: {
+          labels: isHooked ? HOOKED : { hooked: 'no' },
+          ...(isAnnotated && { annotations: { [HOOK]: '["annotated"]' } }),
+        },
+        spec: {
+          nodeName: 'node',
+          containers: [{ name: 'web', image: 'web' }],
+          volumes: [
+            { name: 'v', persistentVolumeClaim: { claimName: hasFiles ? claim : moved.at(-1) } },
+          ],
+        },
+        status: { phase: 'Running' },
+      });
+      const hooks = isAnnotated ? ['annotated'] : isHooked ? ['run', 'fail'] : [];
+      const isSlow = random.chance(0.2);
+      pods.set(name, { startMs: random.between(500, isSlow ? 1_800_000 : 30_000), hooks });
+    }
+  }
+  const hasBroken = random.chance(0.2);
+  return { items, volumeInfos, podVolumeBackups, hasBroken, pods, moved, failing };
+}
+
+const fileBackup = (namespace: string, pod: string, claim: string): KubeObject =>
+  ({
+    apiVersion: 'velero.io/v1',
+    kind: 'PodVolumeBackup',
+    metadata: {
+      ...{ name: `pvb-${pod}`, namespace: NAMESPACE, uid: `old-pvb-${pod}` },
+      labels: { 'velero.io/backup-name': BACKUP },
+      annotations: { 'velero.io/pvc-name': claim },
+    },
+    spec: {
+      ...{ node: 'node', pod: { kind: 'Pod', namespace, name: pod }, volume: 'v' },
+      ...{ backupStorageLocation: 'default', uploaderType: 'kopia' },
+    },
+    status: { phase: 'Completed', snapshotID: `id-${pod}`, progress: { totalBytes: 10 } },
+  }) as unknown as KubeObject;
+
+/** The files of the backup, by their keys. Needs scratch space. */
+export async function storedBackup({
+  items,
+  volumeInfos,
+  podVolumeBackups,
+  hasBroken,
+}: BackedUp): Promise<ReadonlyMap<string, Buffer>> {
+  const bucket = new MemoryBucket();
+  const entries: NewTarEntry[] = items.map(({ type, object }) => {
+    const { namespace = '', name } = object.metadata;
+    const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
+    const bytes = Buffer.from(JSON.stringify(object));
+    return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
+  });
+  const path = 'resources/configmaps/namespaces/app-a/broken.json';
+  if (hasBroken) entries.push({ path, bytes: Buffer.from('{'), mtime: 0 });
+  await using contents = await storeTarball(SCRATCH, each(entries));
+  await new BackupArchive(bucket).put(BACKUP, {
+    ...{ contents, volumeInfos, podVolumeBackups },
+    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
+    metadata: {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      metadata: { name: BACKUP, namespace: NAMESPACE, uid: 'backup-uid' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
+    },
+  });
+  return bucket.objects;
+}
+
+async function* each<T>(items: readonly T[]): AsyncGenerator<T> {
+  for (const item of items) yield await Promise.resolve(item);
+}

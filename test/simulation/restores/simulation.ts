@@ -1,0 +1,592 @@
+import { restoreJournalFolder } from '../../../src/archive/index.ts';
+import { type Clock, CodedError, messageOf } from '../../../src/base/index.ts';
+import type { Store } from '../../../src/dev/store.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  CONFIG_MAPS,
+  DATA_DOWNLOADS,
+  type KubeObject,
+  POD_VOLUME_RESTORES,
+  PODS,
+  type Resource,
+  RESTORES,
+} from '../../../src/kube/index.ts';
+import { CANCEL_ANNOTATION } from '../../../src/plugin/index.ts';
+import { type Loose, NAMESPACE } from '../objects.ts';
+import { SharedBucket } from '../servers/bucket.ts';
+import { InstantIo } from '../servers/instant-io.ts';
+import {
+  isEndOfProcess,
+  type ProcessWorld,
+  type ServerProcess,
+  START_MS,
+} from '../servers/server-process.ts';
+import { CALM, Trouble } from '../servers/trouble.ts';
+import type { Weather } from '../simulated-client.ts';
+import { Random, VirtualTime } from '../virtual-time.ts';
+import { World } from '../world.ts';
+import { BACKUP, type BackedUp, backedUp, storedBackup } from './backup.ts';
+import {
+  addBackup,
+  addLocation,
+  fill,
+  RESTORE,
+  serveDownloads,
+  serveFiles,
+  servePods,
+  type Target,
+} from './cluster.ts';
+import { type End, endOf, RESTORED, type Status } from './end.ts';
+import { restoreServer } from './server.ts';
+import { idOf, Users } from './users.ts';
+
+const MINUTE_MS = 60_000;
+/** Longer than any restore takes once nothing happens to it any more: operations and hooks may take four hours each. */
+const OVER_MS = 16 * 60 * MINUTE_MS;
+const SETTLE_MS = 15 * MINUTE_MS;
+const TURN_MS = 500;
+const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
+const OPERATIONS = [DATA_DOWNLOADS, POD_VOLUME_RESTORES] as readonly Resource<KubeObject>[];
+
+export interface Course {
+  readonly problems: string[];
+  /** What happened, and how often. */
+  readonly counts: ReadonlyMap<string, number>;
+  /** Turns of the leading server until the Restore was over: where it could have been killed. */
+  readonly turns: number;
+  readonly end: End | undefined;
+}
+
+/** What somebody does while the restore is made, beside all that happens to servers. */
+export type Event = 'deleted' | 'canceled' | 'backup gone' | 'location gone';
+export const EVENTS: readonly Event[] = ['deleted', 'canceled', 'backup gone', 'location gone'];
+
+export interface Settings {
+  /** Nothing happens but what is asked for here. */
+  readonly isCalm?: boolean;
+  /** Kills at these turns of the leading server; counted from the last kill. */
+  readonly killsAt?: readonly number[];
+  readonly event?: Event | undefined;
+  /** Users work with what is restored. */
+  readonly hasUsers?: boolean;
+  /** No key of the bucket may be put twice. */
+  readonly isWriteOnce?: boolean;
+}
+
+/** What one seed is about, beside what it is anyway. */
+export function settingsOf(seed: number): Settings {
+  const random = new Random(seed + 9);
+  const event = random.chance(0.6) ? EVENTS[random.below(EVENTS.length)] : undefined;
+  return { event, hasUsers: random.chance(0.4), isWriteOnce: random.chance(0.3) };
+}
+
+/**
+ * One to three servers make one restore, whatever happens to them, to the bucket and to the API server. The same seed is the same course. `problems`:
+ * whatever must never be, and whatever is not in the end as it is without any of that.
+ */
+export async function simulateRestore(
+  seed: number,
+  settings: Settings = {},
+  tell?: (line: string) => void,
+): Promise<Course> {
+  const plain = lastPlain?.seed === seed ? lastPlain.course : await run(seed, { isCalm: true });
+  lastPlain = { seed, course: plain };
+  if (plain.problems.length > 0 || !plain.end) {
+    return { ...plain, problems: ['without any trouble:', ...plain.problems] };
+  }
+  return run(seed, settings, plain.end, tell);
+}
+
+let lastPlain: { readonly seed: number; readonly course: Course } | undefined;
+
+async function run(
+  seed: number,
+  settings: Settings,
+  expected?: End,
+  tell?: (line: string) => void,
+): Promise<Course> {
+  using things = new DisposableStack();
+  const time = things.use(new VirtualTime(seed));
+  time.install();
+  things.use(new InstantIo(new Random(seed + 7)));
+  const stored = backedUp(new Random(seed + 1));
+  const files = await storedBackup(stored);
+  const course = new RestoreCourse(seed, settings, { time, stored, files, expected, tell });
+  return await course.run();
+}
+
+interface CourseParts {
+  readonly time: VirtualTime;
+  readonly stored: BackedUp;
+  readonly files: ReadonlyMap<string, Buffer>;
+  readonly expected: End | undefined;
+  readonly tell: ((line: string) => void) | undefined;
+}
+
+class RestoreCourse implements ProcessWorld {
+  readonly time: VirtualTime;
+  readonly random: Random;
+  readonly clock: Clock;
+  readonly store: Store;
+  readonly bucket = new SharedBucket();
+  readonly isWriteOnce: boolean;
+  readonly tellsLostCommands = true;
+  readonly #seed: number;
+  readonly #stored: BackedUp;
+  readonly #expected: End | undefined;
+  readonly #tell: ((line: string) => void) | undefined;
+  readonly #world: World;
+  readonly #target: Target;
+  readonly #problems: string[] = [];
+  readonly #counts = new Map<string, number>();
+  readonly #servers: ServerProcess[] = [];
+  readonly #serversMax: number;
+  /** What ran in pods, by `UID command`, and for the hooks of which pods there are UIDs. */
+  readonly #ran = new Map<string, number>();
+  /** UIDs by pod, as they were made. */
+  readonly #podUids = new Map<string, string[]>();
+  readonly #made = new Map<string, number>();
+  readonly #killsAt: number[];
+  readonly #event: Event | undefined;
+  readonly #eventAtMs: number;
+  readonly #users: Users | undefined;
+  #trouble: Trouble | undefined;
+  #isFilled = false;
+  #hasHappened = false;
+  #turns = 0;
+  #started = 0;
+  #finalAtMs: number | undefined;
+  #cleanAtMs: number | undefined;
+  readonly #uid: string;
+
+  constructor(
+    seed: number,
+    settings: Settings,
+    { time, stored, files, expected, tell }: CourseParts,
+  ) {
+    this.#seed = seed;
+    this.time = time;
+    this.#stored = stored;
+    this.#expected = expected;
+    this.#tell = tell;
+    this.random = new Random(seed);
+    this.clock = {
+      nowNs: () => BigInt(Math.round((START_MS + time.nowMs + this.#apiOffsetMs) * 1e6)),
+    };
+    const { isCalm = false, killsAt = [], event, hasUsers = false, isWriteOnce = false } = settings;
+    this.isWriteOnce = isWriteOnce;
+    this.#world = new World(time, this.random, this.clock, {
+      ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
+      reclaimPolicy: 'Delete',
+    });
+    this.store = this.#world.store;
+    for (const [key, bytes] of files) this.bucket.objects.set(key, bytes);
+    this.#target = fill(this.#world, new Random(seed + 2), () => (this.#isFilled = true));
+    this.#uid = this.#target.restore.metadata.uid;
+    const { spaces } = this.#target;
+    const problem = (text: string): void => {
+      this.#problem(text);
+    };
+    const note = (what: string): void => {
+      this.#note(what);
+    };
+    const isOrphaned = (): boolean => !this.#restore;
+    const serving = { world: this.#world, backedUp: stored, problem, note, isOrphaned };
+    serveDownloads(serving);
+    serveFiles(serving);
+    servePods(serving, spaces);
+    this.#watchMade();
+    if (hasUsers) {
+      const given = { world: this.#world, time, spaces, problem, note };
+      this.#users = new Users({ ...given, random: new Random(seed + 5) }, 0.2);
+    }
+    this.store.watch(RESTORES, {}, this.store.version, (type, object) => {
+      this.#restoreChanged(type, object as unknown as Loose);
+    });
+    const most = [0.3, 3, 12][new Random(seed + 3).below(3)] ?? 1;
+    this.#event = event;
+    this.#eventAtMs = new Random(seed + 4).between(0, most * MINUTE_MS);
+    this.#killsAt = [...killsAt];
+    this.#serversMax = isCalm ? 2 : 1 + new Random(seed + 6).below(3);
+    this.#trouble = new Trouble({
+      ...{ time, random: this.random, bucket: this.bucket, isCalm, note },
+      servers: () => this.#servers,
+      isThrottling: true,
+    });
+  }
+
+  /** What is in the cluster before the Restore is older. */
+  get #apiOffsetMs(): number {
+    if (!this.#isFilled) return -60 * MINUTE_MS;
+    return this.#trouble?.apiOffsetMs ?? 0;
+  }
+
+  get weather(): Weather {
+    return this.#trouble?.weather ?? CALM;
+  }
+
+  async run(): Promise<Course> {
+    for (let i = 0; i < this.#serversMax; i++) this.#start();
+    this.time.after(TURN_MS, () => {
+      this.#act();
+    });
+    await this.time.run(OVER_MS, () => this.time.nowMs > (this.#cleanAtMs ?? Infinity) + SETTLE_MS);
+    for (const each of this.#staying()) this.#problem(`${each} stays`);
+    const isGone = this.#event === 'deleted' && this.#hasHappened;
+    if (this.#finalAtMs === undefined && !isGone) {
+      this.#problem(`the Restore is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`);
+    }
+    for (const server of this.#servers) server.kill();
+    const end = isGone ? undefined : await this.#end();
+    if (end && this.#tell) this.#sayEnd(end);
+    if (end) this.#checkEnd(end);
+    this.#checkHooks(end);
+    if (this.isWriteOnce) {
+      for (const key of this.bucket.putTwice) this.#problem(`${key} was put twice`);
+    }
+    for (const violation of this.#world.violations) this.#problem(violation);
+    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
+    return { problems: this.#problems, counts: this.#counts, turns: this.#turns, end };
+  }
+
+  say(line: string): void {
+    this.#tell?.(`${Math.round(this.time.nowMs)}: ${line}`);
+  }
+
+  #problem(text: string): void {
+    this.say(`PROBLEM ${text}`);
+    if (this.#problems.length < 20) this.#problems.push(`${Math.round(this.time.nowMs)}: ${text}`);
+  }
+
+  #note(what: string): void {
+    this.say(what);
+    this.#counts.set(what, (this.#counts.get(what) ?? 0) + 1);
+  }
+
+  get #restore(): Loose | undefined {
+    return this.#world.find(RESTORES, RESTORE, NAMESPACE);
+  }
+
+  get #status(): Status {
+    return this.#restore?.status ?? {};
+  }
+
+  get #phase(): string {
+    return this.#status.phase ?? '';
+  }
+
+  #start(): void {
+    this.#servers.push(restoreServer(`server-${this.#started++}`, this));
+  }
+
+  #replace(server: ServerProcess): void {
+    const at = this.#servers.indexOf(server);
+    if (at === -1) return;
+    this.#servers.splice(at, 1);
+    this.time.after(this.random.between(500, 10_000), () => {
+      this.#start();
+    });
+  }
+
+  onTurn(server: ServerProcess, what: string): boolean {
+    if (!server.isLeading || / (leases|events)(: done)?$|^watch /.test(what)) return false;
+    if (this.#finalAtMs !== undefined) return false;
+    this.say(`${server.name}: ${what}`);
+    const phase = this.#restore ? this.#phase : 'gone';
+    this.#turns++;
+    const [at] = this.#killsAt;
+    if (at !== undefined) {
+      if (this.#turns < at) return false;
+      this.#killsAt.shift();
+      this.#turns = 0;
+    } else if (this.#trouble?.kills() !== true) return false;
+    this.#note(`kills while ${phase === '' ? 'New' : phase}`);
+    this.#replace(server);
+    return true;
+  }
+
+  onEnd(server: ServerProcess, error: unknown): void {
+    if (!isEndOfProcess(error)) this.#problem(`${server.name} ended: ${messageOf(error)}`);
+    this.#note('processes that ended');
+    server.kill();
+    this.#replace(server);
+  }
+
+  onWrite(server: ServerProcess, what: string): void {
+    if (server.isLeading) return;
+    const other = this.#servers.find((each) => each !== server && each.isLeading);
+    // Its actions do not know who leads, and end when they are told to.
+    if (!/^(patch restores|exec)/.test(what) && !other) return;
+    const leader = other ? `${other.name} leads` : 'it does not lead';
+    this.#problem(`${server.name} wants to ${what}, and ${leader}`);
+  }
+
+  onExec(pod: string, command: string): () => void {
+    return () => {
+      const [namespace = '', name = ''] = pod.split('/');
+      const uid = this.#world.find(PODS, name, namespace)?.metadata.uid;
+      if (uid === undefined) throw new CodedError('KUBE_NOT_FOUND', `there is no pod ${pod}`);
+      const key = `${uid} ${command}`;
+      const times = (this.#ran.get(key) ?? 0) + 1;
+      this.#ran.set(key, times);
+      this.#note('hooks');
+      if (times > 1) this.#problem(`${command} is run again in ${pod}`);
+      if (command !== 'fail') return;
+      throw new CodedError('EXEC_FAILED', 'the command ended with exit code 1', {
+        facts: { exitCode: 1 },
+      });
+    };
+  }
+
+  /** No object is made again, unless somebody has deleted it. */
+  #watchMade(): void {
+    for (const resource of RESTORED) {
+      this.store.watch(resource, {}, this.store.version, (type, { metadata }) => {
+        const { namespace = '', name, uid } = metadata;
+        if (type !== 'ADDED' || !this.#target.spaces.includes(namespace)) return;
+        const id = idOf(resource, metadata);
+        const times = (this.#made.get(id) ?? 0) + 1;
+        this.#made.set(id, times);
+        if (resource.plural === PODS.plural) {
+          this.#podUids.set(name, [...(this.#podUids.get(name) ?? []), uid]);
+        }
+        if (times === 1) return;
+        this.#note('objects made again that a user had deleted');
+        if (this.#users?.touched.get(id) !== 'deleted') this.#problem(`${id} is made again`);
+        if (this.#finalAtMs !== undefined) {
+          this.#problem(`${id} is made again, and the Restore is over`);
+        }
+      });
+    }
+  }
+
+  #act(): void {
+    if (this.time.nowMs >= this.#eventAtMs && !this.#hasHappened && this.#finalAtMs === undefined) {
+      this.#happen();
+    }
+    this.#trouble?.act();
+    this.#look();
+    this.time.after(TURN_MS, () => {
+      this.#act();
+    });
+  }
+
+  #happen(): void {
+    if (this.#event === undefined) return;
+    this.#hasHappened = true;
+    this.#note(`${this.#event} while ${this.#phase || 'New'}`);
+    const comesBack = new Random(this.#seed + 8);
+    const backMs = comesBack.between(0.2, 25) * MINUTE_MS;
+    switch (this.#event) {
+      case 'deleted':
+        this.store.delete(RESTORES, NAMESPACE, RESTORE);
+        return;
+      case 'canceled':
+        this.#world.patch(RESTORES, NAMESPACE, RESTORE, {
+          metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } },
+        });
+        return;
+      case 'backup gone':
+        this.store.delete(BACKUPS, NAMESPACE, BACKUP);
+        // As the synchronization of a bucket brings it back.
+        if (comesBack.chance(0.6)) {
+          this.time.after(backMs, () => {
+            addBackup(this.#world);
+          });
+        }
+        return;
+      case 'location gone':
+        this.store.delete(BACKUP_STORAGE_LOCATIONS, NAMESPACE, 'default');
+        this.time.after(backMs, () => {
+          addLocation(this.#world);
+        });
+        return;
+    }
+  }
+
+  #restoreChanged(type: string, { status }: Loose): void {
+    if (type === 'DELETED') {
+      if (this.#event !== 'deleted') this.#problem('the Restore was deleted');
+      this.say('the Restore is gone');
+      return;
+    }
+    const { phase = '', failureReason = '' } = (status ?? {}) as Status;
+    if (!FINAL.test(phase)) {
+      if (this.#finalAtMs !== undefined) this.#problem(`the Restore was over, and is ${phase}`);
+      return;
+    }
+    if (this.#finalAtMs !== undefined) return;
+    this.#finalAtMs = this.time.nowMs;
+    this.#note(`ends as ${phase}`);
+    this.say(`the Restore is ${phase} ${failureReason}`);
+    if (!phase.startsWith('Failed')) return;
+    if (this.#hasHappened && phase === 'Failed' && failureReason !== '') return;
+    const { validationErrors = [] } = (status ?? {}) as { validationErrors?: string[] };
+    const isPlaceGone = this.#hasHappened && / gone$/.test(this.#event ?? '');
+    if (isPlaceGone && validationErrors.every((each) => each.includes('not found'))) return;
+    this.#problem(`${phase}: ${failureReason}${validationErrors.join()}`);
+  }
+
+  /** It is over when nothing is left that must not be, and stays so. */
+  #look(): void {
+    const isFinal = this.#finalAtMs !== undefined || !this.#restore;
+    const isClean = isFinal && this.#trouble?.isOver === true && this.#staying().length === 0;
+    if (!isClean) this.#cleanAtMs = undefined;
+    else this.#cleanAtMs ??= this.time.nowMs;
+  }
+
+  /** What there still is of it that must not be after its end. */
+  #staying(): string[] {
+    const name = (kind: string) => (object: KubeObject) => `${kind} ${object.metadata.name}`;
+    const labelSelector = 'velero.io/restore-uid';
+    const maps = this.store.list(CONFIG_MAPS, { namespace: NAMESPACE, labelSelector });
+    const isGone = !this.#restore;
+    const running = OPERATIONS.flatMap((resource) =>
+      this.store
+        .list(resource)
+        .filter((object) => {
+          const { phase = '' } = (object as unknown as Loose).status ?? {};
+          return isGone || !['Completed', 'Failed', 'Canceled'].includes(String(phase));
+        })
+        .map(name(resource.kind)),
+    );
+    // The journal of one that has failed goes with its files.
+    const hasFailed = this.#phase.startsWith('Failed') || this.#status.failureReason !== undefined;
+    const folder = isGone ? `restores/${RESTORE}/` : restoreJournalFolder(RESTORE, this.#uid);
+    return [
+      ...(this.#event === 'deleted' && this.#hasHappened && !isGone ? ['the Restore'] : []),
+      ...[...maps.map(name('ConfigMap')), ...running],
+      ...(hasFailed ? [] : this.bucket.keys(folder)),
+    ];
+  }
+
+  async #end(): Promise<End | undefined> {
+    const status = (this.#restore?.status ?? {}) as Status;
+    const { spaces } = this.#target;
+    try {
+      return await endOf(this.bucket, this.#world, { uid: this.#uid, status, spaces });
+    } catch (error) {
+      this.#problem(`the restore cannot be read: ${messageOf(error)}`);
+      return undefined;
+    }
+  }
+
+  #sayEnd({ status, errors, warnings, log }: End): void {
+    this.say(JSON.stringify(status));
+    const lines = log.split('\n').filter((line) => /level=(error|warning)/.test(line));
+    for (const line of [...errors, ...warnings, ...lines]) this.say(`  ${line}`);
+  }
+
+  #checkEnd(end: End): void {
+    const { status, errors, warnings, operationPhases, missing } = end;
+    const { phase = '', failureReason } = status;
+    if (phase !== 'FailedValidation' && status.completionTimestamp === undefined)
+      this.#problem('there is no time of its end');
+    // What fails has what could be stored; what lost its place says so.
+    if (phase.startsWith('Failed') || failureReason !== undefined) return;
+    for (const file of missing) this.#problem(`${file} is missing`);
+    const counts = {
+      errors: [errors.length, status.errors],
+      warnings: [warnings.length, status.warnings],
+      attempted: [operationPhases.length, status.restoreItemOperationsAttempted],
+      completed: [
+        operationPhases.filter((each) => each === 'Completed').length,
+        status.restoreItemOperationsCompleted,
+      ],
+      failed: [
+        operationPhases.filter((each) => each === 'Failed').length,
+        status.restoreItemOperationsFailed,
+      ],
+    } as const;
+    for (const [what, [stored, told = 0]] of Object.entries(counts)) {
+      if (stored !== told) this.#problem(`${what}: ${stored} are stored, and ${told} are told`);
+    }
+    // What a later try says again, or whoever follows it, is there once more.
+    const said = errorLines(end).length;
+    if (said < errors.length) {
+      this.#problem(`the log has ${said} errors, and the results have ${errors.length}`);
+    }
+    if ((phase === 'Completed') !== (errors.length === 0)) {
+      this.#problem(`it is ${phase} with ${errors.length} errors`);
+    }
+    if (this.#expected && !(this.#event === 'canceled' && this.#hasHappened)) {
+      this.#compare(this.#expected, end);
+    }
+  }
+
+  /** Whether a line is about what happened to hooks, or about what a user has touched. */
+  #isExcused(line: string): boolean {
+    if (line.includes('hook')) return true;
+    // What an earlier try has updated, and could not note any more, is the same by now.
+    if (this.#target.isUpdate && /\((created|updated|skipped)\)$/.test(line)) return true;
+    const names = [...(this.#users?.touched.keys() ?? [])].map((id) => id.split('/').at(-1) ?? '');
+    // A pod that a user ends has volumes, and a claim that goes has pods.
+    return names.some((name) => {
+      if (line.includes(name)) return true;
+      const pod = /^pod-(.*)$/.exec(name)?.[1];
+      const claim = /^files-(.*)$/.exec(name)?.[1];
+      return (
+        (pod !== undefined && line.includes(`files-${pod}`)) ||
+        (claim !== undefined && line.includes(`pod-${claim}`))
+      );
+    });
+  }
+
+  #compare(expected: End, end: End): void {
+    for (const key of ['errors', 'warnings', 'resourceList', 'operations', 'volumes'] as const) {
+      const [now, before] = [end[key], expected[key]].map((lines) => new Set(lines)) as [
+        Set<string>,
+        Set<string>,
+      ];
+      for (const line of now.difference(before)) {
+        if (!this.#isExcused(line)) this.#problem(`${key} have: ${line}`);
+      }
+      for (const line of before.difference(now)) {
+        if (!this.#isExcused(line)) this.#problem(`${key} lack: ${line}`);
+      }
+    }
+    for (const [id, before] of expected.objects) {
+      const now = end.objects.get(id);
+      if (this.#isExcused(id)) continue;
+      if (now !== before) this.#problem(`${id} is ${now ?? 'missing'} and not ${before}`);
+    }
+    for (const id of end.objects.keys()) {
+      if (!expected.objects.has(id)) this.#problem(`${id} is in the cluster`);
+    }
+  }
+
+  /** Each hook has run once, or an error says why not. */
+  #checkHooks(end: End | undefined): void {
+    const { phase = '', failureReason, hookStatus = {} } = end?.status ?? {};
+    if (!end || phase.startsWith('Failed') || failureReason !== undefined) return;
+    if (this.#event === 'canceled' && this.#hasHappened) return;
+    let attempted = 0;
+    for (const [name, { hooks }] of this.#stored.pods) {
+      const [uid, ...more] = this.#podUids.get(name) ?? [];
+      const isDeleted = end.log.includes(`its hooks may not have run" name=${name} `);
+      attempted += isDeleted ? 0 : hooks.length;
+      if (uid === undefined || more.length > 0 || isDeleted) continue;
+      // Results name the namespace of a hook, and the log the pod.
+      const told = errorLines(end).filter((line) => `${line} `.includes(`name=${name} `));
+      for (const hook of hooks) {
+        const times = this.#ran.get(`${uid} ${hook}`) ?? 0;
+        const word = hook === 'annotated' ? 'annotation' : `hook ${hook} `;
+        const isTold = told.some((line) => line.includes(word));
+        if (times === 0 && !isTold) this.#problem(`${hook} has not run in ${name}`);
+        if (hook === 'fail' && !isTold) this.#problem(`${hook} failed in ${name} without a word`);
+      }
+    }
+    const failed = end.errors.filter((line) => /hook/.test(line)).length;
+    const { hooksAttempted = 0, hooksFailed = 0 } = hookStatus;
+    if (hooksAttempted !== attempted) {
+      this.#problem(`${hooksAttempted} hooks are told, and ${attempted} were due`);
+    }
+    if (hooksFailed !== failed) {
+      this.#problem(`${hooksFailed} hooks are told as failed, and ${failed} are errors`);
+    }
+  }
+}
+
+const errorLines = ({ log }: End): string[] =>
+  log.split('\n').filter((line) => line.includes('level=error'));
