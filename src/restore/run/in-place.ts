@@ -3,8 +3,11 @@
  * meanwhile, so that nothing else would keep a pod from it.
  */
 export interface VolumesInPlace {
-  /** Until none is being written any more. Throws the reason of the signal of the run. */
-  settled(): Promise<void>;
+  /**
+   * Until none of this restore is being written any more, and none of the namespace that anybody else brings back. Throws the reason of the signal of
+   * the run.
+   */
+  settled(namespace: string): Promise<void>;
   /** Of a namespace whose volumes were not all brought back: why nothing that may use them is restored. Once all are settled. */
   problemOf(namespace: string): string | undefined;
 }

@@ -53,7 +53,6 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly restored: Restored;
   readonly modifiers?: ResourceModifiers | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
-  /** Only where volumes that are there are to be brought back. */
   readonly volumesInPlace?: VolumesInPlace | undefined;
   readonly sink: RestoreSink;
   readonly log: BackupLog;
@@ -270,7 +269,7 @@ export class ItemRestorer {
   async #isHeldBack({ file, namespace, notes }: Work): Promise<boolean> {
     const { volumesInPlace, signal } = this.#options;
     if (!volumesInPlace || !mayUseVolumes(file.groupResource)) return false;
-    await volumesInPlace.settled();
+    await volumesInPlace.settled(namespace);
     signal.throwIfAborted();
     const problem = volumesInPlace.problemOf(namespace);
     if (problem === undefined) return false;

@@ -45,7 +45,6 @@ export interface RestoreRunOptions {
   readonly policies?: FinePolicies | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
-  /** Only where volumes that are there are to be brought back. */
   readonly volumesInPlace?: VolumesInPlace | undefined;
   /** Told of pods; it is the caller who waits for them. */
   readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;

@@ -148,12 +148,15 @@ export function sayWhatIsEmpty(
   const made = new Set(claims.map(idOf));
   const kept = new Set(there.map(idOf));
   const known = new Set(withFiles);
+  // Those of operations are told by them.
+  const told = new Set(operations.filter(isOfClaim).map(({ item }) => idOf(item)));
   for (const id of new Set([...known, ...withNotedFiles(infos)])) {
     const [from = '', name = ''] = id.split('/');
     const namespace = targetNamespace(from, restore);
     const claim = `${namespace}/${name}`;
     if (filled.has(claim)) continue;
     if (kept.has(claim)) {
+      told.add(claim);
       const text = `the files of PersistentVolumeClaim ${claim} are not restored: they come with their pod, and no pod that uses it was created by this restore. Delete the pod and restore it again, or use "longshore restore in-place"`;
       log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
     }
@@ -163,6 +166,37 @@ export function sayWhatIsEmpty(
       : 'since the PodVolumeBackups of the backup are neither in the cluster nor in its file: the claim is empty. Its files are in the repository, in a snapshot that the volume infos of the backup name';
     const text = `the files of PersistentVolumeClaim ${claim} are not restored, ${why}`;
     log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
+  }
+  const left = there.filter((item) => !told.has(idOf(item)) && !filled.has(idOf(item)));
+  sayWhatIsLeft(left, { infos, restore }, log);
+}
+
+const isOfClaim = ({ operationId }: JournaledOperation): boolean => isInPlaceOperation(operationId);
+
+/** Of claims that were to be brought back: whose volumes are as they were before, although nothing failed. */
+function sayWhatIsLeft(
+  claims: readonly Pick<DoneItem, 'namespace' | 'name'>[],
+  { infos, restore }: { infos: readonly BackupVolumeInfo[]; restore: Restore },
+  log: BackupLog,
+): void {
+  const withSnapshot = new Set(
+    infos.flatMap(({ backupMethod, pvcNamespace = '', pvcName = '' }) =>
+      backupMethod === 'NativeSnapshot'
+        ? [`${targetNamespace(pvcNamespace, restore)}/${pvcName}`]
+        : [],
+    ),
+  );
+  for (const { namespace, name } of claims) {
+    const claim = `${namespace}/${name}`;
+    const about = { resource: 'persistentvolumeclaims', namespace, name };
+    const text = `the volume of PersistentVolumeClaim ${claim}, which is there already, is as it was before this restore`;
+    if (restore.spec.restorePVs === false) log.warn(`${text}: restorePVs is false`, about);
+    else if (withSnapshot.has(claim)) {
+      log.error(
+        `${text}: the backup has a snapshot of it at its provider, and only data that were moved can be brought back in place`,
+        about,
+      );
+    } else log.warn(`${text}: the backup has no data of it`, about);
   }
 }
 

@@ -266,13 +266,19 @@ export class ClusterRestoreRunner implements RestoreRunner {
         { ...about, what: 'store the operations of a restore' },
       );
     const inPlace = new RestoredInPlace({
-      ...{ poll, log, signal, pollMs },
+      ...{ poll, log, signal, pollMs, client: cluster },
+      namespace: restore.metadata.namespace ?? '',
+      timeoutMs: Number(
+        (goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS) / 1_000_000n,
+      ),
       whileWaiting: request.whileWaiting ?? ((task) => task()),
     });
     inPlace.note(journal.operations);
     const there: DoneItem[] = [];
     const noteThere = (item: DoneItem): void => {
-      if (item.kind === CLAIMS && item.exists && item.outcome !== 'created') there.push(item);
+      if (item.kind !== CLAIMS) return;
+      if (item.exists && item.outcome !== 'created') there.push(item);
+      if (!item.exists && item.outcome === 'failed') inPlace.noteRefused(item);
     };
     if (inPlacePolicyOf(restore)) for (const item of journal.all()) noteThere(item);
     const made = await runRestore({

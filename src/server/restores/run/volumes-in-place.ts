@@ -1,10 +1,23 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BackupLog } from '../../../backup/index.ts';
+import { isCode } from '../../../base/index.ts';
 import { isRunning, type Round } from '../../../item-operations/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  inPlaceOrderOf,
+  isInPlace,
+  type KubeClient,
+} from '../../../kube/index.ts';
 import { isInPlaceOperation } from '../../../plugin/index.ts';
 import type { StartedRestoreOperation, VolumesInPlace } from '../../../restore/index.ts';
 
 export interface RestoredInPlaceOptions {
+  readonly client: Pick<KubeClient, 'collect' | 'find'>;
+  /** Of the DataDownloads. */
+  readonly namespace: string;
+  /** How long those of others are waited for. */
+  readonly timeoutMs: number;
   /** Asks about all operations of the restore, and ends those whose time is over. */
   readonly poll: () => Promise<Pick<Round, 'operations'>>;
   /** Around the wait: other restores may go on meanwhile. */
@@ -12,21 +25,40 @@ export interface RestoredInPlaceOptions {
   readonly log: Pick<BackupLog, 'info'>;
   readonly signal: AbortSignal;
   readonly pollMs?: number | undefined;
+  /** {@link LOOK_MS}; less in tests. */
+  readonly lookMs?: number;
 }
 
 /** Data movers report that often at most. Our choice. */
 const POLL_MS = 2000;
+/** So old an answer about those of others may be: who begins one later looks for pods, and finds them. Our choice. */
+const LOOK_MS = 60_000;
 /** Claims that a message names. */
 const NAMED_MAX = 5;
 
 type Claim = Pick<StartedRestoreOperation['item'], 'namespace' | 'name'>;
 
-/** Volumes that a restore brings back in place, by their operations: those of this try and of earlier ones. */
+/** A DataDownload that writes into the volume of a claim, or is about to. */
+interface Writer {
+  readonly name: string;
+  readonly uid: string;
+  readonly claim: Claim;
+}
+
+/**
+ * Volumes that a restore brings back in place, by their operations: those of this try and of earlier ones. And those that anybody else brings back: another
+ * Restore, also one whose run is over, `longshore restore in-place`, or an attempt of this one whose operation was not noted.
+ */
 export class RestoredInPlace implements VolumesInPlace {
   readonly #options: RestoredInPlaceOptions;
   /** By the ID of the operation. */
   readonly #open = new Map<string, Claim>();
   readonly #failed = new Map<string, Claim[]>();
+  /** Namespaces with one that is brought back, and claims that were refused: together they would be of two times. */
+  readonly #begun = new Set<string>();
+  readonly #refused = new Map<string, Claim[]>();
+  #writers: readonly Writer[] = [];
+  #lookedMs = -Infinity;
 
   constructor(options: RestoredInPlaceOptions) {
     this.#options = options;
@@ -34,17 +66,90 @@ export class RestoredInPlace implements VolumesInPlace {
 
   note(operations: readonly StartedRestoreOperation[]): void {
     for (const { operationId, item } of operations) {
-      if (isInPlaceOperation(operationId)) this.#open.set(operationId, item);
+      if (!isInPlaceOperation(operationId)) continue;
+      this.#open.set(operationId, item);
+      this.#begun.add(item.namespace);
     }
   }
 
-  async settled(): Promise<void> {
-    if (this.#open.size === 0) return;
+  /** Of a claim that is neither made nor brought back. */
+  noteRefused({ namespace, name }: Claim): void {
+    this.#refused.set(namespace, [...(this.#refused.get(namespace) ?? []), { namespace, name }]);
+  }
+
+  async settled(namespace: string): Promise<void> {
+    const { log } = this.#options;
+    if (this.#open.size > 0) {
+      await this.#wait([...this.#open.values()], () => this.#untilSettled());
+      log.info('volumes are settled, and the restore goes on');
+    }
+    // While this one waits others go on, and may begin more.
+    while (!this.#failed.has(namespace)) {
+      const writers = await this.#writersOf(namespace);
+      if (writers.length === 0) return;
+      await this.#wait(
+        writers.map(({ claim }) => claim),
+        () => this.#untilWritten(writers),
+      );
+    }
+  }
+
+  async #wait(claims: readonly Claim[], task: () => Promise<void>): Promise<void> {
     const { log, whileWaiting } = this.#options;
-    const names = namesOf([...this.#open.values()]);
+    const names = namesOf(claims);
     log.info(`what may use volumes waits until these are brought back in place: ${names}`);
-    await whileWaiting(() => this.#untilSettled());
-    log.info('volumes are settled, and the restore goes on');
+    await whileWaiting(task);
+    this.#lookedMs = -Infinity;
+  }
+
+  async #writersOf(namespace: string): Promise<readonly Writer[]> {
+    const { client, namespace: where, signal, lookMs = LOOK_MS } = this.#options;
+    if (performance.now() - this.#lookedMs >= lookMs) {
+      const askedMs = performance.now();
+      try {
+        this.#writers = await client.collect(
+          DATA_DOWNLOADS,
+          { namespace: where, signal },
+          writersOf,
+        );
+      } catch (error) {
+        // A cluster without the definition has none.
+        if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+        this.#writers = [];
+      }
+      this.#lookedMs = askedMs;
+    }
+    return this.#writers.filter(({ claim }) => claim.namespace === namespace);
+  }
+
+  /** Whatever becomes of them: what is not whole is noted. */
+  async #untilWritten(writers: readonly Writer[]): Promise<void> {
+    const { client, namespace, signal, timeoutMs, pollMs = POLL_MS } = this.#options;
+    const sinceMs = performance.now();
+    let left = writers;
+    for (;;) {
+      const next: Writer[] = [];
+      for (const writer of left) {
+        signal.throwIfAborted();
+        const { name, uid, claim } = writer;
+        const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+        // One that was deleted meanwhile has not said that it is done.
+        if (found?.metadata.uid !== uid) this.#noteFailed(claim);
+        else if (writersOf(found).length > 0) next.push(writer);
+        else if (found.status?.phase !== 'Completed') this.#noteFailed(claim);
+      }
+      left = next;
+      if (left.length === 0) return;
+      if (performance.now() - sinceMs > timeoutMs) {
+        for (const { claim } of left) this.#noteFailed(claim);
+        return;
+      }
+      await sleep(pollMs, undefined, { signal });
+    }
+  }
+
+  #noteFailed(claim: Claim): void {
+    this.#failed.set(claim.namespace, [...(this.#failed.get(claim.namespace) ?? []), claim]);
   }
 
   async #untilSettled(): Promise<void> {
@@ -56,7 +161,7 @@ export class RestoredInPlace implements VolumesInPlace {
         if (!claim || isRunning(operation)) continue;
         this.#open.delete(operation.spec.operationID);
         if (operation.status.phase === 'Completed') continue;
-        this.#failed.set(claim.namespace, [...(this.#failed.get(claim.namespace) ?? []), claim]);
+        this.#noteFailed(claim);
       }
       if (this.#open.size === 0) return;
       await sleep(pollMs, undefined, { signal });
@@ -65,9 +170,34 @@ export class RestoredInPlace implements VolumesInPlace {
 
   problemOf(namespace: string): string | undefined {
     const failed = this.#failed.get(namespace);
-    if (!failed) return undefined;
+    if (!failed) return this.#mixtureOf(namespace);
     const some = failed.length === 1 ? 'a volume of it was' : 'volumes of it were';
     return `what may use volumes is not restored in namespace ${namespace}, since ${some} not brought back whole: ${namesOf(failed)}; restore the backup again, which goes on with them`;
+  }
+
+  #mixtureOf(namespace: string): string | undefined {
+    const refused = this.#refused.get(namespace);
+    if (!refused || !this.#begun.has(namespace)) return undefined;
+    return `what may use volumes is not restored in namespace ${namespace}, since volumes of it were brought back and others were not, so that they are of different times: ${namesOf(refused)}; mend what the errors about these say, and restore the backup again`;
+  }
+}
+
+const FINAL = ['Completed', 'Failed', 'Canceled'];
+
+function writersOf(download: DataDownload): Writer[] {
+  const { metadata, spec, status } = download;
+  if (!isInPlace(download) || FINAL.includes(status?.phase ?? '')) return [];
+  const { namespace, pvc } = spec.targetVolume;
+  if (isOnlyLook(download)) return [];
+  return [{ name: metadata.name, uid: metadata.uid, claim: { namespace, name: pvc } }];
+}
+
+function isOnlyLook(download: DataDownload): boolean {
+  try {
+    return inPlaceOrderOf(download)?.dryRun === true;
+  } catch {
+    // An agent refuses it soon.
+    return false;
   }
 }
 

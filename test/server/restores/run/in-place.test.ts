@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../../../src/base/index.ts';
 import type { Observation } from '../../../../src/item-operations/index.ts';
@@ -175,6 +176,169 @@ describe('a restore of a volume that is there', () => {
         ...{ pvcName: 'data', pvcNamespace: 'db', pvName: 'pv-1', snapshotDataMoved: true },
       }),
     ]);
+  });
+
+  it.each([false, true])(
+    'makes no pod of volumes of two times; killed before: %s',
+    async (isKilled) => {
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, [
+        ...ITEMS,
+        stored('persistentvolumeclaims', 'db/wal', { spec: {} }),
+      ]);
+      const refuses: RestoreAction = {
+        ...bringsBack,
+        execute: (input, context) =>
+          input.item.metadata.name === 'wal'
+            ? Promise.reject(new Error('PVC db/wal is there already, and has another size'))
+            : bringsBack.execute(input, context),
+      };
+      if (isKilled) {
+        answers = [progress(false)];
+        const first = server({ actions: [refuses] });
+        const running = reasonOf(first.run());
+        await expect.poll(() => made().length).toBe(3);
+        await sleep(50);
+        first.abort.abort(new CanceledError('shutdown'));
+        await running;
+        answers = [progress(true)];
+      }
+      const rig = server({ actions: [refuses] });
+      expect((await rig.run()).phase).toBe('FinalizingPartiallyFailed');
+      expect(made().filter((name) => /^(pods|deployments)/.test(name))).toEqual(['pods app/web']);
+      expect(JSON.stringify(await rig.archive.results('r1'))).toContain(
+        'they are of different times: db/wal;',
+      );
+    },
+  );
+
+  it('makes pods of a namespace in which nothing was brought back', async () => {
+    const refuses: RestoreAction = {
+      ...bringsBack,
+      execute: () => Promise.reject(new Error('PVC db/data is used')),
+    };
+    await server({ actions: [refuses] }).run();
+    expect(made()).toContain('pods db/db-0');
+  });
+
+  describe('that another one brings back', () => {
+    const download = (phase: string, more: object = {}): object => ({
+      apiVersion: 'velero.io/v2alpha1',
+      kind: DATA_DOWNLOADS.kind,
+      metadata: { name: 'd', namespace: 'velero', uid: 'd', resourceVersion: '1' },
+      spec: {
+        ...{ targetVolume: { namespace: 'db', pvc: 'data', pv: '' }, snapshotID: 's' },
+        ...{ datamover: 'longshore', dataMoverConfig: { 'longshore.inPlace': 'true', ...more } },
+      },
+      status: { phase },
+    });
+    const set = (object: object): void => {
+      cluster.objects.set('datadownloads.velero.io', [object as never]);
+    };
+    const pods = (): string[] => made().filter((name) => name.startsWith('pods'));
+    const other = (more: Partial<Parts> = {}): Rig => server({ actions: [], spec: {}, ...more });
+
+    it.each(['', 'Accepted', 'InProgress', 'Canceling'])('waits while it is %j', async (phase) => {
+      set(download(phase));
+      const rig = other();
+      const running = rig.run();
+      await expect.poll(() => made().includes('pods app/web')).toBe(true);
+      await sleep(50);
+      expect(pods()).toEqual(['pods app/web']);
+      set(download('Completed'));
+      await running;
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      expect(await rig.archive.results('r1')).toMatchObject({ errors: {} });
+    });
+
+    it.each(['Failed', 'Canceled', undefined])(
+      'makes no pod beside what is left: %s',
+      async (phase) => {
+        set(download('InProgress'));
+        const rig = other();
+        const running = rig.run();
+        await expect.poll(() => made().includes('pods app/web')).toBe(true);
+        await sleep(20);
+        if (phase === undefined) cluster.objects.set('datadownloads.velero.io', []);
+        else set(download(phase));
+        expect((await running).phase).toBe('FinalizingPartiallyFailed');
+        expect(pods()).toEqual(['pods app/web']);
+        expect(JSON.stringify(await rig.archive.results('r1'))).toContain(
+          'not brought back whole: db/data',
+        );
+      },
+    );
+
+    it('gives up after the time that operations have', async () => {
+      set(download('InProgress'));
+      const outcome = await other({ spec: { itemOperationTimeout: '50ms' } }).run();
+      expect(outcome.phase).toBe('FinalizingPartiallyFailed');
+      expect(pods()).toEqual(['pods app/web']);
+    });
+
+    it('does not wait for one that only looks, or that is over', async () => {
+      set(download('InProgress', { 'longshore.dryRun': 'true' }));
+      await other().run();
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, ITEMS);
+      for (const id of ['app/web', 'db/db-0']) cluster.remove('pods', id);
+      set(download('Failed'));
+      await other().run();
+      expect(pods()).toEqual([
+        ...['pods app/web', 'pods db/db-0'],
+        ...['pods app/web', 'pods db/db-0'],
+      ]);
+    });
+  });
+
+  it('says which volumes are as they were, since the backup has nothing for them', async () => {
+    const { object } = ITEMS[2] as ReturnType<typeof stored>;
+    cluster.objects.set('persistentvolumeclaims', [object]);
+    const results = async (rig: Rig): Promise<object> => {
+      await rig.run();
+      return await rig.archive.results('r1');
+    };
+    const said = (text: string): object => ({
+      namespaces: {
+        db: [
+          expect.stringContaining(
+            `the volume of PersistentVolumeClaim db/data, which is there already, is as it was before this restore: ${text}`,
+          ),
+        ],
+      },
+    });
+    expect(await results(server({ actions: [] }))).toEqual({
+      errors: {},
+      warnings: said('the backup has no data of it'),
+    });
+    cluster.objects.delete('pods');
+    cluster.objects.delete('services');
+    cluster.objects.delete('secrets');
+    cluster.objects.delete('deployments.apps');
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS, {
+      volumeInfos: [{ pvcName: 'data', pvcNamespace: 'db', backupMethod: 'NativeSnapshot' }],
+    });
+    expect(await results(server({ actions: [] }))).toMatchObject({
+      errors: said('the backup has a snapshot of it at its provider'),
+    });
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    const spec = { existingVolumeDataPolicy: 'full', restorePVs: false };
+    expect(await results(server({ actions: [], spec }))).toMatchObject({
+      warnings: {
+        namespaces: {
+          db: expect.arrayContaining([expect.stringContaining('restorePVs is false')]) as unknown,
+        },
+      },
+    });
+    // Nobody asked for anything.
+    bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    expect(JSON.stringify(await results(server({ actions: [], spec: {} })))).not.toContain(
+      'as it was',
+    );
   });
 
   it('says which files of pods did not come, since their pods were not made', async () => {

@@ -158,6 +158,8 @@ export class Rig {
     const client = {
       clock: { nowNs: () => BigInt(Date.parse(now)) * 1_000_000n },
       listPage: cluster.listPage,
+      collect: async (resource: never, options: never, take: (item: unknown) => unknown[]) =>
+        (await list(resource, options)).flatMap(take),
       ...{ list, raw: () => Promise.resolve({}) },
       find: (...given: Parameters<typeof cluster.find>) =>
         outside(
