@@ -52,13 +52,13 @@ export interface TableOptions {
   readonly columns: readonly string[];
   /** Cells; the first one of each row is its heading. */
   readonly rows: readonly (readonly HtmlValue[])[];
-  /** Where there are no rows. */
-  readonly empty: string;
+  /** Where there may be no rows: what is said then. */
+  readonly empty?: string;
 }
 
 /** A table that is scrolled by itself where the screen is narrow. */
 export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Html {
-  if (rows.length === 0) return html`<p class="dim">${empty}</p>`;
+  if (rows.length === 0 && empty !== undefined) return html`<p class="dim">${empty}</p>`;
   const isNumber = columns.map((column) => column.startsWith('#'));
   const heads = columns.map((column, at) =>
     isNumber[at]

@@ -1,8 +1,14 @@
 import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SCHEDULES } from '../../../src/kube/index.ts';
+import { SECOND_NS } from '../../../src/base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  DATA_UPLOADS,
+  SCHEDULES,
+} from '../../../src/kube/index.ts';
 import { FakeApi } from './support/fake-api.ts';
-import { fill } from './support/objects.ts';
+import { fill, uploadOf } from './support/objects.ts';
 import { type Answer, openPage, PATIENT, sectionOf, textOf } from './support/page.ts';
 
 describe('the parts of the page', () => {
@@ -177,6 +183,53 @@ describe('the parts of the page', () => {
     expect(headers['referrer-policy']).toBe('same-origin');
     expect(headers['cache-control']).toBe('no-store');
     expect(headers['x-powered-by']).toBeUndefined();
+  });
+});
+
+describe('what is under way', () => {
+  const HEADINGS = ['under-way', 'moving', 'waiting', 'nodes'];
+  const shownOf = (body: string): string[] =>
+    HEADINGS.filter((id) => body.includes(`<h2 id="${id}">`));
+  const linkedOf = (body: string): string[] =>
+    HEADINGS.filter((id) => body.includes(`<a href="#${id}">`));
+
+  it('is one line where it is nothing, which grows into the parts that have something', async () => {
+    const api = new FakeApi();
+    await using page = await openPage(api);
+    let body = '';
+    await vi.waitFor(async () => {
+      ({ body } = await page.ask('/'));
+      expect(sectionOf(body, 'under-way')).toBe(
+        'Under way No backup and no restore is under way. No volume is being moved. No operation is waiting. No node moves a volume.',
+      );
+    }, PATIENT);
+    expect(shownOf(body)).toEqual(['under-way']);
+    expect(linkedOf(body)).toEqual(['under-way']);
+    const status = { phase: 'InProgress', startTimestamp: '2026-11-26T09:50:00Z' };
+    api.put(BACKUPS as never, { metadata: { name: 'b' }, status });
+    api.put(DATA_UPLOADS as never, uploadOf('fresh', 'b', { phase: 'New' }));
+    await vi.waitFor(async () => {
+      api.clock.advance(2n * SECOND_NS);
+      ({ body } = await page.ask('/'));
+      expect(sectionOf(body, 'under-way')).toMatch(
+        /b Backup … InProgress .* No volume is being moved. No node moves a volume.$/,
+      );
+      expect(sectionOf(body, 'waiting')).toContain('claim-fresh');
+    }, PATIENT);
+    expect(shownOf(body)).toEqual(['under-way', 'waiting']);
+    expect(linkedOf(body)).toEqual(['under-way', 'waiting']);
+  });
+
+  it('is not said to be nothing of what is not known', async () => {
+    const api = new FakeApi();
+    api.refused.add('restores').add('datauploads');
+    await using page = await openPage(api);
+    await vi.waitFor(async () => {
+      const { body } = await page.ask('/');
+      expect(sectionOf(body, 'under-way')).toBe(
+        'Under way No backup is under way. Volumes have not been read yet.',
+      );
+    }, PATIENT);
   });
 });
 
