@@ -1,7 +1,7 @@
 import { ageText, formatBytes } from '../../base/index.ts';
 import { fixedHtml, type Html, html, type HtmlValue, named } from './html.ts';
 import type { FilePlace } from './files/contract.ts';
-import { type Tone, toneOf } from './rows.ts';
+import { type RunRow, type Tone, toneOf } from './rows.ts';
 import { SCRIPT, STYLE } from './style.ts';
 
 const STYLE_ELEMENT = fixedHtml(`<style>${STYLE}</style>`);
@@ -44,6 +44,9 @@ export const plainDocument = (title: string, text: HtmlValue): string =>
     header: html`<h1>${title}</h1>`,
     main: html`<p>${text}</p>`,
   });
+
+/** Names of facts, and what is so. */
+export type Facts = readonly (readonly [string, HtmlValue])[];
 
 export interface TableOptions {
   readonly id: string;
@@ -144,8 +147,15 @@ export const leftOf = (seconds: number | undefined): string =>
 
 export const backupPath = (name: string): string =>
   `/backups/${encodeURIComponent(name.toWellFormed())}`;
+export const restorePath = (name: string): string =>
+  `/restores/${encodeURIComponent(name.toWellFormed())}`;
+export const runPath = ({ kind, name }: Pick<RunRow, 'kind' | 'name'>): string =>
+  kind === 'Backup' ? backupPath(name) : restorePath(name);
+
 export const backupLink = (name: string): Html =>
   html`<a href="${backupPath(name)}">${named(name)}</a>`;
+export const restoreLink = (name: string): Html =>
+  html`<a href="${restorePath(name)}">${named(name)}</a>`;
 
 /** Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change paths with dots. */
 export function filesPath(

@@ -8,6 +8,7 @@ import {
   numberText,
   phaseOf,
   rateOf,
+  restoreLink,
   tableOf,
   timeOf,
 } from './layout.ts';
@@ -103,7 +104,7 @@ function underWaySection(world: World, volumesOf: VolumesOf): Part {
   const rows = shown.map((run) => {
     const totals = totalsOf(volumesOf(run));
     return [
-      run.kind === 'Backup' ? backupLink(run.name) : named(run.name),
+      run.kind === 'Backup' ? backupLink(run.name) : restoreLink(run.name),
       run.kind,
       [phaseOf(run.phase), run.queuePosition > 0 && ` (place ${run.queuePosition} in the queue)`],
       itemsOf(run),
@@ -171,7 +172,7 @@ function ownerOf(world: World, volume: PageVolume): HtmlValue {
   const { owner } = volume;
   const name = ownerNameOf(world, volume);
   if (name === '') return '';
-  return owner.kind === 'Backup' ? ['backup ', backupLink(name)] : ['restore ', named(name)];
+  return owner.kind === 'Backup' ? ['backup ', backupLink(name)] : ['restore ', restoreLink(name)];
 }
 
 /** Volumes that are not moved yet, or not cleaned up, and for what each waits. */

@@ -1,7 +1,7 @@
 import { ageText } from '../../base/index.ts';
 import { CALENDAR_DAYS, type CalendarDay, calendarOf } from './calendar.ts';
 import { type Html, html, named } from './html.ts';
-import { backupPath, documentOf, moreOf, numberText, rateOf, signOf, timeOf } from './layout.ts';
+import { documentOf, moreOf, numberText, rateOf, runPath, signOf, timeOf } from './layout.ts';
 import { listingPath, type ListingQuery } from './listing.ts';
 import { isMoving, movingSections, totalsOf } from './moving.ts';
 import { type Problem, problemsOf } from './problems.ts';
@@ -116,11 +116,11 @@ function problemsSection(problems: readonly Problem[], nowMs: number): Html {
   </section>`;
 }
 
-function problemItem({ tone, subject, backup, what, remedy, atMs }: Problem, nowMs: number): Html {
+function problemItem({ tone, subject, run, what, remedy, atMs }: Problem, nowMs: number): Html {
   const heading =
-    backup === undefined || backup === ''
+    run === undefined || run.name === ''
       ? named(subject)
-      : html`<a href="${backupPath(backup)}">${named(subject)}</a>`;
+      : html`<a href="${runPath(run)}">${named(subject)}</a>`;
   return html`<li class="tone-${tone}">
     <p>
       <strong><span aria-hidden="true">${signOf(tone)}</span> ${heading}</strong>
