@@ -25,6 +25,7 @@ import {
   sessionIdOf,
 } from './login.ts';
 import { overviewDocument, type PageOptions } from './overview.ts';
+import { restoreDocument } from './restore-page.ts';
 import { Sessions } from './sessions.ts';
 import { CONTENT_SECURITY_POLICY } from './style.ts';
 import type { PageView } from './view.ts';
@@ -56,7 +57,7 @@ const HEADERS = {
 };
 /** A name of another machine that was made to point to this one comes with that other name. */
 const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
-const BACKUP_PATH = /^\/backups\/([^/]+)$/;
+const RUN_PATH = /^\/(backups|restores)\/([^/]+)$/;
 const FILES_PATH = /^\/backups\/([^/]+)\/(files|download)$/;
 
 /** Answers requests of the status page. It changes nothing but sessions. */
@@ -162,7 +163,7 @@ export class PageHandler {
 
   async #page(url: URL, hasSession: boolean): Promise<Answer> {
     const { view, volumes } = this.#options;
-    const [, encoded] = BACKUP_PATH.exec(url.pathname) ?? [];
+    const [, kind, encoded] = RUN_PATH.exec(url.pathname) ?? [];
     if (url.pathname !== '/' && encoded === undefined) return notFound('There is no such page.');
     const world = await view.look();
     const options: PageOptions = {
@@ -173,9 +174,13 @@ export class PageHandler {
     };
     const query = listingQueryOf(url.searchParams);
     if (encoded === undefined) return ok(overviewDocument(options, query));
-    const backup = world.backupsByName.get(decoded(encoded) ?? '');
-    if (!backup) return notFound(NO_BACKUP);
-    return ok(backupDocument(options, backup, query.page));
+    const name = decoded(encoded) ?? '';
+    if (kind === 'restores') {
+      const restore = world.restoresByName.get(name);
+      return restore ? ok(restoreDocument(options, restore, query.page)) : notFound(NO_RESTORE);
+    }
+    const backup = world.backupsByName.get(name);
+    return backup ? ok(backupDocument(options, backup, query.page)) : notFound(NO_BACKUP);
   }
 
   async #login(request: IncomingMessage): Promise<Answer> {
@@ -202,6 +207,7 @@ export class PageHandler {
   }
 }
 
+const NO_RESTORE = 'There is no restore of this name; it may have been deleted.';
 const NO_BACKUP = 'There is no backup of this name; it may have been deleted.';
 
 function urlOf({ url = '' }: IncomingMessage): URL | undefined {

@@ -1,7 +1,7 @@
 import { ageText, formatBytes } from '../../base/index.ts';
 import { fixedHtml, type Html, html, type HtmlValue, named } from './html.ts';
 import type { FilePlace } from './files/contract.ts';
-import { type Tone, toneOf } from './rows.ts';
+import { type RunRow, type Tone, toneOf } from './rows.ts';
 import { SCRIPT, STYLE } from './style.ts';
 
 const STYLE_ELEMENT = fixedHtml(`<style>${STYLE}</style>`);
@@ -45,6 +45,9 @@ export const plainDocument = (title: string, text: HtmlValue): string =>
     main: html`<p>${text}</p>`,
   });
 
+/** Names of facts, and what is so. */
+export type Facts = readonly (readonly [string, HtmlValue])[];
+
 export interface TableOptions {
   readonly id: string;
   readonly caption: HtmlValue;
@@ -52,13 +55,13 @@ export interface TableOptions {
   readonly columns: readonly string[];
   /** Cells; the first one of each row is its heading. */
   readonly rows: readonly (readonly HtmlValue[])[];
-  /** Where there are no rows. */
-  readonly empty: string;
+  /** Where there may be no rows: what is said then. */
+  readonly empty?: string;
 }
 
 /** A table that is scrolled by itself where the screen is narrow. */
 export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Html {
-  if (rows.length === 0) return html`<p class="dim">${empty}</p>`;
+  if (rows.length === 0 && empty !== undefined) return html`<p class="dim">${empty}</p>`;
   const isNumber = columns.map((column) => column.startsWith('#'));
   const heads = columns.map((column, at) =>
     isNumber[at]
@@ -144,8 +147,15 @@ export const leftOf = (seconds: number | undefined): string =>
 
 export const backupPath = (name: string): string =>
   `/backups/${encodeURIComponent(name.toWellFormed())}`;
+export const restorePath = (name: string): string =>
+  `/restores/${encodeURIComponent(name.toWellFormed())}`;
+export const runPath = ({ kind, name }: Pick<RunRow, 'kind' | 'name'>): string =>
+  kind === 'Backup' ? backupPath(name) : restorePath(name);
+
 export const backupLink = (name: string): Html =>
   html`<a href="${backupPath(name)}">${named(name)}</a>`;
+export const restoreLink = (name: string): Html =>
+  html`<a href="${restorePath(name)}">${named(name)}</a>`;
 
 /** Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change paths with dots. */
 export function filesPath(

@@ -8,6 +8,7 @@ import {
   numberText,
   phaseOf,
   rateOf,
+  restoreLink,
   tableOf,
   timeOf,
 } from './layout.ts';
@@ -48,17 +49,62 @@ export function totalsOf(volumes: readonly PageVolume[]): Totals {
   };
 }
 
+type VolumesOf = (run: RunRow) => readonly PageVolume[];
+
+/**
+ * Backups, restores, volumes and nodes, as far as something is under way. What is empty has no heading and no table: most of the day all of it
+ * is, and then one line says so.
+ */
+export function movingSections(world: World, volumesOf: VolumesOf): readonly MovingSection[] {
+  const runs = underWaySection(world, volumesOf);
+  const others: readonly MovingSection[] = [
+    { id: 'moving', title: 'Volumes', ...volumesSection(world) },
+    { id: 'waiting', title: 'Waiting', ...waitingSection(world) },
+    { id: 'nodes', title: 'Nodes', ...nodesSection(world) },
+  ];
+  const empty = [runs, ...others]
+    .map(({ quiet = '' }) => quiet)
+    .filter((quiet) => quiet !== '')
+    .join(' ');
+  const body = html`<section aria-labelledby="under-way">
+    <h2 id="under-way">Under way</h2>
+    ${runs.body} ${empty !== '' && html`<p class="dim">${empty}</p>`}
+  </section>`;
+  return [
+    { id: 'under-way', title: 'Under way', body, quiet: undefined },
+    ...others.filter(({ quiet }) => quiet === undefined),
+  ];
+}
+
+export interface MovingSection extends Part {
+  readonly id: string;
+  /** In the list of the parts of the page. */
+  readonly title: string;
+}
+
+interface Part {
+  readonly body: Html | undefined;
+  /** What is said instead where there is nothing to show. */
+  readonly quiet: string | undefined;
+}
+
+const quietly = (quiet: string): Part => ({ body: undefined, quiet });
+
 /** Backups and restores that are under way, with the volumes of each together. */
-export function underWaySection(
-  world: World,
-  volumesOf: (run: RunRow) => readonly PageVolume[],
-): Html {
+function underWaySection(world: World, volumesOf: VolumesOf): Part {
   const runs = [...world.backups, ...world.restores].filter(({ isOver }) => !isOver);
+  if (runs.length === 0) {
+    return quietly(
+      world.unread.has('restores')
+        ? 'No backup is under way.'
+        : 'No backup and no restore is under way.',
+    );
+  }
   const shown = runs.slice(0, ROWS_MAX);
   const rows = shown.map((run) => {
     const totals = totalsOf(volumesOf(run));
     return [
-      run.kind === 'Backup' ? backupLink(run.name) : named(run.name),
+      run.kind === 'Backup' ? backupLink(run.name) : restoreLink(run.name),
       run.kind,
       [phaseOf(run.phase), run.queuePosition > 0 && ` (place ${run.queuePosition} in the queue)`],
       itemsOf(run),
@@ -72,17 +118,14 @@ export function underWaySection(
       timeOf(run.beganMs, world.nowMs),
     ] satisfies HtmlValue[];
   });
-  return html`<section aria-labelledby="under-way">
-    <h2 id="under-way">Under way</h2>
-    ${tableOf({
-      id: 'runs',
-      caption: 'Backups and restores that have not ended',
-      columns: ['Name', 'Kind', 'Phase', 'Items', 'Volumes', 'Data', '#Rate', '#Left', 'Began'],
-      rows,
-      empty: 'No backup and no restore is under way.',
-    })}
-    ${moreOf(runs.length, shown.length)}
-  </section>`;
+  const body = html`${tableOf({
+    id: 'runs',
+    caption: 'Backups and restores that have not ended',
+    columns: ['Name', 'Kind', 'Phase', 'Items', 'Volumes', 'Data', '#Rate', '#Left', 'Began'],
+    rows,
+  })}
+  ${moreOf(runs.length, shown.length)}`;
+  return { body, quiet: undefined };
 }
 
 function itemsOf({ itemsDone, itemsTotal, name }: RunRow): HtmlValue {
@@ -92,10 +135,13 @@ function itemsOf({ itemsDone, itemsTotal, name }: RunRow): HtmlValue {
 }
 
 /** Volumes whose bytes are being moved. */
-export function volumesSection(world: World): Html {
-  const moving = (world.volumes?.underWay ?? []).filter(isMoving);
+function volumesSection(world: World): Part {
+  // Said once: the other two say nothing then.
+  if (!world.volumes) return quietly('Volumes have not been read yet.');
+  const moving = world.volumes.underWay.filter(isMoving);
+  if (moving.length === 0) return quietly('No volume is being moved.');
   const shown = moving.slice(0, ROWS_MAX);
-  return html`<section aria-labelledby="moving">
+  const body = html`<section aria-labelledby="moving">
     <h2 id="moving">Volumes being moved</h2>
     ${tableOf({
       id: 'volumes',
@@ -111,10 +157,10 @@ export function volumesSection(world: World): Html {
         leftOf(volume.secondsLeft),
         volume.phase === 'Canceling' ? 'being canceled' : '',
       ]),
-      empty: world.volumes ? 'No volume is being moved.' : 'Volumes have not been read yet.',
     })}
     ${moreOf(moving.length, shown.length)}
   </section>`;
+  return { body, quiet: undefined };
 }
 
 export function bytesText({ bytesDone, totalBytes }: PageVolume): string {
@@ -126,14 +172,15 @@ function ownerOf(world: World, volume: PageVolume): HtmlValue {
   const { owner } = volume;
   const name = ownerNameOf(world, volume);
   if (name === '') return '';
-  return owner.kind === 'Backup' ? ['backup ', backupLink(name)] : ['restore ', named(name)];
+  return owner.kind === 'Backup' ? ['backup ', backupLink(name)] : ['restore ', restoreLink(name)];
 }
 
 /** Volumes that are not moved yet, or not cleaned up, and for what each waits. */
-export function waitingSection(world: World): Html {
+function waitingSection(world: World): Part {
   const waiting = (world.volumes?.underWay ?? []).filter((volume) => !isMoving(volume));
+  if (waiting.length === 0) return quietly(world.volumes ? 'No operation is waiting.' : '');
   const shown = waiting.slice(0, ROWS_MAX);
-  return html`<section aria-labelledby="waiting">
+  const body = html`<section aria-labelledby="waiting">
     <h2 id="waiting">Waiting</h2>
     ${tableOf({
       id: 'waiters',
@@ -147,21 +194,22 @@ export function waitingSection(world: World): Html {
         leftOf(volume.ageSeconds),
         named(volume.waitsFor),
       ]),
-      empty: 'No operation is waiting.',
     })}
     ${moreOf(waiting.length, shown.length)}
   </section>`;
+  return { body, quiet: undefined };
 }
 
 /** Nodes with something to do. */
-export function nodesSection({ volumes }: World): Html {
+function nodesSection({ volumes }: World): Part {
   const nodes = Map.groupBy(
     (volumes?.underWay ?? []).filter(({ node }) => node !== ''),
     ({ node }) => node,
   );
+  if (nodes.size === 0) return quietly(volumes ? 'No node moves a volume.' : '');
   const sorted = [...nodes].sort(([a], [b]) => (a < b ? -1 : 1));
   const shown = sorted.slice(0, ROWS_MAX);
-  return html`<section aria-labelledby="nodes">
+  const body = html`<section aria-labelledby="nodes">
     <h2 id="nodes">Nodes</h2>
     ${tableOf({
       id: 'busy-nodes',
@@ -180,8 +228,8 @@ export function nodesSection({ volumes }: World): Html {
           [some, more],
         ];
       }),
-      empty: 'No node moves a volume.',
     })}
     ${moreOf(sorted.length, shown.length)}
   </section>`;
+  return { body, quiet: undefined };
 }

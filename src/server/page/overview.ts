@@ -1,16 +1,9 @@
 import { ageText } from '../../base/index.ts';
 import { CALENDAR_DAYS, type CalendarDay, calendarOf } from './calendar.ts';
 import { type Html, html, named } from './html.ts';
-import { backupPath, documentOf, moreOf, numberText, rateOf, signOf, timeOf } from './layout.ts';
+import { documentOf, moreOf, numberText, rateOf, runPath, signOf, timeOf } from './layout.ts';
 import { listingPath, type ListingQuery } from './listing.ts';
-import {
-  isMoving,
-  nodesSection,
-  totalsOf,
-  underWaySection,
-  volumesSection,
-  waitingSection,
-} from './moving.ts';
+import { isMoving, movingSections, totalsOf } from './moving.ts';
 import { type Problem, problemsOf } from './problems.ts';
 import type { RunRow } from './rows.ts';
 import {
@@ -24,12 +17,7 @@ import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
 
 const PROBLEMS_MAX = 20;
-const SECTIONS = [
-  ['attention', 'Attention'],
-  ['under-way', 'Under way'],
-  ['moving', 'Volumes'],
-  ['waiting', 'Waiting'],
-  ['nodes', 'Nodes'],
+const STANDING_SECTIONS = [
   ['schedules', 'Schedules'],
   ['calendar', 'Calendar'],
   ['backups', 'Backups'],
@@ -53,18 +41,23 @@ export function overviewDocument(
   query: ListingQuery,
 ): string {
   const problems = problemsOf(world);
+  const moving = movingSections(world, volumesOf);
+  const sections = [
+    ['attention', 'Attention'],
+    ...moving.map(({ id, title }) => [id, title] as const),
+    ...STANDING_SECTIONS,
+  ] as const;
   return documentOf({
     ...{ title: `Backups of ${world.namespace}`, isLive: true, footer: footerOf(world, logout) },
     header: html`<h1>Backups</h1>
       <p class="dim">Longshore, namespace ${named(world.namespace)}</p>
       <nav aria-label="Parts of this page">
         <ul>
-          ${SECTIONS.map(([id, title]) => html`<li><a href="#${id}">${title}</a></li>`)}
+          ${sections.map(([id, title]) => html`<li><a href="#${id}">${title}</a></li>`)}
         </ul>
       </nav>`,
     main: html`${outagesOf(world)} ${figuresOf(world, problems.length)}
-      ${problemsSection(problems, world.nowMs)} ${underWaySection(world, volumesOf)}
-      ${volumesSection(world)} ${waitingSection(world)} ${nodesSection(world)}
+      ${problemsSection(problems, world.nowMs)} ${moving.map(({ body }) => body)}
       ${schedulesSection(world)} ${calendarSection(world, query)} ${backupsSection(world, query)}
       ${restoresSection(world)} ${repositoriesSection(world)} ${locationsSection(world)}
       <p class="dim">As of ${timeOf(world.nowMs, world.nowMs)}, in UTC.</p>`,
@@ -123,11 +116,11 @@ function problemsSection(problems: readonly Problem[], nowMs: number): Html {
   </section>`;
 }
 
-function problemItem({ tone, subject, backup, what, remedy, atMs }: Problem, nowMs: number): Html {
+function problemItem({ tone, subject, run, what, remedy, atMs }: Problem, nowMs: number): Html {
   const heading =
-    backup === undefined || backup === ''
+    run === undefined || run.name === ''
       ? named(subject)
-      : html`<a href="${backupPath(backup)}">${named(subject)}</a>`;
+      : html`<a href="${runPath(run)}">${named(subject)}</a>`;
   return html`<li class="tone-${tone}">
     <p>
       <strong><span aria-hidden="true">${signOf(tone)}</span> ${heading}</strong>

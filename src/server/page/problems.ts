@@ -9,8 +9,8 @@ export interface Problem {
   readonly tone: 'bad' | 'doubtful';
   /** What it is about, such as `Backup nightly-1`. */
   readonly subject: string;
-  /** Of the backup whose page says more. */
-  readonly backup?: string;
+  /** The backup or restore whose page says more. */
+  readonly run?: Pick<RunRow, 'kind' | 'name'>;
   /** In the words of whoever noted it. */
   readonly what: string;
   /** What to do about it, in a sentence. */
@@ -149,7 +149,7 @@ function runProblems(rows: readonly RunRow[], nowMs: number): Problem[] {
     found.push({
       tone: phase === 'PartiallyFailed' ? 'doubtful' : 'bad',
       subject: `${kind} ${name}`,
-      ...(kind === 'Backup' && { backup: name }),
+      run: { kind, name },
       what: why || counted,
       remedy,
       atMs: row.endedMs ?? row.beganMs,
@@ -163,9 +163,9 @@ function volumeProblems(world: World): Problem[] {
   return (volumes?.failed ?? [])
     .filter(({ endedMs }) => endedMs !== undefined && nowMs - endedMs < RECENT_MS)
     .map((volume) => ({
+      run: { kind: volume.owner.kind, name: ownerNameOf(world, volume) },
       tone: volume.phase === 'Canceled' ? 'doubtful' : 'bad',
       subject: `Volume ${volume.volume}`,
-      ...(volume.owner.kind === 'Backup' && { backup: ownerNameOf(world, volume) }),
       what: `${volume.kind} ${volume.name}: ${volume.waitsFor || volume.phase}`,
       remedy:
         volume.owner.kind === 'Backup'

@@ -1,6 +1,15 @@
 import { validLabel } from '../../kube/index.ts';
 import { type Html, html, type HtmlValue, named } from './html.ts';
-import { backupLink, bytesOf, moreOf, numberText, phaseOf, tableOf, timeOf } from './layout.ts';
+import {
+  backupLink,
+  bytesOf,
+  moreOf,
+  numberText,
+  phaseOf,
+  restoreLink,
+  tableOf,
+  timeOf,
+} from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
 import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
 import type { World } from './view.ts';
@@ -160,7 +169,7 @@ export function restoresSection({ restores, nowMs }: World): Html {
       caption: 'Newest restores',
       columns: ['Restore', 'Backup', 'Phase', '#Errors', '#Warnings', 'Began', 'Ended'],
       rows: shown.map((row) => [
-        named(row.name),
+        restoreLink(row.name),
         row.of === '' ? '' : backupLink(row.of),
         phaseOf(row.phase),
         numberText(row.errors),

@@ -44,6 +44,7 @@ export interface World {
   /** By UID, to name the owners of volumes. */
   readonly runsByUid: ReadonlyMap<string, RunRow>;
   readonly restores: readonly RunRow[];
+  readonly restoresByName: ReadonlyMap<string, RunRow>;
   readonly schedules: readonly ScheduleRow[];
   readonly repositories: readonly RepositoryRow[];
   readonly locations: readonly LocationRow[];
@@ -151,6 +152,7 @@ export class PageView {
       ...{ namespace, backups, restores },
       newestWhole: backups.find(({ phase, isDeleting }) => phase === 'Completed' && !isDeleting),
       backupsByName: new Map(backups.map((row) => [row.name, row])),
+      restoresByName: new Map(restores.map((row) => [row.name, row])),
       runsByUid: new Map([...backups, ...restores].map((row) => [row.uid, row])),
       schedules: byName(this.#schedules),
       repositories: byName(this.#repositories),

@@ -5,15 +5,17 @@ import { fill } from './support/objects.ts';
 import { HIDDEN, hostileWord, structureOf } from './support/hostile.ts';
 import { openPage, PATIENT } from './support/page.ts';
 
-/** Both pages of a cluster in which somebody has written such words wherever words can be. */
+/** The pages of a cluster in which somebody has written such words wherever words can be. */
 async function pagesOf(words: readonly string[]): Promise<string[]> {
   const api = new FakeApi();
   let at = 0;
   let backup = '';
+  let restore = '';
   fill(api, (plain) => {
     // Phases, times and names of kinds decide what is shown; these are words that are only shown.
     const word = `${plain.slice(0, 1)}${words[at++ % words.length] ?? ''}${at}`;
     if (plain === 'nightly-2' && backup === '') backup = word;
+    if (plain === 'back-again') restore = word;
     return word;
   });
   await using page = await openPage(api);
@@ -22,7 +24,9 @@ async function pagesOf(words: readonly string[]): Promise<string[]> {
     .poll(async () => (body = (await page.ask('/')).body), { ...PATIENT, interval: 5 })
     .toContain('claim-moving');
   const own = await page.ask(`/backups/${encodeURIComponent(backup.toWellFormed())}`);
-  return [body, own.body];
+  const restored = await page.ask(`/restores/${encodeURIComponent(restore.toWellFormed())}`);
+  expect(restored.status).toBe(200);
+  return [body, own.body, restored.body];
 }
 
 describe('what others have written', () => {

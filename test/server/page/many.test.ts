@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { SECOND_NS, silentLogger } from '../../../src/base/index.ts';
-import { BACKUPS, DATA_UPLOADS } from '../../../src/kube/index.ts';
+import { BACKUPS, DATA_UPLOADS, RESTORES } from '../../../src/kube/index.ts';
 import { PageView } from '../../../src/server/index.ts';
 import {
   listBackups,
@@ -145,6 +145,23 @@ describe('ten thousand backups', () => {
     expect([...body.matchAll(/<tr>/g)].length).toBe(PAGE_ROWS + 1);
     expect((await page.ask('/')).body).toContain('and 900 more');
   });
+});
+
+it('ten thousand restores: each has its page, and the overview shows no more of them', async () => {
+  const restores = Array.from({ length: COUNT }, (_, at) => ({
+    metadata: { name: `back-${at}` },
+    spec: { backupName: 'daily-00000' },
+    status: { phase: 'Completed', startTimestamp: '2026-11-26T09:00:00Z' },
+  }));
+  const api = new FakeApi().put(RESTORES as never, ...restores);
+  await using page = await openPage(api);
+  await expect.poll(async () => (await page.ask('/restores/back-9999')).status, PATIENT).toBe(200);
+  const asked = api.asked.length;
+  const { body } = await page.ask('/');
+  expect(body.match(/href="\/restores\//g)?.length).toBe(20);
+  expect(sectionOf(body, 'restores')).toContain('and 9,980 more');
+  expect((await page.ask('/restores/back-0')).status).toBe(200);
+  expect(api.asked.length).toBe(asked);
 });
 
 describe('a listing', () => {

@@ -1,8 +1,15 @@
 import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SCHEDULES } from '../../../src/kube/index.ts';
+import { SECOND_NS } from '../../../src/base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  DATA_UPLOADS,
+  RESTORES,
+  SCHEDULES,
+} from '../../../src/kube/index.ts';
 import { FakeApi } from './support/fake-api.ts';
-import { fill } from './support/objects.ts';
+import { fill, uploadOf } from './support/objects.ts';
 import { type Answer, openPage, PATIENT, sectionOf, textOf } from './support/page.ts';
 
 describe('the parts of the page', () => {
@@ -130,9 +137,28 @@ describe('the parts of the page', () => {
     expect(older).toMatch(/Restores of it .* back-again/);
   });
 
+  it('a page for each restore, with its volumes, to which the restores lead', async () => {
+    expect(answer.body.match(/<a href="\/restores\/back-again">/g)?.length).toBe(3);
+    expect((await page.ask('/backups/nightly-2')).body).toContain('href="/restores/back-again"');
+    const { status, body } = await page.ask('/restores/back-again');
+    const text = textOf(body);
+    expect(status).toBe(200);
+    expect(text).toMatch(
+      /Restore back-again .*Phase … InProgress What to do Nothing: it is under way. Errors 0 Warnings 0 Backup nightly-2 Began 2026-11-26 09:58 \(2m ago\) Volumes/,
+    );
+    expect(text).toContain('0 of 1 ended');
+    expect(text).toMatch(/shop\/claim-back DataDownload down … Accepted/);
+    expect(text).not.toContain('claim-moving');
+    expect(body).toContain('<a href="/backups/nightly-2">');
+  });
+
   it('an address of nothing is no page', async () => {
     for (const path of [
       '/backups/other',
+      '/restores/nightly-2',
+      '/restores/',
+      '/restores/%',
+      '/restores/back-again/files',
       '/backups/',
       '/backups/%',
       '/x',
@@ -177,6 +203,99 @@ describe('the parts of the page', () => {
     expect(headers['referrer-policy']).toBe('same-origin');
     expect(headers['cache-control']).toBe('no-store');
     expect(headers['x-powered-by']).toBeUndefined();
+  });
+});
+
+it('the page of a restore says why it failed, and what to do then', async () => {
+  const restores: Readonly<Record<string, readonly [object, RegExp]>> = {
+    invalid: [
+      { phase: 'FailedValidation', validationErrors: ['there is no backup "gone"'] },
+      /Why there is no backup "gone" What to do Nothing was restored\. Correct what is named, and make a new restore\. .*Backup gone, which this cluster does not have/,
+    ],
+    partial: [
+      {
+        ...{ phase: 'PartiallyFailed', errors: 3, warnings: 1, restoreItemOperationsAttempted: 4 },
+        ...{ restoreItemOperationsCompleted: 3, restoreItemOperationsFailed: 1 },
+        progress: { totalItems: 40, itemsRestored: 40 },
+        ...{ startTimestamp: '2026-11-26T09:00:00Z', completionTimestamp: '2026-11-26T09:05:00Z' },
+      },
+      /What is missing, and why: longshore restore describe partial\. Once the reason is gone, restore again: .* Errors 3 Warnings 1 .*Took 5m Items 100 % 100 % 40 of 40 Operations 3 of 4 completed, 1 failed/,
+    ],
+    failing: [
+      { phase: 'WaitingForPluginOperationsPartiallyFailed', errors: 1 },
+      /It goes on with the rest\. What is missing so far: longshore restore describe failing Errors/,
+    ],
+    warned: [
+      { phase: 'Completed', warnings: 2 },
+      /All was restored but what the warnings name, .*: longshore restore describe warned Errors 0 Warnings 2/,
+    ],
+    good: [{ phase: 'Completed' }, /What to do Nothing: all of it was restored\. Errors 0/],
+  };
+  const api = new FakeApi();
+  const names = Object.keys(restores);
+  api.put(
+    RESTORES as never,
+    ...names.map((name) => ({
+      metadata: { name },
+      spec: { backupName: 'gone' },
+      status: restores[name]?.[0],
+    })),
+  );
+  await using page = await openPage(api);
+  await vi.waitFor(async () => {
+    expect((await page.ask('/restores/good')).status).toBe(200);
+  }, PATIENT);
+  for (const name of names) {
+    expect(textOf((await page.ask(`/restores/${name}`)).body)).toMatch(restores[name]?.[1] ?? /-/);
+  }
+  const { body } = await page.ask('/');
+  expect(body).toContain('<a href="/restores/partial"><bdi>Restore partial</bdi></a>');
+});
+
+describe('what is under way', () => {
+  const HEADINGS = ['under-way', 'moving', 'waiting', 'nodes'];
+  const shownOf = (body: string): string[] =>
+    HEADINGS.filter((id) => body.includes(`<h2 id="${id}">`));
+  const linkedOf = (body: string): string[] =>
+    HEADINGS.filter((id) => body.includes(`<a href="#${id}">`));
+
+  it('is one line where it is nothing, which grows into the parts that have something', async () => {
+    const api = new FakeApi();
+    await using page = await openPage(api);
+    let body = '';
+    await vi.waitFor(async () => {
+      ({ body } = await page.ask('/'));
+      expect(sectionOf(body, 'under-way')).toBe(
+        'Under way No backup and no restore is under way. No volume is being moved. No operation is waiting. No node moves a volume.',
+      );
+    }, PATIENT);
+    expect(shownOf(body)).toEqual(['under-way']);
+    expect(linkedOf(body)).toEqual(['under-way']);
+    const status = { phase: 'InProgress', startTimestamp: '2026-11-26T09:50:00Z' };
+    api.put(BACKUPS as never, { metadata: { name: 'b' }, status });
+    api.put(DATA_UPLOADS as never, uploadOf('fresh', 'b', { phase: 'New' }));
+    await vi.waitFor(async () => {
+      api.clock.advance(2n * SECOND_NS);
+      ({ body } = await page.ask('/'));
+      expect(sectionOf(body, 'under-way')).toMatch(
+        /b Backup … InProgress .* No volume is being moved. No node moves a volume.$/,
+      );
+      expect(sectionOf(body, 'waiting')).toContain('claim-fresh');
+    }, PATIENT);
+    expect(shownOf(body)).toEqual(['under-way', 'waiting']);
+    expect(linkedOf(body)).toEqual(['under-way', 'waiting']);
+  });
+
+  it('is not said to be nothing of what is not known', async () => {
+    const api = new FakeApi();
+    api.refused.add('restores').add('datauploads');
+    await using page = await openPage(api);
+    await vi.waitFor(async () => {
+      const { body } = await page.ask('/');
+      expect(sectionOf(body, 'under-way')).toBe(
+        'Under way No backup is under way. Volumes have not been read yet.',
+      );
+    }, PATIENT);
   });
 });
 

@@ -1,0 +1,108 @@
+import { type Html, html, named } from './html.ts';
+import { volumeLink } from './files/documents.ts';
+import {
+  barOf,
+  bytesOf,
+  type Facts,
+  leftOf,
+  numberText,
+  phaseOf,
+  rateOf,
+  runPath,
+  tableOf,
+} from './layout.ts';
+import { pageOf } from './listing.ts';
+import { bytesText, totalsOf } from './moving.ts';
+import type { Counts, RunRow } from './rows.ts';
+import { pagesOf } from './tables.ts';
+import type { World } from './view.ts';
+import type { PageVolume } from './volumes.ts';
+
+export interface ItsVolumesOptions {
+  readonly world: World;
+  readonly run: RunRow;
+  readonly volumes: readonly PageVolume[];
+  readonly page: number;
+  /** Whether the names of volumes lead to their files. */
+  readonly hasFiles: boolean;
+}
+
+/** Volumes that were moved for one backup or restore, on the page of that one. */
+export function itsVolumesSection(options: ItsVolumesOptions): Html {
+  const { world, run, volumes, page, hasFiles } = options;
+  const word = run.kind === 'Backup' ? 'backup' : 'restore';
+  const listing = pageOf(volumes, page);
+  const totals = totalsOf(volumes);
+  return html`<section aria-labelledby="volumes">
+    <h2 id="volumes">Volumes</h2>
+    ${
+      totals.count > 0 &&
+      html`<p>
+        ${numberText(totals.ended)} of ${numberText(totals.count)} ended,
+        ${bytesOf(totals.bytesDone)} moved
+        ${totals.bytesPerSecond > 0 && html`at ${rateOf(totals.bytesPerSecond)}`}
+        ${totals.secondsLeft !== undefined && html`, ${leftOf(totals.secondsLeft)} left`}
+        ${barOf(totals.bytesDone, totals.totalBytes, 'Bytes of all volumes')}
+      </p>`
+    }
+    ${tableOf({
+      id: 'its-volumes',
+      caption: `Volumes whose data was moved for this ${word}, oldest first`,
+      columns: [
+        'Volume',
+        'Operation',
+        'Phase',
+        'Node',
+        'Done',
+        '#Bytes',
+        '#Rate',
+        '#Left',
+        'Waits for, or how it ended',
+      ],
+      rows: listing.rows.map((volume) => [
+        hasFiles && hasFilesOf(volume) ? volumeLink(run.name, volume.volume) : named(volume.volume),
+        [volume.kind, ' ', named(volume.name)],
+        phaseOf(volume.phase),
+        named(volume.node),
+        barOf(volume.bytesDone, volume.totalBytes, `Bytes of ${volume.volume}`),
+        bytesText(volume),
+        rateOf(volume.bytesPerSecond),
+        leftOf(volume.secondsLeft),
+        named(volume.waitsFor),
+      ]),
+      empty: world.volumes
+        ? `The cluster knows of no volume whose data was moved for this ${word}.`
+        : 'Volumes have not been read yet.',
+    })}
+    ${pagesOf(listing, (at) => `${runPath(run)}?page=${at}`)}
+  </section>`;
+}
+
+/** Of a pod's volume the backup's own list has the claim. */
+const hasFilesOf = ({ kind, phase }: PageVolume): boolean =>
+  kind === 'DataUpload' && phase === 'Completed';
+
+/** Of what is empty nothing is said. */
+export const factsList = (facts: Facts): Html =>
+  html`<dl>
+    ${facts
+      .filter(([, value]) => value !== '')
+      .map(
+        ([name, value]) =>
+          html`<dt>${name}</dt>
+            <dd>${value}</dd>`,
+      )}
+  </dl>`;
+
+/** Of a backup or restore. */
+export function itemsOf({ itemsDone, itemsTotal }: RunRow): Facts[number][1] {
+  if (itemsTotal === 0) return '';
+  const text = ` ${numberText(itemsDone)} of ${numberText(itemsTotal)}`;
+  return [barOf(itemsDone, itemsTotal, 'Items'), text];
+}
+
+export function countsText({ attempted, completed, failed }: Counts): string {
+  if (attempted === 0) return '';
+  const bad = failed > 0 ? `, ${numberText(failed)} failed` : '';
+  return `${numberText(completed)} of ${numberText(attempted)} completed${bad}`;
+}
