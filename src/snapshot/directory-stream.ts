@@ -26,12 +26,17 @@ const BLOCK_BYTES = 1 << 20;
 /** A stream in another form than Kopia's and ours is parsed whole, up to this. */
 const WHOLE_BYTES_MAX = 64 << 20;
 
-/** Parses the stream of a directory as it arrives: no more than a part of it is in memory. */
+/** Parses the stream of a directory as it arrives: no more than a part of it is in memory. Entries to skip are counted, and not parsed. */
 export class DirectoryDecoder {
+  #toSkip: number;
   #held: Uint8Array[] = [];
   #heldBytes = 0;
   /** Undefined before enough has come to tell. */
   #isRegular: boolean | undefined;
+
+  constructor(skip = 0) {
+    this.#toSkip = skip;
+  }
 
   /** Entries that are whole with these bytes. Throws `BAD_DIRECTORY`. */
   *push(bytes: Uint8Array): Generator<DirectoryEntry[]> {
@@ -49,7 +54,16 @@ export class DirectoryDecoder {
   /** The last entries, and the summary. Throws `BAD_DIRECTORY`. */
   finish(): { entries: DirectoryEntry[]; summary: DirectorySummary | undefined } {
     const rest = Buffer.concat(this.#held);
-    return decodeDirectory(this.#isRegular === true ? Buffer.concat([START, rest]) : rest);
+    const bytes = this.#isRegular === true ? Buffer.concat([START, rest]) : rest;
+    const { entries, summary } = decodeDirectory(bytes);
+    return { entries: this.#unskipped(entries), summary };
+  }
+
+  #unskipped(entries: DirectoryEntry[]): DirectoryEntry[] {
+    if (this.#toSkip === 0) return entries;
+    const skipped = Math.min(this.#toSkip, entries.length);
+    this.#toSkip -= skipped;
+    return entries.slice(skipped);
   }
 
   /** All entries that are held but the last, behind which the list may end. */
@@ -63,14 +77,29 @@ export class DirectoryDecoder {
     this.#held = [held.subarray(end + (end < 0 ? 1 : 2))];
     this.#heldBytes = (this.#held[0] as Uint8Array).length;
     if (end < 0) return [];
+    if (this.#toSkip > 0) {
+      const count = countOf(BETWEEN, held);
+      if (count <= this.#toSkip) {
+        this.#toSkip -= count;
+        return [];
+      }
+    }
     try {
       const text = held.toString('utf8', 0, end + 1);
-      return (parseJsonLossless(`[${text}]`) as unknown[]).map(parseEntry);
+      return this.#unskipped((parseJsonLossless(`[${text}]`) as unknown[]).map(parseEntry));
     } catch (cause) {
       if (isCode(cause, 'BAD_DIRECTORY')) throw cause;
       throw damaged('it is not JSON', cause);
     }
   }
+}
+
+function countOf(wanted: Buffer, bytes: Buffer): number {
+  let count = 0;
+  for (let at = bytes.indexOf(wanted); at >= 0; at = bytes.indexOf(wanted, at + wanted.length)) {
+    count++;
+  }
+  return count;
 }
 
 function damaged(what: string, cause?: unknown): CodedError {
@@ -79,19 +108,20 @@ function damaged(what: string, cause?: unknown): CodedError {
 
 /**
  * Entries of a directory object in stored order, some at a time; one batch where the object is one content, as
- * nearly all are. Returns the summary. Throws `BAD_DIRECTORY` and what reading throws.
+ * nearly all are. Without the first `skip`, which are read and not parsed: damage in them may be passed over. Returns the
+ * summary. Throws `BAD_DIRECTORY` and what reading throws.
  */
 export async function* streamDirectory(
   contents: ContentManager,
   id: ObjectId,
-  options: { signal?: AbortSignal | undefined } = {},
+  { skip = 0, ...options }: { signal?: AbortSignal | undefined; skip?: number | undefined } = {},
 ): AsyncGenerator<DirectoryEntry[], DirectorySummary | undefined> {
   if (parseObjectId(id).indirections === 0) {
     const { entries, summary } = decodeDirectory(await readObject(contents, id, options));
-    yield entries;
+    yield entries.slice(skip);
     return summary;
   }
-  const decoder = new DirectoryDecoder();
+  const decoder = new DirectoryDecoder(skip);
   for await (const bytes of streamObject(contents, id, options)) {
     yield* decoder.push(asBuffer(bytes));
   }

@@ -45,8 +45,8 @@ function manyEntries(count: number, oddEvery: number): DirectoryEntry[] {
   }));
 }
 
-function decodeInPieces(bytes: Uint8Array, pieceBytes: number) {
-  const decoder = new DirectoryDecoder();
+function decodeInPieces(bytes: Uint8Array, pieceBytes: number, skip?: number) {
+  const decoder = new DirectoryDecoder(skip);
   const entries: DirectoryEntry[] = [];
   let batches = 0;
   for (let at = 0; at < bytes.length; at += pieceBytes) {
@@ -72,6 +72,18 @@ describe('a directory stream in pieces', () => {
       expect(decoded.batches).toBeGreaterThan(1);
     }
   });
+
+  it.each([1, 4000, 13_999, 20_000])(
+    'is decoded without its first %i entries, wherever it is cut',
+    (skip) => {
+      const whole = decodeDirectory(bytes);
+      for (const pieceBytes of [(1 << 20) + 1, 1009]) {
+        const decoded = decodeInPieces(bytes, pieceBytes, skip);
+        expect(decoded.entries).toEqual(whole.entries.slice(skip));
+        expect(decoded.summary).toEqual(whole.summary);
+      }
+    },
+  );
 
   it('is encoded as it is in one go, in whatever parts', () => {
     fc.assert(

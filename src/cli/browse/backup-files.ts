@@ -142,7 +142,7 @@ function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
   const { entry, notes, deviceBytes, isSorted } = found;
   return {
     ...{ entry, notes, deviceBytes, isSorted },
-    list: (signal) => guarded(unhurried(found.list(signal), signal), signal),
+    list: (signal, skip) => guarded(unhurried(found.list(signal, skip), signal), signal),
     bytes: (signal) => guarded(found.bytes(signal), signal),
     tar: (signal) => guarded(tarOf(found, { signal, onLeftOut: () => undefined }), signal),
     [Symbol.dispose]: () => {

@@ -153,7 +153,15 @@ export class DeviceVolumeFile implements VolumeFile {
     return found && new DeviceVolumeFile(found);
   }
 
-  async *list(signal: AbortSignal): AsyncGenerator<readonly FileEntry[], void, void> {
+  async *list(signal: AbortSignal, skip = 0): AsyncGenerator<readonly FileEntry[], void, void> {
+    let toSkip = skip;
+    for await (const files of this.#list(signal)) {
+      if (files.length > toSkip) yield files.slice(toSkip);
+      toSkip = Math.max(0, toSkip - files.length);
+    }
+  }
+
+  async *#list(signal: AbortSignal): AsyncGenerator<readonly FileEntry[], void, void> {
     let held: FileEntry[] | undefined = [];
     for await (const entries of this.#file.list(signal)) {
       const files = entries.map(fileEntryOf);

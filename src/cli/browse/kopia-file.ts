@@ -45,9 +45,10 @@ export class KopiaFile implements VolumeFile {
     return found && new KopiaFile(this.#repository, found);
   }
 
-  async *list(signal: AbortSignal): AsyncGenerator<readonly FileEntry[], void, void> {
+  async *list(signal: AbortSignal, skip = 0): AsyncGenerator<readonly FileEntry[], void, void> {
     const { contents } = this.#repository;
-    for await (const entries of streamDirectory(contents, this.#found.objectId, { signal })) {
+    const options = { signal, skip };
+    for await (const entries of streamDirectory(contents, this.#found.objectId, options)) {
       yield entries.map(fileEntryOf);
     }
   }

@@ -16,8 +16,8 @@ export interface VolumeFile {
   readonly incomplete: string | undefined;
   /** What a directory has of this name. Throws `DEVICE_NOT_READ`, `DEVICE_DAMAGED` where nobody can look into the device. */
   find(wanted: WantedName, signal: AbortSignal): Promise<VolumeFile | undefined>;
-  /** What is in a directory, some at a time. */
-  list(signal: AbortSignal): AsyncIterable<readonly FileEntry[]>;
+  /** What is in a directory behind the first `skip`, some at a time. Damage in what is skipped may be passed over. */
+  list(signal: AbortSignal, skip?: number): AsyncIterable<readonly FileEntry[]>;
   /** It and everything below, parents first. */
   walk(signal: AbortSignal): AsyncIterable<WalkedFile>;
   /** Of a file as many as its entry says, or what a symbolic link leads to. Throws `SNAPSHOT_INCOMPLETE`. */

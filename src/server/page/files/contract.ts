@@ -50,8 +50,11 @@ export interface OpenEntry extends Disposable {
   readonly deviceBytes: number | undefined;
   /** Whether {@link list} has directories first, each kind by the bytes of its names; else it is in no order where there are too many to sort. */
   readonly isSorted: boolean;
-  /** What is in a directory, some at a time. Throws what the repository throws, and for devices `DEVICE_DAMAGED`, `DEVICE_NOT_READ`. */
-  list(signal: AbortSignal): AsyncIterable<readonly FileEntry[]>;
+  /**
+   * What is in a directory behind the first `skip`, some at a time. Throws what the repository throws, and for devices `DEVICE_DAMAGED`,
+   * `DEVICE_NOT_READ`; damage in what is skipped may be passed over.
+   */
+  list(signal: AbortSignal, skip?: number): AsyncIterable<readonly FileEntry[]>;
   /** What a symbolic link leads to, or the bytes of a file, a part at a time. Throws `SNAPSHOT_INCOMPLETE`, and what the repository throws. */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
   /** It and all that is below, as a tar archive without devices, pipes and sockets. Throws like {@link bytes}; the archive has no end then. */

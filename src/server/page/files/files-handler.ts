@@ -115,7 +115,7 @@ export class FilesHandler {
     if (open.entry.type === 'd') {
       const query = fileQueryOf(url.searchParams);
       const { isSorted } = open;
-      const listing = await listFiles(open.list(signal), query, { isSorted });
+      const listing = await listFiles((skip) => open.list(signal, skip), query, { isSorted });
       return ok(directoryDocument(page, { ...place, open }, listing, query));
     }
     const target = open.entry.type === 's' ? await targetOf(open, signal) : undefined;

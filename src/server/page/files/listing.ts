@@ -34,20 +34,31 @@ export function fileQueryOf(parameters: URLSearchParams): FileQuery {
 }
 
 /**
- * One page of a directory. No more than {@link SORTED_MAX} entries are in memory: a directory with more is read up to the page that is asked for,
- * in its own order, which is by name where it `isSorted`.
+ * One page of a directory, which `list` reads without its first entries. No more than {@link SORTED_MAX} entries are in memory: a directory with more is read up to
+ * the page that is asked for, in its own order, which is by name where it `isSorted`.
  */
 export async function listFiles(
-  batches: AsyncIterable<readonly FileEntry[]>,
+  list: (skip: number) => AsyncIterable<readonly FileEntry[]>,
   { order, isDescending, page }: FileQuery,
   { isSorted = true, sortedMax = SORTED_MAX } = {},
 ): Promise<FileListing> {
   const from = (page - 1) * FILES_A_PAGE;
   const to = from + FILES_A_PAGE;
+  const longListing = (held: readonly FileEntry[]): FileListing => ({
+    ...{ page, total: undefined, isInOrder: isSorted && order === 'name' && !isDescending },
+    rows: held.slice(0, FILES_A_PAGE),
+    hasMore: held.length > FILES_A_PAGE,
+  });
+  if (from >= sortedMax) {
+    // Only a long directory has entries there. Where it has none, the page may be one that is not there, of a short directory, too.
+    const rows = await firstOf(list(from), FILES_A_PAGE + 1);
+    const isLong = rows.length > 0 || (await firstOf(list(sortedMax), 1)).length > 0;
+    if (isLong) return longListing(rows);
+  }
   let held: FileEntry[] = [];
   let seen = 0;
   let isLong = false;
-  for await (const batch of batches) {
+  for await (const batch of list(0)) {
     for (const entry of batch) {
       if (!isLong || (seen >= from && seen <= to)) held.push(entry);
       seen++;
@@ -58,17 +69,25 @@ export async function listFiles(
     }
     if (isLong && seen > to) break;
   }
-  if (isLong) {
-    const isInOrder = isSorted && order === 'name' && !isDescending;
-    const rows = held.slice(0, FILES_A_PAGE);
-    return { rows, page, hasMore: held.length > FILES_A_PAGE, total: undefined, isInOrder };
-  }
+  if (isLong) return longListing(held);
   const sorted = sortedFiles(held, order, isDescending);
   // The last page where there is none of that number.
   const last = Math.min(page, Math.max(1, Math.ceil(seen / FILES_A_PAGE)));
   const rows = sorted.slice((last - 1) * FILES_A_PAGE, last * FILES_A_PAGE);
   const hasMore = last * FILES_A_PAGE < seen;
   return { rows, page: last, hasMore, total: seen, isInOrder: true };
+}
+
+async function firstOf(
+  batches: AsyncIterable<readonly FileEntry[]>,
+  count: number,
+): Promise<FileEntry[]> {
+  const first: FileEntry[] = [];
+  for await (const batch of batches) {
+    first.push(...batch.slice(0, count - first.length));
+    if (first.length === count) break;
+  }
+  return first;
 }
 
 function sortedFiles(

@@ -17,9 +17,9 @@ const entryOf = (at: number): FileEntry => ({
 async function* batchesOf(
   count: number,
   batch: number,
-  taken = { count: 0 },
+  { skip = 0, taken = { count: 0 } }: { skip?: number; taken?: { count: number } } = {},
 ): AsyncGenerator<FileEntry[]> {
-  for (let at = 0; at < count; at += batch) {
+  for (let at = skip; at < count; at += batch) {
     await Promise.resolve();
     const length = Math.min(batch, count - at);
     taken.count += length;
@@ -28,7 +28,7 @@ async function* batchesOf(
 }
 
 const list = (count: number, query: string, sortedMax?: number): Promise<FileListing> =>
-  listFiles(batchesOf(count, 70), fileQueryOf(new URLSearchParams(query)), {
+  listFiles((skip) => batchesOf(count, 70, { skip }), fileQueryOf(new URLSearchParams(query)), {
     ...(sortedMax !== undefined && { sortedMax }),
   });
 
@@ -69,8 +69,22 @@ describe('a directory in pages', () => {
   it('of a long one no more is read than the page needs', async () => {
     const taken = { count: 0 };
     const query = fileQueryOf(new URLSearchParams('page=3'));
-    const { rows } = await listFiles(batchesOf(1_000_000, 100, taken), query, { sortedMax: 500 });
+    const long = (skip: number) => batchesOf(1_000_000, 100, { skip, taken });
+    const { rows } = await listFiles(long, query, { sortedMax: 500 });
     expect(rows[0]?.name).toBe('000400');
+    expect(taken.count).toBeLessThan(1000);
+  });
+
+  it.each([
+    { count: 1_000_000, page: 5000, first: '999800' },
+    { count: 1_000_000, page: 5001, first: undefined },
+    { count: 999_999, page: 5000, first: '999800' },
+  ])('page $page of $count is read without those before it', async ({ count, page, first }) => {
+    const taken = { count: 0 };
+    const long = (skip: number) => batchesOf(count, 100, { skip, taken });
+    const listing = await listFiles(long, fileQueryOf(new URLSearchParams(`page=${page}`)));
+    expect(listing).toMatchObject({ page, hasMore: false, total: undefined });
+    expect(listing.rows[0]?.name).toBe(first);
     expect(taken.count).toBeLessThan(1000);
   });
 
