@@ -7,7 +7,7 @@ import {
 } from '../../agent/index.ts';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCanceled, isCode, messageOf } from '../../base/index.ts';
-import { describeUsers, targetProblem, usersOfClaim } from '../../exposer/index.ts';
+import { inPlaceHindrance } from '../../exposer/index.ts';
 import {
   apiVersionOf,
   BACKUPS,
@@ -19,7 +19,6 @@ import {
   type NewObject,
   type PersistentVolumeClaim,
   PVCS,
-  PVS,
 } from '../../kube/index.ts';
 import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
 import type { ClusterFlags } from '../cluster.ts';
@@ -84,7 +83,7 @@ export async function restoreClaimInPlace(
           claimUid: found?.metadata.uid,
         },
       });
-      await assertUsable(download as DataDownload, found, session);
+      await assertUsable(download as DataDownload, session);
       const created = await session.client.create(DATA_DOWNLOADS, download);
       const shown = `DataDownload ${session.namespace}/${created.metadata.name}`;
       if (flags.json !== true) printLine(`${shown} is requested`);
@@ -162,6 +161,8 @@ function downloadOf({
       backupStorageLocation: backup.spec?.storageLocation ?? 'default',
       datamover: IN_PLACE_MOVER,
       operationTimeout: OPERATION_TIMEOUT,
+      // Velero 1.19 requires it.
+      restoreType: '',
       dataMoverConfig: inPlaceConfig(order),
     },
   };
@@ -182,26 +183,15 @@ export async function findClaim(
 }
 
 /** The agent looks again; here it is said at once. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
-async function assertUsable(
-  download: DataDownload,
-  claim: PersistentVolumeClaim | undefined,
-  { client, signal }: Session,
-): Promise<void> {
-  const { namespace, pvc: name } = download.spec.targetVolume;
-  const ref = { namespace, name };
+async function assertUsable(download: DataDownload, { client, signal }: Session): Promise<void> {
+  let hindrance: CodedError | undefined;
   try {
-    const volumeName = claim?.spec.volumeName ?? '';
-    const volume = volumeName && (await client.find(PVS, { name: volumeName }, { signal }));
-    const problem = targetProblem(download, claim, volume || undefined);
-    if (problem !== undefined) throw new CodedError('TARGET_UNUSABLE', problem);
-    const users = await usersOfClaim(client, ref, signal);
-    if (users.length === 0) return;
-    const text = `${describeUsers(ref, users)}: scale what uses it down first, so that no pod has it mounted`;
-    throw new CodedError('TARGET_IN_USE', text);
+    hindrance = await inPlaceHindrance(client, download, signal);
   } catch (error) {
     // Who may ask for a restore has to see the PVC, and need not be allowed to see its volume and other pods.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
   }
+  if (hindrance) throw hindrance;
 }
 
 const silent: WaitScreen = { show: () => Promise.resolve() };
