@@ -152,7 +152,10 @@ export class PvcRestore implements RestoreItemAction {
     context: CallContext,
   ): Promise<OperationProgress> {
     const progress = await this.#downloads.progress(restore.metadata, operationId, context);
-    if (progress.completed) await dropResults(this.#setting, restore, context.signal);
+    // While items are restored, PVCs that come later need theirs.
+    if (progress.completed && restore.status?.phase !== 'InProgress') {
+      await dropResults(this.#setting, restore, context.signal);
+    }
     return progress;
   }
 

@@ -94,7 +94,7 @@ const downloadsOf = (restore: Restore): Promise<DataDownload[]> =>
   });
 
 describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
-  it('brings the volume of a PVC back that is there, by an operation that is begun once', async () => {
+  it('brings the volume of a PVC back that is there, by an operation that is begun once, and keeps results until all items are restored', async () => {
     const restore = newRestore({ existingVolumeDataPolicy });
     await putResult(restore, { datamover: 'velero' });
     const first = await restoring(restore);
@@ -126,6 +126,21 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
     expect(await action.progress(operationId, restore, context)).toMatchObject({
       ...{ completed: false, nCompleted: 3, nTotal: 7 },
     });
+    await test.client.patch(DATA_DOWNLOADS, ref, { status: { ...status, phase: 'Completed' } });
+    const results = () =>
+      test.client.list(CONFIG_MAPS, {
+        namespace: NAMESPACE,
+        labelSelector: `velero.io/restore-uid=${restore.metadata.uid}`,
+      });
+    const inPhase = (phase: string) => ({ ...restore, status: { phase } }) as Restore;
+    for (const [phase, left] of [
+      ['InProgress', 1],
+      ['WaitingForPluginOperations', 0],
+    ] as const) {
+      const { completed } = await action.progress(operationId, inPhase(phase), context);
+      expect(completed).toBe(true);
+      expect(await results()).toHaveLength(left);
+    }
   });
 });
 
