@@ -78,12 +78,12 @@ describe('the parts of the page', () => {
     expect(answer.body).toContain('href="/?day=2026-11-25#backups"');
   });
 
-  it('repositories: phase, maintenance, verification, and how much of what was moved was new', () => {
+  it('repositories: phase, maintenance, verification, size, and how much of what was moved was new', () => {
     const text = sectionOf(answer.body, 'repositories');
     expect(text).toContain(
-      'shop-default-kopia shop default ✓ Ready 2026-11-26 09:10 (50m ago), the last try failed 2026-11-26 03:00 (7h ago), 25 % of its packs read, 3 damaged contents 1.0 GiB, 256.0 MiB new (25 %)',
+      'shop-default-kopia shop default ✓ Ready 2026-11-26 09:10 (50m ago), the last try failed 2026-11-26 03:00 (7h ago), 25 % of its packs read, 3 damaged contents 1.3 GiB 1.0 GiB, 256.0 MiB new (25 %)',
     );
-    expect(text).toContain('crm-default-kopia crm default ✗ NotReady never never');
+    expect(text).toContain('crm-default-kopia crm default ✗ NotReady never never not measured');
   });
 
   it('restores and locations', () => {
