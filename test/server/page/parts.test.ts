@@ -4,7 +4,9 @@ import { SECOND_NS } from '../../../src/base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  DAEMON_SETS,
   DATA_UPLOADS,
+  PODS,
   RESTORES,
   SCHEDULES,
 } from '../../../src/kube/index.ts';
@@ -284,6 +286,31 @@ describe('what is under way', () => {
     }, PATIENT);
     expect(shownOf(body)).toEqual(['under-way', 'waiting']);
     expect(linkedOf(body)).toEqual(['under-way', 'waiting']);
+  });
+
+  it('nodes whose agents run and move nothing are named, at most ten', async () => {
+    const api = new FakeApi();
+    const agents = [{ name: 'a', args: ['node-agent', 'server'] }];
+    api.put(DAEMON_SETS as never, {
+      metadata: { name: 'agents' },
+      spec: { template: { spec: { containers: agents } } },
+    });
+    const ownerReferences = [{ kind: 'DaemonSet', name: 'agents' }];
+    api.put(
+      PODS as never,
+      ...Array.from({ length: 13 }, (_, at) => ({
+        metadata: { name: `agent-${at}`, ownerReferences },
+        spec: { nodeName: `node-${at + 10}`, containers: [] },
+        status: { phase: at === 0 ? 'Pending' : 'Running' },
+      })),
+    );
+    await using page = await openPage(api);
+    await vi.waitFor(async () => {
+      const { body } = await page.ask('/');
+      expect(sectionOf(body, 'under-way')).toMatch(
+        /No node moves a volume\. Idle: node-11, node-12, .*node-20, and 2 more\.$/,
+      );
+    }, PATIENT);
   });
 
   it('is not said to be nothing of what is not known', async () => {
