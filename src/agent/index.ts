@@ -27,7 +27,12 @@ export {
   type SnapshotHolder,
   type SnapshotHolders,
 } from './snapshot-holders.ts';
-export { describeMovements, type MovementDescription, type StatusWorld } from './status.ts';
+export {
+  describeMovements,
+  type MovementDescription,
+  nodesOfAgents,
+  type StatusWorld,
+} from './status.ts';
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
 export { inPlaceReportOf, inPlaceState } from './in-place-report.ts';
 export { dataMoversOf, isMoverServed } from './serving.ts';

@@ -66,6 +66,14 @@ export interface StatusWorld {
   readonly nowMs: number;
 }
 
+/** Nodes whose agents are running, by name. */
+export function nodesOfAgents({ pods, groups }: StatusWorld): string[] {
+  const nodes = pods
+    .filter((pod) => isWorking(pod) && groups.some((group) => isAgentOf(group, pod)))
+    .map(({ spec }) => spec.nodeName ?? '');
+  return [...new Set(nodes)].filter((node) => node !== '').sort();
+}
+
 /** What each CR waits for, oldest first; of those alone that are asked about. */
 export function describeMovements(
   world: StatusWorld,

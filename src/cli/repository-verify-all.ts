@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { assertVerified, verifyBackupRepositories } from '../agent/index.ts';
 import type { Logger } from '../base/index.ts';
 import { environment } from '../config/index.ts';
+import type { VerifyCounters } from '../repository/index.ts';
 import type { RepositoryAccess, RepositoryVerdict } from '../repository-access/index.ts';
 import { newTreeCounters, verifyRepository } from '../snapshot/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
@@ -72,14 +73,16 @@ async function verifyOne(
     ...(memoryLimit !== undefined && { memoryLimit }),
   };
   await using context = await openContext(common, { cache: false, password, logger });
+  const counters: VerifyCounters = { contents: 0, packs: 0, bytesRead: 0 };
   const report = await verifyRepository(context.repository, {
     ...{ share, budgetNs, position, record: !isReadOnly, signal, logger },
-    counters: { contents: 0, packs: 0, bytesRead: 0 },
+    counters,
     treeCounters: newTreeCounters(),
   });
   const { damagedContents, damagedPacks, concerned, readShare } = report;
   return {
     ...{ damagedContents, damagedPacks, readShare, position: report.position },
+    packBytes: counters.packBytes,
     damagedSnapshots: concerned.damaged.length + concerned.notNamed,
     problem: problemOf(report),
   };

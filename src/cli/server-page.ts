@@ -1,6 +1,7 @@
 import {
   describeMovements,
   type MovementDescription,
+  nodesOfAgents,
   StatusFollower,
   type StatusWorld,
 } from '../agent/index.ts';
@@ -165,6 +166,7 @@ export class FollowedVolumes implements VolumeSource {
       underWay: this.#pageVolumes(rows, underWay),
       failed: this.#describe(small, failed.slice(0, FAILED_MAX)),
       moved: movedBytes(completed),
+      agentNodes: nodesOfAgents(world),
     };
     const byOwner = Map.groupBy(now.underWay, ({ owner }) => owner.uid);
     this.#looked = { world: small, now, underWay: byOwner, over, described: new Map(), age };

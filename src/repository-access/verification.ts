@@ -12,6 +12,8 @@ export interface RepositoryVerdict {
   readonly damagedSnapshots: number;
   /** Of all packs, how much was read, from 0 to 1. */
   readonly readShare: number;
+  /** Of all packs that were in the bucket; undefined where an older version has noted it. */
+  readonly packBytes?: number | undefined;
   /** Where the next sample begins, from 0 to 1. */
   readonly position?: number | undefined;
   /** The first problem in a sentence; undefined where all is well. */

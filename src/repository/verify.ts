@@ -35,6 +35,8 @@ export interface VerifyCounters {
   contents: number;
   packs: number;
   bytesRead: number;
+  /** Of all packs in the storage, from when they were listed on. */
+  packBytes?: number;
 }
 
 /** Which packs are read: those that come next in the order of their names, which are random. */
@@ -85,6 +87,7 @@ export async function verifyContents(
 ): Promise<number> {
   const { recheck = [], onRechecked, signal, entriesMax = ENTRIES_MAX } = options;
   const lengths = await listPackLengths(repository);
+  options.counters.packBytes = sumOf(lengths);
   const sample = options.sample ?? (options.readAll ? { position: 0, share: 1 } : undefined);
   const [present, absent] = [
     recheck.filter((pack) => lengths.get(pack) !== undefined),
@@ -235,6 +238,12 @@ async function verifyBytes(
 
 /** How long each pack is, by its name; undefined for those that were asked for by name, and are not there. */
 export type PackLengths = Map<string, number | undefined>;
+
+function sumOf(lengths: PackLengths): number {
+  let bytes = 0;
+  for (const length of lengths.values()) bytes += length ?? 0;
+  return bytes;
+}
 
 /** The packs in the storage. */
 export async function listPackLengths({ storage }: Repository): Promise<PackLengths> {

@@ -97,6 +97,15 @@ const noted = async (): Promise<Record<string, unknown>> => {
   const { metadata } = await cluster.client.get(BACKUP_REPOSITORIES, ref);
   return JSON.parse(metadata.annotations?.['longshore.io/verification'] ?? '{}') as never;
 };
+/** Of all packs that are in the bucket. */
+async function packBytesOf(): Promise<number> {
+  await using repository = await openTest(repo, { password });
+  let bytes = 0;
+  for (const prefix of ['p', 'q']) {
+    for await (const { lengthBytes } of repository.storage.listBlobs(prefix)) bytes += lengthBytes;
+  }
+  return bytes;
+}
 const reasons = async (): Promise<(string | undefined)[]> =>
   (await cluster.client.list(EVENTS, { namespace: NAMESPACE }))
     .filter(({ involvedObject }) => involvedObject.name === NAME)
@@ -104,10 +113,13 @@ const reasons = async (): Promise<(string | undefined)[]> =>
 
 describe('repository verify-all', () => {
   it('notes on each BackupRepository what it found, with an Event', async () => {
+    // Before: a verification writes down what it has found once it has measured.
+    const packBytes = await packBytesOf();
     const { code, out } = await run('repository', 'verify-all', '--share', '100%');
     expect(code).toBe(0);
     expect(out).toBe(`${NAME}: no problems found\n`);
-    expect(await noted()).toMatchObject({ damagedContents: 0, readShare: 1 });
+    expect(packBytes).toBeGreaterThan(50_000);
+    expect(await noted()).toMatchObject({ damagedContents: 0, readShare: 1, packBytes });
     expect(await reasons()).toContain('RepositoryVerified');
     expect(await describeDamage(cluster.client, NAMESPACE)).toEqual([]);
   });

@@ -19,6 +19,8 @@ import type { PageVolume } from './volumes.ts';
 
 /** Our choice: what is beyond is on the pages of the backups. */
 const ROWS_MAX = 100;
+/** Names of idle nodes: our choice too. */
+const IDLE_MAX = 10;
 const MOVING = ['InProgress', 'Canceling'];
 
 export const isMoving = ({ phase }: PageVolume): boolean => MOVING.includes(phase);
@@ -206,7 +208,8 @@ function nodesSection({ volumes }: World): Part {
     (volumes?.underWay ?? []).filter(({ node }) => node !== ''),
     ({ node }) => node,
   );
-  if (nodes.size === 0) return quietly(volumes ? 'No node moves a volume.' : '');
+  const idle = idleText((volumes?.agentNodes ?? []).filter((node) => !nodes.has(node)));
+  if (nodes.size === 0) return quietly(volumes ? `No node moves a volume. ${idle}`.trim() : '');
   const sorted = [...nodes].sort(([a], [b]) => (a < b ? -1 : 1));
   const shown = sorted.slice(0, ROWS_MAX);
   const body = html`<section aria-labelledby="nodes">
@@ -229,7 +232,14 @@ function nodesSection({ volumes }: World): Part {
         ];
       }),
     })}
-    ${moreOf(sorted.length, shown.length)}
+    ${moreOf(sorted.length, shown.length)} ${idle !== '' && html`<p class="dim">${idle}</p>`}
   </section>`;
   return { body, quiet: undefined };
+}
+
+/** Of nodes whose agents run and have nothing to do. */
+function idleText(nodes: readonly string[]): string {
+  if (nodes.length === 0) return '';
+  const more = nodes.length - IDLE_MAX;
+  return `Idle: ${nodes.slice(0, IDLE_MAX).join(', ')}${more > 0 ? `, and ${numberText(more)} more` : ''}.`;
 }

@@ -65,6 +65,8 @@ export interface RepositoryRow {
   readonly lastMaintenanceMs: number | undefined;
   readonly lastMaintenanceFailed: string | undefined;
   readonly verifiedMs: number | undefined;
+  /** In the bucket, when it was verified; undefined where that was never measured. */
+  readonly packBytes: number | undefined;
   readonly damagedContents: number;
   /** From 0 to 1. */
   readonly readShare: number;
@@ -227,6 +229,7 @@ export function keptRepository(repository: BackupRepository): Kept<RepositoryRow
     lastMaintenanceMs: timeIn(status.lastMaintenanceTime),
     lastMaintenanceFailed: last.result === 'Failed' ? textIn(last.message) || '' : undefined,
     verifiedMs: timeIn(noted?.time),
+    packBytes: typeof noted?.packBytes === 'number' ? countIn(noted.packBytes) : undefined,
     damagedContents: countIn(noted?.damagedContents),
     readShare: typeof noted?.readShare === 'number' ? noted.readShare : 0,
     problem: textIn(noted?.problem),

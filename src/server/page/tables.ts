@@ -194,7 +194,7 @@ export function repositoriesSection(world: World): Html {
     ${tableOf({
       id: 'all-repositories',
       caption:
-        'Repositories, those with problems first. Moved: what the volumes of the backups that are there held, and how much of it was new when it was backed up.',
+        'Repositories, those with problems first. Size: what all its packs had in the bucket at the last verification. Moved: what the volumes of the backups that are there held, and how much of it was new when it was backed up.',
       columns: [
         'Repository',
         'Namespace',
@@ -202,6 +202,7 @@ export function repositoriesSection(world: World): Html {
         'Phase',
         'Last maintenance',
         'Last verification',
+        '#Size',
         'Moved',
       ],
       rows: shown.map((row) => [
@@ -214,6 +215,7 @@ export function repositoriesSection(world: World): Html {
           row.lastMaintenanceFailed !== undefined && ', the last try failed',
         ],
         verificationOf(row, nowMs),
+        row.packBytes === undefined ? 'not measured' : bytesOf(row.packBytes),
         movedOf(world, row),
       ]),
       empty: 'There is no repository.',

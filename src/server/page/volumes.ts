@@ -41,6 +41,8 @@ export interface VolumesNow {
   readonly underWay: readonly PageVolume[];
   /** Of the last days, newest first, and no more than a page shows. */
   readonly failed: readonly PageVolume[];
+  /** Nodes whose agents are running, sorted. */
+  readonly agentNodes: readonly string[];
   /** By namespace and location: {@link repositoryKey}. */
   readonly moved: ReadonlyMap<string, MovedBytes>;
 }

@@ -4,7 +4,9 @@ import { SECOND_NS } from '../../../src/base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  DAEMON_SETS,
   DATA_UPLOADS,
+  PODS,
   RESTORES,
   SCHEDULES,
 } from '../../../src/kube/index.ts';
@@ -78,12 +80,12 @@ describe('the parts of the page', () => {
     expect(answer.body).toContain('href="/?day=2026-11-25#backups"');
   });
 
-  it('repositories: phase, maintenance, verification, and how much of what was moved was new', () => {
+  it('repositories: phase, maintenance, verification, size, and how much of what was moved was new', () => {
     const text = sectionOf(answer.body, 'repositories');
     expect(text).toContain(
-      'shop-default-kopia shop default ✓ Ready 2026-11-26 09:10 (50m ago), the last try failed 2026-11-26 03:00 (7h ago), 25 % of its packs read, 3 damaged contents 1.0 GiB, 256.0 MiB new (25 %)',
+      'shop-default-kopia shop default ✓ Ready 2026-11-26 09:10 (50m ago), the last try failed 2026-11-26 03:00 (7h ago), 25 % of its packs read, 3 damaged contents 1.3 GiB 1.0 GiB, 256.0 MiB new (25 %)',
     );
-    expect(text).toContain('crm-default-kopia crm default ✗ NotReady never never');
+    expect(text).toContain('crm-default-kopia crm default ✗ NotReady never never not measured');
   });
 
   it('restores and locations', () => {
@@ -284,6 +286,31 @@ describe('what is under way', () => {
     }, PATIENT);
     expect(shownOf(body)).toEqual(['under-way', 'waiting']);
     expect(linkedOf(body)).toEqual(['under-way', 'waiting']);
+  });
+
+  it('nodes whose agents run and move nothing are named, at most ten', async () => {
+    const api = new FakeApi();
+    const agents = [{ name: 'a', args: ['node-agent', 'server'] }];
+    api.put(DAEMON_SETS as never, {
+      metadata: { name: 'agents' },
+      spec: { template: { spec: { containers: agents } } },
+    });
+    const ownerReferences = [{ kind: 'DaemonSet', name: 'agents' }];
+    api.put(
+      PODS as never,
+      ...Array.from({ length: 13 }, (_, at) => ({
+        metadata: { name: `agent-${at}`, ownerReferences },
+        spec: { nodeName: `node-${at + 10}`, containers: [] },
+        status: { phase: at === 0 ? 'Pending' : 'Running' },
+      })),
+    );
+    await using page = await openPage(api);
+    await vi.waitFor(async () => {
+      const { body } = await page.ask('/');
+      expect(sectionOf(body, 'under-way')).toMatch(
+        /No node moves a volume\. Idle: node-11, node-12, .*node-20, and 2 more\.$/,
+      );
+    }, PATIENT);
   });
 
   it('is not said to be nothing of what is not known', async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { keptSchedule, type ScheduleRow } from '../../../src/server/page/rows.ts';
+import { keptRepository, keptSchedule, type ScheduleRow } from '../../../src/server/page/rows.ts';
 
 const rowOf = (schedule: unknown, lastBackup?: string): ScheduleRow =>
   keptSchedule({
@@ -36,4 +36,15 @@ describe('the next run of a schedule', () => {
     }
     expect(next('0 2 * * *', '+275760-09-13T00:00:00Z')).toMatch(/^9999-/);
   });
+});
+
+it('the size of a repository is what a verification has noted, and nothing else that somebody wrote there', () => {
+  const sizeOf = (packBytes: unknown): number | undefined => {
+    const noted = JSON.stringify({ time: '2026-11-26T03:00:00Z', packBytes });
+    const metadata = { name: 'r', annotations: { 'longshore.io/verification': noted } };
+    return keptRepository({ metadata } as never).row.packBytes;
+  };
+  expect([sizeOf(0), sizeOf(7)]).toEqual([0, 7]);
+  expect([sizeOf(undefined), sizeOf('7'), sizeOf(null)]).toEqual([undefined, undefined, undefined]);
+  expect(sizeOf(-7)).toBe(0);
 });

@@ -113,7 +113,7 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   const repository = { backupStorageLocation: 'default', repositoryType: 'kopia' };
   const verified = {
     ...{ time: '2026-11-26T03:00:00Z', damagedContents: 3, damagedPacks: 1, damagedSnapshots: 1 },
-    ...{ readShare: 0.25, problem: word('pack p1 is missing') },
+    ...{ readShare: 0.25, packBytes: 5 << 28, problem: word('pack p1 is missing') },
   };
   api.put(
     BACKUP_REPOSITORIES as never,
