@@ -221,7 +221,7 @@ const last = `wide/file-${String(WIDE - 1).padStart(8, '0')}-of-an-application.j
 const places = { 'last of the wide directory': last, 'deep in the tree': deep };
 const bin = join(sharedPackage(), 'bin/longshore');
 for (const [what, file] of Object.entries(places)) {
-  const words = ['browse', 'nightly', 'data', file, '--cat'];
+  const words = ['browse', 'nightly', 'app/data', file, '--cat'];
   const all: Measured[] = [];
   for (let round = 0; round < ROUNDS; round++) {
     all.push(

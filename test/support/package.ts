@@ -11,6 +11,8 @@ const KEPT_MS = 24 * 3_600_000;
 export function installPackage(target: string): string {
   execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
   fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
+  // Without it Node reads each file to find out that it is a module.
+  fs.copyFileSync(join(ROOT, 'package.json'), join(target, 'package.json'));
   fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
   return join(target, 'bin', 'longshore');
 }

@@ -12,7 +12,7 @@ import { printable, printJson, printTable } from '../terminal.ts';
 import { UsageError } from '../usage-error.ts';
 import { OpenDevices } from './device-volume.ts';
 import { findFile } from './find-file.ts';
-import { withOpenRepository } from './open-repositories.ts';
+import { deriveKeyOf, withOpenRepository } from './open-repositories.ts';
 import { tarOf } from './tar.ts';
 import type { VolumeFile } from './volume-file.ts';
 import { type BrowsableVolume, volumesIn } from './volumes.ts';
@@ -44,14 +44,41 @@ export async function browse(
   }
   await withSession(flags, async (session) => {
     const backup = await findNamed(BACKUP, name, session);
-    const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
-      const { signal } = session;
-      const stored = await new BackupArchive(bucket).open(name, { signal });
-      return volumesIn(await stored.volumeInfos({ signal }));
+    await withHeadStart(volume, backup, session, async () => {
+      const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
+        const { signal } = session;
+        const stored = await new BackupArchive(bucket).open(name, { signal });
+        return volumesIn(await stored.volumeInfos({ signal }));
+      });
+      if (volume === undefined) printVolumes(name, volumes, flags);
+      else await look(named(volumes, volume, name), path, { flags, session, backup });
     });
-    if (volume === undefined) printVolumes(name, volumes, flags);
-    else await look(named(volumes, volume, name), path, { flags, session, backup });
   });
+}
+
+/** Where the volume's namespace was given, its repository is known before its snapshot is. What is wrong with it is said by what opens it. */
+async function withHeadStart(
+  volume: string | undefined,
+  backup: Run,
+  session: Session,
+  work: () => Promise<void>,
+): Promise<void> {
+  const volumeNamespace = volume?.includes('/') === true ? volume.split('/', 1).join() : '';
+  const storageLocation = backup.spec?.storageLocation ?? '';
+  if (volumeNamespace === '' || storageLocation === '') {
+    await work();
+    return;
+  }
+  const stop = new AbortController();
+  const signal = AbortSignal.any([session.signal, stop.signal]);
+  const place = { storageLocation, volumeNamespace };
+  const ahead = deriveKeyOf(place, { ...session, signal }).catch(() => undefined);
+  try {
+    await work();
+  } finally {
+    stop.abort();
+    await ahead;
+  }
 }
 
 function printVolumes(

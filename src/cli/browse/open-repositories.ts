@@ -8,7 +8,7 @@ import {
 import type { KubeClient } from '../../kube/index.ts';
 import type { Repository } from '../../repository/index.ts';
 import { withRepositoryOf } from '../backups/bucket.ts';
-import { openContext } from '../context.ts';
+import { openContext, prepareContext } from '../context.ts';
 
 /** The repository of a namespace's volumes in a location. */
 export interface RepositoryPlace {
@@ -205,6 +205,24 @@ export async function withOpenRepository(
     await using context = await openContext(common, { cache: false, password, logger });
     await work(context.repository);
   });
+}
+
+/**
+ * Derives the key of the repository of a place, which {@link withOpenRepository} then finds in memory: by the time that the bucket has said which
+ * snapshot is wanted, what takes longest is done. Throws what finding the repository throws.
+ */
+export async function deriveKeyOf(
+  place: RepositoryPlace,
+  session: {
+    readonly client: KubeClient;
+    readonly namespace: string;
+    readonly signal: AbortSignal;
+  },
+): Promise<void> {
+  const { signal } = session;
+  await withRepositoryOf(place, session, ({ location, password }) =>
+    prepareContext({ repo: location }, { password, signal }),
+  );
 }
 
 async function unlessAborted<T>(task: Promise<T>, signal: AbortSignal): Promise<T> {

@@ -192,6 +192,8 @@ describe('longshore browse', () => {
 
   it.each([
     [['nope'], 'backup nightly has no volume "nope"; "longshore browse nightly" lists'],
+    [['nowhere/data'], 'backup nightly has no volume "nowhere/data"'],
+    [['app/data', '/etc/nope'], 'there is no /etc/nope in volume app/data'],
     [['twice'], 'there are 2 volumes "twice": app/twice, other/twice'],
     [['kept'], 'nobody can look into volume app/kept: its snapshot stays in the storage'],
     [['data', '/etc/nope'], 'there is no /etc/nope in volume app/data'],

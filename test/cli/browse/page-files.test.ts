@@ -6,7 +6,7 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { silentLogger } from '../../../src/base/index.ts';
 import { ClusterBackupFiles } from '../../../src/cli/browse/backup-files.ts';
-import { OpenRepositories } from '../../../src/cli/browse/open-repositories.ts';
+import { deriveKeyOf, OpenRepositories } from '../../../src/cli/browse/open-repositories.ts';
 import type { Repository } from '../../../src/repository/index.ts';
 import { fileBytes } from '../../../src/cli/browse/file-bytes.ts';
 import { resolveEntry } from '../../../src/snapshot/index.ts';
@@ -126,6 +126,16 @@ describe('files of backups on the status page', () => {
     [...body.matchAll(/<a\s+href="([^"]*)"[^>]*>(.*?)<\/a\s*>/gs)]
       .filter(([, , inner = '']) => textOf(inner).trim() === text)
       .map(([, href = '']) => href.replaceAll('&amp;', '&'));
+
+  it('the key of a repository is derived before it is opened, where it is there', async () => {
+    const session = { client: api.client, namespace: NAMESPACE };
+    const { signal } = new AbortController();
+    const key = (volumeNamespace: string) =>
+      deriveKeyOf({ storageLocation: 'default', volumeNamespace }, { ...session, signal });
+    fs.mkdirSync(join(store, 'kopia/empty'));
+    await expect(key('shop')).resolves.toBeUndefined();
+    await expect(key('empty')).rejects.toMatchObject({ code: 'NOT_A_REPOSITORY' });
+  });
 
   it('a visitor who goes while the bucket hangs gives the place back, and the repository stays open for others', async () => {
     let openings = 0;
