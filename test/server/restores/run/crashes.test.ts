@@ -314,7 +314,7 @@ describe('a restore in place by servers that die', () => {
 
   /** The first servers are killed at `ends`, one after the other; tells to which points each came. */
   async function bringBack(ends: readonly Point[]): Promise<Set<Point>[]> {
-    const cluster = new RestoreCluster().namespaces('a') as RestoreCluster;
+    const cluster = new RestoreCluster().namespaces('a');
     cluster.add('persistentvolumeclaims', {
       metadata: { name: 'v0', namespace: 'a', uid: 'old', resourceVersion: '1' },
       ...{ spec: { volumeName: 'pv-1' }, status: { phase: 'Bound' } },
