@@ -57,7 +57,9 @@ export async function deleteKept(
         await deleteOne(snapshot, waitMs, options);
         undone.delete(driver);
       } catch (error) {
-        if (isCode(error, 'SNAPSHOT_NOT_DELETED')) undone.set(driver, count + 1);
+        // Others have ended meanwhile.
+        const now = undone.get(driver) ?? 0;
+        if (isCode(error, 'SNAPSHOT_NOT_DELETED')) undone.set(driver, now + 1);
         throw error;
       }
     });

@@ -7,6 +7,7 @@ import {
   type Logger,
   messageOf,
   retryOf,
+  withRetry,
 } from '../../base/index.ts';
 import { assertAlone } from '../../backup/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
@@ -39,6 +40,12 @@ const AGAIN_MS = 250;
  * minutes.
  */
 const AT_ONCE = 16;
+/**
+ * A busy API server asks for a request again that it has not begun with. One kind's own server may do so for ever, and then what cannot be done without it is
+ * told. Our choice, as with the items of a restore.
+ */
+const BUSY_MS_MAX = 180_000;
+const BUSY_DELAY_MS_MAX = 15_000;
 const COUNTED = ['get', 'find', 'list', 'listPage', 'collect', 'create', 'replace', 'patch'];
 
 const limiters = new WeakMap<object, Limiter>();
@@ -95,6 +102,26 @@ function waiterOf({
   };
 }
 
+/** The task again while the API server is too busy for it: nothing of it was done. */
+function whileBusy<T>(
+  task: () => Promise<T>,
+  { signal, patienceMs = BUSY_MS_MAX, assertLeading }: Omit<WhileAwayOptions, 'client' | 'logger'>,
+): Promise<T> {
+  let isFirst = true;
+  const ask = (): Promise<T> => {
+    if (!isFirst) assertAlone(assertLeading);
+    isFirst = false;
+    return task();
+  };
+  return withRetry(ask, {
+    budgetOf: (error) => ({
+      attemptsMax: isCode(error, 'KUBE_THROTTLED') ? Infinity : 1,
+      delayMsMax: BUSY_DELAY_MS_MAX,
+    }),
+    ...{ firstDelayMs: AGAIN_MS, tryingMsMax: Math.min(patienceMs, BUSY_MS_MAX), signal },
+  });
+}
+
 const isSent = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.isSent === true;
 
@@ -110,8 +137,8 @@ const READS: Readonly<Record<string, number>> = {
 /**
  * The client, whose reads wait for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does
  * not answer is told soon: the API server itself does then. So do commands in pods, and the creation of objects with a name: one that was made
- * although its answer was lost is there already, which the caller expects. Everything else is tried once. No more than {@link AT_ONCE} requests of
- * one client are under way.
+ * although its answer was lost is there already, which the caller expects. Everything else is tried once, unless the API server is too busy to begin
+ * with it. No more than {@link AT_ONCE} requests of one client are under way.
  */
 export function patientClient(
   client: KubeClient,
@@ -126,7 +153,7 @@ export function patientClient(
     const run = async (): ReturnType<KubeClient['exec']> => {
       assertAlone(options.assertLeading);
       try {
-        return await client.exec(question);
+        return await whileBusy(() => client.exec(question), { ...options, signal });
       } catch (error) {
         // The connection has ended before the command said how it did, as where a kubelet restarts.
         if (!isSent(error) || !isCode(error, 'EXEC_FAILED')) throw error;
@@ -146,8 +173,10 @@ export function patientClient(
       const againMax = READS[String(key)];
       return (...given: unknown[]): unknown => {
         const ask = (): Promise<unknown> => method.apply(target, given);
-        // While it waits for an API server that is away, it takes nobody's place.
-        const call = COUNTED.includes(String(key)) ? (): Promise<unknown> => limiter.run(ask) : ask;
+        // While it waits for an API server that is away or busy, it takes nobody's place.
+        const call = COUNTED.includes(String(key))
+          ? (): Promise<unknown> => whileBusy(() => limiter.run(ask), options)
+          : ask;
         const isNamed =
           key === 'create' &&
           (given[1] as { metadata: { name?: string } }).metadata.name !== undefined;

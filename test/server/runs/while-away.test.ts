@@ -69,6 +69,55 @@ describe('the requests of backups', () => {
   });
 });
 
+describe('an API server that is too busy', () => {
+  const busy = () => kubeError('list pods', 429, { message: 'too many requests' });
+  /** It refuses each request so many times before it begins with it. */
+  function busyCluster(times: number, more: { assertLeading?: () => void } = {}) {
+    const asked: string[] = [];
+    const answer = (what: string) => (): Promise<never> => {
+      asked.push(what);
+      const isRefused = asked.filter((each) => each === what).length <= times;
+      return isRefused ? Promise.reject(busy()) : Promise.resolve({ items: [] } as never);
+    };
+    const client = {
+      ...{ listPage: answer('list'), patch: answer('patch'), create: answer('create') },
+      ...{ exec: answer('exec'), raw: answer('version') },
+    } as unknown as KubeClient;
+    const options = { logger: silentLogger, signal, patienceMs: 2000, ...more };
+    return { waiting: patientClient(client, options), asked };
+  }
+
+  it('is asked for everything again, since nothing was done', async () => {
+    const { waiting, asked } = busyCluster(2);
+    const answers = await Promise.all([
+      waiting.listPage(PODS, {}),
+      waiting.patch(PODS, { name: 'p' }, {}),
+      waiting.create(PODS, { metadata: { generateName: 'p-' } } as never),
+      waiting.exec({ isOnce: true } as never),
+    ]);
+    expect(answers).toEqual(Array.from({ length: 4 }, () => ({ items: [] })));
+    const times = Map.groupBy(asked, (each) => each);
+    expect([...times].map(([what, { length }]) => [what, length])).toEqual(
+      ['list', 'patch', 'create', 'exec'].map((what) => [what, 3]),
+    );
+  });
+  it('is told where it stays so', async () => {
+    await expect(busyCluster(Infinity).waiting.listPage(PODS, {})).rejects.toMatchObject({
+      code: 'KUBE_THROTTLED',
+      message: expect.stringMatching(/^list pods: too many requests \(tried \d+ times/) as string,
+    });
+  });
+  it('is not asked again by a server that does not lead any more', async () => {
+    const lost = new CodedError('LEADERSHIP_LOST', 'another one leads');
+    const assertLeading = (): void => {
+      throw lost;
+    };
+    const { waiting, asked } = busyCluster(1, { assertLeading });
+    await expect(waiting.patch(PODS, { name: 'p' }, {})).rejects.toBe(lost);
+    expect(asked).toEqual(['patch']);
+  });
+});
+
 describe('an API server that is away', () => {
   it('is waited for', async () => {
     const { waiting, asked } = clusterOf(3);

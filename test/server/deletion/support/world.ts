@@ -210,10 +210,10 @@ export class DeletionWorld {
   }
 
   /** Waits until a request has its answer. */
-  async answer(name: string): Promise<readonly string[]> {
+  async answer(name: string, timeout = 15_000): Promise<readonly string[]> {
     await expect
       .poll(async () => (await this.request(name))?.status?.phase, {
-        timeout: 15_000,
+        timeout,
         interval: 20,
       })
       .toBe('Processed');

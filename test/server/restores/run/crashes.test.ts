@@ -301,3 +301,123 @@ describe('a restore by servers that die', () => {
     expect(killed).toBeGreaterThanOrEqual(POINTS_MIN);
   }, 600_000);
 });
+
+/** A volume that is there, which is written to while servers die; the operation is one that is known by its name, as the DataDownload of the action. */
+describe('a restore in place by servers that die', () => {
+  const OPERATION = 'dd-in-place-u1.old-a/v0';
+  const ITEMS = [
+    stored('namespaces', 'a'),
+    stored('configmaps', 'a/c0'),
+    stored('persistentvolumeclaims', 'a/v0', { spec: { volumeName: 'pv-1' } }),
+    stored('pods', 'a/p0', { spec: { containers: [] } }),
+  ];
+
+  /** The first servers are killed at `ends`, one after the other; tells to which points each came. */
+  async function bringBack(ends: readonly Point[]): Promise<Set<Point>[]> {
+    const cluster = new RestoreCluster().namespaces('a');
+    cluster.add('persistentvolumeclaims', {
+      metadata: { name: 'v0', namespace: 'a', uid: 'old', resourceVersion: '1' },
+      ...{ spec: { volumeName: 'pv-1' }, status: { phase: 'Bound' } },
+    });
+    const versions = new VersionedBucket();
+    await storeBackup(versions, ITEMS);
+    let isBegun = false;
+    /** Questions until the end. */
+    let answers = 4;
+    const isWriting = (): boolean => isBegun && answers > 0;
+    const points: Set<Point>[] = [];
+    for (let tries = 0; ; tries++) {
+      expect(tries, ends.join()).toBeLessThanOrEqual(ends.length);
+      const seen = new Set<Point>();
+      points.push(seen);
+      let isAlive = true;
+      let rig: Rig | undefined = undefined;
+      const turn = (point: Point): void => {
+        if (!isAlive) throw new Killed('gone');
+        // Of a point that it comes to several times, such as a poll, each is one.
+        const times = [...seen].filter((each) => each.startsWith(`${point} #`)).length;
+        seen.add(`${point} #${times}`);
+        if (`${point} #${times}` !== ends[tries]) return;
+        isAlive = false;
+        rig?.abort.abort(new CanceledError('shutdown'));
+        rig?.leaving.abort(new CanceledError('shutdown'));
+        throw new Killed('killed');
+      };
+      const outside = async <T>(task: () => Promise<T> | T, what: string): Promise<T> => {
+        turn(`before: ${what}`);
+        if (what.startsWith('create pods'))
+          expect(isWriting(), `${what}: ${ends.join()}`).toBe(false);
+        const result = await task();
+        turn(`after: ${what}`);
+        return result;
+      };
+      rig = new Rig({
+        cluster,
+        bucket: bucketThrough(versions, (call, key, task) =>
+          outside(task, `${call} ${segment(key)}`),
+        ),
+        spec: { existingVolumeDataPolicy: 'full' },
+        outside,
+        actions: [
+          {
+            name: 'longshore.io/csi-pvc-restorer',
+            appliesTo: { includedResources: ['persistentvolumeclaims'] },
+            execute: () =>
+              outside(() => {
+                // One that is there already is found by its name.
+                isBegun = true;
+                return { operationId: OPERATION, isInPlace: true };
+              }, 'begin'),
+          },
+        ],
+        ask: ({ spec }) =>
+          outside(() => {
+            expect(spec.operationID).toBe(OPERATION);
+            const completed = isBegun && --answers <= 0;
+            return {
+              kind: 'progress' as const,
+              progress: {
+                ...{ completed, err: '', nCompleted: 4 - answers, nTotal: 4 },
+                ...{ operationUnits: 'Bytes', description: '' },
+                ...{ started: undefined, updated: undefined },
+              },
+            };
+          }, 'ask'),
+        cancel: () => {
+          throw new Error(`nobody has canceled it: ${ends.join()}`);
+        },
+      });
+      try {
+        const outcome = await rig.run();
+        const about = ends.join();
+        expect(outcome.phase, about).toBe('Finalizing');
+        expect(outcome.status, about).toMatchObject({
+          ...{ restoreItemOperationsAttempted: 1, restoreItemOperationsCompleted: 1 },
+        });
+        expect(await rig.archive.results('r1'), about).toEqual({ errors: {}, warnings: {} });
+        const list = await rig.archive.resourceList('r1');
+        expect(list['v1/PersistentVolumeClaim'], about).toEqual(['a/v0(updated)']);
+        const operations = await rig.archive.loadItemOperations('r1', restoreOperationSchema);
+        expect(operations.map(({ spec }) => spec.operationID)).toEqual([OPERATION]);
+        expect(cluster.get('pods', 'a/p0'), about).toBeDefined();
+        return points;
+      } catch (error) {
+        if (isAlive) throw error;
+      }
+    }
+  }
+
+  it('keeps what may use the volume waiting, and has one operation, wherever they are killed', async () => {
+    const [points = new Set<Point>()] = await bringBack([]);
+    const asked = [...points].filter((point) => point.startsWith('before: ask'));
+    expect(asked.length).toBeGreaterThanOrEqual(4);
+    const all = [...points];
+    for (let at = 0; at < all.length; at += AT_ONCE) {
+      await Promise.all(all.slice(at, at + AT_ONCE).map((point) => bringBack([point])));
+    }
+    // The one that takes over while the volume is written to.
+    const [, next = new Set<Point>()] = await bringBack(['after: ask #0']);
+    for (const point of next) await bringBack(['after: ask #0', point]);
+    expect(all.length + next.size).toBeGreaterThanOrEqual(60);
+  }, 120_000);
+});

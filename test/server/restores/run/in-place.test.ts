@@ -37,6 +37,8 @@ describe('a restore of a volume that is there', () => {
   let asked: string[];
   /** What comes of the operation, question by question; the last one stays. */
   let answers: Observation[];
+  /** How often it was asked about: then everything before what waits is made. */
+  let questions: number;
 
   const bringsBack: RestoreAction = {
     name: 'longshore.io/csi-pvc-restorer',
@@ -51,6 +53,7 @@ describe('a restore of a volume that is there', () => {
     cluster = new RestoreCluster();
     bucket = new MemoryBucket();
     asked = [];
+    questions = 0;
     answers = [progress(true)];
     cluster.objects.set('persistentvolumeclaims', [
       {
@@ -65,8 +68,10 @@ describe('a restore of a volume that is there', () => {
   const server = (more: Partial<Parts> = {}): Rig =>
     new Rig({
       ...{ cluster, bucket, actions: [bringsBack] },
-      ask: () =>
-        Promise.resolve((answers.length > 1 ? answers.shift() : answers[0]) as Observation),
+      ask: () => {
+        questions++;
+        return Promise.resolve((answers.length > 1 ? answers.shift() : answers[0]) as Observation);
+      },
       spec: { existingVolumeDataPolicy: 'full' },
       ...more,
     });
@@ -130,7 +135,7 @@ describe('a restore of a volume that is there', () => {
     answers = [progress(false)];
     const first = server();
     const running = reasonOf(first.run());
-    await expect.poll(() => asked.length).toBe(1);
+    await expect.poll(() => questions).toBeGreaterThan(0);
     first.abort.abort(new CanceledError('shutdown'));
     expect(await running).toMatchObject({ code: 'CANCELED' });
     expect(first.canceled).toEqual([]);
@@ -148,7 +153,7 @@ describe('a restore of a volume that is there', () => {
     answers = [progress(false)];
     const rig = server();
     const running = reasonOf(rig.run());
-    await expect.poll(() => asked.length).toBe(1);
+    await expect.poll(() => questions).toBeGreaterThan(0);
     rig.abort.abort(new CanceledError('user'));
     expect(await running).toMatchObject({ code: 'CANCELED' });
     expect(rig.canceled).toEqual([OPERATION]);
