@@ -5,7 +5,9 @@ import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './nou
 import { addBackupSpecFlags } from './spec-flags.ts';
 
 export function addBackupVerb(program: Command): void {
-  const backup = program.command('backup').description('make, look at, cancel and delete backups of the cluster');
+  const backup = program
+    .command('backup')
+    .description('make, look at, cancel and delete backups of the cluster');
   addCreateVerb(backup);
   addGetVerb(backup, 'backup');
   addDescribeVerb(backup, 'backup');

@@ -2,7 +2,6 @@ import { inPlaceState } from '../../agent/index.ts';
 import { CodedError, isCode } from '../../base/index.ts';
 import { DATA_DOWNLOADS, type DataDownload, isInPlace, waitFor } from '../../kube/index.ts';
 import { printable, printLine } from '../terminal.ts';
-import type { CancelFlags } from './cancel.ts';
 import type { Session } from './session.ts';
 
 /** Longer than a data mover that is cut off may take to stop, for which the end waits (`--fence-timeout`). */
@@ -23,7 +22,7 @@ export const isClaimName = (name: string): boolean => name.includes('/');
  */
 export async function cancelInPlace(
   name: string,
-  flags: CancelFlags,
+  flags: { readonly wait?: boolean },
   session: Session,
 ): Promise<boolean> {
   const found = await restoresOf(name, session);

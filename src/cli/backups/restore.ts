@@ -7,7 +7,9 @@ import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './nou
 import { addRestoreSpecFlags } from './spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
-  const restore = program.command('restore').description('restore backups of the cluster, and look at such restores');
+  const restore = program
+    .command('restore')
+    .description('restore backups of the cluster, and look at such restores');
   addCreateVerb(restore);
   addInPlaceVerb(restore);
   addGetVerb(restore, 'restore');

@@ -5,9 +5,7 @@ import type { PauseFlags } from './pause.ts';
 import { addBackupSpecFlags, bareBoolean } from './spec-flags.ts';
 
 export function addScheduleVerb(program: Command): void {
-  const schedule = program
-    .command('schedule')
-    .description('have backups made again and again');
+  const schedule = program.command('schedule').description('have backups made again and again');
   const create = withClusterOptions(schedule.command('create'))
     .description('make backups at the times of a cron expression, in UTC')
     .argument('<name>', 'of the Schedule; backups are called NAME-YYYYMMDDhhmmss')
