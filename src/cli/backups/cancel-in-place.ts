@@ -36,9 +36,12 @@ export async function cancelInPlace(
     const which = found.map((download) => `${nameOf(download)}: ${phaseOf(download)}`).join(', ');
     throw new CodedError('RESTORE_OVER', `no restore in place of ${name} runs (${which})`);
   }
-  for (const download of running) await cancel(download, session);
+  const told = new Set<DataDownload>();
+  for (const download of running) if (await cancel(download, session)) told.add(download);
   for (const download of running) {
-    if (flags.wait === true) printLine(printable(endOf(await ended(download, session))));
+    if (!told.has(download)) {
+      printLine(printable(`${nameOf(download)} was deleted before it could be told to end`));
+    } else if (flags.wait === true) printLine(printable(endOf(await ended(download, session))));
     else {
       printLine(`the restore in place of ${claimOf(download)} (${nameOf(download)}) is told to end; it has when its phase is Canceled`); // prettier-ignore
     }
@@ -58,11 +61,21 @@ async function restoresOf(
   return all.filter((download) => isInPlace(download) && claimOf(download) === name);
 }
 
-/** Of this very object: another one may have got its name. What has ended meanwhile is left as it is by the agents. */
-async function cancel(download: DataDownload, { client, signal }: Session): Promise<void> {
+/**
+ * Of this very object: another one may have got its name. What has ended meanwhile is left as it is by the agents; false where it is gone, which
+ * keeps no other one from being told.
+ */
+async function cancel(download: DataDownload, { client, signal }: Session): Promise<boolean> {
   const { uid, namespace = '', name } = download.metadata;
   const patch = { metadata: { uid }, spec: { cancel: true } };
-  await client.patch(DATA_DOWNLOADS, { namespace, name }, patch, { signal });
+  try {
+    await client.patch(DATA_DOWNLOADS, { namespace, name }, patch, { signal });
+    return true;
+  } catch (error) {
+    // The server says it is in conflict where another object has the name now.
+    if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+    return false;
+  }
 }
 
 async function ended(download: DataDownload, { client, signal }: Session): Promise<DataDownload> {

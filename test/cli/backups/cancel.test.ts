@@ -1,4 +1,7 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { CodedError } from '../../../src/base/index.ts';
+import { cancelInPlace } from '../../../src/cli/backups/cancel-in-place.ts';
+import type { Session } from '../../../src/cli/backups/session.ts';
 import {
   BACKUPS,
   DATA_DOWNLOADS,
@@ -123,5 +126,42 @@ describe('longshore restore cancel of a restore in place', () => {
     await expect.poll(() => isCanceled('gone'), { timeout: 20_000 }).toBe(true);
     await api.client.delete(DATA_DOWNLOADS, { namespace: 'velero', name: 'gone' });
     expect((await waiting).err).toContain('was deleted while it was waited for');
+  });
+
+  it('tells all of the PVC, also behind one that was deleted or made anew meanwhile', async () => {
+    await Promise.all(['twice-1', 'twice-2', 'twice-3'].map((name) => add(name, 'twice')));
+    const { client } = api;
+    const [gone, anew] = ['KUBE_NOT_FOUND', 'KUBE_CONFLICT'].map(
+      (code) => new CodedError(code, 'no'),
+    );
+    const patched: unknown[] = [];
+    const session = {
+      client: {
+        list: client.list.bind(client),
+        patch: (_: unknown, { name }: { name: string }, patch: object) => {
+          patched.push([name, patch]);
+          if (name === 'twice-1') return Promise.reject(gone);
+          return name === 'twice-2' ? Promise.reject(anew) : Promise.resolve();
+        },
+      },
+      namespace: 'velero',
+      signal: new AbortController().signal,
+    } as unknown as Session;
+    const said = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+    try {
+      expect(await cancelInPlace('shop/twice', {}, session)).toBe(true);
+      const lines = said.mock.calls.map(([line]) => String(line)).join('');
+      expect(lines).toContain('DataDownload velero/twice-1 was deleted before it could be told');
+      expect(lines).toContain('DataDownload velero/twice-2 was deleted before it could be told');
+      expect(lines).toContain('(DataDownload velero/twice-3) is told to end');
+    } finally {
+      said.mockRestore();
+    }
+    const uidOf = async (name: string) =>
+      (await client.get(DATA_DOWNLOADS, { namespace: 'velero', name })).metadata.uid;
+    expect(patched).toContainEqual([
+      'twice-3',
+      { metadata: { uid: await uidOf('twice-3') }, spec: { cancel: true } },
+    ]);
   });
 });
