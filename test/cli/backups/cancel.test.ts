@@ -131,17 +131,15 @@ describe('longshore restore cancel of a restore in place', () => {
   it('tells all of the PVC, also behind one that was deleted or made anew meanwhile', async () => {
     await Promise.all(['twice-1', 'twice-2', 'twice-3'].map((name) => add(name, 'twice')));
     const { client } = api;
-    const [gone, anew] = ['KUBE_NOT_FOUND', 'KUBE_CONFLICT'].map(
-      (code) => new CodedError(code, 'no'),
-    );
+    const refused = (code: string): CodedError => new CodedError(code, 'no');
     const patched: unknown[] = [];
     const session = {
       client: {
         list: client.list.bind(client),
         patch: (_: unknown, { name }: { name: string }, patch: object) => {
           patched.push([name, patch]);
-          if (name === 'twice-1') return Promise.reject(gone);
-          return name === 'twice-2' ? Promise.reject(anew) : Promise.resolve();
+          if (name === 'twice-1') return Promise.reject(refused('KUBE_NOT_FOUND'));
+          return name === 'twice-2' ? Promise.reject(refused('KUBE_CONFLICT')) : Promise.resolve();
         },
       },
       namespace: 'velero',
