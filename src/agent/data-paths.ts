@@ -90,8 +90,7 @@ export class DataPaths<M extends Movement> {
         if (isFinal(copy)) return false;
         const before = copy.status?.progress ?? {};
         const bytesDone = Math.max(before.bytesDone ?? 0, latest.bytesDone);
-        // One that is less than what is done is not known.
-        const totalBytes = latest.totalBytes >= bytesDone ? latest.totalBytes : 0;
+        const totalBytes = Math.max(latest.totalBytes, bytesDone);
         if (before.bytesDone === bytesDone && before.totalBytes === totalBytes) return false;
         copy.status = { ...copy.status, progress: { ...before, bytesDone, totalBytes } };
         return undefined;

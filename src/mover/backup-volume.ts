@@ -154,7 +154,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
     const checked = entries + counters.errors + counters.objectsChecked;
     return {
       doneBytes,
-      totalBytes: estimate,
+      totalBytes: estimate === undefined ? undefined : Math.max(estimate, doneBytes),
       moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
       answers: repository.answers,
       // Whoever is asked, this limit is longer than that takes.

@@ -1,7 +1,6 @@
 import { asError, CodedError } from '../base/index.ts';
 
 export interface Progress {
-  /** 0 where it is not known: what is done is not taken for all there is. */
   readonly totalBytes: number;
   readonly doneBytes: number;
 }
@@ -11,7 +10,7 @@ export type WaitsFor = 'volume' | 'storage' | 'disk';
 
 export interface Sample {
   readonly doneBytes: number;
-  /** A guess, or 0 where there is none. Undefined before anybody has looked: nothing is reported then. */
+  /** Undefined before it is known: nothing is reported then. */
   readonly totalBytes: number | undefined;
   /** What changes with every step of the move itself: bytes, entries, tasks of threads. */
   readonly moved: number;
@@ -108,8 +107,7 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
     }
     done = Math.max(done, doneBytes);
     if (totalBytes !== undefined) {
-      // A guess that was too low is none any more.
-      onProgress({ totalBytes: totalBytes >= done ? totalBytes : 0, doneBytes: done });
+      onProgress({ totalBytes: Math.max(totalBytes, done), doneBytes: done });
     }
   };
   const timer = setInterval(look, intervalMs);
