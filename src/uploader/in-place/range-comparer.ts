@@ -26,6 +26,8 @@ const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
 const AHEAD_BYTES = 16 << 20;
 /** Of direct reads. Our choice: two are hashed, the others are read. */
 const BATCHES = 4;
+/** No splitter makes longer contents, by far. */
+const LONGEST_BYTES = BATCH_BYTES.most;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */
@@ -61,6 +63,8 @@ export class RangeComparer {
    * system says when they cannot be read. Both descriptors must stay open until it is known.
    */
   isEqual(range: RangeToCompare, direct?: number): Promise<boolean> {
+    // It counts as different, and whoever fetches the content learns how long it is: a list that lies must not make anybody read a whole volume for it.
+    if (range.length > LONGEST_BYTES) return Promise.resolve(false);
     const isDirect = !this.#isDirectRefused && direct !== undefined && isForDirectReads(range);
     return new Promise((resolve, reject) => {
       this.#waiting.push({ range, resolve, reject, direct: isDirect ? direct : undefined });
