@@ -16,7 +16,6 @@ import {
 } from '@azure/storage-blob';
 import {
   CodedError,
-  isCode,
   MINUTE_NS,
   randomHex,
   systemClock,
@@ -45,6 +44,7 @@ import {
   readBody,
 } from '../http/transfer.ts';
 import type { AzureLocation } from '../location.ts';
+import { unlessLocked } from '../longer-lock.ts';
 import {
   type BlobId,
   type BlobMetadata,
@@ -293,35 +293,22 @@ class AzureStorage extends RemoteStorage {
     options: SignalOptions = {},
   ): Promise<void> {
     const blob = this.#container.getBlobClient(this.prefix + id);
-    try {
-      await this.request({ operation: 'extend', id }, options.signal, ({ signal }) =>
-        blob.setImmutabilityPolicy(policyOf(retention), { abortSignal: signal }),
-      );
-    } catch (error) {
-      options.signal?.throwIfAborted();
-      const isRefused = isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED');
-      if (isRefused && (await this.#isLockedForLonger(id, retention, options))) return;
-      throw error;
-    }
-  }
-
-  /** The service refuses to make a lock shorter. False where nobody can tell. */
-  async #isLockedForLonger(
-    id: BlobId,
-    retention: Retention,
-    options: SignalOptions,
-  ): Promise<boolean> {
-    try {
-      const { immutabilityPolicyExpiresOn: until, immutabilityPolicyMode: mode = '' } =
-        await this.request({ operation: 'metadata', id }, options.signal, ({ signal }) =>
-          this.#container.getBlobClient(this.prefix + id).getProperties({ abortSignal: signal }),
-        );
-      const isLocked = mode.toLowerCase() === 'locked';
-      return isLocked && (until?.getTime() ?? 0) >= policyOf(retention).expiriesOn.getTime();
-    } catch {
-      options.signal?.throwIfAborted();
-      return false;
-    }
+    const policy = policyOf(retention);
+    await unlessLocked(
+      () =>
+        this.request({ operation: 'extend', id }, options.signal, ({ signal }) =>
+          blob.setImmutabilityPolicy(policy, { abortSignal: signal }),
+        ),
+      async () => {
+        const { immutabilityPolicyExpiresOn: until, immutabilityPolicyMode: mode = '' } =
+          await this.request({ operation: 'metadata', id }, options.signal, ({ signal }) =>
+            blob.getProperties({ abortSignal: signal }),
+          );
+        const isLocked = mode.toLowerCase() === 'locked';
+        return isLocked && (until?.getTime() ?? 0) >= policy.expiriesOn.getTime();
+      },
+      options.signal,
+    );
   }
 
   protected async listPage(

@@ -46,6 +46,7 @@ import {
   readBody,
 } from '../http/transfer.ts';
 import type { S3Location } from '../location.ts';
+import { unlessLocked } from '../longer-lock.ts';
 import {
   type BlobId,
   type BlobMetadata,
@@ -330,47 +331,33 @@ class S3Storage extends RemoteStorage {
     retention: Retention,
     options: SignalOptions = {},
   ): Promise<void> {
-    try {
-      await this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-        const { ObjectLockMode, ObjectLockRetainUntilDate } = this.#lockOf(retention);
-        const command = new PutObjectRetentionCommand({
-          ...this.#object(id),
-          Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
-          // The library wants a checksum here, by itself it would take one that few services know.
-          ChecksumAlgorithm: 'CRC32',
-        });
-        return this.#client.send(command, { abortSignal: signal });
-      });
-    } catch (error) {
-      options.signal?.throwIfAborted();
-      const isRefused = isCode(error, 'STORAGE_DENIED', 'STORAGE_FAILED');
-      if (isRefused && (await this.#isLockedForLonger(id, retention, options))) return;
-      throw error;
-    }
+    await unlessLocked(
+      () =>
+        this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
+          const { ObjectLockMode, ObjectLockRetainUntilDate } = this.#lockOf(retention);
+          const command = new PutObjectRetentionCommand({
+            ...this.#object(id),
+            Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
+            // The library wants a checksum here, by itself it would take one that few services know.
+            ChecksumAlgorithm: 'CRC32',
+          });
+          return this.#client.send(command, { abortSignal: signal });
+        }),
+      () => this.#isLocked(id, retention, options),
+      options.signal,
+    );
   }
 
-  /** Services refuse to make a lock shorter, in words of their own. False where nobody can tell. */
-  async #isLockedForLonger(
-    id: BlobId,
-    retention: Retention,
-    options: SignalOptions,
-  ): Promise<boolean> {
-    try {
-      const { Retention: found } = await this.request(
-        { operation: 'metadata', id },
-        options.signal,
-        ({ signal }) =>
-          this.#client.send(new GetObjectRetentionCommand(this.#object(id)), {
-            abortSignal: signal,
-          }),
-      );
-      const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
-      const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
-      return isAsStrong && untilMs >= this.#lockOf(retention).ObjectLockRetainUntilDate.getTime();
-    } catch {
-      options.signal?.throwIfAborted();
-      return false;
-    }
+  async #isLocked(id: BlobId, retention: Retention, options: SignalOptions): Promise<boolean> {
+    const command = new GetObjectRetentionCommand(this.#object(id));
+    const { Retention: found } = await this.request(
+      { operation: 'metadata', id },
+      options.signal,
+      ({ signal }) => this.#client.send(command, { abortSignal: signal }),
+    );
+    const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
+    const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
+    return isAsStrong && untilMs >= this.#lockOf(retention).ObjectLockRetainUntilDate.getTime();
   }
 
   /**

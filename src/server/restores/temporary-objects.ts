@@ -2,12 +2,12 @@ import { HOUR_NS, isCode, type Logger, messageOf, MINUTE_NS } from '../../base/i
 import {
   CONFIG_MAPS,
   type ConfigMap,
-  Controller,
   type KubeClient,
   type Result,
   validLabel,
 } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
+import { Sweep } from '../sweep.ts';
 import { isOver } from '../backups/phases.ts';
 import { phaseOf } from './restore-kind.ts';
 
@@ -64,29 +64,16 @@ export interface TemporaryObjectsOptions extends RemovalOptions {
 }
 
 /** Removes what restores have left that failed, were canceled or deleted while they ran, or whose server was killed: now and then, and when one ends. */
-export class TemporaryObjects {
+export class TemporaryObjects extends Sweep {
   readonly #options: TemporaryObjectsOptions;
-  readonly #controller: Controller;
 
+  /** {@link look}: a Restore has ended, or is gone. */
   constructor(options: TemporaryObjectsOptions) {
+    super('restore-leftovers', options);
     this.#options = options;
-    this.#controller = new Controller({
-      ...{ name: 'restore-leftovers', workers: 1, logger: options.logger },
-      reconcile: () => this.#sweep(),
-    });
   }
 
-  /** A Restore has ended, or is gone. */
-  look(): void {
-    this.#controller.queue.add('all');
-  }
-
-  async run(): Promise<void> {
-    this.look();
-    await this.#controller.run(this.#options.signal);
-  }
-
-  async #sweep(): Promise<Result> {
+  protected async sweep(): Promise<Result> {
     const { client, logger, namespace, restores, signal } = this.#options;
     const again = { requeueAfterMs: SWEEP_MS };
     const found = await client.list(CONFIG_MAPS, { namespace, labelSelector: USAGE, signal });

@@ -1,7 +1,8 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import { Controller, type KubeClient, type Result } from '../../kube/index.ts';
+import type { KubeClient, Result } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
+import { Sweep } from '../sweep.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
 import type { FileWriters } from './file-writers.ts';
@@ -29,29 +30,16 @@ export interface UnpublishedRestoresOptions {
  * Restores that had to end while their location was away, or while their bucket failed. In a location that is written once their files are kept apart, where only
  * our server and our CLI find them: they are published when the location is there again. In any other one there is nothing to be done.
  */
-export class UnpublishedRestores {
+export class UnpublishedRestores extends Sweep {
   readonly #options: UnpublishedRestoresOptions;
-  readonly #controller: Controller;
 
+  /** {@link look}: a Restore has ended. */
   constructor(options: UnpublishedRestoresOptions) {
+    super('restore-unpublished', options);
     this.#options = options;
-    this.#controller = new Controller({
-      ...{ name: 'restore-unpublished', workers: 1, logger: options.logger },
-      reconcile: () => this.#sweep(),
-    });
   }
 
-  /** A Restore has ended. */
-  look(): void {
-    this.#controller.queue.add('all');
-  }
-
-  async run(): Promise<void> {
-    this.look();
-    await this.#controller.run(this.#options.signal);
-  }
-
-  async #sweep(): Promise<Result | undefined> {
+  protected async sweep(): Promise<Result | undefined> {
     const { restores, writers, logger, signal, againMs = AGAIN_MS } = this.#options;
     let left = 0;
     for (const restore of restores().filter(isUnpublished)) {

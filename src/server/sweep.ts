@@ -1,0 +1,33 @@
+import { Controller, type Result } from '../kube/index.ts';
+import type { Logger } from '../base/index.ts';
+
+export interface SweepOptions {
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+}
+
+/** Looks through all objects of a kind: at the start, whenever somebody says that there may be work, and again when the last look asked for it. */
+export abstract class Sweep {
+  readonly #controller: Controller;
+  readonly #signal: AbortSignal;
+
+  constructor(name: string, { logger, signal }: SweepOptions) {
+    this.#signal = signal;
+    this.#controller = new Controller({
+      ...{ name, workers: 1, logger },
+      reconcile: () => this.sweep(),
+    });
+  }
+
+  look(): void {
+    this.#controller.queue.add('all');
+  }
+
+  async run(): Promise<void> {
+    this.look();
+    await this.#controller.run(this.#signal);
+  }
+
+  /** May be repeated. */
+  protected abstract sweep(): Promise<Result | undefined>;
+}
