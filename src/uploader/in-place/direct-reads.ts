@@ -3,7 +3,6 @@ import * as fs from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { asError, pinnedPath, posix, systemCode } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
-import { SLAB_BYTES } from '../../repository/index.ts';
 import { type FileRange, readRangeInto } from '../../volume-files/index.ts';
 
 const read = promisify(readNow);
@@ -48,44 +47,39 @@ const windowOf = ({ offset, length }: FileRange): { from: number; to: number } =
   to: Math.ceil((offset + length) / ALIGNMENT) * ALIGNMENT,
 });
 
-/** Bytes of slabs that a range takes. */
+/** Bytes of memory that a range takes, from where to where the device wants it read. */
 export function directBytes(range: FileRange): number {
   const { from, to } = windowOf(range);
   return to - from;
 }
 
 /**
- * Reads ranges into slabs, which have room for what {@link directBytes} says of all: where each lies then, or why it could not be read.
- * What lies behind the file's end reads as zeros. No read is under way any more when it returns. Throws `EINVAL` where direct reads are not served.
+ * Reads a range into memory of the length that {@link directBytes} says: where its bytes are then. What lies behind the file's end reads as
+ * zeros. No read is under way any more when it returns or throws: `EINVAL` or `EOPNOTSUPP` where direct reads are not served, otherwise
+ * what the system says.
  */
 export async function readDirectly(
-  ranges: readonly DirectRange[],
-  slabs: readonly number[],
+  range: DirectRange,
+  room: readonly Span[],
   bytes: Uint8Array,
-): Promise<(Span[] | Error)[]> {
-  let used = 0;
-  const work = ranges.map(async (range) => {
-    const { from, to } = windowOf(range);
-    const reads: Promise<void>[] = [];
-    const spans: Span[] = [];
-    for (let at = from; at < to;) {
-      const inSlab = used % SLAB_BYTES;
-      const length = Math.min(SLAB_BYTES - inSlab, to - at);
-      const address = (slabs[Math.floor(used / SLAB_BYTES)] as number) + inSlab;
-      reads.push(readPart(range, at, bytes.subarray(address, address + length)));
-      const skipped = Math.max(0, range.offset - at);
-      const end = Math.min(length, range.offset + range.length - at);
-      if (end > skipped) spans.push({ address: address + skipped, length: end - skipped });
-      used += length;
-      at += length;
-    }
-    const ends = await Promise.allSettled(reads);
-    const failed = ends.find((end) => end.status === 'rejected');
-    return failed ? asError(failed.reason) : spans;
-  });
-  const all = await Promise.all(work);
-  for (const one of all) if (isRefusal(one)) throw asError(one);
-  return all;
+): Promise<Span[]> {
+  const reads: Promise<void>[] = [];
+  const spans: Span[] = [];
+  let at = windowOf(range).from;
+  for (const { address, length } of room) {
+    reads.push(readPart(range, at, bytes.subarray(address, address + length)));
+    const skipped = Math.max(0, range.offset - at);
+    const end = Math.min(length, range.offset + range.length - at);
+    if (end > skipped) spans.push({ address: address + skipped, length: end - skipped });
+    at += length;
+  }
+  const ends = await Promise.allSettled(reads);
+  const failed = ends
+    .filter((end) => end.status === 'rejected')
+    .map(({ reason }) => asError(reason));
+  const [first] = failed;
+  if (first) throw failed.find(isRefusal) ?? first;
+  return spans;
 }
 
 /** Of a read that does not begin or end where the device wants it, or that its file system does not do. */

@@ -1,7 +1,15 @@
 import { assert } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
 import { type Repository, SLAB_BYTES } from '../../repository/index.ts';
-import { directBytes, isForDirectReads, isRefusal, readDirectly } from './direct-reads.ts';
+import { HashBatcher } from '../hash-batcher.ts';
+import {
+  directBytes,
+  type DirectRange,
+  isForDirectReads,
+  isRefusal,
+  readDirectly,
+} from './direct-reads.ts';
+import { SharedSlabs, type SlabRoom } from './shared-slabs.ts';
 import type {
   FileRange,
   OpenFailure,
@@ -24,8 +32,6 @@ interface Waiting {
 const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
 /** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
 const AHEAD_BYTES = 16 << 20;
-/** Of direct reads. Our choice: two are hashed, the others are read. */
-const BATCHES = 4;
 /** No splitter makes longer contents, by far. */
 const LONGEST_BYTES = BATCH_BYTES.most;
 /** Small files of one task. */
@@ -37,10 +43,10 @@ const TASKS_AHEAD = 1;
 export class RangeComparer {
   readonly #pool: ThreadPool;
   readonly #bytes: Uint8Array;
-  readonly #slabs: number[];
-  /** Slabs of one batch of direct reads: while some are hashed, others are read. */
-  readonly #batchSlabs: number;
-  readonly #slabCount: number;
+  readonly #slabs: SharedSlabs;
+  readonly #batcher: HashBatcher;
+  /** Direct reads that are under way. */
+  #reads = 0;
   #isDirectRefused = false;
   readonly #signal: AbortSignal;
   readonly #waiting: Waiting[] = [];
@@ -52,9 +58,10 @@ export class RangeComparer {
     assert(dataPath, 'a comparison needs a repository opened with a data path');
     this.#pool = dataPath.pool;
     this.#bytes = dataPath.arena.bytes;
-    this.#slabs = [...dataPath.slabAddresses];
-    this.#slabCount = this.#slabs.length;
-    this.#batchSlabs = Math.max(1, Math.floor(this.#slabCount / BATCHES));
+    this.#slabs = new SharedSlabs(dataPath.slabAddresses);
+    // What is still read brings company for what waits to be hashed.
+    this.#batcher = new HashBatcher(this.#pool, () => this.#reads === 0);
+    this.#batcher.beginStream();
     this.#signal = signal;
   }
 
@@ -84,39 +91,38 @@ export class RangeComparer {
     while (isStarted) {
       const [next] = this.#waiting;
       if (!next) return;
-      isStarted = next.direct === undefined ? this.#startTask() : this.#startReads();
+      isStarted = next.direct === undefined ? this.#startTask() : this.#startRead(next);
     }
   }
 
   /** Threads read and hash. False where nothing can be started now. */
   #startTask(): boolean {
     if (this.#running >= this.#pool.threads + TASKS_AHEAD) return false;
-    const slab = this.#slabs.pop();
+    const slab = this.#slabs.takeWhole();
     if (slab === undefined) return false;
     const batch = this.#take(this.#nextRanges());
     this.#running++;
     void this.#compare(batch, slab).finally(() => {
       this.#running--;
-      this.#slabs.push(slab);
+      this.#slabs.giveWhole(slab);
       this.#pump();
     });
     return true;
   }
 
-  /** Direct reads, which no thread waits for; then threads hash. False where nothing can be started now. */
-  #startReads(): boolean {
-    const { ranges, total } = this.#nextDirect();
-    const count = Math.ceil(total / SLAB_BYTES);
-    if (count > this.#slabCount) {
+  /** A direct read, which no thread waits for; then threads hash. False where it can't be started now. */
+  #startRead(next: Waiting): boolean {
+    const length = directBytes(next.range);
+    if (length > this.#slabs.totalBytes) {
       // Longer than all memory there is: threads read it part by part.
-      for (const waiting of this.#waiting.slice(0, ranges)) waiting.direct = undefined;
+      next.direct = undefined;
       return true;
     }
-    if (count > this.#slabs.length) return false;
-    const slabs = this.#slabs.splice(0, count);
-    const batch = this.#take(ranges);
-    void this.#compareDirectly(batch, slabs).finally(() => {
-      this.#slabs.push(...slabs);
+    const room = this.#slabs.take(length);
+    if (!room) return false;
+    this.#take(1);
+    void this.#compareDirectly(next, room).finally(() => {
+      this.#slabs.give(room);
       this.#pump();
     });
     return true;
@@ -126,18 +132,6 @@ export class RangeComparer {
     const batch = this.#waiting.splice(0, ranges);
     this.#waitingBytes -= bytesOf(batch);
     return batch;
-  }
-
-  /** How many of those that wait are read together, at least one. */
-  #nextDirect(): { ranges: number; total: number } {
-    let [ranges, total] = [0, 0];
-    for (const { range, direct } of this.#waiting) {
-      const next = total + directBytes(range);
-      if (ranges > 0 && (direct === undefined || next > this.#batchSlabs * SLAB_BYTES)) break;
-      total = next;
-      ranges++;
-    }
-    return { ranges, total };
   }
 
   /** How many of those that wait go into one task. */
@@ -167,28 +161,33 @@ export class RangeComparer {
     return ahead;
   }
 
-  async #compareDirectly(batch: readonly Waiting[], slabs: readonly number[]): Promise<void> {
+  async #compareDirectly(waiting: Waiting, room: SlabRoom): Promise<void> {
+    const { range, direct, resolve, reject } = waiting;
     try {
       this.#signal.throwIfAborted();
-      const ranges = batch.map(({ range, direct }) => ({ ...range, direct: direct as number }));
-      const places = await readDirectly(ranges, slabs, this.#bytes);
-      const read: { waiting: Waiting; spans: readonly Span[] }[] = [];
-      batch.forEach((waiting, i) => {
-        const place = places[i];
-        if (place instanceof Error) waiting.reject(place);
-        else if (place) read.push({ waiting, spans: place });
-      });
+      const spans = await this.#read({ ...range, direct: direct as number }, room);
       this.#signal.throwIfAborted();
-      await hashAndTell(this.#pool, read);
+      resolve(Buffer.compare(range.hash, await this.#batcher.hash(spans)) === 0);
     } catch (error) {
+      // It was the last one that could bring company.
+      if (this.#reads === 0) this.#batcher.flush();
       if (!isRefusal(error)) {
-        for (const { reject } of batch) reject(error);
+        reject(error);
         return;
       }
       this.#isDirectRefused = true;
-      for (const waiting of batch) waiting.direct = undefined;
-      this.#waiting.unshift(...batch);
-      this.#waitingBytes += bytesOf(batch);
+      waiting.direct = undefined;
+      this.#waiting.unshift(waiting);
+      this.#waitingBytes += range.length;
+    }
+  }
+
+  async #read(range: DirectRange, { spans }: SlabRoom): Promise<Span[]> {
+    this.#reads++;
+    try {
+      return await readDirectly(range, spans, this.#bytes);
+    } finally {
+      this.#reads--;
     }
   }
 
@@ -206,16 +205,6 @@ export class RangeComparer {
       for (const { reject } of batch) reject(error);
     }
   }
-}
-
-async function hashAndTell(
-  pool: ThreadPool,
-  read: readonly { waiting: Waiting; spans: readonly Span[] }[],
-): Promise<void> {
-  const hashes = await pool.hash(read.map(({ spans }) => spans));
-  read.forEach(({ waiting: { range, resolve } }, i) => {
-    resolve(Buffer.compare(range.hash, hashes[i] as Uint8Array) === 0);
-  });
 }
 
 const bytesOf = (batch: readonly Waiting[]): number =>
