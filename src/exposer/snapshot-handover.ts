@@ -1,8 +1,12 @@
 import { CodedError, isCode } from '../base/index.ts';
 import {
+  BEING_CREATED,
+  BEING_DELETED,
+  CONTENT_FINALIZER,
   type DataUpload,
   type NewObject,
   type ObjectRef,
+  untilHandleTold,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
@@ -160,9 +164,10 @@ export class SnapshotHandover {
     const content: NewObject<VolumeSnapshotContent> = {
       metadata: {
         name,
+        finalizers: [CONTENT_FINALIZER],
         annotations: {
           // Of the cluster's own: the driver's secrets for the deletion are named there.
-          ...source.metadata.annotations,
+          ...withoutProgress(source.metadata.annotations),
           [OWNER_UID]: upload.metadata.uid,
           [SOURCE_CONTENT]: source.metadata.name,
           [SOURCE_UID]: snapshot.metadata.uid,
@@ -230,6 +235,7 @@ export class SnapshotHandover {
     const ref = { namespace, name };
     const found = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
     const content = found && isMadeFor(found, upload) ? found : undefined;
+    if (content) await untilHandleTold(client, content);
     const wait = { timeoutMs: GONE_MS };
     // While it changed hands: nobody else removes a content that is to be retained.
     const left = content && (await this.#sourceOf(content, sourceOf(upload)));
@@ -243,15 +249,23 @@ export class SnapshotHandover {
       await client.delete(VOLUME_SNAPSHOTS, ref, { uid });
       await waitGone(client, VOLUME_SNAPSHOTS, { ...ref, uid }, wait);
     }
-    if (content) {
-      const { uid } = content.metadata;
-      // Bound to ours it goes with it; one that was never bound has to be asked.
-      if (!content.metadata.deletionTimestamp) {
-        await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name }, { uid });
-      }
-      await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name, uid }, wait);
-    }
+    if (content) await this.#removeContent(content);
     await this.dropSource(upload);
+  }
+
+  /** Bound to our snapshot it has gone with it. The snapshot controller does nothing for one that was not bound yet, now that its snapshot is gone. */
+  async #removeContent({ metadata: { name, uid } }: VolumeSnapshotContent): Promise<void> {
+    const { client } = this.#options;
+    const found = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
+    if (found?.metadata.uid !== uid) return;
+    const mark = { metadata: { uid, annotations: { [BEING_DELETED]: 'yes' } } };
+    try {
+      await client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, mark);
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+    await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name }, { uid });
+    await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name, uid }, { timeoutMs: GONE_MS });
   }
 
   /** The application's snapshot: it was made for the upload, and is of no use without it. */
@@ -259,6 +273,14 @@ export class SnapshotHandover {
     if (!upload.spec.csiSnapshot) return;
     await this.#options.client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
   }
+}
+
+/** How far the controllers are with a content says nothing about another one that is made of it. */
+function withoutProgress(annotations: Readonly<Record<string, string>> = {}): object {
+  const copy: Record<string, string> = { ...annotations };
+  delete copy[BEING_CREATED];
+  delete copy[BEING_DELETED];
+  return copy;
 }
 
 /** Drivers may tell any time, 1970 too: one that is not within so long before the object is not believed. Our choice. */

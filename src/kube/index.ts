@@ -109,6 +109,12 @@ export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/c
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
 export {
+  BEING_CREATED,
+  BEING_DELETED,
+  CONTENT_FINALIZER,
+  untilHandleTold,
+} from './snapshot-contents.ts';
+export {
   type CallOptions,
   KubeClient,
   type ObjectRef,

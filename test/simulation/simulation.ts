@@ -13,6 +13,7 @@ import {
   PVS,
   type Resource,
   VOLUME_SNAPSHOT_CONTENTS,
+  type VolumeSnapshotContent,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { Absences } from './absences.ts';
@@ -632,5 +633,8 @@ function leaks(world: World, plans: readonly Plan[], course: Chronicle): string[
   if (handles.length !== volumes.length) {
     left.push(`the storage has ${handles.length} volumes, Kubernetes ${volumes.length}`);
   }
-  return left;
+  const contents = store.list(VOLUME_SNAPSHOT_CONTENTS) as unknown as VolumeSnapshotContent[];
+  const told = new Set(contents.map(({ status }) => status?.snapshotHandle));
+  const nobodys = [...world.snapshots.keys()].filter((handle) => !told.has(handle));
+  return [...left, ...nobodys.map((handle) => `left in the storage: ${handle}`)];
 }

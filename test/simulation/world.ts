@@ -2,6 +2,8 @@ import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/patches.ts';
 import { type Change, Store, type Stored } from '../../src/dev/store.ts';
 import {
+  BEING_DELETED,
+  CONTENT_FINALIZER,
   DAEMON_SETS,
   EVENTS,
   type KubeObject,
@@ -97,11 +99,11 @@ export class World implements MoverWorld, ClientWorld {
     });
     this.#on(VOLUME_SNAPSHOT_CONTENTS, (content, type) => {
       if (type === 'DELETED') {
-        const handle = handleOf(content);
-        // Also when another content names it: the driver knows nothing of that, which is the danger.
-        if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handle);
+        // One that was made for a snapshot has no finalizer here.
+        if (!isMadeForHandle(content)) this.#deleteSnapshotOf(content);
         return;
       }
+      this.#endContent(content.metadata);
       const { namespace, name } = content.spec.volumeSnapshotRef as Record<string, string>;
       const snapshot = this.find(VOLUME_SNAPSHOTS, name ?? '', namespace);
       if (snapshot) this.#cutSnapshot(snapshot);
@@ -393,13 +395,30 @@ export class World implements MoverWorld, ClientWorld {
     }
   }
 
+  /** The snapshot controller: nothing, where the snapshot was not bound. */
   #dropContent({ metadata, status }: Loose): void {
     const name = status?.boundVolumeSnapshotContentName;
     if (typeof name !== 'string') return;
     const content = this.find(VOLUME_SNAPSHOT_CONTENTS, name);
     const ref = content?.spec.volumeSnapshotRef as Record<string, string> | undefined;
     if (content?.spec.deletionPolicy !== 'Delete' || ref?.name !== metadata.name) return;
+    const mark = { metadata: { annotations: { [BEING_DELETED]: 'yes' } } };
+    this.patch(VOLUME_SNAPSHOT_CONTENTS, '', name, mark);
     this.delete(VOLUME_SNAPSHOT_CONTENTS, '', name);
+  }
+
+  /** The csi-snapshotter. */
+  #endContent({ name, uid }: Loose['metadata']): void {
+    const now = this.find(VOLUME_SNAPSHOT_CONTENTS, name);
+    if (!now || now.metadata.uid !== uid || !isLetGo(now)) return;
+    const { snapshotHandle } = (now.status ?? {}) as Record<string, string | undefined>;
+    if (snapshotHandle !== undefined) this.#deleteSnapshotOf(now);
+    this.patch(VOLUME_SNAPSHOT_CONTENTS, '', name, { metadata: { finalizers: [] } });
+  }
+
+  /** Also when another content names it: the driver knows nothing of that, which is the danger. */
+  #deleteSnapshotOf(content: Loose): void {
+    if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handleOf(content));
   }
 
   /** Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what is given. */
@@ -588,6 +607,17 @@ const handleOf = ({ spec, status }: Loose): string =>
   (status as Record<string, string> | undefined)?.snapshotHandle ??
   (spec.source as Record<string, string>).snapshotHandle ??
   '';
+
+const isMadeForHandle = ({ spec }: Loose): boolean =>
+  (spec.source as Record<string, string>).snapshotHandle !== undefined;
+
+/** Whether the csi-snapshotter lets a content go, as v8.7.0 (shouldDelete). */
+function isLetGo({ metadata, spec }: Loose): boolean {
+  const { deletionTimestamp, finalizers = [], annotations = {} } = metadata;
+  if (deletionTimestamp === undefined || !finalizers.includes(CONTENT_FINALIZER)) return false;
+  const { uid } = spec.volumeSnapshotRef as Record<string, string>;
+  return uid === undefined || annotations[BEING_DELETED] !== undefined;
+}
 
 const isCore = ({ group }: Resource<KubeObject>): boolean => group !== 'velero.io';
 

@@ -1,0 +1,144 @@
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { silentLogger } from '../../src/base/index.ts';
+import type { ExposerOptions } from '../../src/exposer/index.ts';
+import { SnapshotHandover } from '../../src/exposer/snapshot-handover.ts';
+import {
+  BEING_CREATED,
+  BEING_DELETED,
+  type DataUpload,
+  type KubeClient,
+  NAMESPACES,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  waitFor,
+} from '../../src/kube/index.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+import { hasRealCsi, type Part, RealCsi, SNAPSHOT_CLASS } from '../support/real-csi.ts';
+import { withCalls } from '../support/with-calls.ts';
+
+const PARTS = ['snapshot-controller', 'csi-snapshotter'] as const;
+
+/** Under the real snapshot controller and csi-snapshotter. */
+describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over', () => {
+  let api: RealApi;
+  let csi: RealCsi;
+  let client: KubeClient;
+
+  beforeAll(async () => {
+    api = await startRealApi(29_400);
+    ({ client } = api);
+    csi = await RealCsi.start(api);
+    for (const name of ['app', 'velero']) await client.create(NAMESPACES, { metadata: { name } });
+    await csi.makeVolume('app', 'data');
+  }, 120_000);
+  afterEach(() => {
+    for (const part of PARTS) csi.begin(part);
+  });
+  afterAll(async () => {
+    await (csi as RealCsi | undefined)?.[Symbol.asyncDispose]();
+    await (api as RealApi | undefined)?.[Symbol.asyncDispose]();
+  }, 60_000);
+
+  const uploadOf = (name: string): DataUpload =>
+    ({
+      metadata: { name, namespace: 'velero', uid: `uid-of-${name}` },
+      spec: { sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: name, storageClass: 'dir' } },
+    }) as unknown as DataUpload;
+  async function readySnapshot(name: string): Promise<VolumeSnapshot> {
+    const ref = { namespace: 'app', name };
+    if (await client.find(VOLUME_SNAPSHOTS, ref)) return client.get(VOLUME_SNAPSHOTS, ref);
+    await client.create(VOLUME_SNAPSHOTS, {
+      metadata: ref,
+      spec: {
+        source: { persistentVolumeClaimName: 'data' },
+        volumeSnapshotClassName: SNAPSHOT_CLASS,
+      },
+    });
+    const look = (now: VolumeSnapshot | undefined): VolumeSnapshot | undefined =>
+      now?.status?.readyToUse === true ? now : undefined;
+    return waitFor(client, VOLUME_SNAPSHOTS, ref, look, { timeoutMs: 60_000 });
+  }
+  const handoverBy = (by: KubeClient): SnapshotHandover =>
+    new SnapshotHandover({
+      ...{ client: by, namespace: 'velero', logger: silentLogger, prepareTimeoutMs: 60_000 },
+    } as unknown as ExposerOptions);
+
+  /** Its hand-over is broken off when the objects of ours are made, and this part has gone before it could see them. */
+  async function breakOff(name: string, gone: Part): Promise<DataUpload> {
+    await readySnapshot(name);
+    const upload = uploadOf(name);
+    const canceled = new AbortController();
+    const create: KubeClient['create'] = async (resource, object, options) => {
+      if (resource.plural === VOLUME_SNAPSHOTS.plural) await csi.end(gone);
+      const made = await client.create(resource, object, options);
+      if (resource.plural === VOLUME_SNAPSHOT_CONTENTS.plural) canceled.abort();
+      return made;
+    };
+    const context = { operationTimeoutMs: 60_000, signal: canceled.signal };
+    await expect(
+      handoverBy(withCalls(client, { create })).takeOver(upload, context),
+    ).rejects.toThrow();
+    return upload;
+  }
+
+  const left = async (): Promise<unknown> => ({
+    objects: [
+      ...(await client.list(VOLUME_SNAPSHOTS)),
+      ...(await client.list(VOLUME_SNAPSHOT_CONTENTS)),
+    ].map(({ metadata: { name, finalizers, annotations, deletionTimestamp } }) => ({
+      ...{ name, finalizers, annotations, deletionTimestamp },
+    })),
+    storage: csi.snapshots(),
+  });
+  const nothing = { objects: [], storage: [] };
+
+  it('goes from the storage, too, before its controller has seen our objects', async () => {
+    const upload = await breakOff('unseen', 'snapshot-controller');
+    await handoverBy(client).cleanUp(upload);
+    csi.begin('snapshot-controller');
+    await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
+  }, 120_000);
+
+  it('is not held by what its controllers have noted on the content that it had', async () => {
+    const { status } = await readySnapshot('noted');
+    const source = { name: status?.boundVolumeSnapshotContentName ?? '' };
+    const notes = Object.fromEntries([BEING_CREATED, BEING_DELETED].map((each) => [each, 'yes']));
+    const secret = { 'snapshot.storage.kubernetes.io/deletion-secret-name': 's' };
+    await csi.end('csi-snapshotter');
+    const annotations = { ...notes, ...secret };
+    await client.patch(VOLUME_SNAPSHOT_CONTENTS, source, { metadata: { annotations } });
+    const upload = await breakOff('noted', 'snapshot-controller');
+    const ours = await client.get(VOLUME_SNAPSHOT_CONTENTS, { name: 'noted' });
+    expect(ours.metadata.annotations).toMatchObject(secret);
+    for (const each of Object.keys(notes)) {
+      expect(ours.metadata.annotations).not.toHaveProperty([each]);
+    }
+    const none = { [Object.keys(secret)[0] ?? '']: null };
+    for (const ref of [source, ours.metadata]) {
+      await client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, { metadata: { annotations: none } });
+    }
+    for (const part of PARTS) csi.begin(part);
+    await handoverBy(client).cleanUp(upload);
+    await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
+  }, 120_000);
+
+  it('goes from the storage, too, before its sidecar has seen our content', async () => {
+    const upload = await breakOff('untold', 'csi-snapshotter');
+    const ref = { namespace: 'velero', name: 'untold' };
+    const bound = async () => {
+      const { status } = await client.get(VOLUME_SNAPSHOTS, ref);
+      return status?.boundVolumeSnapshotContentName;
+    };
+    await expect.poll(bound, { timeout: 30_000 }).toBe('untold');
+    const cleaned = handoverBy(client).cleanUp(upload);
+    const asked = async () => {
+      const { metadata } = await client.get(VOLUME_SNAPSHOT_CONTENTS, { name: 'untold' });
+      return metadata.deletionTimestamp;
+    };
+    await expect.poll(asked, { timeout: 60_000 }).toBeDefined();
+    csi.begin('csi-snapshotter');
+    await cleaned;
+    await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
+  }, 120_000);
+});
