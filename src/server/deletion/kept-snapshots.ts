@@ -2,8 +2,10 @@ import { createHash } from 'node:crypto';
 import { CodedError, isCode, type Logger, mapLimited } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
+  CONTENT_FINALIZER,
   type KubeClient,
   type NewObject,
+  untilHandleTold,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
@@ -32,8 +34,6 @@ const AT_ONCE = 4;
 /** A driver that is gone would be waited for thousands of times: after so many each of the rest is asked for, and hardly waited for. */
 const UNDONE_MAX = 8;
 const BRIEF_PART = 40;
-/** With it from the start the sidecar deletes the snapshot, however soon the content is deleted; it takes it off afterwards. */
-const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 const GROUP = 'snapshot.storage.k8s.io';
 
 /**
@@ -77,7 +77,7 @@ async function deleteOne(
   const name = `velero-delete-${hash.slice(0, 20)}`;
   const wanted: NewObject<VolumeSnapshotContent> = {
     metadata: {
-      ...{ name, annotations, finalizers: [FINALIZER] },
+      ...{ name, annotations, finalizers: [CONTENT_FINALIZER] },
       labels: { 'velero.io/exclude-from-backup': 'true' },
     },
     spec: {
@@ -90,12 +90,9 @@ async function deleteOne(
     },
   };
   assertLeading();
-  try {
-    await client.create(VOLUME_SNAPSHOT_CONTENTS, wanted, { signal });
-  } catch (error) {
-    if (isCode(error, 'KUBE_NOT_FOUND')) throw noKind(error);
-    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
-  }
+  const content = await made(client, wanted, signal);
+  if (content) await untilHandleTold(client, content, { signal, atMostMs: waitMs });
+  assertLeading();
   await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
   let told = '';
   const isGone = (now: VolumeSnapshotContent | undefined): true | undefined => {
@@ -115,6 +112,23 @@ async function deleteOne(
     { backup: backupName, driver, snapshot: handle },
     'a snapshot of a CSI driver was deleted',
   );
+}
+
+/** Also the one of an earlier attempt; undefined where that goes in this very moment. */
+async function made(
+  client: KubeClient,
+  wanted: NewObject<VolumeSnapshotContent>,
+  signal: AbortSignal,
+): Promise<VolumeSnapshotContent | undefined> {
+  try {
+    return await client.create(VOLUME_SNAPSHOT_CONTENTS, wanted, { signal });
+  } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) throw noKind(error);
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    const fieldSelector = `metadata.name=${wanted.metadata.name ?? ''}`;
+    const [found] = await client.list(VOLUME_SNAPSHOT_CONTENTS, { fieldSelector, signal });
+    return found;
+  }
 }
 
 const noKind = (cause: unknown): CodedError =>

@@ -591,9 +591,10 @@ describe('a step that has no end', () => {
     }));
     const waits: number[] = [];
     let [underWay, most] = [0, 0];
+    const waited = { metadata: {}, spec: { source: {} } };
     const client = {
-      ...{ create: () => Promise.resolve({}), delete: () => Promise.resolve({}) },
-      listPage: () => Promise.resolve({ items: [{ metadata: {} }], resourceVersion: '1' }),
+      ...{ create: () => Promise.resolve(waited), delete: () => Promise.resolve({}) },
+      listPage: () => Promise.resolve({ items: [waited], resourceVersion: '1' }),
       // Nothing happens until the wait is over.
       async *watch(_: unknown, { signal }: { signal: AbortSignal }) {
         const sinceMs = performance.now();

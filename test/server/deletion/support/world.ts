@@ -27,6 +27,7 @@ import {
   RESTORES,
   SECRETS,
   VOLUME_SNAPSHOT_CONTENTS,
+  type VolumeSnapshotContent,
 } from '../../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
 import { DeletionController, DeletionMetrics } from '../../../../src/server/index.ts';
@@ -378,20 +379,25 @@ export class DeletionWorld {
     });
   }
 
-  /** The snapshotter's part: deletes what a content stands for, then the content. */
+  /** The snapshotter's part: tells the handle of a content, deletes what that stands for where it was told, then the content. */
   async #runSidecar(): Promise<void> {
     const { signal } = this.#abort;
     const ref = { signal };
     while (!signal.aborted) {
       try {
         for await (const { object } of this.client.watch(VOLUME_SNAPSHOT_CONTENTS, ref)) {
-          const { metadata, spec } = object as KubeObject & {
-            spec?: { source: { snapshotHandle: string } };
-          };
-          if (metadata.deletionTimestamp === undefined || !metadata.finalizers?.includes(FINALIZER))
+          const { metadata, spec, status } = object as VolumeSnapshotContent;
+          if (this.isDriverGone || !metadata.finalizers?.includes(FINALIZER)) continue;
+          const { snapshotHandle } = spec.source;
+          if (metadata.deletionTimestamp === undefined) {
+            if (status?.snapshotHandle !== undefined) continue;
+            const told = { status: { snapshotHandle } };
+            await this.client
+              .patch(VOLUME_SNAPSHOT_CONTENTS, metadata, told, { subresource: 'status' })
+              .catch(() => undefined);
             continue;
-          if (this.isDriverGone) continue;
-          const handle = spec?.source.snapshotHandle ?? '';
+          }
+          const handle = status?.snapshotHandle ?? '';
           if (this.drivers.delete(handle)) this.told.push(`driver ${handle}`);
           await this.client
             .patch(VOLUME_SNAPSHOT_CONTENTS, metadata, { metadata: { finalizers: [] } })
