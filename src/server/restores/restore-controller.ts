@@ -39,6 +39,7 @@ import {
 } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
+import { RunTurns, type Turn } from './run-turns.ts';
 import type { SharedRestores } from './shared-restores.ts';
 
 export interface RestoreControllerOptions {
@@ -69,8 +70,6 @@ const PROGRESS_PATIENCE_MS = 10_000;
 /** Of one that the API server does not let be written, which keeps no other one waiting. Our choice. */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
-/** Restores that wait for volumes while others run: each has its backup unpacked on scratch space. Our choice. */
-const WAITING_MAX = 4;
 /** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
 const FOUND_MS = 30_000;
 const CANCELED = 'canceled by user';
@@ -101,9 +100,8 @@ interface Task {
   readonly key: string;
   readonly uid: string;
   readonly abort: AbortController;
+  readonly turn: Turn;
   done: Promise<void>;
-  /** For volumes that are brought back in place: the next one may run meanwhile. */
-  isWaiting: boolean;
 }
 
 /** One time that this process leads. */
@@ -119,9 +117,11 @@ class RestoresRun {
   readonly #events: PhaseEvents<Restore>;
   /** By UID. All but one only wait. */
   readonly #tasks = new Map<string, Task>();
-  /** Those whose wait is over, in the order in which they go on, one at a time. */
-  readonly #returning: (() => void)[] = [];
-  #isBeginning = false;
+  readonly #turns = new RunTurns({
+    onWaiting: () => {
+      this.#queue.queue.add(QUEUE_KEY);
+    },
+  });
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
   /** By UID, until when one is left alone. */
@@ -225,15 +225,9 @@ class RestoresRun {
     this.#options.metrics.exist(all.length);
     const waiting = all.filter((restore) => this.#isDue(restore)).sort(byTurn);
     for (const restore of waiting) {
-      if (this.#isBusy || this.#returning.length > 0) break;
-      this.#isBeginning = true;
-      try {
-        await this.#begin(restore);
-      } finally {
-        this.#isBeginning = false;
-      }
+      if (!this.#turns.isFree) break;
+      await this.#begin(restore, this.#turns.take());
     }
-    this.#giveTurn();
     return { requeueAfterMs: Math.min(LOOK_MS, ...this.#refusedMs()) };
   }
 
@@ -253,14 +247,17 @@ class RestoresRun {
   }
 
   /** Validates it where it is new. One that cannot be written is tried again, after the others. */
-  async #begin(given: Restore): Promise<void> {
+  async #begin(given: Restore, turn: Turn): Promise<void> {
     const { logger } = this.#options;
     const { name, uid } = given.metadata;
+    let isRunning = false;
     try {
       const isContinued = phaseOf(given) === 'InProgress';
       const restore = isContinued ? given : await this.#start(given);
       this.#refused.delete(uid);
-      if (restore) this.#runBeside(restore, isContinued);
+      if (!restore) return;
+      this.#runBeside(restore, turn, isContinued);
+      isRunning = true;
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
       if (isCode(error, 'KUBE_NOT_FOUND')) return;
@@ -268,6 +265,8 @@ class RestoresRun {
       if (isCode(error, 'KUBE_CONFLICT')) return;
       const fields = { restore: name, error: messageOf(error) };
       logger.error(fields, 'the phase of a restore cannot be written, and others go on');
+    } finally {
+      if (!isRunning) this.#turns.leave(turn);
     }
   }
 
@@ -311,7 +310,7 @@ class RestoresRun {
   }
 
   /** Beside the controllers, until it has its next phase. */
-  #runBeside(restore: Restore, isContinued: boolean): void {
+  #runBeside(restore: Restore, turn: Turn, isContinued: boolean): void {
     const { logger } = this.#options;
     const { uid, name } = restore.metadata;
     const key = keyOf(restore.metadata);
@@ -322,7 +321,7 @@ class RestoresRun {
     };
     this.#signal.addEventListener('abort', leave, { once: true });
     if (this.#signal.aborted) leave();
-    const task: Task = { key, uid, abort, done: Promise.resolve(), isWaiting: false };
+    const task: Task = { key, uid, abort, turn, done: Promise.resolve() };
     this.#tasks.set(uid, task);
     task.done = this.#make(restore, task, isContinued)
       .catch((error: unknown) => {
@@ -334,52 +333,14 @@ class RestoresRun {
       .finally(() => {
         this.#signal.removeEventListener('abort', leave);
         this.#tasks.delete(uid);
+        this.#turns.leave(turn);
         if (this.#signal.aborted) return;
-        this.#giveTurn();
         this.#deletions.queue.add(key);
         this.#queue.queue.add(QUEUE_KEY);
       });
     // It may have been deleted or canceled since it was looked at.
     const now = this.#restores.get(restore.metadata);
     if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) this.#wake(now);
-  }
-
-  get #isBusy(): boolean {
-    return this.#isBeginning || [...this.#tasks.values()].some(({ isWaiting }) => !isWaiting);
-  }
-
-  /** To one that has waited; where there is none, the queue goes on. */
-  #giveTurn(): void {
-    if (!this.#isBusy) this.#returning.shift()?.();
-  }
-
-  /** Others may run until the wait is over; then it is this one's turn as soon as no other one runs. */
-  async #waitBeside(task: Task, wait: () => Promise<void>): Promise<void> {
-    const { signal } = task.abort;
-    const waiting = [...this.#tasks.values()].filter(({ isWaiting }) => isWaiting).length;
-    if (waiting >= WAITING_MAX) return wait();
-    task.isWaiting = true;
-    this.#giveTurn();
-    this.#queue.queue.add(QUEUE_KEY);
-    await wait();
-    await new Promise<void>((resolve) => {
-      const goOn = (): void => {
-        signal.removeEventListener('abort', leave);
-        task.isWaiting = false;
-        resolve();
-      };
-      const leave = (): void => {
-        this.#returning.splice(this.#returning.indexOf(goOn), 1);
-        resolve();
-      };
-      if (signal.aborted) {
-        resolve();
-        return;
-      }
-      signal.addEventListener('abort', leave, { once: true });
-      this.#returning.push(goOn);
-      this.#giveTurn();
-    });
   }
 
   async #make(restore: Restore, task: Task, isContinued: boolean): Promise<void> {
@@ -400,7 +361,7 @@ class RestoresRun {
         ...{ restore, location: place, signal, leaving: this.#signal },
         assertLeading: this.#assertLeading,
         onProgress: (progress) => this.#tell(restore, progress),
-        whileWaiting: (wait) => this.#waitBeside(task, wait),
+        whileWaiting: (wait) => this.#turns.waitBeside(task.turn, wait, signal),
         onBegin: () => (isEnding = true),
         onUntold: (text) => (untold = text),
         onUnpublished: () => (isUnpublished = true),
