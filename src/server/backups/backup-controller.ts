@@ -33,6 +33,7 @@ import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations, withUntold } from '../operations/cancel.ts';
+import { CANCELED, failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { BACKUP_PHASES } from './phase-meanings.ts';
 import { PhaseWriter } from './phase-writer.ts';
@@ -476,13 +477,5 @@ class BackupsRun {
   }
 }
 
-const CANCELED = 'canceled by user';
-
 const isCanceledByUser = ({ metadata }: Backup): boolean =>
   (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
-
-const failedStatus = (failureReason: string, clock: Clock): object => ({
-  phase: 'Failed',
-  failureReason,
-  completionTimestamp: rfc3339Seconds(clock.nowNs()),
-});

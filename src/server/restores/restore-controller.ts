@@ -27,6 +27,7 @@ import { RunsView } from '../runs/runs-view.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from './file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
+import { CANCELED, failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { RESTORE_PHASES } from './phase-meanings.ts';
 import {
@@ -72,7 +73,6 @@ const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
 /** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
 const FOUND_MS = 30_000;
-const CANCELED = 'canceled by user';
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
@@ -479,11 +479,6 @@ class RestoresRun {
     }
   }
 }
-
-const failedStatus = (failureReason: string, clock: Clock): object => ({
-  ...{ phase: 'Failed', failureReason },
-  completionTimestamp: rfc3339Seconds(clock.nowNs()),
-});
 
 /** What was under way first, then in the order in which they were made. */
 function byTurn(a: Restore, b: Restore): number {
