@@ -1,0 +1,243 @@
+import {
+  CanceledError,
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  redactAndCut,
+} from '../../base/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import { keyOf } from '../../kube/index.ts';
+import type { Restore, RestoreProgress } from '../../restore/index.ts';
+import { withUntold } from '../operations/cancel.ts';
+import { endingSignal } from '../runs/ending.ts';
+import { CANCELED, failedStatus } from '../runs/failed-status.ts';
+import { patiently } from '../runs/patience.ts';
+import { type RunBeside, runBeside } from '../runs/run-beside.ts';
+import type { RunsView } from '../runs/runs-view.ts';
+import { type DeletedRestores, isDeleted } from './deleted-restores.ts';
+import type { RestoreLocations } from './locations.ts';
+import { isCanceled, UNPUBLISHED } from './restore-kind.ts';
+import type { RestoreRunner } from './run/contract.ts';
+import type { RunTurns, Turn } from './run-turns.ts';
+
+export interface RestoreRunsOptions {
+  readonly restores: RunsView<Restore>;
+  readonly turns: RunTurns;
+  readonly deleted: Pick<DeletedRestores, 'removeFiles'>;
+  readonly locations: RestoreLocations;
+  readonly operations: Pick<OperationMap, 'forget'>;
+  readonly runner: () => Promise<RestoreRunner>;
+  readonly logger: Logger;
+  readonly clock: Clock;
+  /** {@link FOUND_MS}; less in tests. */
+  readonly foundMs?: number | undefined;
+  readonly assertLeading: () => void;
+  /** Of this process's turn. */
+  readonly signal: AbortSignal;
+  /** A restore could not be run, and has no next phase: it is due again, but not at once. */
+  readonly onRefused: (uid: string) => void;
+  /** The run of a restore has ended, and its turn is left. Not called when this process's turn ends. */
+  readonly onOver: (key: string) => void;
+}
+
+/** Our choice: the next progress says more. */
+const PROGRESS_PATIENCE_MS = 10_000;
+/** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
+const FOUND_MS = 30_000;
+
+interface Task extends RunBeside {
+  readonly key: string;
+}
+
+/** The restores that run in this process: each from `InProgress` to the phase after its run, which is written here. */
+export class RestoreRuns {
+  readonly #options: RestoreRunsOptions;
+  /** By UID. All but one only wait. */
+  readonly #tasks = new Map<string, Task>();
+  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  readonly #hadRun = new Set<string>();
+
+  constructor(options: RestoreRunsOptions) {
+    this.#options = options;
+  }
+
+  /** Whether the restore of this UID runs here, or has had its run. */
+  isKnown(uid: string): boolean {
+    return this.#tasks.has(uid) || this.#hadRun.has(uid);
+  }
+
+  /** Whether a restore of this `namespace/name` runs here. */
+  hasKey(key: string): boolean {
+    return [...this.#tasks.values()].some((task) => task.key === key);
+  }
+
+  /** False where it does not run here. */
+  cancel(uid: string): boolean {
+    const task = this.#tasks.get(uid);
+    task?.cancel();
+    return task !== undefined;
+  }
+
+  /** It is gone. */
+  forget(uid: string): void {
+    this.cancel(uid);
+    this.#hadRun.delete(uid);
+  }
+
+  /** Of one that is in `InProgress`. Its turn is left when the run is over. */
+  begin(restore: Restore, turn: Turn, options: { readonly isContinued: boolean }): void {
+    const { restores, turns, logger, signal, onRefused, onOver } = this.#options;
+    const { uid, name } = restore.metadata;
+    const key = keyOf(restore.metadata);
+    const run = runBeside({
+      make: (abort) => this.#make(restore, { ...options, turn, signal: abort }),
+      leaving: signal,
+      onFailed: (error) => {
+        onRefused(uid);
+        const fields = { restore: name, error: messageOf(error) };
+        logger.error(fields, 'a restore could not be run, and is looked at again');
+      },
+      onOver: () => {
+        this.#tasks.delete(uid);
+        turns.leave(turn);
+        if (!signal.aborted) onOver(key);
+      },
+    });
+    this.#tasks.set(uid, { ...run, key });
+    // It may have been deleted or canceled since it was looked at.
+    const now = restores.get(restore.metadata);
+    if (now?.metadata.uid === uid && (isDeleted(now) || isCanceled(now))) run.cancel();
+  }
+
+  /** Resolves when nothing runs here any more. */
+  async settle(): Promise<void> {
+    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+  }
+
+  /** Writes that it has failed. False where it is gone. */
+  async fail(restore: Restore, reason: string, { isUnpublished = false } = {}): Promise<boolean> {
+    const { restores, operations, clock } = this.#options;
+    const { uid } = restore.metadata;
+    const status = failedStatus(reason, clock);
+    const metadata = { annotations: { [UNPUBLISHED]: 'true' } };
+    const written = await restores.insist(restore, {
+      ...(isUnpublished && { metadata }),
+      status,
+    });
+    this.#hadRun.add(uid);
+    operations.forget(uid);
+    return written !== undefined;
+  }
+
+  async #make(
+    restore: Restore,
+    { isContinued, turn, signal }: { isContinued: boolean; turn: Turn; signal: AbortSignal },
+  ): Promise<void> {
+    const { restores, turns, logger, assertLeading, signal: leaving } = this.#options;
+    const { name, uid } = restore.metadata;
+    let location: string | undefined;
+    let untold: string | undefined;
+    let isUnpublished = false;
+    // The run ends what earlier ones have begun, once it knows of it.
+    let isEnding = !isContinued;
+    try {
+      if (isCanceled(restore)) throw new CanceledError('user');
+      location = await this.#locationOf(restore, signal);
+      const place = location;
+      const runner = await this.#runner(signal);
+      const outcome = await runner.run({
+        ...{ restore, location: place, signal, leaving },
+        assertLeading,
+        onProgress: (progress) => this.#tell(restore, progress),
+        whileWaiting: (wait) => turns.waitBeside(turn, wait, signal),
+        onBegin: () => (isEnding = true),
+        onUntold: (text) => (untold = text),
+        onUnpublished: () => (isUnpublished = true),
+      });
+      const status = { ...outcome.status, phase: outcome.phase };
+      const written = await restores.insist(restore, { status });
+      this.#hadRun.add(uid);
+      if (written) await this.#forget(restore, place);
+      else await this.#gone(restore);
+    } catch (error) {
+      if (leaving.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
+      const isCancel = signal.aborted || isCode(error, 'CANCELED');
+      logger.error({ restore: name, error: messageOf(error) }, 'restore failed');
+      if (!isEnding && !this.#isGoing(restore)) {
+        ({ location, untold } = await this.#endEarlier(restore));
+      }
+      const what = isCancel ? CANCELED : `restore execution failed: ${messageOf(error)}`;
+      const reason = withUntold(what, untold);
+      if (!(await this.fail(restore, reason, { isUnpublished }))) await this.#gone(restore);
+      else if (location !== undefined) await this.#forget(restore, location);
+    }
+  }
+
+  #locationOf(restore: Restore, signal: AbortSignal): Promise<string> {
+    const { logger, locations } = this.#options;
+    const about = { what: 'find the location of a restore', logger, signal };
+    return patiently(() => locations.of(restore, signal), about);
+  }
+
+  /** Of one that is canceled, or has failed, before its run goes on here: what earlier runs have begun is told to stop. */
+  async #endEarlier(
+    restore: Restore,
+  ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {
+    const { foundMs = FOUND_MS, signal: leaving } = this.#options;
+    const soon = AbortSignal.any([leaving, AbortSignal.timeout(foundMs)]);
+    let location: string | undefined;
+    try {
+      location = await this.#locationOf(restore, soon);
+      const runner = await this.#runner(soon);
+      await runner.end(restore, location, endingSignal(leaving));
+      return { location, untold: undefined };
+    } catch (error) {
+      leaving.throwIfAborted();
+      if (isCode(error, 'NOT_ENDED')) return { location, untold: messageOf(error) };
+      const why = redactAndCut(messageOf(error));
+      const untold = `what it had begun could not be told to stop, and may go on: ${why}`;
+      return { location, untold };
+    }
+  }
+
+  /** Whoever deletes it ends what it has begun. */
+  #isGoing(restore: Restore): boolean {
+    const now = this.#options.restores.get(restore.metadata);
+    return now?.metadata.uid !== restore.metadata.uid || isDeleted(now);
+  }
+
+  #runner(signal: AbortSignal): Promise<RestoreRunner> {
+    const { logger, runner } = this.#options;
+    const about = { what: 'ask the API server what it serves', logger, signal };
+    return patiently(() => runner(), about);
+  }
+
+  /** It was deleted without its finalizer. */
+  async #gone(restore: Restore): Promise<void> {
+    const { deleted, logger, signal } = this.#options;
+    const what = 'remove the files of a restore that is gone';
+    await patiently(() => deleted.removeFiles(restore), { what, logger, signal });
+  }
+
+  /** The next one says more: none is waited for. */
+  async #tell(restore: Restore, progress: RestoreProgress): Promise<void> {
+    try {
+      await this.#options.restores.insist(restore, { status: { progress } }, PROGRESS_PATIENCE_MS);
+    } catch (error) {
+      if (!isCode(error, 'STILL_AWAY')) throw error;
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the progress of a restore could not be written');
+    }
+  }
+
+  /** The journal is of no use any more; one that stays goes with the files of the restore. */
+  async #forget(restore: Restore, location: string): Promise<void> {
+    try {
+      await (await this.#options.runner()).forget(restore, location, this.#options.signal);
+    } catch (error) {
+      const fields = { restore: restore.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the journal of a restore could not be removed');
+    }
+  }
+}
