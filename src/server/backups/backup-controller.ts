@@ -24,7 +24,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
@@ -33,7 +33,8 @@ import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations, withUntold } from '../operations/cancel.ts';
-import { CANCELED, failedStatus } from '../runs/failed-status.ts';
+import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { BACKUP_PHASES } from './phase-meanings.ts';
 import { PhaseWriter } from './phase-writer.ts';
@@ -230,7 +231,7 @@ class BackupsRun {
   }
 
   #wake(backup: Backup): void {
-    if (!isCanceledByUser(backup)) return;
+    if (!isCanceled(backup)) return;
     if (isWaiting(phaseOf(backup))) this.#cancels.queue.add(keyOf(backup.metadata));
     else this.#cancelTask(backup);
   }
@@ -268,7 +269,7 @@ class BackupsRun {
       const key = keyOf(backup.metadata);
       if (
         ['', 'New', 'Queued', 'ReadyToStart'].includes(phase) &&
-        isCanceledByUser(backup) &&
+        isCanceled(backup) &&
         !this.#isHeld(key)
       ) {
         await this.#phases.step(backup, {
@@ -320,7 +321,7 @@ class BackupsRun {
     this.#signal.addEventListener('abort', leave, { once: true });
     if (this.#signal.aborted) leave();
     // While no server led.
-    if (isCanceledByUser(backup)) abort.abort(new CanceledError('user'));
+    if (isCanceled(backup)) abort.abort(new CanceledError('user'));
     const done = this.#make(backup, abort.signal)
       .catch((error: unknown) => {
         if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
@@ -463,7 +464,7 @@ class BackupsRun {
   /** Of one that waits for its operations: they are told to stop, and whoever follows them sees their ends. */
   async #cancelWaiting(key: string): Promise<Result | undefined> {
     const backup = this.#backups.get(refOf(key));
-    if (!backup || !isWaiting(phaseOf(backup)) || !isCanceledByUser(backup)) return undefined;
+    if (!backup || !isWaiting(phaseOf(backup)) || !isCanceled(backup)) return undefined;
     const { sessions, operations, logger } = this.#options;
     await using session = await sessions.open(backup, logger);
     const options = { asker: session.asker, signal: this.#signal };
@@ -476,6 +477,3 @@ class BackupsRun {
     return { requeueAfterMs: AGAIN_MS };
   }
 }
-
-const isCanceledByUser = ({ metadata }: Backup): boolean =>
-  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';

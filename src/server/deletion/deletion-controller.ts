@@ -28,6 +28,7 @@ import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
 import { noteName } from '../backups/under-way.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
+import { isCanceled } from '../runs/canceled.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { SideWork } from '../side-work.ts';
 import { Attempts } from './attempts.ts';
@@ -288,14 +289,14 @@ class DeletionRun {
     });
   }
 
-  async #cancel({ metadata }: Backup): Promise<void> {
-    if ((metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '') return;
+  async #cancel(backup: Backup): Promise<void> {
+    if (isCanceled(backup)) return;
     const { client, logger } = this.#options;
     this.#assertLeading();
-    const { uid, resourceVersion, name } = metadata;
+    const { uid, resourceVersion, name } = backup.metadata;
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
     const body = { metadata: { uid, resourceVersion, annotations } };
-    await client.patch(BACKUPS, metadata, body, { signal: this.#signal });
+    await client.patch(BACKUPS, backup.metadata, body, { signal: this.#signal });
     logger.info(
       { backup: name },
       'a backup that is still made is canceled, and deleted after that',

@@ -1,5 +1,5 @@
 import { RESTORES, type Resource } from '../../kube/index.ts';
-import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
 
@@ -23,10 +23,6 @@ export interface AfterRunStatus extends FollowedStatus, OperationFields {
 
 export const statusOf = ({ status }: Restore): AfterRunStatus => status ?? {};
 export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? '';
-
-/** Somebody wants it to end: `longshore restore cancel`. */
-export const isCanceled = ({ metadata }: Restore): boolean =>
-  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
 
 /** A server of ours runs it, or has run it. */
 export const isOurs = ({ metadata }: Restore): boolean =>

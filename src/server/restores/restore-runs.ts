@@ -11,13 +11,14 @@ import { keyOf } from '../../kube/index.ts';
 import type { Restore, RestoreProgress } from '../../restore/index.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
-import { CANCELED, failedStatus } from '../runs/failed-status.ts';
+import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { failedStatus } from '../runs/failed-status.ts';
 import { patiently } from '../runs/patience.ts';
 import { type RunBeside, runBeside } from '../runs/run-beside.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import { type DeletedRestores, isDeleted } from './deleted-restores.ts';
 import type { RestoreLocations } from './locations.ts';
-import { isCanceled, UNPUBLISHED } from './restore-kind.ts';
+import { UNPUBLISHED } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { RunTurns, Turn } from './run-turns.ts';
 

@@ -5,6 +5,3 @@ export const failedStatus = (failureReason: string, clock: Clock): object => ({
   ...{ phase: 'Failed', failureReason },
   completionTimestamp: rfc3339Seconds(clock.nowNs()),
 });
-
-/** The `failureReason` of one that somebody has canceled. */
-export const CANCELED = 'canceled by user';

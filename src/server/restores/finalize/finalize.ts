@@ -29,7 +29,6 @@ import type { RestoreLocations } from '../locations.ts';
 import { uncountedLost } from '../lost-operations.ts';
 import { storedResults } from '../operations/operations-step.ts';
 import {
-  isCanceled,
   isOurs,
   phaseOf,
   RESTORE_RESOURCE,
@@ -38,6 +37,7 @@ import {
   UNPUBLISHED,
 } from '../restore-kind.ts';
 import { removeRestoreJournal } from '../run/restore-journal.ts';
+import { isCanceled } from '../../runs/canceled.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines } from './end.ts';
