@@ -1,0 +1,266 @@
+import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
+import {
+  type Backup,
+  type BackupDefaults,
+  type PolicySummary,
+  type Progress,
+  validateBackup,
+} from '../../backup/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import { type Discovery, keyOf, type KubeClient } from '../../kube/index.ts';
+import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import { withUntold } from '../operations/cancel.ts';
+import { CANCELED, isCanceled } from '../runs/canceled.ts';
+import { failedStatus } from '../runs/failed-status.ts';
+import { patiently } from '../runs/patience.ts';
+import { type RunBeside, runBeside } from '../runs/run-beside.ts';
+import type { RunsView } from '../runs/runs-view.ts';
+import type { BackupMetrics } from './backup-metrics.ts';
+import type { BackupRunner } from './contract.ts';
+import type { LostBackups } from './lost-backups.ts';
+import type { PhaseWriter } from './phase-writer.ts';
+import { hasHadRun, phaseOf } from './phases.ts';
+import type { UnderWayNotes } from './under-way.ts';
+
+/** What the runs of backups need of this server, whenever it leads. */
+export interface BackupRunSettings {
+  readonly client: KubeClient;
+  readonly discovery: () => Promise<Discovery>;
+  readonly operations: OperationMap;
+  readonly runner: () => Promise<BackupRunner>;
+  readonly defaults: BackupDefaults;
+  readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
+  readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
+  /** Put on every Backup that begins. */
+  readonly annotations: Readonly<Record<string, string>>;
+  readonly metrics: BackupMetrics;
+}
+
+export interface BackupRunsOptions {
+  readonly settings: BackupRunSettings;
+  readonly backups: RunsView<Backup>;
+  readonly phases: PhaseWriter;
+  readonly notes: UnderWayNotes;
+  readonly lost: LostBackups;
+  readonly logger: Logger;
+  readonly clock: Clock;
+  readonly assertLeading: () => void;
+  /** Of this process's turn. */
+  readonly signal: AbortSignal;
+  /** A run has ended: its place is free. Not called when this process's turn ends. */
+  readonly onOver: () => void;
+}
+
+/** Our choice: the next progress says more. */
+const PROGRESS_PATIENCE_MS = 10_000;
+/** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
+const LEFT_IN_PROGRESS =
+  'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
+
+interface Task extends RunBeside {
+  readonly uid: string;
+  /** Its Backup was seen to go. */
+  hasVanished: boolean;
+}
+
+/** The backups that run in this process: each from `ReadyToStart`, by its validation and `InProgress`, to the phase after its run, which is written here. */
+export class BackupRuns {
+  readonly #options: BackupRunsOptions;
+  readonly #settings: BackupRunSettings;
+  /** By `namespace/name`, as two of one name would write below one folder of the bucket. */
+  readonly #tasks = new Map<string, Task>();
+  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  readonly #hadRun = new Set<string>();
+
+  constructor(options: BackupRunsOptions) {
+    this.#options = options;
+    this.#settings = options.settings;
+  }
+
+  /** Whether a backup of this `namespace/name` runs here. */
+  has(key: string): boolean {
+    return this.#tasks.has(key);
+  }
+
+  hasHadRun(uid: string): boolean {
+    return this.#hadRun.has(uid);
+  }
+
+  /** It is gone. One that runs is to be ended by {@link endVanished}. */
+  forget(uid: string): void {
+    this.#hadRun.delete(uid);
+  }
+
+  /** False where it does not run here. */
+  cancel(backup: Backup): boolean {
+    const task = this.#taskOf(backup);
+    task?.cancel();
+    return task !== undefined;
+  }
+
+  /** Of one that is gone: what it has begun ends after its run. False where it does not run here. */
+  endVanished(backup: Backup): boolean {
+    const task = this.#taskOf(backup);
+    if (task) task.hasVanished = true;
+    return this.cancel(backup);
+  }
+
+  #taskOf({ metadata }: Backup): Task | undefined {
+    const task = this.#tasks.get(keyOf(metadata));
+    return task?.uid === metadata.uid ? task : undefined;
+  }
+
+  /** Of one that is in `ReadyToStart` or `InProgress`, while no other one of its name runs. */
+  begin(backup: Backup): void {
+    const { lost, logger, signal, onOver } = this.#options;
+    const key = keyOf(backup.metadata);
+    const run = runBeside({
+      make: (abort) => this.#make(backup, abort),
+      // While no server led.
+      isCanceled: isCanceled(backup),
+      leaving: signal,
+      onFailed: (error) => {
+        const fields = { backup: backup.metadata.name, error: messageOf(error) };
+        logger.error(fields, 'a backup could not be run, and is looked at again');
+      },
+      onOver: () => {
+        const task = this.#tasks.get(key);
+        this.#tasks.delete(key);
+        if (signal.aborted) return;
+        // Whatever the run was at: it may have been over, and only its journal was still removed.
+        if (task?.hasVanished === true) lost.add(backup);
+        this.#noteIfOver(backup);
+        onOver();
+      },
+    });
+    this.#tasks.set(key, { ...run, uid: backup.metadata.uid, hasVanished: false });
+  }
+
+  /** Resolves when nothing runs here any more. */
+  async settle(): Promise<void> {
+    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+  }
+
+  /** Its note goes when nothing more becomes of it. */
+  #noteIfOver({ metadata }: Backup): void {
+    const { backups, lost } = this.#options;
+    const now = backups.get(metadata);
+    if (now?.metadata.uid === metadata.uid && hasHadRun(phaseOf(now))) lost.over(now);
+  }
+
+  async #make(given: Backup, signal: AbortSignal): Promise<void> {
+    const { phases, notes, lost, logger, clock, assertLeading, signal: leaving } = this.#options;
+    const { metrics, operations } = this.#settings;
+    const { name } = given.metadata;
+    let backup = given;
+    if (phaseOf(backup) === 'ReadyToStart') {
+      const started = await this.#start(backup, signal);
+      if (!started) return;
+      backup = started;
+    } else if (backup.metadata.annotations?.[MADE_BY_ANNOTATION] === undefined) {
+      await phases.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, clock) });
+      return;
+    } else logger.info({ backup: name }, 'going on with a backup that another server began');
+    metrics.attempted(backup);
+    let isEnded = false;
+    let untold: string | undefined;
+    try {
+      const about = { what: 'ask the API server what it serves', logger, signal };
+      const runner = await patiently(() => this.#settings.runner(), about);
+      const { uid } = backup.metadata;
+      if (!notes.has(uid)) {
+        const noting = { what: 'note that a backup is under way', logger, signal };
+        await patiently(() => notes.write(backup, signal), noting);
+      }
+      const outcome = await runner.run({
+        backup,
+        signal,
+        leaving,
+        onEnded: () => (isEnded = true),
+        onUntold: (text) => (untold = text),
+        assertLeading,
+        onProgress: (progress) => this.#tell(backup, progress),
+      });
+      const status = { ...outcome.status, phase: outcome.phase };
+      const written = await phases.insist(backup, { status });
+      this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
+      if (written) await this.#forget(written);
+      else lost.add(backup);
+    } catch (error) {
+      if (leaving.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
+      const what = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const reason = withUntold(what, untold);
+      const written = await phases.insist(backup, {
+        status: failedStatus(reason, clock),
+      });
+      this.#hadRun.add(backup.metadata.uid);
+      operations.forget(backup.metadata.uid);
+      if (!written) lost.add(backup);
+      else {
+        logger.error({ backup: name, error: messageOf(error) }, 'backup failed');
+        if (isEnded) await this.#forget(written);
+        else lost.over(written, { isLeft: true });
+      }
+    }
+  }
+
+  /** Undefined where it cannot run, and says why. */
+  async #start(given: Backup, signal: AbortSignal): Promise<Backup | undefined> {
+    const { phases, logger, clock } = this.#options;
+    const { client, defaults, loadPolicies, isServed, metrics } = this.#settings;
+    const discovery = await this.#settings.discovery();
+    const nowNs = clock.nowNs();
+    const checked = await validateBackup(
+      given,
+      { client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
+      signal,
+    );
+    const { backup, errors, warnings } = checked;
+    const { name } = given.metadata;
+    for (const warning of warnings)
+      logger.warn({ backup: name, warning }, 'a Backup has an oddity');
+    const isValid = errors.length === 0;
+    const status = isValid
+      ? { ...backup.status, phase: 'InProgress', startTimestamp: rfc3339Seconds(nowNs) }
+      : { ...backup.status, phase: 'FailedValidation' };
+    const annotations = {
+      ...backup.metadata.annotations,
+      ...this.#settings.annotations,
+      ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
+    };
+    const { labels } = backup.metadata;
+    const written = await phases.insist(given, {
+      ...{ metadata: { labels, annotations }, spec: backup.spec, status },
+    });
+    if (isValid) return written;
+    logger.error({ backup: name, errors }, 'a Backup is not valid');
+    if (written) metrics.invalid(written);
+    return undefined;
+  }
+
+  /** The next one says more: none is waited for. */
+  async #tell(backup: Backup, progress: Progress): Promise<void> {
+    const { backups, logger } = this.#options;
+    try {
+      await backups.insist(backup, { status: { progress } }, PROGRESS_PATIENCE_MS);
+    } catch (error) {
+      if (!isCode(error, 'STILL_AWAY')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'the progress of a backup could not be written');
+    }
+  }
+
+  /** The journal is of no use any more. What cannot be done now is tried again when the note of the backup goes. */
+  async #forget(backup: Backup): Promise<void> {
+    const { lost, logger, signal, assertLeading } = this.#options;
+    try {
+      const runner = await this.#settings.runner();
+      await runner.forget(backup, { signal, assertLeading });
+      lost.forgotten(backup);
+    } catch (error) {
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'the journal of a backup could not be removed');
+    }
+  }
+}
