@@ -1,0 +1,383 @@
+import { type BackupArchive, RestoreArchive, type RestoreFiles } from '../../../archive/index.ts';
+import type { SnapshotLocation } from '../../../backup-volumes/index.ts';
+import { type FinePolicies, goDurationNs } from '../../../backup/index.ts';
+import type { Logger, Nanoseconds } from '../../../base/index.ts';
+import type { Bucket } from '../../../blob/index.ts';
+import {
+  actionOf,
+  type Operation,
+  type OperationMap,
+  orderedRecord,
+  type Round,
+} from '../../../item-operations/index.ts';
+import type { ConfigMap, Discovery, KubeClient } from '../../../kube/index.ts';
+import { inPlacePolicyOf } from '../../../plugin/index.ts';
+import {
+  type DoneItem,
+  initHookAction,
+  openRestoreActions,
+  type Restore,
+  type RestoreAction,
+  type RestorePriorities,
+  runRestore,
+  type RestoreRunResult,
+} from '../../../restore/index.ts';
+import {
+  FileBackups,
+  type FileRestoreFact,
+  PodVolumeRestores,
+  RestoredVolumes,
+  restoreVolumeInfosOf,
+  type VolumeFact,
+  waitContainerAction,
+  type WaitContainerOptions,
+} from '../../../restore-volumes/index.ts';
+import type { TimeoutOf } from '../../operations/followed-operations.ts';
+import { patiently } from '../../runs/patience.ts';
+import { patientClient } from '../../runs/while-away.ts';
+import { type AfterRun, storeAfterRun } from '../contract.ts';
+import { restoreFailureLines } from '../operation-failures.ts';
+import {
+  podVolumesOf,
+  provisionedClaims,
+  restoredVolumes,
+  sayWhatIsEmpty,
+  statusAfterItems,
+} from './after-items.ts';
+import type { RestoreOutcome, RestoreRequest, RestoreSession } from './contract.ts';
+import { HookRun, type HookRunOptions } from './hook-run.ts';
+import { MadePods } from './made-pods.ts';
+import type { RunParts } from './restore-ending.ts';
+import type { RestoreFact } from './restore-journal.ts';
+import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
+import { RestoredInPlace } from './volumes-in-place.ts';
+import { leadingClient } from './while-leading.ts';
+
+/** What all runs of restores need. */
+export interface RestoreRunSettings {
+  readonly client: KubeClient;
+  readonly discovery: Discovery;
+  readonly archiveOf: (bucket: Bucket) => BackupArchive;
+  readonly operations: OperationMap;
+  /** By the names that native snapshots have; with their credentials. */
+  readonly snapshotLocations: (
+    names: readonly string[],
+    signal: AbortSignal,
+  ) => Promise<readonly SnapshotLocation[]>;
+  /** Scratch space. */
+  readonly directory: string;
+  /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
+  readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
+  readonly priorities?: RestorePriorities | undefined;
+  /** Of the ConfigMap that a Restore names. Throws what is wrong with it. */
+  readonly readPolicies?: (config: ConfigMap) => FinePolicies;
+  /** `--terminating-resource-timeout`. */
+  readonly terminatingMs: number;
+  /** `--resource-timeout`. */
+  readonly resourceTimeoutMs: number;
+  /** As the controller of operations has it. */
+  readonly timeoutNsOf?: TimeoutOf<Restore>;
+  readonly logger: Logger;
+  readonly patienceMs?: number;
+  readonly pollMs?: number;
+  readonly podWatch?: HookRunOptions['watch'];
+}
+
+/** What one run works with. Whoever opened these closes them. */
+export interface RestoreRunOptions {
+  readonly request: RestoreRequest;
+  readonly parts: RunParts;
+  readonly session: RestoreSession;
+  readonly settings: RestoreRunSettings;
+}
+
+/** What it makes of volumes and hooks beside the objects. */
+interface Beside {
+  readonly files: FileBackups;
+  readonly volumes: RestoredVolumes;
+  readonly podVolumes: PodVolumeRestores;
+  readonly hooks: HookRun;
+  readonly inPlace: RestoredInPlace;
+}
+
+/** How long an API server may be away while an item is made. Our choice, as for backups: a control plane is replaced in less. */
+const ITEM_PATIENCE_MS = 20 * 60_000;
+const OPERATION_NS = 4n * 3_600_000_000_000n;
+const CLAIMS = 'v1/PersistentVolumeClaim';
+
+/** One run of one restore: from what its backup has, by way of the objects in the cluster, to the files in the bucket. */
+export class RestoreRun {
+  readonly #request: RestoreRequest;
+  readonly #parts: RunParts;
+  readonly #session: RestoreSession;
+  readonly #settings: RestoreRunSettings;
+  /** Waits while the API server is away. */
+  readonly #cluster: KubeClient;
+  /** Claims of the backup that the cluster had already, where such ones are to be brought back. */
+  readonly #there: DoneItem[] = [];
+
+  constructor({ request, parts, session, settings }: RestoreRunOptions) {
+    const { logger, patienceMs, client } = settings;
+    const { signal, assertLeading } = parts;
+    this.#request = request;
+    this.#parts = parts;
+    this.#session = session;
+    this.#settings = settings;
+    this.#cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
+  }
+
+  /** Once. Throws what ends the restore as `Failed`, and the reason of the signal. */
+  async make(): Promise<RestoreOutcome> {
+    const { restore } = this.#request;
+    const { bucket, journal, subject, signal } = this.#parts;
+    const { discovery, operations, archiveOf, directory, readPolicies } = this.#settings;
+    const { logger, patienceMs } = this.#settings;
+    operations.takeOver(subject, journal.operations);
+    await this.#patiently('ask the API server what it serves', () => discovery.refresh({ signal }));
+    await using sources = await loadRestoreSources({
+      ...{ client: this.#cluster, archive: archiveOf(bucket), restore, directory, readPolicies },
+      ...{ logger, patienceMs, signal },
+    });
+    const pods = this.#pods(sources);
+    const files = new FileBackups({
+      backups: sources.volumes.podVolumeBackups,
+      isMade: (pod) => pods.has(pod),
+      onFact: (fact) => journal.addFact(fact),
+    });
+    files.resume(journal.facts.filter(isOfFiles));
+    const volumes = await this.#volumes(sources);
+    const podVolumes = this.#podVolumes(files);
+    await using hooks = this.#hooks();
+    const beside = { files, volumes, podVolumes, hooks, inPlace: this.#inPlace() };
+    const made = await this.#makeItems(sources, pods, beside);
+    await sources.contents.close();
+    return await this.#finish(sources, beside, made);
+  }
+
+  async #makeItems(
+    { contents: items, modifiers, policies }: RestoreSources,
+    pods: MadePods,
+    { files, inPlace: volumesInPlace, ...beside }: Beside,
+  ): Promise<RestoreRunResult> {
+    const { restore, onProgress } = this.#request;
+    const { journal, log, subject, signal, assertLeading } = this.#parts;
+    const { client, discovery, operations, priorities, patienceMs, pollMs } = this.#settings;
+    const { terminatingMs, resourceTimeoutMs } = this.#settings;
+    return runRestore({
+      ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
+      ...{ items, modifiers, policies, ...beside, volumesInPlace },
+      actions: [...this.#ownActions(files), ...(await this.#session.loadActions(signal))],
+      sink: {
+        put: async (item) => {
+          pods.note(item);
+          if (inPlacePolicyOf(restore)) this.#noteThere(item, volumesInPlace);
+          const before = journal.operations.length;
+          await journal.put(item);
+          const begun = journal.operations.slice(before);
+          operations.note(subject, begun);
+          volumesInPlace.note(begun);
+        },
+        willCreateNamespace: (name) => journal.willCreateNamespace(name),
+      },
+      ...(journal.isContinued && { journal }),
+      isClockSetBack: () => journal.isClockSetBack,
+      ...(priorities && { priorities }),
+      ...{ terminatingMs, resourceTimeoutMs },
+      patienceMs: patienceMs ?? ITEM_PATIENCE_MS,
+      ...(pollMs !== undefined && { pollMs }),
+      onProgress,
+    });
+  }
+
+  /** After the items: says what is missing, and stores what the restore leaves and its files. */
+  async #finish(
+    { volumes: { infos } }: RestoreSources,
+    { files, volumes, podVolumes, hooks }: Beside,
+    made: RestoreRunResult,
+  ): Promise<RestoreOutcome> {
+    const { restore } = this.#request;
+    const { journal, log, signal } = this.#parts;
+    const handed = await hooks.handOver(signal);
+    const { claims, operations: begun } = journal;
+    sayWhatIsEmpty(
+      { claims, there: this.#there, withFiles: files.claims(), infos, operations: begun, restore },
+      log,
+    );
+    const found = await restoredVolumes(claims, {
+      ...{ client: this.#cluster, restore, log, signal, operations: begun },
+    });
+    const claimOf = new Map(podVolumesOf(begun).map((each) => [each.name, each.claim]));
+    const what = 'ask for the PodVolumeRestores of a restore';
+    const pods = await this.#patiently(what, () => podVolumes.list());
+    const round = await this.#poll();
+    for (const line of restoreFailureLines(restore, round.operations))
+      log.error(line.message, line.about);
+    log.info('restore completed');
+    const left: AfterRun = {
+      ...{ version: 1, restoreUID: restore.metadata.uid },
+      claims: provisionedClaims(claims, infos, restore),
+      podVolumes: podVolumesOf(begun),
+      hooks: {
+        ...{ attempted: handed.attempted, failed: handed.failed, failures: [] },
+        pods: handed.pods.map(({ namespace, name, uid, waitedMs, open }) => ({
+          ...{ namespace, name, uid, waitedMs, open: [...open] },
+        })),
+      },
+    };
+    const logFile = await journal.finish();
+    const { results } = log;
+    await this.#store(left, {
+      itemOperations: round.operations.map(orderedRecord),
+      log: logFile,
+      results: results.lists,
+      resourceList: made.resourceList,
+      volumeInfos: restoreVolumeInfosOf({
+        ...found,
+        natives: volumes.usedSnapshots,
+        podVolumes: pods.map((each) => ({
+          made: each,
+          claim: claimOf.get(each.metadata.name) ?? '',
+        })),
+      }),
+    });
+    return statusAfterItems(made, results, round.operations);
+  }
+
+  async #store(left: AfterRun, files: RestoreFiles): Promise<void> {
+    const { metadata } = this.#request.restore;
+    const { bucket, signal, assertLeading } = this.#parts;
+    await this.#patiently('store the files of a restore', async () => {
+      assertLeading();
+      await storeAfterRun(bucket, metadata, left, { signal });
+      const options = { signal, assertAllowed: assertLeading };
+      await new RestoreArchive(bucket).put(metadata.name, files, options);
+    });
+  }
+
+  #poll(): Promise<Round> {
+    const { restore } = this.#request;
+    const { subject, signal } = this.#parts;
+    return this.#patiently('store the operations of a restore', () =>
+      this.#settings.operations.poll(subject, {
+        ...{ asker: this.#session.asker, signal },
+        timeoutNsOf: (operation) => this.#timeoutNs(restore, operation),
+      }),
+    );
+  }
+
+  #timeoutNs(restore: Restore, operation: Operation): Nanoseconds {
+    const asked = goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS;
+    return this.#settings.timeoutNsOf?.(actionOf(operation), restore, asked) ?? asked;
+  }
+
+  #patiently<T>(what: string, task: () => Promise<T>): Promise<T> {
+    const { logger, patienceMs } = this.#settings;
+    return patiently(task, { what, logger, signal: this.#parts.signal, patienceMs });
+  }
+
+  #pods({ contents: items, policies }: RestoreSources): MadePods {
+    const { restore } = this.#request;
+    const { journal, signal } = this.#parts;
+    const { client, discovery } = this.#settings;
+    const pods = new MadePods({ client, discovery, restore, items, policies, signal });
+    for (const item of journal.all()) pods.note(item);
+    return pods;
+  }
+
+  async #volumes({ volumes: { factsOf, natives } }: RestoreSources): Promise<RestoredVolumes> {
+    const { restore } = this.#request;
+    const { journal, log, signal } = this.#parts;
+    const { terminatingMs, snapshotLocations, pollMs } = this.#settings;
+    const names = new Set(natives.flatMap(({ spec }) => (spec.location ? [spec.location] : [])));
+    const volumes = new RestoredVolumes({
+      ...{ client: this.#cluster, restore, factsOf, log, signal, terminatingMs },
+      locations: names.size === 0 ? [] : await snapshotLocations([...names], signal),
+      snapshotters: (provider, config) => this.#session.snapshotter(provider, config),
+      ...(pollMs !== undefined && { pollMs }),
+      onFact: async (fact) => {
+        // A volume that the provider has made is known to nobody else. The rest is decided again as it was, and a put for each takes long with
+        // thousands of volumes.
+        if (fact.kind === 'volume') await journal.addFact(fact);
+        else journal.noteFact(fact);
+      },
+    });
+    volumes.resume(journal.facts.filter(isOfVolumes));
+    return volumes;
+  }
+
+  #podVolumes(files: FileBackups): PodVolumeRestores {
+    const { restore, location: storageLocation } = this.#request;
+    const { log, signal } = this.#parts;
+    const { resourceTimeoutMs } = this.#settings;
+    return new PodVolumeRestores({
+      ...{ client: this.#cluster, restore, storageLocation, files, log, signal, resourceTimeoutMs },
+    });
+  }
+
+  #hooks(): HookRun {
+    const { restore } = this.#request;
+    const { journal, log } = this.#parts;
+    const { client, logger, podWatch } = this.#settings;
+    return new HookRun({
+      ...{ client, restore, logger, earlier: journal.hooks, begun: journal.begunHooks },
+      log: {
+        info: (message, about) => {
+          log.info(message, about);
+        },
+        warn: (message, about) => {
+          log.warn(message, about);
+        },
+        error: (message, about) => {
+          log.newError(message, about);
+        },
+      },
+      exec: (question, asked) => this.#cluster.exec({ ...question, signal: asked }),
+      onBegin: (id) => journal.willRunHook(id),
+      onRecord: (record) => {
+        journal.addHook(record);
+      },
+      ...(podWatch && { watch: podWatch }),
+    });
+  }
+
+  #inPlace(): RestoredInPlace {
+    const { restore, whileWaiting } = this.#request;
+    const { journal, log, signal } = this.#parts;
+    const { pollMs } = this.#settings;
+    const timeoutNs = goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS;
+    const inPlace = new RestoredInPlace({
+      ...{ log, signal, pollMs, client: this.#cluster },
+      poll: () => this.#poll(),
+      namespace: restore.metadata.namespace ?? '',
+      timeoutMs: Number(timeoutNs / 1_000_000n),
+      whileWaiting: whileWaiting ?? ((task) => task()),
+    });
+    inPlace.note(journal.operations);
+    if (inPlacePolicyOf(restore)) {
+      for (const item of journal.all()) this.#noteThere(item, inPlace);
+    }
+    return inPlace;
+  }
+
+  #noteThere(item: DoneItem, inPlace: RestoredInPlace): void {
+    if (item.kind !== CLAIMS) return;
+    if (item.exists && item.outcome !== 'created') this.#there.push(item);
+    if (!item.exists && item.outcome === 'failed') inPlace.noteRefused(item);
+  }
+
+  /** Velero's own, by their names; those of plugins come after them. */
+  #ownActions(files: FileBackups): RestoreAction[] {
+    const { namespace = '' } = this.#request.restore.metadata;
+    const { log } = this.#parts;
+    const { helper } = this.#settings;
+    return [
+      ...openRestoreActions(this.#cluster, namespace),
+      initHookAction(),
+      waitContainerAction({ client: this.#cluster, namespace, ...helper, files, log }),
+    ].sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+}
+
+const isOfFiles = (fact: RestoreFact): fact is FileRestoreFact => fact.kind === 'files';
+const isOfVolumes = (fact: RestoreFact): fact is VolumeFact =>
+  fact.kind !== 'files' && fact.kind !== 'namespace' && fact.kind !== 'clock';

@@ -1,0 +1,70 @@
+import type { BackupArchive, Contents } from '../../../archive/index.ts';
+import type { FinePolicies } from '../../../backup/index.ts';
+import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
+import { CONFIG_MAPS, type ConfigMap, type KubeClient } from '../../../kube/index.ts';
+import { ResourceModifiers, type Restore } from '../../../restore/index.ts';
+import { patiently } from '../../runs/patience.ts';
+import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
+
+/** What a restore is made from. Whoever loads it disposes of it. */
+export interface RestoreSources extends AsyncDisposable {
+  /** The objects of the backup, unpacked on scratch space. */
+  readonly contents: Contents;
+  readonly volumes: VolumeSources;
+  /** Of the ConfigMaps that the Restore names. */
+  readonly modifiers: ResourceModifiers | undefined;
+  readonly policies: FinePolicies | undefined;
+}
+
+export interface RestoreSourcesOptions {
+  readonly client: Pick<KubeClient, 'get' | 'list' | 'listPage'>;
+  readonly archive: BackupArchive;
+  readonly restore: Restore;
+  /** Scratch space. */
+  readonly directory: string;
+  /** Throws what is wrong with it. */
+  readonly readPolicies?: ((config: ConfigMap) => FinePolicies) | undefined;
+  readonly logger: Logger;
+  readonly patienceMs?: number | undefined;
+  readonly signal: AbortSignal;
+}
+
+/** Throws `NO_DOWNLOAD` where the backup cannot be had, and what is wrong with a ConfigMap, or with asking for it. */
+export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
+  const { client, archive, restore, directory, readPolicies, signal } = options;
+  const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
+  const stored = await download(() => archive.open(backupName, { signal }), options);
+  await using opened = new AsyncDisposableStack();
+  const contents = opened.use(
+    await download(() => stored.openContents({ directory, signal }), options),
+  );
+  const volumes = await download(
+    () => loadVolumeSources({ client, stored, restore, signal }),
+    options,
+  );
+  const configMap = ({ name }: { readonly name: string }): Promise<ConfigMap> =>
+    client.get(CONFIG_MAPS, { namespace: restore.metadata.namespace, name }, { signal });
+  const modifiers = resourceModifier
+    ? ResourceModifiers.fromConfigMap(await configMap(resourceModifier))
+    : undefined;
+  const policies = resourcePolicy ? readPolicies?.(await configMap(resourcePolicy)) : undefined;
+  const left = opened.move();
+  return {
+    ...{ contents, volumes, modifiers, policies },
+    [Symbol.asyncDispose]: () => left.disposeAsync(),
+  };
+}
+
+/** Velero's words for a backup that cannot be had. */
+async function download<T>(
+  task: () => Promise<T>,
+  { logger, signal, patienceMs }: RestoreSourcesOptions,
+): Promise<T> {
+  try {
+    return await patiently(task, { logger, signal, patienceMs, what: 'download a backup' });
+  } catch (cause) {
+    signal.throwIfAborted();
+    const text = `error downloading backup: ${messageOf(cause)}`;
+    throw new CodedError('NO_DOWNLOAD', text, { cause, retry: retryOf(cause) });
+  }
+}
