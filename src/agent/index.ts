@@ -36,3 +36,4 @@ export {
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
 export { inPlaceReportOf, inPlaceState } from './in-place-report.ts';
 export { dataMoversOf, isMoverServed } from './serving.ts';
+export { type Unserved, whyUnserved } from './unserved.ts';

@@ -24,6 +24,17 @@ export interface AgentGroup {
   readonly config: NodeAgentConfig | undefined;
   /** Nodes that should have an agent, as the DaemonSet counts them. */
   readonly wanted: number | undefined;
+  /** Whether its template says that it runs this program. One that does not may run it all the same, by another image. */
+  readonly isOwn: boolean;
+}
+
+/** All agents of a namespace. */
+export interface KnownAgents {
+  readonly groups: readonly AgentGroup[];
+  /** Their pods that run. */
+  readonly alive: readonly Pod[];
+  /** False where DaemonSets cannot be listed: there may be others. */
+  readonly areAll: boolean;
 }
 
 interface DaemonSetStatus {
@@ -58,7 +69,33 @@ export async function loadAgentGroups(
   pods: readonly Pod[],
   flags: ServingFlags = {},
 ): Promise<AgentGroup[]> {
-  const found = await findDaemonSets(client, namespace, pods, flags);
+  const { found } = await findDaemonSets(client, namespace, pods, flags);
+  const groups = await groupsOf(client, namespace, found, flags);
+  const { dataMovers, agentSelector = DEFAULT_SELECTOR } = flags;
+  if (dataMovers === undefined) return groups;
+  const movers = dataMoversOf(dataMovers);
+  const named = groups.filter((group) => [...group.movers].some((name) => movers.has(name)));
+  if (named.length > 0) return named.map((group) => ({ ...group, movers }));
+  const unknown = { config: undefined, wanted: undefined, isOwn: false };
+  return [{ name: '', movers, selector: agentSelector, ...unknown }];
+}
+
+/** Who serves in this namespace, and who of them runs. */
+export async function loadAgents(client: KubeClient, namespace: string): Promise<KnownAgents> {
+  const pods = await client.list(PODS, { namespace, labelSelector: 'role' });
+  const running = pods.filter(({ status }) => status?.phase === 'Running');
+  const { found, areAll } = await findDaemonSets(client, namespace, running, {});
+  const groups = await groupsOf(client, namespace, found, {});
+  const alive = running.filter((pod) => groups.some((group) => isAgentOf(group, pod)));
+  return { groups, alive, areAll };
+}
+
+async function groupsOf(
+  client: KubeClient,
+  namespace: string,
+  found: readonly DaemonSet[],
+  flags: ServingFlags,
+): Promise<AgentGroup[]> {
   const groups: AgentGroup[] = [];
   for (const daemonSet of found) {
     const args = argsOf(daemonSet);
@@ -72,18 +109,20 @@ export async function loadAgentGroups(
       selector: flags.agentSelector ?? flagOf(args, 'agent-selector') ?? DEFAULT_SELECTOR,
       config: await loadConfig(client, namespace, flagOf(args, 'node-agent-configmap')),
       wanted: isCounted ? status.desiredNumberScheduled : undefined,
+      isOwn: runsThisProgram(daemonSet),
     });
   }
-  const { dataMovers, agentSelector = DEFAULT_SELECTOR } = flags;
-  if (dataMovers === undefined) return groups;
-  const movers = dataMoversOf(dataMovers);
-  const named = groups.filter((group) => [...group.movers].some((name) => movers.has(name)));
-  if (named.length > 0) return named.map((group) => ({ ...group, movers }));
-  return [{ name: '', movers, selector: agentSelector, config: undefined, wanted: undefined }];
+  return groups;
 }
 
+/** Our manifests and our chart set such a variable; Velero's node-agent has none. */
+const runsThisProgram = ({ spec }: DaemonSet): boolean =>
+  spec.template.spec.containers.some(({ env = [] }) =>
+    env.some(({ name }) => name.startsWith('LONGSHORE_')),
+  );
+
 /** Movers that agents of Velero's or of this program serve; others are somebody else's. */
-const KNOWN_MOVERS = new Set([...BUILT_IN_MOVERS, 'longshore']);
+export const KNOWN_MOVERS = new Set([...BUILT_IN_MOVERS, 'longshore']);
 
 /** Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of which nothing is known. */
 export async function isMoverServed(
@@ -92,9 +131,7 @@ export async function isMoverServed(
   mover: string,
 ): Promise<boolean | undefined> {
   if (!KNOWN_MOVERS.has(mover)) return undefined;
-  const pods = await client.list(PODS, { namespace, labelSelector: 'role' });
-  const alive = pods.filter(({ status }) => status?.phase === 'Running');
-  const groups = await loadAgentGroups(client, namespace, alive);
+  const { groups, alive } = await loadAgents(client, namespace);
   return groups
     .filter(({ movers }) => movers.has(mover))
     .some((group) => alive.some((pod) => isAgentOf(group, pod)));
@@ -105,11 +142,13 @@ async function findDaemonSets(
   namespace: string,
   pods: readonly Pod[],
   { daemonSet }: ServingFlags,
-): Promise<DaemonSet[]> {
-  if (daemonSet !== undefined)
-    return [await client.get(DAEMON_SETS, { namespace, name: daemonSet })];
+): Promise<{ found: DaemonSet[]; areAll: boolean }> {
+  if (daemonSet !== undefined) {
+    const named = await client.get(DAEMON_SETS, { namespace, name: daemonSet });
+    return { found: [named], areAll: false };
+  }
   try {
-    return await client.list(DAEMON_SETS, { namespace });
+    return { found: await client.list(DAEMON_SETS, { namespace }), areAll: true };
   } catch (error) {
     // As the agents themselves, which may only read those they know by name.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
@@ -122,7 +161,7 @@ async function findDaemonSets(
   const found = await Promise.all(
     [...names].map((name) => unlessRefused(client.find(DAEMON_SETS, { namespace, name }))),
   );
-  return found.filter((each) => each !== undefined);
+  return { found: found.filter((each) => each !== undefined), areAll: false };
 }
 
 const daemonSetOf = ({ metadata }: Pod): string | undefined =>

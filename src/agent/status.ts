@@ -24,6 +24,7 @@ import {
 import { haveEnough } from './backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
+import { nobodyRuns, nobodyServes } from './unserved.ts';
 
 export interface MovementDescription {
   readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
@@ -235,13 +236,13 @@ class View {
       return `its finalizer: an agent is removing what was made for it`;
     }
     const group = this.#groupOf(movement);
-    if (!group) return this.#unserved(dataMoverOf(movement) || 'velero');
+    if (!group) return nobodyServes(this.#world.groups, dataMoverOf(movement) || 'velero');
     const alive = this.#alive.get(group) ?? new Set();
     const owner = ownerOf(movement);
     if (owner !== undefined && !alive.has(owner)) {
       return `the node-agent of ${owner}, which is not running${this.#nodeProblem(owner)}`;
     }
-    if (alive.size === 0) return nobody(group);
+    if (alive.size === 0) return nobodyRuns(group);
     if (isCancelWanted(movement) || movement.metadata.deletionTimestamp !== undefined) {
       return 'its cancellation to take effect';
     }
@@ -261,18 +262,6 @@ class View {
       case 'Failed':
         return '';
     }
-  }
-
-  #unserved(mover: string): string {
-    const { groups } = this.#world;
-    if (groups.length === 0) {
-      return 'a node-agent: there is no node-agent DaemonSet in this namespace';
-    }
-    const served = groups.map(({ name, movers }) => {
-      const names = [...movers].filter((each) => each !== '' && each !== 'velero-fs');
-      return `${name === '' ? 'they' : name} serve${name === '' ? '' : 's'} ${names.join(', ')}`;
-    });
-    return `the data mover "${mover}", which no agent here serves (${served.join('; ')})`;
   }
 
   #nodeProblem(name: string): string {
@@ -398,13 +387,6 @@ function countBy<T>(
     if (key !== undefined) counts.set(key, (counts.get(key) ?? 0) + 1);
   }
   return counts;
-}
-
-function nobody({ name, wanted }: AgentGroup): string {
-  if (name === '') return 'a node-agent: none is running';
-  if (wanted === 0) return `a node-agent: DaemonSet ${name} has no node to run on`;
-  const count = wanted === undefined ? '' : ` (0 of ${wanted} are ready)`;
-  return `a node-agent: none of DaemonSet ${name} is running${count}`;
 }
 
 function moving({ status }: Movement): string {

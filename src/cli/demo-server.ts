@@ -24,6 +24,7 @@ export async function withDemoServer(
   const plugins = ServerPlugins.begin({
     ...{ client: reads.client, logger: silentLogger, folder: join(directory, 'plugins') },
     ...{ ...FEATURES, makesBackups: true, makesRestores: true, flags: [] },
+    host: 'demo',
   });
   const cluster = { client, reads, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
   const registry = new Registry();

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { whyUnserved } from '../agent/index.ts';
 import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { inPlaceHindrance } from '../exposer/index.ts';
-import type { DataDownload, KubeClient } from '../kube/index.ts';
+import type { DataDownload, DataUpload, KubeClient, KubeObject } from '../kube/index.ts';
 import { openActions, PluginHost, pluginsFor, podVolumeRestorePlugin } from '../plugin/index.ts';
-import type { PluginInfo } from '../server/index.ts';
+import { type PluginInfo, serverEvents } from '../server/index.ts';
 
 /** Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice. */
 const LIST_MS = 3000;
@@ -25,6 +26,8 @@ export interface ServerPluginsOptions {
   readonly makesBackups: boolean;
   /** The same of restores. */
   readonly makesRestores?: boolean;
+  /** In the Events that tell what operations wait for. */
+  readonly host: string;
   /** The server's own, which plugins get. */
   readonly flags: readonly string[];
 }
@@ -44,14 +47,25 @@ export class ServerPlugins implements AsyncDisposable {
     features,
     makesBackups,
     makesRestores = false,
+    host,
     flags,
   }: ServerPluginsOptions) {
     this.#logger = logger;
     this.#folder = folder;
     const isCsiOn = features?.split(',').includes('EnableCSI') === true;
     const makesAny = makesBackups || makesRestores;
+    const events = serverEvents({ client, logger, host });
     const setting = {
       ...{ client, logger },
+      ...(makesAny && {
+        unclaimed: {
+          whyUnserved: (movement: DataUpload | DataDownload) =>
+            whyUnserved(client, movement.metadata.namespace ?? '', movement),
+          warn: (object: KubeObject, message: string) => {
+            events.record(object, 'NobodyMovesData', message, 'Warning');
+          },
+        },
+      }),
       ...(makesRestores && {
         inPlaceHindrance: (download: DataDownload, signal: AbortSignal) =>
           inPlaceHindrance(client, download, signal),

@@ -127,7 +127,7 @@ export async function runServer(
     needsBackups || makesRestores || names.includes('server-status-request')
       ? ServerPlugins.begin({
           ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
-          ...{ makesBackups, makesRestores },
+          ...{ makesBackups, makesRestores, host },
           flags: pluginFlags,
         })
       : undefined;

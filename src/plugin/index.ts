@@ -10,6 +10,7 @@ export {
   misfitOf,
   notInPlace,
 } from './actions/pvc-in-place.ts';
+export { isWaitNote } from './actions/unclaimed.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
 export {

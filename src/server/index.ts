@@ -113,3 +113,4 @@ export {
   type VolumeSource,
 } from './page/volumes.ts';
 export { loadVolumeSources } from './restores/run/volume-sources.ts';
+export { serverEvents } from './server-events.ts';

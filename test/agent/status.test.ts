@@ -40,6 +40,7 @@ const group = (name: string, movers: string, config: object = {}, wanted = 2): A
   selector: `role=${name}`,
   config: parseNodeAgentConfig('', { json: JSON.stringify(config) }).config,
   wanted,
+  isOwn: false,
 });
 const agent = (role: string, nodeName: string, more: object = {}): Pod =>
   ({

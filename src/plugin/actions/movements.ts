@@ -10,6 +10,7 @@ import type { CallContext, OperationProgress } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
 import { type Owner, SharedLook } from './shared-look.ts';
+import { isUnclaimed, Unclaimed } from './unclaimed.ts';
 import { OPERATION_ID } from './velero-names.ts';
 
 type Movement = DataUpload | DataDownload;
@@ -40,7 +41,8 @@ const ID = /^d[du]-.+/;
 export class Movements<T extends Movement> {
   readonly #setting: Setting;
   readonly #resource: Resource<T>;
-  readonly #look: SharedLook<OperationProgress>;
+  readonly #look: SharedLook<Seen<T>>;
+  readonly #unclaimed: Unclaimed<T> | undefined;
 
   /** `ownerLabel`: which has the UID of the backup or restore that a movement belongs to. */
   constructor(setting: Setting, resource: Resource<T>, ownerLabel: string) {
@@ -50,12 +52,13 @@ export class Movements<T extends Movement> {
       const scope = { namespace, labelSelector: `${ownerLabel}=${uid}`, signal };
       const seen = await setting.client.collect(resource, scope, (movement) => {
         const id = movement.metadata.labels?.[OPERATION_ID];
-        return id === undefined ? [] : [[id, progressOf(movement, resource.kind)] as const];
+        return id === undefined ? [] : [[id, seenOf(movement, resource.kind)] as const];
       });
       const ids = seen.map(([id]) => id);
       const doubled = new Set(ids.toSorted().filter((id, i, all) => id === all[i - 1]));
       return new Map(seen.filter(([id]) => !doubled.has(id)));
     });
+    this.#unclaimed = setting.unclaimed && new Unclaimed(setting, setting.unclaimed, resource);
   }
 
   /** Makes the movement, or finds the one of an earlier attempt, whose name is the same. */
@@ -83,10 +86,24 @@ export class Movements<T extends Movement> {
     operationId: string,
     { signal }: CallContext,
   ): Promise<OperationProgress> {
-    const { kind } = this.#resource;
     if (!ID.test(operationId)) throw invalidOperationId(operationId);
-    const shared = await this.#look.answer(owner, operationId, signal);
-    if (shared) return shared;
+    const seen =
+      (await this.#look.answer(owner, operationId, signal)) ??
+      (await this.#see(owner, operationId, signal));
+    const { progress, unclaimed } = seen;
+    if (!this.#unclaimed) return progress;
+    if (!unclaimed) {
+      this.#unclaimed.forget(operationId);
+      return progress;
+    }
+    const { waitsFor, failed } = await this.#unclaimed.look(operationId, unclaimed, signal);
+    if (failed !== undefined) return { ...progress, completed: true, err: failed };
+    return waitsFor === undefined ? progress : { ...progress, description: waitsFor };
+  }
+
+  /** Of one movement. */
+  async #see(owner: Owner, operationId: string, signal: AbortSignal): Promise<Seen<T>> {
+    const { kind } = this.#resource;
     const { namespace = '' } = owner;
     let found: T[];
     try {
@@ -95,11 +112,12 @@ export class Movements<T extends Movement> {
       if (!isAway(error)) throw error;
       const { logger } = this.#setting;
       logger.info({ operationId, reason: messageOf(error) }, 'the progress is not known now');
-      return UNKNOWN;
+      return { progress: UNKNOWN };
     }
     const [movement] = found;
     if (!movement) {
-      return { ...UNKNOWN, completed: true, err: `the ${kind} of this operation was deleted` };
+      const err = `the ${kind} of this operation was deleted`;
+      return { progress: { ...UNKNOWN, completed: true, err } };
     }
     if (found.length > 1) {
       throw new CodedError(
@@ -107,7 +125,7 @@ export class Movements<T extends Movement> {
         `find multiple ${kind}s of operation ${operationId}`,
       );
     }
-    return progressOf(movement, kind);
+    return seenOf(movement, kind);
   }
 
   /** Asks for the end and waits a minute for it. Throws when it could not be asked for. */
@@ -144,6 +162,17 @@ export class Movements<T extends Movement> {
     return this.#setting.client.list(this.#resource, { namespace, labelSelector, signal });
   }
 }
+
+interface Seen<T> {
+  readonly progress: OperationProgress;
+  /** The movement, where no agent has begun it. */
+  readonly unclaimed?: T;
+}
+
+const seenOf = <T extends Movement>(movement: T, kind: string): Seen<T> => ({
+  progress: progressOf(movement, kind),
+  ...(isUnclaimed(movement) && { unclaimed: movement }),
+});
 
 function progressOf({ status = {} }: Movement, kind: string): OperationProgress {
   const { phase, progress, message = '', startTimestamp, completionTimestamp } = status;

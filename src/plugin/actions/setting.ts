@@ -1,9 +1,24 @@
 import { createHash } from 'node:crypto';
 import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
-import type { DataDownload, KubeClient, KubeObject } from '../../kube/index.ts';
+import type { DataDownload, DataUpload, KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup, ResourceIdentifier } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
+
+/** Why nobody takes a movement up. */
+export interface Hindrance {
+  /** As part of a sentence: "a node-agent: none is running". */
+  readonly waitsFor: string;
+  /** False where those who would take it up are only away. */
+  readonly isLasting: boolean;
+}
+
+export interface UnclaimedLook {
+  /** Undefined while somebody may take it up. The movement is new, and no agent has put a finalizer on it. */
+  readonly whyUnserved: (movement: DataUpload | DataDownload) => Promise<Hindrance | undefined>;
+  /** Tells the users of a Backup or Restore, at once and never failing. */
+  readonly warn: (object: KubeObject, message: string) => void;
+}
 
 /** What all actions of one process share. */
 export interface Setting {
@@ -21,6 +36,8 @@ export interface Setting {
     download: DataDownload,
     signal: AbortSignal,
   ) => Promise<Error | undefined>;
+  /** About movements that no agent has begun. Left out where no server of ours asks for their progress. */
+  readonly unclaimed?: UnclaimedLook;
 }
 
 /** What all PVCs of a backup ask, {@link RecentAnswers}. */

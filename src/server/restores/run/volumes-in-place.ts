@@ -9,7 +9,7 @@ import {
   isInPlace,
   type KubeClient,
 } from '../../../kube/index.ts';
-import { isInPlaceOperation } from '../../../plugin/index.ts';
+import { isInPlaceOperation, isWaitNote } from '../../../plugin/index.ts';
 import type { StartedRestoreOperation, VolumesInPlace } from '../../../restore/index.ts';
 
 export interface RestoredInPlaceOptions {
@@ -57,6 +57,8 @@ export class RestoredInPlace implements VolumesInPlace {
   /** Namespaces with one that is brought back, and claims that were refused: together they would be of two times. */
   readonly #begun = new Set<string>();
   readonly #refused = new Map<string, Claim[]>();
+  /** What was told of what an operation waits for, by claim. */
+  readonly #told = new Map<string, string>();
   #writers: readonly Writer[] = [];
   #lookedMs = -Infinity;
 
@@ -136,6 +138,7 @@ export class RestoredInPlace implements VolumesInPlace {
         // One that was deleted meanwhile has not said that it is done.
         if (found?.metadata.uid !== uid) this.#noteFailed(claim);
         else if (writersOf(found).length > 0) next.push(writer);
+        else if (neverBegins(found)) continue;
         else if (found.status?.phase !== 'Completed') this.#noteFailed(claim);
       }
       left = next;
@@ -152,13 +155,25 @@ export class RestoredInPlace implements VolumesInPlace {
     this.#failed.set(claim.namespace, [...(this.#failed.get(claim.namespace) ?? []), claim]);
   }
 
+  /** Why nobody has begun it, each time that this changes. */
+  #tellWait(claim: Claim, description: string): void {
+    const name = namesOf([claim]);
+    if (!isWaitNote(description) || this.#told.get(name) === description) return;
+    this.#told.set(name, description);
+    this.#options.log.info(`${name} is not brought back yet: its operation ${description}`);
+  }
+
   async #untilSettled(): Promise<void> {
     const { poll, signal, pollMs = POLL_MS } = this.#options;
     for (;;) {
       signal.throwIfAborted();
       for (const operation of (await poll()).operations) {
         const claim = this.#open.get(operation.spec.operationID);
-        if (!claim || isRunning(operation)) continue;
+        if (!claim) continue;
+        if (isRunning(operation)) {
+          this.#tellWait(claim, operation.status.description ?? '');
+          continue;
+        }
         this.#open.delete(operation.spec.operationID);
         if (operation.status.phase === 'Completed') continue;
         this.#noteFailed(claim);
@@ -188,9 +203,13 @@ function writersOf(download: DataDownload): Writer[] {
   const { metadata, spec, status } = download;
   if (!isInPlace(download) || FINAL.includes(status?.phase ?? '')) return [];
   const { namespace, pvc } = spec.targetVolume;
-  if (isOnlyLook(download)) return [];
+  if (isOnlyLook(download) || neverBegins(download)) return [];
   return [{ name: metadata.name, uid: metadata.uid, claim: { namespace, name: pvc } }];
 }
+
+/** Canceled before anybody took it up: an agent that finds it only says so. */
+const neverBegins = ({ spec, status }: DataDownload): boolean =>
+  ['', 'New'].includes(status?.phase ?? '') && spec.cancel === true;
 
 function isOnlyLook(download: DataDownload): boolean {
   try {

@@ -131,6 +131,22 @@ describe('a restore of a volume that is there', () => {
     expect(said.join('\n')).toContain('pod db/x uses PVC db/data');
   });
 
+  it('says in its log what they wait for, once', async () => {
+    const waiting = (completed: boolean, description: string): Observation => {
+      const { progress: before } = progress(completed) as { progress: object };
+      return { kind: 'progress', progress: { ...before, description } } as Observation;
+    };
+    const nobody = waiting(false, 'waits for a node-agent: none is running');
+    answers = [nobody, nobody, waiting(false, 'InProgress'), progress(true)];
+    const rig = server();
+    await rig.run();
+    const log = await rig.log();
+    const told =
+      'db/data is not brought back yet: its operation waits for a node-agent: none is running';
+    expect(log.split(told)).toHaveLength(2);
+    expect(log).not.toContain('its operation InProgress');
+  });
+
   it('goes on waiting when its server is killed meanwhile, and begins nothing twice', async () => {
     answers = [progress(false)];
     const first = server();
@@ -279,6 +295,26 @@ describe('a restore of a volume that is there', () => {
       const outcome = await other({ spec: { itemOperationTimeout: '50ms' } }).run();
       expect(outcome.phase).toBe('FinalizingPartiallyFailed');
       expect(pods()).toEqual(['pods app/web']);
+    });
+
+    it('does not wait for one that was canceled before anybody took it up', async () => {
+      const { spec, ...rest } = download('') as { spec: object };
+      const canceled = { ...rest, spec: { ...spec, cancel: true } };
+      set(canceled);
+      await other().run();
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      // And for no longer, where that happens meanwhile: nothing was written.
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, ITEMS);
+      for (const id of ['app/web', 'db/db-0']) cluster.remove('pods', id);
+      set(download(''));
+      const rig = other();
+      const running = rig.run();
+      await expect.poll(() => pods().length).toBe(3);
+      await sleep(20);
+      set(canceled);
+      await running;
+      expect(pods().slice(2)).toEqual(['pods app/web', 'pods db/db-0']);
     });
 
     it('does not wait for one that only looks, or that is over', async () => {

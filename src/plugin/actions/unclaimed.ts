@@ -1,0 +1,147 @@
+import { isCode, messageOf } from '../../base/index.ts';
+import {
+  type DataDownload,
+  type DataUpload,
+  isInPlace,
+  type KubeObject,
+  type Resource,
+} from '../../kube/index.ts';
+import { type Hindrance, isAway, type Setting, type UnclaimedLook } from './setting.ts';
+
+type Movement = DataUpload | DataDownload;
+
+/** Agents take up to some seconds. Our choice. */
+const FIRST_LOOK_MS = 10_000;
+/** Our choice: two requests each time, for all movements of a data mover. */
+const LOOK_MS = 60_000;
+/** So many looks in a row have to find nobody: a DaemonSet may be deleted and made again meanwhile. Our choice; the time alone may be spent asleep. */
+const LOOKS_MIN = 5;
+
+const WAITS = 'waits for ';
+/** Whether the description of an operation says why nobody has begun it. */
+export const isWaitNote = (description: string): boolean => description.startsWith(WAITS);
+
+interface Waiting {
+  readonly sinceMs: number;
+  lookedAtMs: number;
+  /** In a row, with a hindrance that lasts. */
+  looks: number;
+  waitsFor: string | undefined;
+}
+
+/** Nobody has begun it, and it has no finalizer: none has come from an agent, not even from one that has no place for it. */
+export const isUnclaimed = ({ status, metadata }: Movement): boolean =>
+  ['', 'New'].includes(status?.phase ?? '') && (metadata.finalizers ?? []).length === 0;
+
+/**
+ * Movements that no agent takes up, since none runs or none serves their data mover. Their users are told; where it lasts, the operation fails after
+ * some minutes, and its movement is canceled, so that it is not begun behind an operation that is over. Velero waits to the end of the time-out.
+ */
+export class Unclaimed<T extends Movement> {
+  readonly #setting: Setting;
+  readonly #source: UnclaimedLook;
+  readonly #resource: Resource<T>;
+  /** By the ID of the operation. */
+  readonly #waiting = new Map<string, Waiting>();
+  /** Of all movements with the same data mover: there may be thousands. */
+  readonly #answers = new Map<
+    string,
+    { readonly atMs: number; answer: Promise<Hindrance | undefined> }
+  >();
+
+  constructor(setting: Setting, source: UnclaimedLook, resource: Resource<T>) {
+    this.#setting = setting;
+    this.#source = source;
+    this.#resource = resource;
+  }
+
+  /** Once somebody has begun it. */
+  forget(operationId: string): void {
+    this.#waiting.delete(operationId);
+  }
+
+  /** `failed`: why the operation is over. It has been seen to be unclaimed a moment ago. */
+  async look(
+    operationId: string,
+    movement: T,
+    signal: AbortSignal,
+  ): Promise<{ readonly waitsFor?: string | undefined; readonly failed?: string }> {
+    const nowMs = performance.now();
+    const waiting = this.#waiting.get(operationId) ?? {
+      ...{ sinceMs: nowMs, lookedAtMs: -Infinity, looks: 0, waitsFor: undefined },
+    };
+    this.#waiting.set(operationId, waiting);
+    if (nowMs - waiting.sinceMs < FIRST_LOOK_MS || nowMs - waiting.lookedAtMs < LOOK_MS) {
+      return { waitsFor: waiting.waitsFor };
+    }
+    waiting.lookedAtMs = nowMs;
+    try {
+      const hindrance = await this.#ask(movement, nowMs);
+      this.#note(waiting, movement, hindrance);
+      if (waiting.looks < LOOKS_MIN) return { waitsFor: waiting.waitsFor };
+      if (!(await this.#end(movement, signal))) return { waitsFor: waiting.waitsFor };
+    } catch (error) {
+      if (signal.aborted) throw error;
+      this.#setting.logger.debug(
+        { operationId, reason: messageOf(error) },
+        'it is not known who would take up a movement',
+      );
+      return { waitsFor: waiting.waitsFor };
+    }
+    this.#waiting.delete(operationId);
+    return {
+      failed: `no node-agent took it up, and nothing was moved: it ${waiting.waitsFor ?? ''}`,
+    };
+  }
+
+  #ask(movement: T, nowMs: number): Promise<Hindrance | undefined> {
+    const isIntoThere = 'targetVolume' in movement.spec && isInPlace(movement as DataDownload);
+    const key = `${movement.spec.datamover ?? ''}${isIntoThere ? ' in place' : ''}`;
+    const before = this.#answers.get(key);
+    if (before && nowMs - before.atMs < LOOK_MS / 2) return before.answer;
+    const answer = this.#source.whyUnserved(movement);
+    answer.catch(() => this.#answers.delete(key));
+    this.#answers.set(key, { atMs: nowMs, answer });
+    return answer;
+  }
+
+  #note(waiting: Waiting, movement: T, hindrance: Hindrance | undefined): void {
+    const before = waiting.waitsFor;
+    waiting.waitsFor = hindrance && `${WAITS}${hindrance.waitsFor}`;
+    waiting.looks = hindrance?.isLasting === true ? waiting.looks + 1 : 0;
+    if (waiting.waitsFor === undefined || waiting.waitsFor === before) return;
+    const { name } = movement.metadata;
+    const { kind } = this.#resource;
+    this.#setting.logger.warn(
+      { [kind]: name, waitsFor: hindrance?.waitsFor },
+      'nobody takes up a movement of data',
+    );
+    const owner = ownerOf(movement);
+    if (owner) this.#source.warn(owner, `${kind} ${name} ${waiting.waitsFor}`);
+  }
+
+  /** Unless somebody has taken it up, or changed it, since it was seen. */
+  async #end({ metadata }: T, signal: AbortSignal): Promise<boolean> {
+    const { name, namespace, uid, resourceVersion } = metadata;
+    const patch = { metadata: { uid, resourceVersion }, spec: { cancel: true } };
+    try {
+      await this.#setting.client.patch(this.#resource, { name, namespace }, patch, { signal });
+      return true;
+    } catch (error) {
+      if (isAway(error) || isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) return false;
+      throw error;
+    }
+  }
+}
+
+/** The Backup or Restore. */
+function ownerOf({ metadata }: Movement): KubeObject | undefined {
+  const owner = metadata.ownerReferences?.find(({ controller }) => controller === true);
+  if (!owner) return undefined;
+  const { apiVersion, kind, name, uid } = owner;
+  const { namespace } = metadata;
+  return {
+    ...{ apiVersion, kind },
+    metadata: { name, uid, ...(namespace !== undefined && { namespace }) },
+  } as KubeObject;
+}
