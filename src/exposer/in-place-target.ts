@@ -50,9 +50,13 @@ export function targetProblem(
   if (problem !== undefined || !claim) return problem;
   if (!volume) return `PersistentVolume ${claim.spec.volumeName ?? ''} does not exist`;
   const shown = `PersistentVolume ${volume.metadata.name}`;
+  const { volumeUid, dryRun } = inPlaceOrderOf(download) ?? {};
+  if (volumeUid !== undefined && volume.metadata.uid !== volumeUid) {
+    return `${shown} is another one than was meant: it was deleted and made again`;
+  }
   if (volume.spec.claimRef?.uid !== claim.metadata.uid) return `${shown} is of another PVC`;
   if (volume.metadata.deletionTimestamp !== undefined) return `${shown} is being deleted`;
-  const isWriting = inPlaceOrderOf(download)?.dryRun !== true;
+  const isWriting = dryRun !== true;
   const csi = volume.spec.csi as { readOnly?: boolean } | undefined;
   const modes = (volume.spec.accessModes ?? []) as string[];
   const isReadOnly = csi?.readOnly === true || modes.every((mode) => mode === 'ReadOnlyMany');

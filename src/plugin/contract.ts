@@ -99,6 +99,11 @@ export interface RestoreInput {
   readonly item: KubeObject;
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
+  /**
+   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup does not have it. Left out where another server than
+   * ours restores.
+   */
+  readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
 }
 
 export interface RestoreOutput {

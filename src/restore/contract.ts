@@ -8,6 +8,8 @@ export interface RestoreActionInput {
   /** As it is in the backup, with its status. */
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
+  /** Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup does not have it. */
+  readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
 }
 
 export interface RestoreActionOutput {

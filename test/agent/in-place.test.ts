@@ -132,6 +132,24 @@ describe('a restore in place of a PVC', () => {
       },
     });
 
+  it('writes nothing into a volume that was made anew under the name of the one that was meant', async () => {
+    const { path, snapshotID } = await changedVolume('anew');
+    const [{ metadata, spec }] = await ownObjects('anew');
+    const { metadata: was } = await cluster.client.get(PVS, { name: spec.volumeName ?? '' });
+    const order = { pvc: 'anew', snapshotID, claimUid: metadata.uid };
+    await restore('anew', { ...order, volumeUid: 'of-the-one-before' });
+    expect((await cluster.waitDownload('anew')).status).toMatchObject({
+      phase: 'Failed',
+      message: expect.stringMatching(
+        /PersistentVolume \S+ is another one than was meant: it was deleted and made again/,
+      ) as string,
+    });
+    expect(fs.existsSync(join(path, 'new/file'))).toBe(true);
+    await restore('same', { ...order, volumeUid: was.uid });
+    expect((await cluster.waitDownload('same')).status?.phase).toBe('Completed');
+    assertBack(path);
+  });
+
   it('does not begin while a pod uses the PVC', async () => {
     const { path, snapshotID } = await changedVolume('used');
     await makeUser('db-0', 'used');

@@ -52,6 +52,16 @@ it.each([
   expect(targetProblem(download(), claim, volume(spec, metadata))).toContain(text);
 });
 
+it('a volume object that was made anew is another one, whatever its name is', () => {
+  const { spec, ...rest } = download();
+  const order = { dryRun: false, keepExtra: false, claimUid: 'c-1', volumeUid: 'v-1' };
+  const meant = { ...rest, spec: { ...spec, dataMoverConfig: inPlaceConfig(order) } };
+  expect(targetProblem(meant, claim, volume({ csi }, { uid: 'v-1' }))).toBeUndefined();
+  expect(targetProblem(meant, claim, volume({ csi }, { uid: 'v-2' }))).toBe(
+    'PersistentVolume pv-1 is another one than was meant: it was deleted and made again',
+  );
+});
+
 it('what can only be read can be looked at', () => {
   const readOnly = volume({ csi: { ...csi, readOnly: true }, accessModes: ['ReadOnlyMany'] });
   expect(targetProblem(download(true), claim, readOnly)).toBeUndefined();

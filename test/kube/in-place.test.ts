@@ -12,7 +12,7 @@ const asking = (dataMoverConfig: object, datamover = 'longshore'): DataDownload 
 
 it.each<InPlaceOrder>([
   { dryRun: false, keepExtra: false },
-  { dryRun: true, keepExtra: true, maxWriteBytes: 0, claimUid: 'u' },
+  { dryRun: true, keepExtra: true, maxWriteBytes: 0, claimUid: 'u', volumeUid: 'v' },
   { dryRun: false, keepExtra: true, maxWriteBytes: 10 * 2 ** 30 },
   { dryRun: false, keepExtra: true, maxWriteBytes: 8 * 2 ** 50 - 1 },
 ])('an order of a restore in place is read as it was written: %j', (order) => {

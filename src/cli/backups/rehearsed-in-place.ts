@@ -5,8 +5,10 @@ import {
   IN_PLACE_MOVER,
   inPlaceConfig,
   type KubeClient,
+  type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
+  PVS,
 } from '../../kube/index.ts';
 import { misfitOf, notInPlace } from '../../plugin/index.ts';
 import { type RestoreAction, targetNamespace } from '../../restore/index.ts';
@@ -25,7 +27,7 @@ export function rehearsedInPlace({ client, infos }: RehearsedInPlaceOptions): Re
   return {
     name: 'longshore.io/csi-pvc-restorer',
     appliesTo: { includedResources: ['persistentvolumeclaims'] },
-    execute: async ({ itemFromBackup, restore }, { signal }) => {
+    execute: async ({ itemFromBackup, restore, volumeFromBackup }, { signal }) => {
       const { namespace: from = '', name } = itemFromBackup.metadata;
       const namespace = targetNamespace(from, restore);
       const present = await client.find(PVCS, { namespace, name }, { signal });
@@ -42,6 +44,13 @@ export function rehearsedInPlace({ client, infos }: RehearsedInPlaceOptions): Re
         datamover: dataMover,
         ...(typeof size === 'number' && { snapshotSize: size }),
       };
+      const { volumeName = '' } = present.spec;
+      const existing = {
+        ...{ fromBackup, present, result },
+        volumeFromBackup: (await volumeFromBackup?.()) as PersistentVolume | undefined,
+        presentVolume:
+          volumeName === '' ? undefined : await client.find(PVS, { name: volumeName }, { signal }),
+      };
       const order = { dryRun: false, keepExtra: true, claimUid: present.metadata.uid };
       const download = {
         metadata: { name: '' },
@@ -52,8 +61,7 @@ export function rehearsedInPlace({ client, infos }: RehearsedInPlaceOptions): Re
         },
       } as unknown as DataDownload;
       const hindrance =
-        misfitOf({ fromBackup, present, result }, restore) ??
-        (await inPlaceHindrance(client, download, signal));
+        misfitOf(existing, restore) ?? (await inPlaceHindrance(client, download, signal));
       if (hindrance) throw notInPlace(present, hindrance);
       return { isInPlace: true };
     },

@@ -19,6 +19,7 @@ import {
   type NewObject,
   type PersistentVolumeClaim,
   PVCS,
+  PVS,
 } from '../../kube/index.ts';
 import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
 import type { ClusterFlags } from '../cluster.ts';
@@ -81,6 +82,7 @@ export async function restoreClaimInPlace(
           keepExtra: flags.keepExtra === true,
           maxWriteBytes: mostBytes,
           claimUid: found?.metadata.uid,
+          volumeUid: await volumeUidOf(found, session),
         },
       });
       await assertUsable(download as DataDownload, session);
@@ -179,6 +181,21 @@ export async function findClaim(
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
     const text = `a restore in place of PVC ${ref.namespace}/${ref.name} can be asked for only by who may read it (get persistentvolumeclaims): ${messageOf(error)}`;
     throw new CodedError('KUBE_FORBIDDEN', text, { cause: error });
+  }
+}
+
+/** Undefined where there is no volume, and for who may not see it: then whatever volume the PVC has by its turn is meant. */
+async function volumeUidOf(
+  claim: PersistentVolumeClaim | undefined,
+  { client, signal }: Session,
+): Promise<string | undefined> {
+  const name = claim?.spec.volumeName ?? '';
+  if (name === '') return undefined;
+  try {
+    return (await client.find(PVS, { name }, { signal }))?.metadata.uid;
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    return undefined;
   }
 }
 

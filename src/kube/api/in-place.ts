@@ -10,6 +10,8 @@ const DRY_RUN = 'longshore.dryRun';
 const MAX_WRITE = 'longshore.maxWriteBytes';
 /** UID of the claim that was meant: another one may have got its name. */
 const CLAIM_UID = 'longshore.claimUID';
+/** UID of the PersistentVolume that was meant: one that is made anew under its name may be another volume of the storage. */
+const VOLUME_UID = 'longshore.volumeUID';
 /** Of Velero's own design (`uploaderConfig.deleteExtraFiles`), spelled as the other settings of its data mover are. */
 const DELETE_EXTRA = 'DeleteExtraFiles';
 
@@ -25,6 +27,7 @@ export interface InPlaceOrder {
   /** With more to write and to remove, nothing is changed. */
   readonly maxWriteBytes?: number | undefined;
   readonly claimUid?: string | undefined;
+  readonly volumeUid?: string | undefined;
 }
 
 export const inPlaceConfig = ({
@@ -32,12 +35,14 @@ export const inPlaceConfig = ({
   keepExtra,
   maxWriteBytes,
   claimUid,
+  volumeUid,
 }: InPlaceOrder): Record<string, string> => ({
   [IN_PLACE]: 'true',
   [DELETE_EXTRA]: String(!keepExtra),
   ...(dryRun && { [DRY_RUN]: 'true' }),
   ...(maxWriteBytes !== undefined && { [MAX_WRITE]: String(maxWriteBytes) }),
   ...(claimUid !== undefined && { [CLAIM_UID]: claimUid }),
+  ...(volumeUid !== undefined && { [VOLUME_UID]: volumeUid }),
 });
 
 /** Whether it asks for that, well or badly. */
@@ -57,12 +62,13 @@ export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined
   if (most !== undefined && !(/^\d{1,16}$/.test(most) && Number.isSafeInteger(Number(most)))) {
     throw bad(MAX_WRITE, most, `a whole number of bytes, at most ${Number.MAX_SAFE_INTEGER}`);
   }
-  const claimUid = config[CLAIM_UID];
+  const { [CLAIM_UID]: claimUid, [VOLUME_UID]: volumeUid } = config;
   return {
     dryRun: flagOf(config, DRY_RUN),
     keepExtra: !flagOf(config, DELETE_EXTRA),
     ...(most !== undefined && { maxWriteBytes: Number(most) }),
     ...(claimUid !== undefined && { claimUid }),
+    ...(volumeUid !== undefined && { volumeUid }),
   };
 }
 

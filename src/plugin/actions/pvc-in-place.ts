@@ -5,6 +5,7 @@ import {
   inPlaceConfig,
   isBuiltInMover,
   type NewObject,
+  type PersistentVolume,
   type PersistentVolumeClaim,
   validLabel,
 } from '../../kube/index.ts';
@@ -34,16 +35,17 @@ export interface ExistingVolume {
   readonly fromBackup: PersistentVolumeClaim;
   readonly present: PersistentVolumeClaim;
   readonly result: Pick<UploadResult, 'datamover' | 'nodeOS' | 'snapshotSize'>;
+  /** The volume object of each; undefined where there is none, or nobody knows. */
+  readonly volumeFromBackup?: PersistentVolume | undefined;
+  readonly presentVolume?: PersistentVolume | undefined;
 }
 
 /**
  * Why the data of a backup do not belong into the volume that a claim has now; undefined where nothing speaks against it. Velero: pkg/util/inplace of the
  * branch of 1.19 (another volume, too small).
  */
-export function misfitOf(
-  { fromBackup, present, result }: ExistingVolume,
-  restore: Restore,
-): CodedError | undefined {
+export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError | undefined {
+  const { fromBackup, present, result } = existing;
   const shown = `PVC ${placeOf(present)}`;
   const { datamover = '', nodeOS, snapshotSize = 0 } = result;
   if (!isBuiltInMover(datamover) && datamover !== IN_PLACE_MOVER) {
@@ -64,10 +66,34 @@ export function misfitOf(
       `${shown} has the volume ${after}, and had ${before} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`,
     );
   }
+  if (isElsewhere === undefined) {
+    const problem = sourceProblem(existing);
+    if (problem !== undefined) return unusable(problem);
+  }
   const bytes = capacityOf(present);
   if (bytes === undefined || snapshotSize === 0) return undefined;
   if (bytes >= snapshotSize) return undefined;
   return unusable(`${shown} has ${bytes} bytes, and what was backed up of it has ${snapshotSize}`);
+}
+
+/** A volume object may be deleted and made again under its name, for another volume of the storage. */
+function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): string | undefined {
+  if (!volumeFromBackup || !presentVolume) return undefined;
+  const [then, now] = [sourceOf(volumeFromBackup), sourceOf(presentVolume)];
+  if (then === now) return undefined;
+  return `PersistentVolume ${presentVolume.metadata.name} is ${now}, and was ${then} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`;
+}
+
+/** Which volume of the storage it is. Of what cannot be brought back in place anyway, only the kind. */
+function sourceOf({ spec }: PersistentVolume): string {
+  const { csi, nfs } = spec;
+  if (csi) return `volume ${csi.volumeHandle} of ${csi.driver}`;
+  if (nfs) return `${nfs.path} of the NFS server ${nfs.server}`;
+  for (const kind of ['local', 'hostPath']) {
+    const { path = '' } = (spec[kind] ?? {}) as { path?: string };
+    if (path !== '') return `${path} of a node`;
+  }
+  return 'of another kind';
 }
 
 const unusable = (text: string): CodedError => new CodedError('TARGET_UNUSABLE', text);
@@ -82,7 +108,7 @@ function capacityOf({ status }: PersistentVolumeClaim): number | undefined {
 /** The DataDownload that brings the volume back, made of the one that would fill a new one. */
 export function inPlaceDownload(
   download: NewObject<DataDownload>,
-  { fromBackup, present }: ExistingVolume,
+  { fromBackup, present, presentVolume }: ExistingVolume,
   restore: Restore,
 ): NewObject<DataDownload> {
   const { metadata, spec } = download;
@@ -106,6 +132,7 @@ export function inPlaceDownload(
         dryRun: false,
         keepExtra: restore.spec.uploaderConfig?.deleteExtraFiles !== true,
         claimUid: present.metadata.uid,
+        volumeUid: presentVolume?.metadata.uid,
       }),
     },
   };

@@ -8,8 +8,10 @@ import {
   type DataDownload,
   type KubeObject,
   type NewObject,
+  type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
+  PVS,
   RESTORES,
   validLabel,
 } from '../../kube/index.ts';
@@ -78,7 +80,7 @@ export class PvcRestore implements RestoreItemAction {
     // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
     if (present && !(await this.#isOwn(input, present, signal))) {
       const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
-      if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, restore, context);
+      if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, input, context);
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -108,7 +110,7 @@ export class PvcRestore implements RestoreItemAction {
   /** Into the volume that the claim has. Throws what keeps it from that, before anything is touched. */
   async #bringBack(
     { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
-    restore: Restore,
+    { restore, volumeFromBackup }: RestoreInput,
     context: CallContext,
   ): Promise<RestoreOutput> {
     const { client, logger, inPlaceHindrance } = this.#setting;
@@ -126,7 +128,15 @@ export class PvcRestore implements RestoreItemAction {
     }
     if (!inPlaceHindrance) throw notInPlace(present, 'elsewhere');
     const result = await this.#resultOf(fromBackup, restore, signal);
-    const existing = { fromBackup, present, result };
+    const { volumeName: volume = '' } = present.spec;
+    const existing = {
+      ...{ fromBackup, present, result },
+      volumeFromBackup: (await volumeFromBackup?.()) as PersistentVolume | undefined,
+      presentVolume:
+        volume === ''
+          ? undefined
+          : await patiently(() => client.find(PVS, { name: volume }, { signal }), signal),
+    };
     const download = inPlaceDownload(
       downloadOf(pvc, fromBackup, restore, backup, result),
       existing,

@@ -29,6 +29,7 @@ import type {
 } from './contract.ts';
 import { type ItemNotes, settleExisting } from './existing.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
+import { volumeReaderOf } from './claimed-volume.ts';
 import { readItem } from './item-file.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
 import {
@@ -291,7 +292,11 @@ export class ItemRestorer {
       if (!applies(type, { metadata: { ...metadata, namespace } })) continue;
       let output;
       try {
-        const input = { item: object, itemFromBackup: given, restore };
+        const volumeFromBackup = volumeReaderOf(file, given, this.#options.items);
+        const input = {
+          ...{ item: object, itemFromBackup: given, restore },
+          ...(volumeFromBackup && { volumeFromBackup }),
+        };
         output = await action.execute(input, { signal });
       } catch (cause) {
         signal.throwIfAborted();

@@ -16,7 +16,7 @@ import { stored, type StoredItem } from '../../restore/support/backup.ts';
 import { Api } from './support/api.ts';
 
 const PREFIX = 'backups/b1';
-const CLAIMS = ['back', 'used', 'kept', 'files', 'other', 'absent'];
+const CLAIMS = ['back', 'used', 'kept', 'files', 'other', 'anew', 'absent'];
 const specOf = (name: string): object => ({
   ...{ volumeName: `pv-${name}`, accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
   resources: { requests: { storage: '1Gi' } },
@@ -24,6 +24,11 @@ const specOf = (name: string): object => ({
 const ITEMS: readonly StoredItem[] = [
   stored('namespaces', 'web'),
   ...CLAIMS.map((name) => stored('persistentvolumeclaims', `web/${name}`, { spec: specOf(name) })),
+  ...['back', 'anew'].map((name) =>
+    stored('persistentvolumes', `pv-${name}`, {
+      spec: { csi: { driver: 'csi.example.com', volumeHandle: 'back' } },
+    }),
+  ),
 ];
 
 describe('longshore restore create --existing-volume-data-policy --dry-run', () => {
@@ -103,6 +108,9 @@ describe('longshore restore create --existing-volume-data-policy --dry-run', () 
     expect(of(out, 'used')).toContain('pod web/db-0 uses PVC web/used: scale what uses it down');
     expect(of(out, 'kept')).toContain('a snapshot of its volume that stayed in the storage');
     expect(of(out, 'other')).toContain('has the volume pv-new, and had pv-other');
+    expect(of(out, 'anew')).toContain(
+      'PersistentVolume pv-anew is volume anew of csi.example.com, and was volume back of csi.example.com',
+    );
     expect(of(out, 'files')).not.toContain('in place');
     expect(out).toContain('created  PersistentVolumeClaim web/absent\n');
     expect(code).toBe(3);

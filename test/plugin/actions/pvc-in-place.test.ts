@@ -7,10 +7,13 @@ import {
   DATA_DOWNLOADS,
   type DataDownload,
   inPlaceOrderOf,
+  type KubeObject,
+  type PersistentVolume,
   type PersistentVolumeClaim,
   type Pod,
   PODS,
   PVCS,
+  PVS,
 } from '../../../src/kube/index.ts';
 import type { Restore } from '../../../src/plugin/index.ts';
 import { isInPlaceOperation, type OpenActions, openActions } from '../../../src/plugin/index.ts';
@@ -84,8 +87,18 @@ async function putResult(restore: Restore, more: object = {}): Promise<void> {
 const newRestore = (spec: Partial<Restore['spec']> = {}, backup = 'moved'): Restore =>
   restoreOf(`r${count}`, backup, { existingVolumeDataPolicy: 'full', ...spec });
 
-const restoring = (restore: Restore, fromBackup = inBackup(), own = actions) =>
-  own.pvcRestore().execute({ item: fromBackup, itemFromBackup: fromBackup, restore }, context);
+const restoring = (
+  restore: Restore,
+  fromBackup = inBackup(),
+  { own = actions, volume }: { own?: OpenActions; volume?: KubeObject } = {},
+) => {
+  const volumeFromBackup = () => Promise.resolve(volume);
+  const input = { item: fromBackup, itemFromBackup: fromBackup, restore, volumeFromBackup };
+  return own.pvcRestore().execute(input, context);
+};
+
+const presentVolume = (): Promise<PersistentVolume> =>
+  test.client.get(PVS, { name: pvc.spec.volumeName ?? '' });
 
 const downloadsOf = (restore: Restore): Promise<DataDownload[]> =>
   test.client.list(DATA_DOWNLOADS, {
@@ -118,6 +131,7 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
     });
     expect(inPlaceOrderOf(download as DataDownload)).toEqual({
       ...{ dryRun: false, keepExtra: true, claimUid: pvc.metadata.uid },
+      volumeUid: (await presentVolume()).metadata.uid,
     });
     const ref = { namespace: NAMESPACE, name: download?.metadata.name ?? '' };
     const status = { phase: 'InProgress', progress: { bytesDone: 3, totalBytes: 7 } };
@@ -199,11 +213,16 @@ it('fills a new volume where there is no PVC yet', async () => {
 describe('says why, and touches nothing,', () => {
   const expectRefusal = async (
     sentence: string,
-    given: { restore?: Restore; result?: object; fromBackup?: PersistentVolumeClaim } = {},
+    given: {
+      restore?: Restore;
+      result?: object;
+      fromBackup?: PersistentVolumeClaim;
+      volume?: KubeObject;
+    } = {},
   ): Promise<void> => {
-    const { restore = newRestore(), result, fromBackup } = given;
+    const { restore = newRestore(), result, fromBackup, volume } = given;
     await putResult(restore, result);
-    await expect(restoring(restore, fromBackup)).rejects.toThrow(sentence);
+    await expect(restoring(restore, fromBackup, volume && { volume })).rejects.toThrow(sentence);
     expect(await downloadsOf(restore)).toEqual([]);
   };
 
@@ -237,6 +256,52 @@ describe('says why, and touches nothing,', () => {
     expect(isInPlaceOperation(operationId)).toBe(true);
   });
 
+  const volumeOf = (spec: object): KubeObject =>
+    ({ metadata: { name: pvc.spec.volumeName }, spec }) as unknown as KubeObject;
+
+  it.each<[object, string]>([
+    [{ csi: { driver: 'csi.x', volumeHandle: 'h-1' } }, 'volume h-1 of csi.x'],
+    [{ nfs: { server: 'nas', path: '/a' } }, '/a of the NFS server nas'],
+    [{ hostPath: { path: '/data' } }, '/data of a node'],
+    [{ local: { path: '/mnt' } }, '/mnt of a node'],
+    [{ rbd: { image: 'i' } }, 'of another kind'],
+  ])('of one whose volume was made anew under its name: it was %j', async (spec, then) => {
+    const { csi } = (await presentVolume()).spec;
+    const now = `volume ${csi?.volumeHandle ?? ''} of ${csi?.driver ?? ''}`;
+    await expectRefusal(`is ${now}, and was ${then} when it was backed up`, {
+      volume: volumeOf(spec),
+    });
+  });
+
+  it('but not where the same volume of the storage has another object, or in another namespace', async () => {
+    const restore = newRestore();
+    await putResult(restore);
+    const { csi } = (await presentVolume()).spec;
+    const same = volumeOf({ csi: { driver: csi?.driver, volumeHandle: csi?.volumeHandle } });
+    const { operationId = '' } = await restoring(restore, inBackup(), { volume: same });
+    expect(isInPlaceOperation(operationId)).toBe(true);
+    const name = `mapped-${count}`;
+    await test.makeVolume('other', name);
+    const fromBackup = inBackup(({ metadata }) => (metadata.name = name));
+    const mapped = newRestore({ namespaceMapping: { [APP]: 'other' } });
+    mapped.metadata.uid += '-mapped-volume';
+    pvc.metadata.name = name;
+    await putResult(mapped);
+    const other = volumeOf({ csi: { driver: 'csi.x', volumeHandle: 'h-1' } });
+    const begun = await restoring(mapped, fromBackup, { volume: other });
+    expect(isInPlaceOperation(begun.operationId ?? '')).toBe(true);
+  });
+
+  it('of one whose volume object in the backup is damaged', async () => {
+    const restore = newRestore();
+    await putResult(restore);
+    const fromBackup = inBackup();
+    const volumeFromBackup = () => Promise.reject(new Error('it is no JSON'));
+    const input = { item: fromBackup, itemFromBackup: fromBackup, restore, volumeFromBackup };
+    await expect(actions.pvcRestore().execute(input, context)).rejects.toThrow('it is no JSON');
+    expect(await downloadsOf(restore)).toEqual([]);
+  });
+
   it('of one of another mode', async () => {
     const fromBackup = inBackup(({ spec }) => (spec.volumeMode = 'Block'));
     await expectRefusal('has the volume mode Filesystem, and had Block', { fromBackup });
@@ -264,7 +329,7 @@ describe('says why, and touches nothing,', () => {
     const restore = newRestore();
     await putResult(restore);
     const plain = openActions({ client: test.client, logger: silentLogger });
-    await expect(restoring(restore, inBackup(), plain)).rejects.toThrow(
+    await expect(restoring(restore, inBackup(), { own: plain })).rejects.toThrow(
       'existingVolumeDataPolicy has no effect here',
     );
   });

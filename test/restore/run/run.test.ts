@@ -584,6 +584,39 @@ describe('actions', () => {
     });
   });
 
+  it('may read the volume object that a PVC had, and only theirs', async () => {
+    const seen: unknown[] = [];
+    const volume = stored('persistentvolumes', 'pv-1', { spec: { csi: { volumeHandle: 'h' } } });
+    await run({
+      items: [
+        volume,
+        stored('persistentvolumeclaims', 'app/with', { spec: { volumeName: 'pv-1' } }),
+        stored('persistentvolumeclaims', 'app/lost', { spec: { volumeName: 'pv-2' } }),
+        stored('persistentvolumeclaims', 'app/none', { spec: {} }),
+        stored('configmaps', 'app/c'),
+      ],
+      actions: [
+        action(
+          'look',
+          ['persistentvolumeclaims', 'configmaps'],
+          async ({ item, volumeFromBackup }) => {
+            seen.push([
+              item.metadata.name,
+              volumeFromBackup ? await volumeFromBackup() : 'nothing',
+            ]);
+            return {};
+          },
+        ),
+      ],
+    });
+    expect(seen.sort()).toEqual([
+      ['c', 'nothing'],
+      ['lost', undefined],
+      ['none', undefined],
+      ['with', volume.object],
+    ]);
+  });
+
   it('take items out, begin operations, and fail items', async () => {
     const { result, sink, log, cluster } = await run({
       items: ['out', 'bad', 'good'].map((name) => stored('configmaps', `app/${name}`)),
