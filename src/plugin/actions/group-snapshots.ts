@@ -143,7 +143,7 @@ export class GroupSnapshots {
     backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<GroupMember[]> {
-    const { client, logger } = this.#setting;
+    const { client } = this.#setting;
     const labelSelector = `${key}=${value}`;
     const list = () => client.list(PVCS, { namespace, labelSelector, signal });
     const members: GroupMember[] = [];
@@ -152,12 +152,6 @@ export class GroupSnapshots {
       if (planned && !isLeftToOthers(planned)) {
         assertSameWay(claim, value, planned.backup, backup);
         members.push({ claim, volume: planned.pv });
-      } else {
-        const fields = { PVC: placeOf(claim), group: value };
-        logger.warn(
-          fields,
-          'a PVC has the label of a volume group, and no snapshot is wanted of it',
-        );
       }
     }
     return members;

@@ -84,11 +84,13 @@ export class PvcBackup implements BackupItemAction {
     const { signal } = context;
     const planned = await this.#choice.snapshotOf(pvc, backup, signal);
     if (!planned) {
+      this.#tellLeftOut(pvc, backup);
       this.#setting.logger.info({ PVC: placeOf(pvc) }, 'no snapshot is wanted of this PVC');
       return {};
     }
     if (planned.way === 'native') {
       const isOfCsi = isCsi(planned.pv);
+      if (isOfCsi) this.#tellLeftOut(pvc, backup);
       const why = isOfCsi
         ? 'no CSI snapshot: a rule leaves the volume to a VolumeSnapshotter'
         : 'no snapshot: the volume is of no CSI driver';
@@ -123,6 +125,18 @@ export class PvcBackup implements BackupItemAction {
     } finally {
       this.#places.release();
     }
+  }
+
+  /** With the item itself, so that it is told once, whichever process has cut the group, and however often one was killed since. */
+  #tellLeftOut(pvc: PersistentVolumeClaim, backup: Backup): void {
+    const group = groupOf(pvc, backup)?.value;
+    if (group === undefined) return;
+    const { namespace, name } = pvc.metadata;
+    this.#setting.logger.warn(
+      // By these the results of a backup name it.
+      { resource: 'persistentvolumeclaims', namespace, name, group },
+      'a PVC has the label of a volume group, and no snapshot is wanted of it',
+    );
   }
 
   /**
