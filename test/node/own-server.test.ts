@@ -10,6 +10,8 @@ import {
   DATA_UPLOADS,
   POD_VOLUME_BACKUPS,
   type KubeObject,
+  PVCS,
+  PVS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -19,7 +21,7 @@ import { applicationOfVolumes, hasRealNode, RealNode } from '../support/real-nod
 import type { S3Log } from '../support/s3-log.ts';
 import { makeTree } from '../support/trees.ts';
 import { BLOCK, FILES, wholeApplications } from './applications.ts';
-import { assertSame, record } from './tools.ts';
+import { assertSame, briefly, record } from './tools.ts';
 
 const ALL = [...FILES, BLOCK].sort();
 const NAMESPACES = ['moved', 'kept', 'pods'];
@@ -208,18 +210,25 @@ describe.skipIf(!hasRealNode())(
       expect(made.map(({ spec }) => spec.volume).sort()).toEqual(VOLUMES_OF_PODS);
     }, 240_000);
 
-    it('a backup that is deleted while it is made leaves nothing', async () => {
+    it('a backup that is deleted while it is made leaves nothing, in the storage neither', async () => {
+      const before = node.storedSnapshots();
       await createOnce('deleted', '--include-namespaces', 'moved', '--snapshot-move-data');
       await untilPhase('backup', 'deleted', /^(InProgress|WaitingForPluginOperations)/);
       await node.velero('backup', 'delete', 'deleted', '--confirm');
-      const left = async (): Promise<unknown[]> => {
+      let stays: string[] = [];
+      const left = async (): Promise<string[]> => {
         const scope = { namespace: 'velero', labelSelector: 'velero.io/backup-name=deleted' };
         const backup = await node.client.find(BACKUPS, { namespace: 'velero', name: 'deleted' });
         const uploads = await node.client.list(DATA_UPLOADS, scope);
         const snapshots = await node.client.list(VOLUME_SNAPSHOTS, { namespace: 'moved' });
-        return [...(backup ? [backup] : []), ...uploads, ...snapshots].map(
-          ({ metadata }) => metadata.name,
-        );
+        const stored = node.storedSnapshots().filter((each) => !before.includes(each));
+        stays = [
+          ...(backup ? [briefly(BACKUPS, backup)] : []),
+          ...uploads.map((each) => briefly(DATA_UPLOADS, each)),
+          ...snapshots.map((each) => briefly(VOLUME_SNAPSHOTS, each)),
+          ...stored.map((each) => `in the storage: ${each}`),
+        ];
+        return stays;
       };
       try {
         await expect.poll(left, { timeout: 120_000, interval: 500 }).toEqual([]);
@@ -227,7 +236,8 @@ describe.skipIf(!hasRealNode())(
         // What keeps them is in no log of ours.
         const kinds = 'volumesnapshots,volumesnapshotcontents,datauploads,pvc';
         const there = await node.kubectl('get', kinds, '--all-namespaces', '-o', 'yaml');
-        throw new Error(`something stays:\n${there}`, { cause: error });
+        const text = ['something stays:', ...stays, 'all that is there:', there].join('\n');
+        throw new Error(text, { cause: error });
       }
     }, 200_000);
 
@@ -238,6 +248,38 @@ describe.skipIf(!hasRealNode())(
       expect(said).toMatch(/backup canceled has ended: (Failed|PartiallyFailed)/);
       const told = await describedAs('backup', 'canceled');
       expect(told).toMatch(/cancel/i);
+    }, 120_000);
+
+    it('volumes that are there are brought back in place, and their claims are left alone', async () => {
+      await node.applyServerDefinition('velero.io_restores');
+      const scale = async (replicas: number): Promise<void> => {
+        await node.kubectl('-n', 'moved', 'scale', 'deploy/app', `--replicas=${replicas}`);
+      };
+      await scale(0);
+      await node.kubectl('-n', 'moved', 'wait', '--for=delete', 'pod', '--all', '--timeout=60s');
+      const [data, more, raw] = await Promise.all(
+        [...FILES, BLOCK].map((name) => node.volumePath('moved', name)),
+      );
+      fs.appendFileSync(join(data ?? '', 'tree/data/big'), 'more');
+      fs.writeFileSync(join(data ?? '', 'extra'), 'extra');
+      fs.rmSync(join(more ?? '', 'tree/README'));
+      const file = fs.openSync(raw ?? '', 'r+');
+      fs.writeSync(file, 'changed', 4096);
+      fs.closeSync(file);
+      const objects = async (): Promise<unknown> => {
+        const claims = await node.client.list(PVCS, { namespace: 'moved' });
+        const volumes = await node.client.list(PVS);
+        return [...claims, ...volumes].map(({ metadata, spec, status }) => ({
+          ...{ uid: metadata.uid, spec, phase: status?.phase },
+        }));
+      };
+      const before = await objects();
+      const policy = ['--existing-volume-data-policy', 'full', '--delete-extra-files'];
+      await node.longshore('restore', 'create', 'in-place', '--from-backup', 'moved', ...policy);
+      await assertRestored('in-place');
+      expect(await objects()).toEqual(before);
+      await scale(1);
+      await assertBack('moved');
     }, 120_000);
 
     it('brings all of them back itself, also when it is killed meanwhile', async () => {

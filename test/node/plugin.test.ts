@@ -1,5 +1,4 @@
 import * as fs from 'node:fs';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   BACKUPS,
@@ -173,11 +172,6 @@ describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero',
     await look(null);
   }
 
-  const storedSnapshots = (): string[] => {
-    const folder = join(node.directory, 'csidir/snapshots');
-    return fs.existsSync(folder) ? fs.readdirSync(folder) : [];
-  };
-
   describe('with our plugin, on a Velero with EnableCSI', () => {
     beforeAll(() => node.restartVelero({ hasPlugin: true }), 120_000);
 
@@ -229,12 +223,12 @@ describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero',
     }, 120_000);
 
     it('keeps snapshots in the storage, and makes volumes from them, also when the Backup was synced from the bucket', async () => {
-      const before = storedSnapshots();
+      const before = node.storedSnapshots();
       await thereAndBack('kept', { isMoved: false, beforeRestore: () => forgetAndSync('kept') });
-      const kept = storedSnapshots().filter((name) => !before.includes(name));
+      const kept = node.storedSnapshots().filter((name) => !before.includes(name));
       expect(kept.length).toBe(FILES.length + 1);
       await deleteBackup('kept');
-      const left = () => storedSnapshots().filter((name) => kept.includes(name));
+      const left = () => node.storedSnapshots().filter((name) => kept.includes(name));
       await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
       await node.kubectl('delete', 'namespace', 'kept', '--wait=false');
     }, 320_000);

@@ -12,6 +12,18 @@ import {
 } from '../../src/kube/index.ts';
 import { application, type RealNode } from '../support/real-node.ts';
 
+/** What tells why an object is still there, in a line. */
+export function briefly({ kind }: Resource<KubeObject>, object: KubeObject): string {
+  const { name, namespace, creationTimestamp, deletionTimestamp, finalizers } = object.metadata;
+  const { status = {} } = object as { status?: Readonly<Record<string, unknown>> };
+  const { phase, message, failureReason, conditions, readyToUse, error } = status;
+  const facts = {
+    ...{ creationTimestamp, deletionTimestamp, finalizers },
+    ...{ phase, message, failureReason, conditions, readyToUse, error },
+  };
+  return `${kind} ${namespace === undefined ? '' : `${namespace}/`}${name} ${JSON.stringify(facts)}`;
+}
+
 type Movement = DataUpload | DataDownload | PodVolumeBackup | PodVolumeRestore;
 
 export async function runApplication(

@@ -226,6 +226,11 @@ export class RealNode implements AsyncDisposable {
     await this.kubectl('-n', 'velero', 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
   }
 
+  /** In place of a definition of Velero's: ours, of the kinds that only servers look at. */
+  async applyServerDefinition(name: string): Promise<void> {
+    await this.apply(await fs.readFile(join(ROOT, 'crds/server', `${name}.yaml`), 'utf8'));
+  }
+
   /** Our server, from our manifests as a user applies them, but for the name of the image. It is there and ready afterwards. */
   async applyServer(): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server'));
@@ -351,6 +356,11 @@ export class RealNode implements AsyncDisposable {
       'jsonpath={.spec.volumeName}',
     );
     return join(this.directory, 'csidir/volumes', name);
+  }
+
+  /** Handles of the snapshots that the storage has. */
+  storedSnapshots(): string[] {
+    return readdirSync(join(this.directory, 'csidir/snapshots'));
   }
 
   /** Kopia with the repository of a namespace. */
