@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   asError,
@@ -17,6 +16,13 @@ import type { BlobStorage } from '../../blob/index.ts';
 import { parseBackupStorageLocation, retentionOf, type StorageKind } from '../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
+import {
+  attemptedAt,
+  CONNECTED,
+  connectionOf,
+  isReadOnlyLocation,
+  placeIn,
+} from './connected-to.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
 import { isHeld } from './password-change/hold.ts';
 import { prepareRepository, readOnly } from './prepare.ts';
@@ -43,8 +49,6 @@ export interface ConnectionOptions {
   readonly hanging?: HangingAttempts;
 }
 
-/** On a BackupRepository: what it was connected to, as hashes: of its place and of the password's version, with a dot between. */
-export const CONNECTED = 'longshore.io/connected-to';
 /** Velero: pkg/controller/backup_repository_controller.go. */
 const REESTABLISH = 're-establish on BSL change, create or delete';
 /** Of one location. Each derives a key, which takes 64 MiB for a moment. Our choice. */
@@ -124,7 +128,7 @@ export class Connections {
     // Whoever changes the passwords opens it again, or leaves that to this process once the Secret has the new one.
     if (isHeld(repository)) return { repository, requeueAfterMs: HELD_MS };
     if (!location) return { repository: await this.#locationGone(repository, writer) };
-    const connection = this.#connectionOf(location);
+    const connection = connectionOf(location, this.#passwordVersion);
     const phase = repository.status?.phase;
     if (phase === 'Ready') {
       const before = this.#known.get(key) ?? repository.metadata.annotations?.[CONNECTED];
@@ -138,7 +142,7 @@ export class Connections {
         return { repository: adopted };
       }
       // A Secret that was written may hold the same password, or one that opens the repository already: whoever uses it goes on meanwhile.
-      const isSamePlace = partOf(before) === partOf(connection);
+      const isSamePlace = placeIn(before) === placeIn(connection);
       if (!isSamePlace) repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }
     const outcome = this.#outcomes.get(key);
@@ -150,11 +154,11 @@ export class Connections {
     // It is looked at again when that has ended.
     if (this.#underWay.has(key)) return { repository };
     const attempt = this.#attempts.get(key);
-    const waitMs = attempt?.place === placeOf(connection, location) ? restMs(attempt) : 0;
+    const waitMs = attempt?.place === attemptedAt(connection, location) ? restMs(attempt) : 0;
     const isNewHere = phase !== 'NotReady' && phase !== 'Ready';
     if (waitMs > 0 && !isNewHere) return { repository, requeueAfterMs: waitMs };
     // It would hang beside the first. Another place may answer.
-    if (this.#hanging.get(key)?.includes(partOf(connection)) === true) {
+    if (this.#hanging.get(key)?.includes(placeIn(connection)) === true) {
       return { repository, requeueAfterMs: RETRY_MAX_MS };
     }
     // One that never was ready is set up by what the ConfigMap says now.
@@ -179,7 +183,7 @@ export class Connections {
     const limiter = this.#limiters.get(name) ?? createLimiter(PREPARED_AT_ONCE);
     this.#limiters.set(name, limiter);
     const { uid } = repository.metadata;
-    const place = placeOf(connection, location);
+    const place = attemptedAt(connection, location);
     const task = limiter
       .run(() => this.#prepareInTime(key, repository, location, connection, writer))
       .then(
@@ -258,7 +262,7 @@ export class Connections {
   ): Promise<void> {
     const { prepareMs = PREPARE_MS } = this.#options;
     writer.signal.throwIfAborted();
-    const place = partOf(connection);
+    const place = placeIn(connection);
     if (this.#allHanging.countAt(place) >= HANGING_MAX) {
       throw locationHangs(`${this.#options.namespace}/${location.metadata.name}`);
     }
@@ -398,39 +402,7 @@ export class Connections {
     writer.events.record(written, 'RepositoryNotReady', message, 'Warning');
     return written;
   }
-
-  /** All that says where a repository is (Velero: needInvalidBackupRepo), and the Secret of the password. */
-  #connectionOf(object: KubeObject): string {
-    const { spec } = object as { spec?: Record<string, unknown> };
-    const { bucket, prefix, caCert, caCertRef } = (spec?.objectStorage ?? {}) as Record<
-      string,
-      unknown
-    >;
-    const parts = [spec?.provider, spec?.config ?? {}, bucket, prefix, caCert, caCertRef];
-    const place = JSON.stringify(parts, (_, value: unknown) =>
-      isPlainObject(value)
-        ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
-        : value,
-    );
-    return `${hashOf(place, 32)}.${hashOf(this.#passwordVersion, 16)}`;
-  }
 }
-
-const hashOf = (text: string, digits: number): string =>
-  createHash('sha256').update(text).digest('hex').slice(0, digits);
-
-/** Of the place alone. */
-const partOf = (connection: string): string => connection.slice(0, connection.lastIndexOf('.'));
-
-const isPlainObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
-export const isReadOnlyLocation = (location: KubeObject): boolean =>
-  (location as { spec?: { accessMode?: string } }).spec?.accessMode === 'ReadOnly';
-
-/** What an attempt depends on: one that may be written to now is another place. */
-const placeOf = (connection: string, location: KubeObject): string =>
-  `${connection} ${isReadOnlyLocation(location) ? 'read-only' : ''}`;
 
 /** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
 const isOfCluster = (error: unknown): boolean =>

@@ -20,7 +20,8 @@ import {
 import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
-import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
+import { isReadOnlyLocation } from './connected-to.ts';
+import { type ConnectionOptions, Connections } from './connection.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
 import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';

@@ -7,7 +7,8 @@ import type {
   KubeObject,
   Resource,
 } from '../../../src/kube/index.ts';
-import { CONNECTED, Connections } from '../../../src/server/repositories/connection.ts';
+import { CONNECTED } from '../../../src/server/repositories/connected-to.ts';
+import { Connections } from '../../../src/server/repositories/connection.ts';
 import { JobKeeper } from '../../../src/server/repositories/maintenance/job-keeper.ts';
 import { CLAIM } from '../../../src/server/repositories/maintenance/outline.ts';
 import { ensurePasswordSecret } from '../../../src/server/repositories/password-secret.ts';
