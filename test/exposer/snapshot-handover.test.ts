@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../src/base/index.ts';
+import { CodedError, silentLogger } from '../../src/base/index.ts';
 import type { ExposerOptions } from '../../src/exposer/index.ts';
 import { SnapshotHandover } from '../../src/exposer/snapshot-handover.ts';
 import {
@@ -12,6 +12,7 @@ import {
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
   waitFor,
+  waitGone,
 } from '../../src/kube/index.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 import { hasRealCsi, type Part, RealCsi, SNAPSHOT_CLASS } from '../support/real-csi.ts';
@@ -120,6 +121,27 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
     }
     for (const part of PARTS) csi.begin(part);
     await handoverBy(client).cleanUp(upload);
+    await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
+  }, 120_000);
+
+  it('may go by itself while it is cleaned up, and is tried again where the API server refuses', async () => {
+    const upload = await breakOff('going', 'snapshot-controller');
+    const ref = { name: 'going' };
+    const mark: KubeClient['patch'] = (resource, of, patch, options) =>
+      resource.plural === VOLUME_SNAPSHOT_CONTENTS.plural
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+        : client.patch(resource, of, patch, options);
+    const refused = handoverBy(withCalls(client, { patch: mark })).cleanUp(upload);
+    await expect(refused).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+    const patch: KubeClient['patch'] = async (resource, of, change, options) => {
+      const done = await client.patch(resource, of, change, options);
+      await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, ref, { timeoutMs: 60_000 });
+      return client.patch(resource, of, change, options).then(() => done);
+    };
+    // The sidecar deletes it as soon as it has its mark.
+    await client.delete(VOLUME_SNAPSHOT_CONTENTS, ref);
+    await handoverBy(withCalls(client, { patch })).cleanUp(upload);
+    csi.begin('snapshot-controller');
     await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
   }, 120_000);
 

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../../src/base/index.ts';
+import { CodedError, silentLogger } from '../../../src/base/index.ts';
 import {
   type KubeClient,
   NAMESPACES,
@@ -12,6 +12,7 @@ import {
 import { Attempts } from '../../../src/server/deletion/attempts.ts';
 import { deleteKept } from '../../../src/server/deletion/kept-snapshots.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
+import { withCalls } from '../../support/with-calls.ts';
 import { hasRealCsi, RealCsi, SNAPSHOT_CLASS } from '../../support/real-csi.ts';
 
 const NAME = 'kept';
@@ -59,14 +60,14 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
     return handle;
   }
 
-  async function removed(handle: string, deletionMs = 60_000): Promise<string[]> {
+  async function removed(handle: string, deletionMs = 60_000, by = client): Promise<string[]> {
     const { signal } = new AbortController();
     const attempts = new Attempts({
       ...{ logger: silentLogger, backup: 'b1', signal, patienceMs: 1000 },
     });
     const kept = { driver: 'dir.csi.test', handle, annotations: {}, volumeMode: undefined };
     await deleteKept([kept], {
-      ...{ client, attempts, logger: silentLogger, signal, deletionMs },
+      ...{ client: by, attempts, logger: silentLogger, signal, deletionMs },
       backup: { metadata: { name: 'b1', uid: handle } } as never,
       assertLeading: () => undefined,
     });
@@ -80,6 +81,11 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
     expect(await removed('unknown')).toEqual([]);
     expect(await client.list(VOLUME_SNAPSHOT_CONTENTS)).toEqual([]);
   }, 120_000);
+
+  it('is gone where the content of an earlier attempt goes in this very moment', async () => {
+    const create = () => Promise.reject(new CodedError('KUBE_ALREADY_EXISTS', 'it is there'));
+    expect(await removed('gone', 60_000, withCalls(client, { create }))).toEqual([]);
+  });
 
   it('goes, too, where its sidecar comes back after its deletion was asked for', async () => {
     const handle = await keep();
