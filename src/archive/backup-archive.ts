@@ -51,7 +51,7 @@ import {
 import { putLogTail } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
 import { isFinal } from './states.ts';
-import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
+import { assertNotApart, keepsApart, seal, unseal } from './write-once/seal.ts';
 import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
 import { loadList, StoredArchive } from './stored-archive.ts';
 
@@ -179,7 +179,13 @@ export class BackupArchive {
       if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return;
       throw error;
     }
-    if (stored.metadata.uid === uid && isFinal(stored)) await this.seal(name, uid, options);
+    if (stored.metadata.uid !== uid || !isFinal(stored)) return;
+    try {
+      await this.seal(name, uid, options);
+    } catch (error) {
+      // Whoever deletes it removes the rest.
+      if (!isCode(error, 'FILES_DELETED')) throw error;
+    }
   }
 
   /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */
@@ -368,6 +374,7 @@ export class BackupArchive {
       // From here on nobody takes the rest for a backup.
       assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'), options);
+      await unseal(this.#bucket, backupFolder(name), options);
       const others = journalsFolder(name);
       for await (const key of this.#bucket.list(backupFolder(name), options)) {
         if (key.startsWith(others)) continue;
@@ -408,6 +415,7 @@ export class BackupArchive {
   async delete(name: string, options: DeletionOptions = {}): Promise<void> {
     options.assertAllowed?.();
     await this.#bucket.delete(backupKey(name, 'metadata'), options);
+    await unseal(this.#bucket, backupFolder(name), options);
     await deleteFolder(this.#bucket, backupFolder(name), options);
   }
 }

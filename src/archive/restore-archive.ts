@@ -17,7 +17,7 @@ import { decodeJson, decodeJsonGzip, encodeJsonGzip, encodeListsGzip } from './j
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { assertNotApart, seal, sealedEnd } from './write-once/seal.ts';
+import { assertNotApart, seal, sealedEnd, unseal } from './write-once/seal.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,
@@ -168,7 +168,8 @@ export class RestoreArchive {
   }
 
   /** Removes every file of the folder. May be repeated. */
-  delete(name: string, options: DeletionOptions = {}): Promise<void> {
-    return deleteFolder(this.#bucket, restoreFolder(name), options);
+  async delete(name: string, options: DeletionOptions = {}): Promise<void> {
+    await unseal(this.#bucket, restoreFolder(name), options);
+    await deleteFolder(this.#bucket, restoreFolder(name), options);
   }
 }

@@ -1,7 +1,7 @@
 import { CodedError, type Logger } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { allVersionsFolder, fileOf } from './version-keys.ts';
-import { type SealOptions, WriteOnceBucket } from './write-once-bucket.ts';
+import { type SealOptions, type UnsealOptions, WriteOnceBucket } from './write-once-bucket.ts';
 
 /** A location's bucket as archives work with it. */
 export const bucketOf = (
@@ -21,6 +21,11 @@ export function seal(
   return bucket instanceof WriteOnceBucket
     ? bucket.seal(folder, options)
     : Promise.resolve(options.end);
+}
+
+/** Of a folder that is being deleted, where its bucket is written once; see {@link WriteOnceBucket.unseal}. */
+export function unseal(bucket: Bucket, folder: string, options: UnsealOptions): Promise<void> {
+  return bucket instanceof WriteOnceBucket ? bucket.unseal(folder, options) : Promise.resolve();
 }
 
 /** What was decided of a UID where its bucket is written once; see {@link WriteOnceBucket.sealedEnd}. */

@@ -61,9 +61,11 @@ export const byNumber = (a: string, b: string): number =>
 const numberOf = (version: string): number =>
   Number(VERSION.exec(version.slice(version.lastIndexOf('/') + 1))?.[1] ?? 0);
 
+/** Of what was published in a folder, of any UID. */
+export const sealsFolder = (folder: string): string => `${folder}${VERSIONS}/${SEALED}/`;
+
 /** What says which versions were published of the Backup or Restore with a UID. */
-export const sealKey = (folder: string, uid: string): string =>
-  `${folder}${VERSIONS}/${SEALED}/${uid}`;
+export const sealKey = (folder: string, uid: string): string => `${sealsFolder(folder)}${uid}`;
 
 /** Whether a folder is one of ours, and shows no file by itself. */
 export const isVersionsFolder = (name: string): boolean => name === VERSIONS;

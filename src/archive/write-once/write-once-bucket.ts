@@ -28,6 +28,7 @@ import {
   nextVersion,
   runFolderOf,
   sealKey,
+  sealsFolder,
   versionsFolder,
 } from './version-keys.ts';
 
@@ -40,6 +41,14 @@ export interface SealOptions extends SignalOptions {
   readonly end?: object | undefined;
   /** Right before each put and deletion. */
   readonly assertAllowed?: (() => void) | undefined;
+}
+
+export type UnsealOptions = Pick<SealOptions, 'assertAllowed' | 'signal'>;
+
+interface Publishing extends SignalOptions {
+  readonly allowed: () => void;
+  /** Keys that were put, or may have been. */
+  readonly published: string[];
 }
 
 /** A version may be removed by another process while it is looked for. */
@@ -236,7 +245,9 @@ export class WriteOnceBucket implements Bucket {
   /**
    * Publishes the files of a backup or a restore that is over: each is put under its own name, `last` after all others, and its versions are removed. What is
    * published is decided once, by an object that is put first: whoever goes on after a kill publishes the same, and drops what came later.
-   * Nothing happens where there is no version. May be repeated. Returns the `end` that was decided with it. Throws what the bucket throws, and `DAMAGED_ARCHIVE`.
+   * Nothing happens where there is no version. May be repeated. Returns the `end` that was decided with it. Throws what the bucket throws, `DAMAGED_ARCHIVE`, and
+   * `FILES_DELETED` where somebody deletes the folder meanwhile: then nothing stays of what was published. Whoever deletes removes `last` first, then what decides
+   * ({@link unseal}), and looks for the rest after that: what is put before that look is found by it, and what is put after it finds its decision gone.
    */
   async seal(
     folder: string,
@@ -246,8 +257,12 @@ export class WriteOnceBucket implements Bucket {
     const versions = await this.#versionsIn(folder, { signal });
     const key = sealKey(folder, uid);
     let decided = await this.#loadSeal(key, { signal });
+    const published: string[] = [];
     if (!decided) {
       if (versions.size === 0) return end;
+      // Whoever deletes removes it first.
+      const isWhole = last === undefined || versions.has(last);
+      if (!isWhole && !(await this.#bucket.has(last, { signal }))) throw filesDeleted(folder);
       decided = { files: this.#newest(folder, versions), ...(end && { end: { ...end } }) };
       allowed();
       const bytes = Buffer.from(`${JSON.stringify({ version: 1, ...decided })}\n`);
@@ -262,13 +277,28 @@ export class WriteOnceBucket implements Bucket {
     const { files } = decided;
     const names = Object.keys(files).sort();
     const lastName = last?.slice(folder.length);
+    // One who deletes may have passed the decision before it was made.
+    const isLeft = lastName === undefined || (await this.#hasFile(folder, lastName, files, { signal })); // prettier-ignore
+    const assertKept = async (isKept = true): Promise<void> => {
+      if (isKept && (published.length === 0 || (await this.#bucket.has(key, { signal })))) return;
+      for (const each of isKept ? published : [key]) {
+        allowed();
+        await this.#bucket.delete(each, { signal });
+      }
+      throw filesDeleted(folder);
+    };
+    await assertKept(isLeft);
     for (const name of names.filter((each) => each !== lastName)) {
       const known = versions.get(`${folder}${name}`) ?? [];
       const others = known.map((each) => each.slice(folder.length));
-      await this.#publishAny(folder, name, [...others, files[name] ?? ''], { allowed, signal });
+      const options = { allowed, signal, published };
+      await this.#publishAny(folder, name, [...others, files[name] ?? ''], options);
     }
+    await assertKept();
     if (lastName !== undefined && files[lastName] !== undefined) {
-      await this.#publish(folder, lastName, files[lastName], { allowed, signal });
+      published.length = 0;
+      await this.#publish(folder, lastName, files[lastName], { allowed, signal, published });
+      await assertKept();
     }
     for (const [file, keys] of versions) {
       allowed();
@@ -276,6 +306,27 @@ export class WriteOnceBucket implements Bucket {
       await this.#removeOld(keys, { signal });
     }
     return decided.end ?? end;
+  }
+
+  /** Whether a file that is to be published is still there, or is published; also for one that is not to be. A listing may not show it yet. */
+  async #hasFile(
+    folder: string,
+    name: string,
+    files: Seal['files'],
+    options: SignalOptions,
+  ): Promise<boolean> {
+    const version = files[name];
+    if (version === undefined) return true;
+    const isPublished = await this.#bucket.has(`${folder}${name}`, options);
+    return isPublished || (await this.#bucket.has(`${folder}${version}`, options));
+  }
+
+  /** Removes what decides about a folder that is being deleted, after its `last` file and before the others; see {@link seal}. */
+  async unseal(folder: string, { assertAllowed, signal }: UnsealOptions): Promise<void> {
+    for await (const key of this.#bucket.list(sealsFolder(folder), { signal })) {
+      assertAllowed?.();
+      await this.#bucket.delete(key, { signal });
+    }
   }
 
   /** The `end` that was decided with what is published of a UID; undefined where nothing is. */
@@ -337,7 +388,7 @@ export class WriteOnceBucket implements Bucket {
     folder: string,
     name: string,
     versions: readonly string[],
-    options: { readonly allowed: () => void } & SignalOptions,
+    options: Publishing,
   ): Promise<void> {
     for (const version of versions.toReversed()) {
       try {
@@ -356,17 +407,20 @@ export class WriteOnceBucket implements Bucket {
     folder: string,
     name: string,
     version: string,
-    { allowed, signal }: { readonly allowed: () => void } & SignalOptions,
+    { allowed, signal, published }: Publishing,
   ): Promise<void> {
     const key = `${folder}${name}`;
     const from = `${folder}${version}`;
     allowed();
     if (!(await this.#bucket.has(key, { signal }))) {
+      // Also where its answer is lost.
+      published.push(key);
       try {
         await this.#bucket.put(key, this.#bucket.get(from, { signal }), { signal, ifAbsent: true });
         return;
       } catch (error) {
         if (!isCode(error, 'BLOB_EXISTS')) throw error;
+        published.pop();
       }
     }
     const isThere = await this.#bucket.has(from, { signal });
@@ -393,6 +447,9 @@ export class WriteOnceBucket implements Bucket {
     return this.close();
   }
 }
+
+const filesDeleted = (folder: string): CodedError =>
+  new CodedError('FILES_DELETED', `${folder} was deleted while its files were published`);
 
 const noLocks = (place: string): CodedError =>
   new CodedError('UNSUPPORTED_PUT', `objects of ${place} cannot be locked`);
