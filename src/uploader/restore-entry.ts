@@ -11,7 +11,7 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 import { RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
 import { assertPlainName, inTheWay } from './restore-names.ts';
-import type { RestoreOptions, RestoreReport } from './restore-report.ts';
+import type { EntryOptions, RestoreOptions, RestoreReport } from './restore-report.ts';
 import type { RestoreWriter } from './restore-writer.ts';
 import type { Pinned, TargetDirectory } from './target-directory.ts';
 
@@ -28,7 +28,7 @@ const WHOLE_FILE_BYTES_MAX = 8 << 20;
 export class EntryRestore {
   readonly #report: RestoreReport;
   readonly #repository: Repository;
-  readonly #options: RestoreOptions;
+  readonly #options: EntryOptions;
   readonly #pool: ThreadPool;
   readonly #writer: RestoreWriter;
   readonly #pieces: PieceWriter;
@@ -38,7 +38,7 @@ export class EntryRestore {
   constructor(
     repository: Repository,
     writer: RestoreWriter,
-    options: RestoreOptions,
+    options: EntryOptions,
     report: RestoreReport,
   ) {
     const { dataPath } = repository;

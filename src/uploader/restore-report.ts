@@ -61,10 +61,18 @@ export interface RestoreOptions {
   readonly leaveOut?: string;
   /** Of a tree only this part. */
   readonly selection?: Selection;
-  /** How what is there already is brought to the snapshot, instead of being overwritten. */
-  readonly inPlace?: InPlaceEntries;
+  /**
+   * How what is there already is brought to the snapshot, instead of being overwritten. Called once, with the signal that also ends all work once
+   * the target takes nothing more.
+   */
+  readonly inPlace?: (signal: AbortSignal) => InPlaceEntries;
   /** Whose everything becomes, instead of those who had it. */
   readonly owner?: { readonly uid: number; readonly gid: number };
+}
+
+/** Of one restore: what is in place is made for it, with its signal. */
+export interface EntryOptions extends Omit<RestoreOptions, 'inPlace'> {
+  readonly inPlace?: InPlaceEntries | undefined;
 }
 
 /** After these nothing more can be written, and what is left would be read and tried in vain. */

@@ -7,6 +7,7 @@ import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { EntryRestore, hasAttributes, owned } from './restore-entry.ts';
 import { assertPlainName, inTheWay } from './restore-names.ts';
 import {
+  type EntryOptions,
   incompleteSnapshot,
   type RestoreCounters,
   type RestoreOptions,
@@ -34,7 +35,10 @@ export async function restoreTree(
   options: RestoreOptions,
 ): Promise<RestoreCounters> {
   const report = new RestoreReport(options);
-  const restore = new TreeRestore(repository, { ...options, signal: report.signal }, report);
+  const { signal } = report;
+  const inPlace = options.inPlace?.(signal);
+  const own = { ...options, signal, inPlace };
+  const restore = new TreeRestore(repository, own, report);
   await (root.type === 'd'
     ? restore.restoreRoot(root, target)
     : restore.restoreSingle(root, target));
@@ -48,7 +52,7 @@ export async function restoreTree(
 class TreeRestore {
   readonly #report: RestoreReport;
   readonly #repository: Repository;
-  readonly #options: RestoreOptions;
+  readonly #options: EntryOptions;
   readonly #pool: ThreadPool;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
@@ -57,7 +61,7 @@ class TreeRestore {
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
   #rootShown = '';
 
-  constructor(repository: Repository, options: RestoreOptions, report: RestoreReport) {
+  constructor(repository: Repository, options: EntryOptions, report: RestoreReport) {
     const { dataPath } = repository;
     if (!dataPath) throw new TypeError('a restore needs a repository opened with a data path');
     this.#repository = repository;

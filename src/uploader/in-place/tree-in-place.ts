@@ -113,12 +113,11 @@ class TreeInPlace {
   async restore(result: InPlaceCounters): Promise<void> {
     const { logger, signal, selection, owner } = this.#options;
     const counters = this.#options.counters ?? newRestoreCounters();
-    const inPlace = this.#files({ counters, signal }, result);
     await restoreTree(this.#repository, this.#root, this.#target.path, {
       logger,
       signal,
       counters,
-      inPlace,
+      inPlace: (own) => this.#files({ counters, signal: own }, result),
       // Of what is written whole.
       sparse: true,
       ...(selection && { selection }),

@@ -8,6 +8,7 @@ import { type DirectoryEntry, encodeDirectory } from '../../../src/snapshot/inde
 import {
   type InPlaceCounters,
   type InPlaceOptions,
+  newInPlaceCounters,
   restoreTreeInPlace,
 } from '../../../src/uploader/index.ts';
 import type { ThreadPool, ThreadPoolFactory } from '../../../src/volume-files/index.ts';
@@ -299,6 +300,26 @@ describe.runIf(canMount)('file systems', () => {
     fs.renameSync(join(disk.path, 'filler'), join(target, 'sub/runaway.log'));
     await inPlace(target);
     assertSameTree(at('tree'), target);
+  });
+
+  it('that are full keep what waits for its turn from being read in vain', async () => {
+    const files = 600;
+    const bytes = noise('many', 64 << 10);
+    fs.mkdirSync(at('many'));
+    for (let i = 0; i < files; i++) fs.writeFileSync(at('many', `${i}`), bytes);
+    const many = (await backUp(repository, at('many'))).rootEntry;
+    using disk = mountSmallDisk(16 << 20);
+    const target = join(disk.path, 'volume');
+    fs.mkdirSync(target);
+    for (let i = 0; i < files; i++) {
+      fs.writeFileSync(join(target, `${i}`), '');
+      fs.truncateSync(join(target, `${i}`), bytes.length);
+    }
+    disk.fill();
+    const result = newInPlaceCounters();
+    await expect(inPlace(target, { result }, many)).rejects.toMatchObject({ code: 'TARGET_FULL' });
+    // Some are under way beside each other when the first one finds that the disk is full.
+    expect(result.bytesCompared / bytes.length).toBeLessThan(files / 2);
   });
 
   it('that are too small end the run with what to do, and the next one completes it', async () => {
