@@ -35,7 +35,7 @@ import { Attempts } from './attempts.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
 import type { DeletionMetrics } from './deletion-metrics.ts';
 import { hasBegun } from './ownership.ts';
-import { type DeletionRequest, DELETING, standingOf } from './refusal.ts';
+import { type DeletionRequest, DELETING, type Standing, standingOf } from './refusal.ts';
 import { readingOf, restoresOf } from './restores.ts';
 import { WaitingNote } from './waiting-note.ts';
 
@@ -84,7 +84,7 @@ export class DeletionController extends LeadingController<DeletionRun> {
   }
 }
 
-/** How a deletion ended: why the backup is not gone. */
+/** How a deletion ended: why the backup is not gone. Undefined instead where it is to be decided anew. */
 interface Ended {
   readonly backup: Backup;
   readonly errors: readonly string[];
@@ -95,7 +95,7 @@ class DeletionRun {
   readonly #options: DeletionControllerOptions;
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
-  readonly #requests: WatchedKind<DeletionRequest, Ended>;
+  readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
   /** By UID: since when a note of its run is waited for. */
   readonly #endingSinceMs = new Map<string, number>();
   /** By location. */
@@ -152,8 +152,7 @@ class DeletionRun {
     if (busy !== undefined && busy !== key) return undefined;
     this.#busy.set(name, key);
     const result = await this.#take(key, request, name).catch((error: unknown) => {
-      // It is tried again for as long as it takes, which whoever waits for it is to see.
-      if (!isPassing(error) && !isCode(error, 'LEADERSHIP_LOST')) this.#tellOf(request, error);
+      this.#tellOf(request, error);
       throw error;
     });
     if (!this.#requests.work.isRunning(key) && result?.requeueAfterMs === undefined)
@@ -161,7 +160,9 @@ class DeletionRun {
     return result;
   }
 
+  /** It is tried again for as long as it takes, which whoever waits for it is to see. */
   #tellOf(request: DeletionRequest, error: unknown): void {
+    if (isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) return;
     const { uid } = request.metadata;
     const note = this.#notes.get(uid) ?? this.#noteFor(request);
     this.#notes.set(uid, note);
@@ -232,9 +233,8 @@ class DeletionRun {
 
   /** Begins with it, or says why not. */
   async #take(key: string, request: DeletionRequest, name: string): Promise<Result | undefined> {
-    const { client, namespace, logger, isMadeHere, runningMs = RUNNING_MS } = this.#options;
-    const signal = this.#signal;
-    const found = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
+    const { runningMs = RUNNING_MS } = this.#options;
+    const found = await this.#found(name);
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
     const isOther = found !== undefined && !isAbout(request, found);
     if (!found || isOther) {
@@ -247,15 +247,7 @@ class DeletionRun {
     }
     // Not before: one for an earlier Backup of the name must not take that for this one with it.
     await this.#removeOthers(request, name);
-    const location = await client.find(
-      BACKUP_STORAGE_LOCATIONS,
-      { namespace, name: locationOf(found) },
-      { signal },
-    );
-    const restores = hasBegun(found)
-      ? await restoresOf(client, { namespace, backup: name }, signal)
-      : [];
-    const standing = standingOf(found, location, { isMadeHere, reading: readingOf(restores) });
+    const standing = await this.#standingOf(found);
     if (standing.kind === 'refused') return this.#refuse(request, standing.error);
     await this.#claim(request, found);
     if (standing.kind === 'running') {
@@ -264,11 +256,28 @@ class DeletionRun {
     }
     // What its run has left is ended by its journal, which goes with its files.
     if (await this.#isEnding(found)) return { requeueAfterMs: runningMs };
-    const backup = await this.#markDeleting(found);
-    this.#options.metrics.count('attempt', backup);
-    logger.info({ backup: name, uid: backup.metadata.uid }, 'deleting a backup');
-    this.#begin(key, request, backup);
+    this.#begin(key, request, found);
     return { isUnderWay: true };
+  }
+
+  #found(name: string): Promise<Backup | undefined> {
+    const { client, namespace } = this.#options;
+    return client.find(BACKUP_RESOURCE, { namespace, name }, { signal: this.#signal });
+  }
+
+  async #standingOf(backup: Backup): Promise<Standing> {
+    const { client, namespace, isMadeHere } = this.#options;
+    const signal = this.#signal;
+    const { name } = backup.metadata;
+    const location = await client.find(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace, name: locationOf(backup) },
+      { signal },
+    );
+    const restores = hasBegun(backup)
+      ? await restoresOf(client, { namespace, backup: name }, signal)
+      : [];
+    return standingOf(backup, location, { isMadeHere, reading: readingOf(restores) });
   }
 
   /** One request for each backup: those that have their answer as well. */
@@ -334,7 +343,24 @@ class DeletionRun {
     const location = backup.spec.storageLocation ?? '';
     const places = this.#places.get(location) ?? createLimiter(AT_ONCE);
     this.#places.set(location, places);
-    this.#requests.work.begin(key, places, () => this.#delete(request, backup));
+    this.#requests.work.begin(key, places, () => this.#deleteAtItsTurn(request, backup));
+  }
+
+  /** Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and until now a person could still restore from it. */
+  async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
+    const { client, metrics, logger } = this.#options;
+    const asked = await client.find(REQUESTS, request.metadata, { signal: this.#signal });
+    const backup = await this.#found(taken.metadata.name);
+    const isSame =
+      asked?.metadata.uid === request.metadata.uid &&
+      backup?.metadata.uid === taken.metadata.uid &&
+      (await this.#standingOf(backup)).kind === 'free';
+    if (!isSame) return undefined;
+    const marked = await this.#markDeleting(backup);
+    const { name, uid } = marked.metadata;
+    metrics.count('attempt', marked);
+    logger.info({ backup: name, uid }, 'deleting a backup');
+    return this.#delete(request, marked);
   }
 
   async #delete(request: DeletionRequest, backup: Backup): Promise<Ended> {
@@ -382,12 +408,17 @@ class DeletionRun {
   async #finish(
     key: string,
     request: DeletionRequest | undefined,
-    ended: NonNullable<ReturnType<SideWork<Ended>['ended']>>,
+    ended: NonNullable<ReturnType<SideWork<Ended | undefined>['ended']>>,
   ): Promise<Result | undefined> {
     if ('error' in ended) {
       this.#requests.work.forget(key);
       this.#free(key);
+      if (request) this.#tellOf(request, ended.error);
       throw ended.error;
+    }
+    if (!ended.result) {
+      this.#requests.work.forget(key);
+      return { requeueAfterMs: 0 };
     }
     const { backup, errors } = ended.result;
     const { name, uid } = backup.metadata;

@@ -907,6 +907,70 @@ describe('delete item actions', () => {
   }, 30_000);
 });
 
+describe('a backup that waits for its turn to be deleted', () => {
+  const NAMES = ['b1', 'b2', 'b3', 'b4', 'b5'];
+  /** Two of them are asked about by a provider that does not answer yet, so that the others wait. */
+  const held = async (): Promise<() => void> => {
+    const released = Promise.withResolvers<undefined>();
+    world.actions.push({
+      name: 'x/slow',
+      appliesTo: { includedResources: ['configmaps'] },
+      execute: () => released.promise,
+    });
+    for (const name of NAMES) {
+      await world.rich(name);
+      await world.ask(name);
+    }
+    stop = world.run();
+    const phases = async () =>
+      (await Promise.all(NAMES.map((name) => world.request(`${name}-1`)))).map(
+        (request) => request?.status?.phase,
+      );
+    await expect.poll(phases, { timeout: 5000 }).toEqual(NAMES.map(() => 'InProgress'));
+    return () => {
+      released.resolve(undefined);
+    };
+  };
+  const waiting = async (): Promise<string[]> => {
+    const phases = await Promise.all(NAMES.map((name) => phaseOf(name)));
+    return NAMES.filter((_, i) => phases[i] === 'Completed');
+  };
+
+  it('stays whole where its location turns read-only, or a restore reads it, or nobody wants it deleted any more', async () => {
+    const release = await held();
+    await expect.poll(async () => (await waiting()).length, { timeout: 5000 }).toBe(3);
+    const [kept = '', taken = '', read = ''] = await waiting();
+    await world.client.delete(DELETE_BACKUP_REQUESTS, ref(`${taken}-1`));
+    await world.client.patch(RESTORES, ref(`${read}-restore`), { status: { phase: 'InProgress' } });
+    await world.client.patch(BACKUP_STORAGE_LOCATIONS, ref('default'), {
+      spec: { accessMode: 'ReadOnly' },
+    });
+    release();
+    const readOnly =
+      'backup deletion failed: cannot delete backup because backup storage location default is currently in read-only mode';
+    expect(await world.answer(`${kept}-1`)).toEqual([readOnly]);
+    expect(await world.answer(`${read}-1`)).toEqual([readOnly]);
+    await world.client.patch(BACKUP_STORAGE_LOCATIONS, ref('default'), {
+      spec: { accessMode: 'ReadWrite' },
+    });
+    await world.ask(read, {}, 'again');
+    const [error] = await world.answer('again');
+    expect(error).toContain(`restore ${read}-restore reads the backup (InProgress)`);
+    expect(await waiting()).toEqual(expect.arrayContaining([kept, taken, read]));
+    for (const name of [kept, taken, read]) {
+      expect(world.files(`backups/${name}/`)).not.toEqual([]);
+      expect(world.provider.has(`${name}-native`)).toBe(true);
+    }
+  }, 30_000);
+
+  it('is deleted as soon as it has one', async () => {
+    const release = await held();
+    release();
+    for (const name of NAMES) await world.gone(name);
+    expect([await metric('attempt'), await metric('success')]).toEqual([5, 5]);
+  }, 30_000);
+});
+
 describe('a location that does not answer', () => {
   it('keeps only its own backups', async () => {
     world.isBucketSilent = true;
