@@ -280,7 +280,7 @@ describe.skipIf(!hasRealNode())(
       expect(await objects()).toEqual(before);
       await scale(1);
       await assertBack('moved');
-    }, 120_000);
+    }, 200_000);
 
     it('brings all of them back itself, also when it is killed meanwhile', async () => {
       await withoutNamespaces();
