@@ -14,6 +14,9 @@ const WHOLE_BYTES_MAX = 2 ** 31;
 /** A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
+/** Of a list so much is parsed at once: entries take several times what their text does. Our choice. */
+const LIST_BYTES = 64 << 10;
+
 /** One content of an object, in the order of the stream; `count` times, one after the other. */
 export interface ObjectPiece {
   readonly start: number;
@@ -120,9 +123,11 @@ async function* streamIndirect(
 ): AsyncGenerator<IndirectEntry[]> {
   const decoder = new IndirectDecoder();
   for await (const bytes of streamObject(contents, indexObjectOf(id), options)) {
-    decoder.push(bytes);
-    const entries = decoder.take();
-    if (entries.length > 0) yield entries;
+    for (let at = 0; at < bytes.length; at += LIST_BYTES) {
+      decoder.push(bytes.subarray(at, at + LIST_BYTES));
+      const entries = decoder.take();
+      if (entries.length > 0) yield entries;
+    }
   }
   yield decoder.finish();
 }

@@ -32,6 +32,12 @@ const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
 /** Files that are compared at once, four descriptors each; and the share of the descriptors for them. */
 const FILES_MAX = 64;
 const FILES_SHARE = 1 / 32;
+/**
+ * A long file counts as several, one for so many bytes, since its list of contents takes memory: 64 files of 40 GiB took 440 MiB. Four of the longest
+ * have more contents to compare than threads can work on. Our choices.
+ */
+const BYTES_PER_PLACE = 512 << 20;
+const PLACES_OF_ONE_MAX = FILES_MAX / 4;
 
 /** What a file of the target is beside that of the snapshot. */
 type Outcome =
@@ -60,7 +66,8 @@ export class FilesInPlace implements InPlaceEntries {
   readonly #parts: FilesInPlaceParts;
   readonly #comparer: FileComparer;
   readonly #writer: DifferenceWriter;
-  readonly #open = new Semaphore(shareOfDescriptors(FILES_SHARE, FILES_MAX));
+  readonly #places = shareOfDescriptors(FILES_SHARE, FILES_MAX);
+  readonly #open = new Semaphore(this.#places);
 
   constructor(parts: FilesInPlaceParts) {
     const { repository, signal, counters, result } = parts;
@@ -203,14 +210,16 @@ export class FilesInPlace implements InPlaceEntries {
     entry: DirectoryEntry,
     task: (outcome: Outcome, pinned?: Pinned) => Promise<T>,
   ): Promise<T> {
-    await this.#open.acquire();
+    const long = Math.min(1 + Math.floor(entry.size / BYTES_PER_PLACE), PLACES_OF_ONE_MAX);
+    const places = Math.min(long, this.#places);
+    await this.#open.acquire(places);
     try {
       this.#parts.signal.throwIfAborted();
       return await directory.pin(entry.name, async (pinned) =>
         task(pinned ? await this.#outcomeOf(pinned, entry) : { kind: 'create' }, pinned),
       );
     } finally {
-      this.#open.release();
+      this.#open.release(places);
     }
   }
 
