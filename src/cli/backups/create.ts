@@ -17,6 +17,7 @@ import {
   assertBackupFlags,
   assertCron,
   assertName,
+  assertScheduleName,
   backupSpecOf,
   notesOf,
   type Schedule,
@@ -127,6 +128,7 @@ export async function createSchedule(name: string, given: object): Promise<void>
   const flags = readFlags<CreateScheduleFlags>(given);
   const { schedule = '', output } = flags;
   assertName('Schedule', name);
+  assertScheduleName(name);
   if (schedule === '') throw new UsageError('--schedule says when, such as "0 2 * * *"');
   assertCron(schedule);
   assertBackupFlags(flags);

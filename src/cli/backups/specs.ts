@@ -106,6 +106,14 @@ export function assertName(kind: string, name: string): void {
   );
 }
 
+/** Throws {@link UsageError} where no backup of the schedule could have its name. */
+export function assertScheduleName(name: string): void {
+  const most = NAME_MAX - '-YYYYMMDDhhmmss'.length;
+  if (name.length <= most) return;
+  const text = `the name has ${name.length} characters: a schedule may have ${most}, since its backups are called NAME-YYYYMMDDhhmmss`;
+  throw new UsageError(text);
+}
+
 export function backupSpecOf(flags: BackupSpecFlags): Fields {
   const { resourcePoliciesConfigmap: policies, parallelFilesUpload = 0 } = flags;
   const { ttl, csiSnapshotTimeout, itemOperationTimeout } = UNSET;

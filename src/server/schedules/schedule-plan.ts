@@ -6,6 +6,7 @@ import {
   SECOND_NS,
   unixSeconds,
 } from '../../base/index.ts';
+import { labelsProblem } from '../../backup/index.ts';
 import { type Cron, latestTime, parseCron, type Zone } from '../../cron/index.ts';
 import type { Schedule, ScheduleStatus } from './schedule.ts';
 
@@ -41,6 +42,9 @@ export interface SchedulePlan {
 const EMPTY = 'Schedule must be a non-empty valid Cron expression';
 /** By which times may be ahead, as after a clock was set back: nothing is made twice then. Our choice. */
 const AHEAD_SECONDS = 86_400;
+/** Of a name of any object in Kubernetes, but for some kinds. */
+const NAME_CHARS_MAX = 253;
+const STAMP = 'YYYYMMDDhhmmss';
 
 /**
  * Decides as Velero 1.18.3 does: a backup is due when a time of the expression has passed since the last backup, or since the schedule was made
@@ -58,7 +62,9 @@ export function planSchedule(schedule: Schedule, options: PlanOptions): Schedule
   const isAhead = since > now + AHEAD_SECONDS;
   const from = isAhead ? (options.aheadSince ?? now) : since;
 
-  const { cron, problems } = readCron(spec.schedule ?? '', zone, from);
+  const read = readCron(spec.schedule ?? '', zone, from);
+  const problems = [...read.problems, ...backupProblems(schedule)];
+  const cron = problems.length === 0 ? read.cron : undefined;
   const changed = {
     ...(spec.skipImmediately == null || skips ? { spec: { skipImmediately: false } } : {}),
     ...statusChange(status, problems, skips ? rfc3339Seconds(nowNs) : undefined),
@@ -81,6 +87,20 @@ export function planSchedule(schedule: Schedule, options: PlanOptions): Schedule
 function sinceOf({ metadata, status = {} }: Schedule, lastSkipped = -Infinity): number {
   const made = secondsOf(status.lastBackup) ?? secondsOf(metadata.creationTimestamp) ?? 0;
   return Math.max(made, lastSkipped);
+}
+
+/** Why the API server would refuse each of its backups, which nobody would see before one is missed. */
+function backupProblems({ metadata: { name }, spec }: Schedule): string[] {
+  const chars = `${name}-${STAMP}`.length;
+  const label = labelsProblem(spec?.template?.metadata?.labels ?? {});
+  return [
+    ...(chars > NAME_CHARS_MAX
+      ? [
+          `invalid name: backups are called NAME-${STAMP}, which has ${chars} characters here, and may have ${NAME_CHARS_MAX}`,
+        ]
+      : []),
+    ...(label === undefined ? [] : [`invalid labels of the template: ${label}`]),
+  ];
 }
 
 function readCron(

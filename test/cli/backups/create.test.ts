@@ -54,6 +54,10 @@ describe('what makes no sense is a usage error, and nothing is created:', () => 
       ],
       'cannot be used together with flags for resources of one scope',
     ],
+    [
+      ['schedule', 'create', 's'.repeat(239), '--schedule', '@daily'],
+      'the name has 239 characters: a schedule may have 238',
+    ],
     [['restore', 'create', 'a'], 'give either --from-backup or --from-schedule'],
     [['restore', 'create', '--from-backup=a', '--from-schedule=b'], 'give either --from-backup'],
     [

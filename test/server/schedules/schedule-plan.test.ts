@@ -109,6 +109,28 @@ describe('when a backup of a schedule is due', () => {
 
 describe('what is written about a schedule', () => {
   const now = '2026-11-21T01:30:00Z';
+  it('is why the API server would refuse each of its backups', () => {
+    const long = scheduleOf({ schedule: '* * * * *' }, {}, { name: 'n'.repeat(239) });
+    const labelled = (value: string): Schedule =>
+      scheduleOf({ schedule: '* * * * *', template: { metadata: { labels: { a: value } } } });
+    for (const [schedule, problem] of [
+      [
+        long,
+        'invalid name: backups are called NAME-YYYYMMDDhhmmss, which has 254 characters here, and may have 253',
+      ],
+      [labelled('x y'), 'invalid labels of the template: "x y" is no value of a label'],
+    ] as const) {
+      expect(plan(schedule, now)).toMatchObject({
+        patch: { status: { phase: 'FailedValidation', validationErrors: [problem] } },
+        ...{ dueFor: undefined, next: undefined },
+      });
+    }
+    const fits = scheduleOf({ schedule: '* * * * *' }, {}, { name: 'n'.repeat(238) });
+    for (const schedule of [fits, labelled('x')]) {
+      expect(plan(schedule, now)).toMatchObject({ problems: [] });
+      expect(due(schedule, now)).toBeDefined();
+    }
+  });
   it('is nothing where nothing has changed', () => {
     expect(plan(scheduleOf(), now)?.patch).toBeUndefined();
   });
