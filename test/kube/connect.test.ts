@@ -66,6 +66,19 @@ describe('a kubeconfig', () => {
   ])('that %s says so', (_, content, context, text) => {
     expect(() => connect(content, context)).toThrow(text);
   });
+  it('that cannot be read is named, also where the environment names it', () => {
+    const file = join(scratch, 'broken');
+    fs.writeFileSync(file, 'contexts: [');
+    vi.stubEnv('KUBECONFIG', file);
+    const named = `cannot read the kubeconfig ${file}: `;
+    expect(() => connectToCluster({ userAgent: 'test' })).toThrow(named);
+    fs.rmSync(file);
+    expect(() => connectToCluster({ userAgent: 'test' })).toThrow(named);
+    fs.writeFileSync(file, JSON.stringify(config()));
+    expect(() => connectToCluster({ userAgent: 'test', context: 'nope' })).toThrow(
+      `kubeconfig ${file} has no context "nope"`,
+    );
+  });
   it('that is nowhere is said to be missing, and no address is made up', () => {
     vi.stubEnv('KUBECONFIG', '');
     vi.stubEnv('HOME', join(scratch, 'nobody'));

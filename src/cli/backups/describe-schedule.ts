@@ -58,6 +58,10 @@ export async function describeSchedule(
   };
 }
 
+/** What it says itself is known here, and what else would count is only known to the server. */
+const whenText = (cron: string): string =>
+  /^(CRON_)?TZ=|^@every /.test(cron) ? cron : `${cron} (in the server's time zone, UTC by default)`;
+
 export function scheduleLines(schedule: DescribedSchedule, nowMs: number): string[] {
   const { phase, template, backups, validationErrors, name } = schedule;
   const when = (text: string | undefined): string =>
@@ -68,7 +72,7 @@ export function scheduleLines(schedule: DescribedSchedule, nowMs: number): strin
       ['Namespace', schedule.namespace],
       ['Phase', phase, phase === 'FailedValidation' ? 'bad' : toneOf(phase)],
       ['Paused', schedule.paused ? `yes; "longshore schedule unpause ${name}" ends that` : 'no'],
-      ['When', `${schedule.schedule} (UTC)`],
+      ['When', whenText(schedule.schedule)],
       ['Created', timeCell(schedule.createdAt)],
       ['Last backup', when(schedule.lastBackupAt) || 'none yet'],
       ['Last skipped', when(schedule.lastSkippedAt)],

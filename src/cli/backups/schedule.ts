@@ -7,7 +7,9 @@ import { addBackupSpecFlags, bareBoolean } from './spec-flags.ts';
 export function addScheduleVerb(program: Command): void {
   const schedule = program.command('schedule').description('have backups made again and again');
   const create = withClusterOptions(schedule.command('create'))
-    .description('make backups at the times of a cron expression, in UTC')
+    .description(
+      "make backups at the times of a cron expression, in the server's time zone, which is UTC by default, or in that of a CRON_TZ=ZONE before it",
+    )
     .argument('<name>', 'of the Schedule; backups are called NAME-YYYYMMDDhhmmss')
     .option(
       '--schedule <cron>',

@@ -17,14 +17,21 @@ export interface ConnectOptions {
 export function connectToCluster(options: ConnectOptions): KubeClient {
   const { kubeconfig, context, userAgent, clock } = options;
   const config = new KubeConfig();
+  /** The one that was read last, also where the environment names it. */
+  let file = kubeconfig;
+  const load = config.loadFromFile.bind(config);
+  config.loadFromFile = (name, ...more) => {
+    file = name;
+    load(name, ...more);
+  };
   try {
     if (kubeconfig === undefined) config.loadFromDefault();
     else config.loadFromFile(kubeconfig);
   } catch (cause) {
-    const message = `cannot read the kubeconfig: ${messageOf(cause)}`;
+    const message = `cannot read the kubeconfig${file === undefined ? '' : ` ${file}`}: ${messageOf(cause)}`;
     throw new CodedError('NO_CLUSTER', message, { cause });
   }
-  const where = kubeconfig === undefined ? 'the kubeconfig' : `kubeconfig ${kubeconfig}`;
+  const where = file === undefined ? 'the kubeconfig' : `kubeconfig ${file}`;
   const fault = isMadeUp(config) ? NOTHING_CONFIGURED : faultIn(config, context, where);
   if (fault !== undefined) throw new CodedError('NO_CLUSTER', fault);
   if (context !== undefined) config.setCurrentContext(context);

@@ -234,7 +234,16 @@ it('a schedule is described with its newest backups', async () => {
   }
   const { out } = await api.longshore('schedule', 'describe', 'nightly');
   expect(out).toMatch(/^Paused: +yes; "longshore schedule unpause nightly" ends that$/m);
-  expect(out).toMatch(/^When: +0 2 \* \* \* \(UTC\)$/m);
+  expect(out).toMatch(/^When: +0 2 \* \* \* \(in the server's time zone, UTC by default\)$/m);
+  await api.client.patch(
+    SCHEDULES,
+    { namespace: 'velero', name: 'nightly' },
+    {
+      spec: { schedule: 'CRON_TZ=Europe/Berlin 0 2 * * *' },
+    },
+  );
+  const { out: zoned } = await api.longshore('schedule', 'describe', 'nightly');
+  expect(zoned).toMatch(/^When: +CRON_TZ=Europe\/Berlin 0 2 \* \* \*$/m);
   expect(out).toContain('Template:\n  ttl: 720h0m0s\n  labelSelector: app=web\n');
   expect(out).toContain('Why:\n  no\\x07good\n');
   expect(out).toMatch(/Newest backups:\n {2}nightly-\d {2}Completed/);
