@@ -32,7 +32,7 @@ import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
 import { deleteNative } from './native-snapshots.ts';
-import { type Ownership, ownershipOf, STORED_UID } from './ownership.ts';
+import { neverBegan, type Ownership, ownershipOf, STORED_UID } from './ownership.ts';
 import { deleteRestores, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
 import { CALL_MS_MAX, within } from './within.ts';
@@ -82,6 +82,10 @@ const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
  */
 export async function deleteBackup(options: DeletionOptions): Promise<string[]> {
   const { attempts, buckets, backup, signal } = options;
+  if (neverBegan(backup)) {
+    await deleteObject(options);
+    return attempts.take();
+  }
   const found = await attempts.attempt('error getting the backup store', () =>
     buckets.open(backup.spec.storageLocation ?? '', signal),
   );
@@ -126,7 +130,7 @@ class Deletion {
       if (owner.kind !== 'foreign') await this.#deleteRestores(namespace);
       if (!attempts.hasFailed) await this.#deleteFiles(owner);
     }
-    if (!attempts.hasFailed) await this.#deleteObject();
+    if (!attempts.hasFailed) await deleteObject(this.#options);
     return attempts.take();
   }
 
@@ -353,13 +357,13 @@ class Deletion {
       }
     });
   }
+}
 
-  async #deleteObject(): Promise<void> {
-    const { client, attempts, backup, assertLeading, signal } = this.#options;
-    const { namespace, name, uid } = backup.metadata;
-    await attempts.attempt(`error deleting backup ${namespace ?? ''}/${name}`, async () => {
-      assertLeading();
-      await client.delete(BACKUPS, { namespace, name }, { uid, signal });
-    });
-  }
+async function deleteObject(options: DeletionOptions): Promise<void> {
+  const { client, attempts, backup, assertLeading, signal } = options;
+  const { namespace, name, uid } = backup.metadata;
+  await attempts.attempt(`error deleting backup ${namespace ?? ''}/${name}`, async () => {
+    assertLeading();
+    await client.delete(BACKUPS, { namespace, name }, { uid, signal });
+  });
 }

@@ -2,6 +2,7 @@ import { BackupArchive, type StoredArchive } from '../../archive/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
+import { phaseOf } from '../backups/phases.ts';
 
 /**
  * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing, whatever lies there. `foreign`: another Backup of
@@ -32,6 +33,10 @@ const startOf = (backup: { status?: unknown }): string | undefined =>
 
 /** It has no start when it was refused, or canceled before its turn. */
 export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefined;
+
+/** Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location is needed to delete it. */
+export const neverBegan = (backup: Backup): boolean =>
+  !hasBegun(backup) && ['Failed', 'FailedValidation', 'Deleting'].includes(phaseOf(backup));
 
 /** Throws what the bucket throws. */
 export async function ownershipOf(

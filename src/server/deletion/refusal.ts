@@ -1,6 +1,7 @@
 import type { Backup } from '../../backup/index.ts';
 import type { BackupStorageLocation, KubeObject } from '../../kube/index.ts';
 import { isOver, phaseOf } from '../backups/phases.ts';
+import { neverBegan } from './ownership.ts';
 import type { FoundRestore } from './restores.ts';
 
 /** What `velero backup delete` makes, and what expires a backup. */
@@ -29,6 +30,7 @@ export function standingOf(
     reading,
   }: { readonly isMadeHere: boolean; readonly reading: FoundRestore | undefined },
 ): Standing {
+  if (neverBegan(backup)) return { kind: 'free' };
   const { storageLocation: name = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
   if (!location) return refused(`backup storage location ${name} not found`);
   if (location.spec?.accessMode === 'ReadOnly') {

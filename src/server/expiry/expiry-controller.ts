@@ -106,7 +106,7 @@ export class ExpiryController implements ServerController {
     const failures: unknown[] = [];
     await mapLimited(expired, AT_ONCE, async (each) => {
       signal.throwIfAborted();
-      const reason = reasons.get(each.location);
+      const reason = each.neverBegan ? undefined : reasons.get(each.location);
       if (!reason && requests >= REQUESTS_MAX) return;
       if (!reason) requests++;
       try {
@@ -166,8 +166,9 @@ export class ExpiryController implements ServerController {
     signal: AbortSignal,
   ): Promise<ReadonlyMap<string, FailureReason | undefined>> {
     const reasons = new Map<string, FailureReason | undefined>();
-    for (const { location } of expired) {
-      if (!reasons.has(location)) reasons.set(location, await this.#reasonOf(location, signal));
+    for (const { location, neverBegan } of expired) {
+      if (!neverBegan && !reasons.has(location))
+        reasons.set(location, await this.#reasonOf(location, signal));
     }
     return reasons;
   }

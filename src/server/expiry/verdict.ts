@@ -2,6 +2,7 @@ import { type Nanoseconds, parseGoTime } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { BackupStorageLocation } from '../../kube/index.ts';
 import { isOver, phaseOf } from '../backups/phases.ts';
+import { neverBegan } from '../deletion/ownership.ts';
 
 /** Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one is of 1.19. */
 export const FAILURE_LABEL = 'velero.io/gc-failure';
@@ -13,6 +14,8 @@ export interface Expired {
   readonly uid: string;
   readonly location: string;
   readonly failure: string | undefined;
+  /** Nothing of it is anywhere but in the cluster. */
+  readonly neverBegan: boolean;
 }
 
 /**
@@ -26,7 +29,9 @@ export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   const phase = phaseOf(backup);
   if (!isOver(phase) && phase !== 'Deleting') return [];
   const { storageLocation: location = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
-  return [{ name, uid, location, failure: labels?.[FAILURE_LABEL] }];
+  return [
+    { name, uid, location, failure: labels?.[FAILURE_LABEL], neverBegan: neverBegan(backup) },
+  ];
 }
 
 function expirationOf({ status }: Backup): Nanoseconds | undefined {

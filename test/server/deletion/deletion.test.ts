@@ -261,6 +261,23 @@ describe('a backup that is deleted', () => {
     expect(await world.client.list(RESTORES, { namespace: VELERO })).toHaveLength(1);
   });
 
+  it.each(['FailedValidation', 'Failed'])(
+    'needs no location where it never began: %s',
+    async (phase) => {
+      await world.location('ro', { accessMode: 'ReadOnly' });
+      const never = { startTimestamp: undefined };
+      await world.backup('b1', phase, { status: never, spec: { storageLocation: 'nope' } });
+      await world.backup('b2', phase, { status: never, spec: { storageLocation: 'ro' } });
+      await world.ask('b1');
+      await world.ask('b2');
+      world.isBucketSilent = true;
+      stop = world.run();
+      await world.gone('b1');
+      await world.gone('b2');
+      expect(await metric('success')).toBe(2);
+    },
+  );
+
   it('is its own where it was taken over from the bucket, also after its main file is gone', async () => {
     const backup = await world.backup('b1');
     await world.store(

@@ -144,6 +144,17 @@ describe('backups whose time is over', () => {
     expect([await label('b-ro'), await requested()]).toEqual([undefined, ['b-ro', 'b-was']]);
   });
 
+  it('are asked for whatever their location says where they never began', async () => {
+    await backup('b-none', { at: 'none', phase: 'FailedValidation' });
+    await backup('b-was', {
+      ...{ at: 'none', phase: 'FailedValidation' },
+      labels: { [FAILURE_LABEL]: 'BSLNotFound' },
+    });
+    await look();
+    expect(await requested()).toEqual(['b-none', 'b-was']);
+    expect([await label('b-none'), await label('b-was')]).toEqual([undefined, undefined]);
+  });
+
   it.each([
     ['this machine is ahead', off(1000n), off(0n)],
     ['the API server is ahead', off(0n), off(1000n)],
