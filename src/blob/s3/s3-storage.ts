@@ -1,28 +1,16 @@
-import { readFileSync } from 'node:fs';
 import type { Readable } from 'node:stream';
 import {
   DeleteObjectCommand,
   GetObjectCommand,
   type GetObjectCommandInput,
-  GetObjectLockConfigurationCommand,
-  GetObjectRetentionCommand,
-  HeadBucketCommand,
   HeadObjectCommand,
   ListObjectsV2Command,
   type ListObjectsV2CommandOutput,
   PutObjectCommand,
   type PutObjectCommandInput,
-  PutObjectRetentionCommand,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import {
-  CodedError,
-  isCode,
-  messageOf,
-  systemClock,
-  toDate,
-  totalLength,
-} from '../../base/index.ts';
+import { CodedError, isCode, totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
 import { badListing, type ListedPage } from '../http/listing.ts';
 import {
@@ -39,14 +27,12 @@ import {
   bodyOf,
   corruptBody,
   crc32Of,
-  digestOf,
   expectedLength,
   leave,
   rangeHeader,
   readBody,
 } from '../http/transfer.ts';
 import type { S3Location } from '../location.ts';
-import { unlessLocked } from '../longer-lock.ts';
 import {
   type BlobId,
   type BlobMetadata,
@@ -56,20 +42,22 @@ import {
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
+import { type CustomerKey, loadCustomerKey } from './customer-key.ts';
 import { watchRoot } from './list-root.ts';
+import { S3Locks } from './s3-locks.ts';
+import type { S3Requests } from './s3-requests.ts';
 import { type Checksum, checksumOf, S3_PARTS, S3Parts } from './s3-parts.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
+import { S3Urls } from './s3-urls.ts';
 import {
   isUnexplained404,
   isUnknownCondition,
-  isWithoutLocks,
   noConditionalPut,
   s3Error,
   wantsNewCredentials,
   wantsOtherRegion,
 } from './s3-errors.ts';
 
-const MILLISECOND_NS = 1_000_000n;
 /** Aliases that AWS gives to access points. */
 const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
 /** Directory buckets (S3 Express) list in no order. */
@@ -86,9 +74,11 @@ class S3Storage extends RemoteStorage {
   protected override readonly listsInOrder: boolean;
   readonly #location: S3Location;
   readonly #environment: NodeJS.ProcessEnv;
-  /** Where the location names neither region nor endpoint: what the service itself says, once it was asked. */
-  #bucketRegion: string | undefined;
-  readonly #customerKey: ReturnType<typeof loadCustomerKey>;
+  readonly #customerKey: CustomerKey | undefined;
+  readonly #locks: S3Locks;
+  readonly #urls: S3Urls;
+  /** What the service keeps with each blob. */
+  readonly #settings: BlobSettings;
   #client: S3Client;
   #checksum: Checksum;
   /** `auto`: what the service refuses is not sent again. */
@@ -103,6 +93,14 @@ class S3Storage extends RemoteStorage {
     this.#environment = settings.environment;
     this.#client = createS3Client(location, settings.environment);
     this.#customerKey = loadCustomerKey(location);
+    this.#settings = settingsOf(location);
+    const own: S3Requests = {
+      objectOf: (id) => this.#object(id),
+      client: () => this.#client,
+      request: (...request) => this.request(...request),
+    };
+    this.#locks = new S3Locks({ ...own, bucket: location.bucket });
+    this.#urls = new S3Urls({ ...own, location, environment: settings.environment });
     this.#checksum = checksum === 'auto' ? 'crc32' : checksum;
     this.#mayFallBack = checksum === 'auto';
   }
@@ -190,21 +188,15 @@ class S3Storage extends RemoteStorage {
   #put(id: BlobId, data: readonly Uint8Array[], options: PutOptions): Promise<void> {
     const length = totalLength(data);
     const checksum = checksumOf(this.#checksum, data);
-    const { storageClass, sse, kmsKeyId } = this.#location;
     const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
     return this.request(info, options.signal, async ({ signal, progress }) => {
       const input: PutObjectCommandInput = {
         ...this.#object(id),
         ...this.#customerKey,
         ...checksum,
-        ...(options.retention && this.#lockOf(options.retention)),
+        ...(options.retention && this.#locks.headersOf(options.retention)),
         ...(options.doNotRecreate === true && { IfNoneMatch: '*' }),
-        ...(storageClass !== undefined && {
-          StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
-        }),
-        ...(sse !== undefined && { ServerSideEncryption: sse }),
-        ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
-        ContentType: CONTENT_TYPE,
+        ...this.#settings,
         ContentLength: length,
         // A stream is signed as "unsigned payload": the checksum, which is signed, vouches for it.
         Body: length === 0 ? new Uint8Array(0) : bodyOf(data, progress),
@@ -219,20 +211,12 @@ class S3Storage extends RemoteStorage {
   }
 
   beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
-    const { storageClass, sse, kmsKeyId } = this.#location;
     return S3Parts.begin(
       {
         id,
         storage: this.displayName,
         object: { ...this.#object(id), ...this.#customerKey },
-        settings: {
-          ContentType: CONTENT_TYPE,
-          ...(storageClass !== undefined && {
-            StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
-          }),
-          ...(sse !== undefined && { ServerSideEncryption: sse }),
-          ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
-        },
+        settings: this.#settings,
         client: () => this.#client,
         checksum: () => this.#checksum,
         fallBack: () => {
@@ -246,50 +230,20 @@ class S3Storage extends RemoteStorage {
     );
   }
 
+  isLockable(options: SignalOptions = {}): Promise<boolean | undefined> {
+    return this.#locks.isLockable(options);
+  }
+
+  extendRetention(id: BlobId, retention: Retention, options: SignalOptions = {}): Promise<void> {
+    return this.#locks.extend(id, retention, options);
+  }
+
   async signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
     if (this.#customerKey) {
       const text = `${this.displayName} is encrypted with a key of the customer (SSE-C), which every request must carry: no URL gets its blobs by itself`;
       throw new CodedError('UNSUPPORTED_URL', text);
     }
-    await this.#findRegion(options);
-    // Backups and restores sign no URLs, and need not load it.
-    const { presignGet } = await import('./presigned.ts');
-    return this.request({ operation: 'sign', id }, options.signal, async () => {
-      const { publicEndpoint, endpoint, region: own } = this.#location;
-      const region = this.#bucketRegion ?? own ?? (await this.#client.config.region());
-      const isSame =
-        publicEndpoint === undefined && region === (await this.#client.config.region());
-      if (isSame) return presignGet(this.#client, this.#object(id), lifetimeMs);
-      // Whoever gets the URL may reach the service under another name than this process. It signs only, and makes no request.
-      const place = publicEndpoint ?? endpoint;
-      const location = { ...this.#location, ...(place !== undefined && { endpoint: place }) };
-      const client = createS3Client(location, this.#environment, region);
-      // What the service's clock says is known from requests.
-      client.config.systemClockOffset = this.#client.config.systemClockOffset;
-      try {
-        return await presignGet(client, this.#object(id), lifetimeMs);
-      } finally {
-        client.destroy();
-      }
-    });
-  }
-
-  /**
-   * A URL with another region than the bucket's is refused, and nobody redirects it. Requests of this process are redirected by the
-   * library, which keeps the region to itself. Without an answer the region of the client has to do.
-   */
-  async #findRegion({ signal }: SignalOptions): Promise<void> {
-    const { region, endpoint, bucket } = this.#location;
-    if (this.#bucketRegion !== undefined || region !== undefined || endpoint !== undefined) return;
-    const command = new HeadBucketCommand({ Bucket: bucket });
-    try {
-      const answer = await this.request({ operation: 'sign' }, signal, (transfer) =>
-        this.#client.send(command, { abortSignal: transfer.signal }),
-      );
-      this.#bucketRegion = answer.BucketRegion;
-    } catch {
-      signal?.throwIfAborted();
-    }
+    return this.#urls.sign(id, lifetimeMs, options);
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
@@ -305,74 +259,6 @@ class S3Storage extends RemoteStorage {
         );
       }
     });
-  }
-
-  /** Undefined where the service does not say it to this user, or not now. */
-  async isLockable({ signal }: SignalOptions = {}): Promise<boolean | undefined> {
-    try {
-      const { ObjectLockConfiguration: found } = await this.request(
-        { operation: 'list' },
-        signal,
-        (transfer) =>
-          this.#client.send(
-            new GetObjectLockConfigurationCommand({ Bucket: this.#location.bucket }),
-            { abortSignal: transfer.signal },
-          ),
-      );
-      return found?.ObjectLockEnabled === 'Enabled';
-    } catch (error) {
-      signal?.throwIfAborted();
-      return isWithoutLocks(error) ? false : undefined;
-    }
-  }
-
-  async extendRetention(
-    id: BlobId,
-    retention: Retention,
-    options: SignalOptions = {},
-  ): Promise<void> {
-    await unlessLocked(
-      () =>
-        this.request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-          const { ObjectLockMode, ObjectLockRetainUntilDate } = this.#lockOf(retention);
-          const command = new PutObjectRetentionCommand({
-            ...this.#object(id),
-            Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
-            // The library wants a checksum here, by itself it would take one that few services know.
-            ChecksumAlgorithm: 'CRC32',
-          });
-          return this.#client.send(command, { abortSignal: signal });
-        }),
-      () => this.#isLocked(id, retention, options),
-      options.signal,
-    );
-  }
-
-  async #isLocked(id: BlobId, retention: Retention, options: SignalOptions): Promise<boolean> {
-    const command = new GetObjectRetentionCommand(this.#object(id));
-    const { Retention: found } = await this.request(
-      { operation: 'metadata', id },
-      options.signal,
-      ({ signal }) => this.#client.send(command, { abortSignal: signal }),
-    );
-    const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
-    const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
-    return isAsStrong && untilMs >= this.#lockOf(retention).ObjectLockRetainUntilDate.getTime();
-  }
-
-  /**
-   * By the service's time, as far as answers have told it: nobody could undo what a clock that is a year ahead locks. A first request by such a clock is
-   * refused, and tells it.
-   */
-  #lockOf({ mode, periodNs }: Retention): {
-    ObjectLockMode: Retention['mode'];
-    ObjectLockRetainUntilDate: Date;
-  } {
-    const offsetNs = BigInt(Math.round(this.#client.config.systemClockOffset)) * MILLISECOND_NS;
-    return {
-      ObjectLockMode: mode,
-      ObjectLockRetainUntilDate: toDate(systemClock.nowNs() + offsetNs + periodNs),
-    };
   }
 
   protected async listPage(
@@ -446,29 +332,16 @@ class S3Storage extends RemoteStorage {
   }
 }
 
-/** SSE-C: the service encrypts with a key that it forgets, so every request carries it. */
-function loadCustomerKey({
-  sseCustomerKeyFile: file,
-}: S3Location):
-  { SSECustomerAlgorithm: string; SSECustomerKey: string; SSECustomerKeyMD5: string } | undefined {
-  if (file === undefined) return undefined;
-  let bytes: Buffer;
-  try {
-    bytes = readFileSync(file);
-  } catch (cause) {
-    const text = `cannot read sseCustomerKeyFile: ${messageOf(cause)}`;
-    throw new CodedError('BAD_LOCATION', text, { cause });
-  }
-  const key = bytes.length === 32 ? bytes : Buffer.from(bytes.toString('latin1').trim(), 'base64');
-  if (key.length !== 32) {
-    throw new CodedError(
-      'BAD_LOCATION',
-      `sseCustomerKeyFile ${file} does not hold a key of 32 bytes`,
-    );
-  }
-  return {
-    SSECustomerAlgorithm: 'AES256',
-    SSECustomerKey: key.toString('base64'),
-    SSECustomerKeyMD5: digestOf('md5', [key]).toString('base64'),
-  };
-}
+type BlobSettings = Pick<
+  PutObjectCommandInput,
+  'ContentType' | 'StorageClass' | 'ServerSideEncryption' | 'SSEKMSKeyId'
+>;
+
+const settingsOf = ({ storageClass, sse, kmsKeyId }: S3Location): BlobSettings => ({
+  ContentType: CONTENT_TYPE,
+  ...(storageClass !== undefined && {
+    StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
+  }),
+  ...(sse !== undefined && { ServerSideEncryption: sse }),
+  ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
+});

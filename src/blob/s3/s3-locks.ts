@@ -1,0 +1,91 @@
+import {
+  GetObjectLockConfigurationCommand,
+  GetObjectRetentionCommand,
+  PutObjectRetentionCommand,
+} from '@aws-sdk/client-s3';
+import { systemClock, toDate } from '../../base/index.ts';
+import { unlessLocked } from '../longer-lock.ts';
+import type { BlobId, Retention, SignalOptions } from '../storage.ts';
+import { isWithoutLocks } from './s3-errors.ts';
+import type { S3Requests } from './s3-requests.ts';
+
+export interface S3LocksOptions extends S3Requests {
+  readonly bucket: string;
+}
+
+const MILLISECOND_NS = 1_000_000n;
+
+/** Object Lock: until when a version of a blob can be neither deleted nor replaced. */
+export class S3Locks {
+  readonly #options: S3LocksOptions;
+
+  constructor(options: S3LocksOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * As a put has it. By the service's time, as far as answers have told it: nobody could undo what a clock that is a year ahead locks. A first request by
+   * such a clock is refused, and tells it.
+   */
+  headersOf({ mode, periodNs }: Retention): {
+    ObjectLockMode: Retention['mode'];
+    ObjectLockRetainUntilDate: Date;
+  } {
+    const { systemClockOffset } = this.#options.client().config;
+    const offsetNs = BigInt(Math.round(systemClockOffset)) * MILLISECOND_NS;
+    return {
+      ObjectLockMode: mode,
+      ObjectLockRetainUntilDate: toDate(systemClock.nowNs() + offsetNs + periodNs),
+    };
+  }
+
+  /** Undefined where the service does not say it to this user, or not now. */
+  async isLockable({ signal }: SignalOptions = {}): Promise<boolean | undefined> {
+    const { bucket, client, request } = this.#options;
+    const command = new GetObjectLockConfigurationCommand({ Bucket: bucket });
+    try {
+      const { ObjectLockConfiguration: found } = await request(
+        { operation: 'list' },
+        signal,
+        (transfer) => client().send(command, { abortSignal: transfer.signal }),
+      );
+      return found?.ObjectLockEnabled === 'Enabled';
+    } catch (error) {
+      signal?.throwIfAborted();
+      return isWithoutLocks(error) ? false : undefined;
+    }
+  }
+
+  /** From now on; one that is longer already stays. */
+  async extend(id: BlobId, retention: Retention, options: SignalOptions = {}): Promise<void> {
+    const { objectOf, client, request } = this.#options;
+    await unlessLocked(
+      () =>
+        request({ operation: 'extend', id }, options.signal, ({ signal }) => {
+          const { ObjectLockMode, ObjectLockRetainUntilDate } = this.headersOf(retention);
+          const command = new PutObjectRetentionCommand({
+            ...objectOf(id),
+            Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
+            // The library wants a checksum here, by itself it would take one that few services know.
+            ChecksumAlgorithm: 'CRC32',
+          });
+          return client().send(command, { abortSignal: signal });
+        }),
+      () => this.#isLocked(id, retention, options),
+      options.signal,
+    );
+  }
+
+  async #isLocked(id: BlobId, retention: Retention, options: SignalOptions): Promise<boolean> {
+    const { objectOf, client, request } = this.#options;
+    const command = new GetObjectRetentionCommand(objectOf(id));
+    const { Retention: found } = await request(
+      { operation: 'metadata', id },
+      options.signal,
+      ({ signal }) => client().send(command, { abortSignal: signal }),
+    );
+    const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
+    const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
+    return isAsStrong && untilMs >= this.headersOf(retention).ObjectLockRetainUntilDate.getTime();
+  }
+}
