@@ -1,8 +1,4 @@
-import * as fs from 'node:fs';
-import { join } from 'node:path';
-import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { writeTar } from '../../../src/archive/tar/write-tar.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
@@ -65,14 +61,7 @@ describe('longshore restore create --dry-run', () => {
         ...{ result: 'succeeded', snapshotDataMoved: true },
       },
     ]);
-    const entries = ITEMS.map(({ type, object }) => {
-      const { namespace, name } = object.metadata;
-      const scope = namespace === undefined ? 'cluster' : `namespaces/${namespace}`;
-      const bytes = Buffer.from(JSON.stringify(object));
-      return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
-    });
-    const tarball = gzipSync(Buffer.concat(await Array.fromAsync(writeTar(entries))));
-    fs.writeFileSync(join(api.bucket, PREFIX, 'b1.tar.gz'), tarball);
+    await api.storeTarball(`${PREFIX}/b1.tar.gz`, ITEMS);
   });
   afterAll(() => api[Symbol.asyncDispose]());
 

@@ -1,12 +1,27 @@
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Contents, type NewTarEntry, storeTarball } from '../../../src/archive/index.ts';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  Contents,
+  type NewTarEntry,
+  storeTarball,
+} from '../../../src/archive/index.ts';
+import type { Bucket } from '../../../src/blob/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 
 export interface StoredItem {
   readonly type: string;
   readonly object: KubeObject;
+}
+
+export interface BackupToPut {
+  readonly volumeInfos?: readonly BackupVolumeInfo[];
+  readonly podVolumeBackups?: readonly KubeObject[];
+  /** Files of the tarball beside those of items. */
+  readonly raw?: Readonly<Record<string, string>>;
+  readonly directory: string;
 }
 
 const VERSIONS: Record<string, string> = {
@@ -59,6 +74,38 @@ export function stored(type: string, id: string, more: object = {}): StoredItem 
   return { type, object: object };
 }
 
+/** Of the tarball of a backup. `raw`: text by path, of what is no item. */
+export const entriesOf = (
+  items: readonly StoredItem[],
+  raw: Readonly<Record<string, string>> = {},
+): NewTarEntry[] => [
+  ...items.map(({ type, object }) => {
+    const { namespace = '', name } = object.metadata;
+    const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
+    const bytes = Buffer.from(JSON.stringify(object));
+    return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
+  }),
+  ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
+];
+
+/** The files of a completed backup `b1` in the bucket, as a server puts them. `directory`: scratch space. */
+export async function putBackup(
+  bucket: Bucket,
+  items: readonly StoredItem[],
+  { volumeInfos = [], podVolumeBackups = [], raw = {}, directory }: BackupToPut,
+): Promise<void> {
+  await using contents = await storeTarball(directory, each(entriesOf(items, raw)));
+  await new BackupArchive(bucket).put('b1', {
+    ...{ contents, volumeInfos, podVolumeBackups },
+    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
+    metadata: {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
+    },
+  });
+}
+
 /** The contents of a backup, through its tarball, as a restore gets them. */
 export async function contentsOf(
   items: readonly StoredItem[],
@@ -66,16 +113,7 @@ export async function contentsOf(
 ): Promise<Contents> {
   const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-restore-'));
   try {
-    const entries: NewTarEntry[] = [
-      ...items.map(({ type, object }) => {
-        const { namespace = '', name } = object.metadata;
-        const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
-        const bytes = Buffer.from(JSON.stringify(object));
-        return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
-      }),
-      ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
-    ];
-    await using file = await storeTarball(directory, each(entries));
+    await using file = await storeTarball(directory, each(entriesOf(items, raw)));
     return await Contents.open(file.read(), 'a backup', { directory });
   } finally {
     await fs.rm(directory, { recursive: true, force: true });

@@ -1,12 +1,7 @@
-import {
-  BackupArchive,
-  type BackupVolumeInfo,
-  type NewTarEntry,
-  storeTarball,
-} from '../../../src/archive/index.ts';
+import { type BackupVolumeInfo } from '../../../src/archive/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
-import { stored, type StoredItem } from '../../restore/support/backup.ts';
+import { putBackup, stored, type StoredItem } from '../../restore/support/backup.ts';
 import { NAMESPACE } from '../objects.ts';
 import { SCRATCH } from '../servers/instant-io.ts';
 import type { Random } from '../virtual-time.ts';
@@ -154,27 +149,9 @@ export async function storedBackup({
   hasBroken,
 }: BackedUp): Promise<ReadonlyMap<string, Buffer>> {
   const bucket = new MemoryBucket();
-  const entries: NewTarEntry[] = items.map(({ type, object }) => {
-    const { namespace = '', name } = object.metadata;
-    const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
-    const bytes = Buffer.from(JSON.stringify(object));
-    return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
-  });
-  const path = 'resources/configmaps/namespaces/app-a/broken.json';
-  if (hasBroken) entries.push({ path, bytes: Buffer.from('{'), mtime: 0 });
-  await using contents = await storeTarball(SCRATCH, each(entries));
-  await new BackupArchive(bucket).put(BACKUP, {
-    ...{ contents, volumeInfos, podVolumeBackups },
-    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
-    metadata: {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
-      metadata: { name: BACKUP, namespace: NAMESPACE, uid: 'backup-uid' },
-      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
-    },
+  await putBackup(bucket, items, {
+    ...{ volumeInfos, podVolumeBackups, directory: SCRATCH },
+    raw: hasBroken ? { 'resources/configmaps/namespaces/app-a/broken.json': '{' } : {},
   });
   return bucket.objects;
-}
-
-async function* each<T>(items: readonly T[]): AsyncGenerator<T> {
-  for (const item of items) yield await Promise.resolve(item);
 }

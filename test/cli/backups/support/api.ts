@@ -1,6 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
+import { writeTar } from '../../../../src/archive/tar/write-tar.ts';
 import type { Session } from '../../../../src/cli/backups/session.ts';
 import { ApiServer } from '../../../../src/dev/index.ts';
 import {
@@ -11,6 +12,7 @@ import {
   NAMESPACES,
   type Resource,
 } from '../../../../src/kube/index.ts';
+import { entriesOf, type StoredItem } from '../../../restore/support/backup.ts';
 import { type Ran, runHere } from '../../../support/command-line.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 
@@ -74,6 +76,12 @@ export class Api implements AsyncDisposable {
     fs.mkdirSync(join(path, '..'), { recursive: true });
     const text = JSON.stringify(value);
     fs.writeFileSync(path, key.endsWith('.gz') ? gzipSync(text) : text);
+  }
+
+  /** Beside other files of its backup. */
+  async storeTarball(key: string, items: readonly StoredItem[]): Promise<void> {
+    const tar = await Array.fromAsync(writeTar(entriesOf(items)));
+    fs.writeFileSync(join(this.bucket, key), gzipSync(Buffer.concat(tar)));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

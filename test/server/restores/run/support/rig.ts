@@ -1,12 +1,6 @@
 import * as fs from 'node:fs';
 import { afterAll } from 'vitest';
-import {
-  BackupArchive,
-  type BackupVolumeInfo,
-  type NewTarEntry,
-  RestoreArchive,
-  storeTarball,
-} from '../../../../../src/archive/index.ts';
+import { BackupArchive, RestoreArchive } from '../../../../../src/archive/index.ts';
 import { CodedError, silentLogger } from '../../../../../src/base/index.ts';
 import type { ExecQuestion } from '../../../../../src/backup/index.ts';
 import type { Bucket } from '../../../../../src/blob/index.ts';
@@ -15,12 +9,16 @@ import {
   type OperationAsker,
   OperationMap,
 } from '../../../../../src/item-operations/index.ts';
-import type { KubeClient, KubeObject, Pod } from '../../../../../src/kube/index.ts';
+import type { KubeClient, Pod } from '../../../../../src/kube/index.ts';
 import type { Restore, RestoreAction } from '../../../../../src/restore/index.ts';
 import { ClusterRestoreRunner } from '../../../../../src/server/restores/run/restore-runner.ts';
 import { parsePolicyConfigMap } from '../../../../../src/volume-policy/index.ts';
 import { RestoreCluster } from '../../../../restore/support/cluster.ts';
-import type { StoredItem } from '../../../../restore/support/backup.ts';
+import {
+  type BackupToPut,
+  putBackup,
+  type StoredItem,
+} from '../../../../restore/support/backup.ts';
 import { tempDirectory } from '../../../../support/kopia.ts';
 import { MemoryBucket } from '../../../../support/memory-bucket.ts';
 
@@ -40,45 +38,12 @@ export const RESTORE = {
   status: { phase: 'InProgress' },
 } as unknown as Restore;
 
-export interface BackedUp {
-  readonly volumeInfos?: readonly BackupVolumeInfo[];
-  readonly podVolumeBackups?: readonly KubeObject[];
-  /** Files of the tarball beside those of items. */
-  readonly raw?: Readonly<Record<string, string>>;
-}
-
 /** Puts a backup into a bucket as a server does. */
-export async function storeBackup(
+export const storeBackup = (
   bucket: Bucket,
   items: readonly StoredItem[],
-  { volumeInfos = [], podVolumeBackups = [], raw = {} }: BackedUp = {},
-): Promise<void> {
-  const entries: NewTarEntry[] = [
-    ...items.map(({ type, object }) => {
-      const { namespace = '', name } = object.metadata;
-      const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
-      const bytes = Buffer.from(JSON.stringify(object));
-      return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
-    }),
-    ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
-  ];
-  await using contents = await storeTarball(scratch, each(entries));
-  await new BackupArchive(bucket).put('b1', {
-    contents,
-    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
-    volumeInfos,
-    podVolumeBackups,
-    metadata: {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
-      metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid' },
-      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
-    },
-  });
-}
-
-async function* each<T>(items: readonly T[]): AsyncGenerator<T> {
-  for (const item of items) yield await Promise.resolve(item);
-}
+  more: Omit<BackupToPut, 'directory'> = {},
+): Promise<void> => putBackup(bucket, items, { ...more, directory: scratch });
 
 export interface Parts {
   readonly cluster: RestoreCluster;
