@@ -1,4 +1,3 @@
-import * as fs from 'node:fs/promises';
 import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
@@ -10,15 +9,10 @@ import {
   type Snapshot,
   type SourceInfo,
 } from '../snapshot/index.ts';
-import {
-  createSnapshot,
-  deviceBytes,
-  newUploadCounters,
-  type UploadOptions,
-} from '../uploader/index.ts';
+import { createSnapshot, newUploadCounters, type UploadOptions } from '../uploader/index.ts';
 import { type ProgressWatch, watchProgress } from './progress.ts';
 import { isInMemory } from './kept-volume.ts';
-import { assertMounted, assertSameVolume, identityOf, isOwnFileSystem } from './same-volume.ts';
+import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import {
   POD_VOLUME_REQUESTOR,
   podVolumeSource,
@@ -29,6 +23,7 @@ import {
 } from './snapshot-source.ts';
 import { countOf, flagOf } from './uploader-config.ts';
 import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+import { VolumeTotal } from './volume-total.ts';
 
 const PIN = 'velero-pin';
 /** Velero keeps all snapshots until their backup is deleted: the largest number that its policy can hold. */
@@ -140,7 +135,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       : flagOf(config, IGNORE_UNREADABLE);
   const parallel = countOf(config, 'ParallelFilesUpload') ?? options.parallelFiles;
   const counters = newUploadCounters();
-  let estimate: number | undefined;
+  const total = new VolumeTotal(counters);
   const unread: UnreadEntry[] = [];
   let isAsking = false;
   const assertUsable = async (when: 'before' | 'after', signal: AbortSignal): Promise<void> => {
@@ -149,12 +144,12 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
     isAsking = false;
   };
   const progress = watchProgress(options, () => {
-    const doneBytes = counters.bytesRead + counters.cachedBytes;
+    const { doneBytes } = total;
     const entries = counters.files + counters.cachedFiles + counters.directories + counters.skipped;
     const checked = entries + counters.errors + counters.objectsChecked;
     return {
       doneBytes,
-      totalBytes: estimate === undefined ? undefined : Math.max(estimate, doneBytes),
+      totalBytes: total.bytes,
       moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
       answers: repository.answers,
       // Whoever is asked, this limit is longer than that takes.
@@ -180,7 +175,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         volumePolicy({ parallel, compression, ignoreUnreadable }),
       );
       await repository.flush();
-      estimate = await estimatedBytes(options, source);
+      await total.look(options, source);
       const created = await createSnapshot(repository, path, {
         source,
         logger,
@@ -223,6 +218,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
     };
   } finally {
     progress.stop();
+    total.stop();
   }
 }
 
@@ -332,24 +328,3 @@ const volumePolicy = ({ parallel, compression = 'none', ignoreUnreadable }: Poli
       ...(parallel !== undefined && { maxParallelFileReads: parallel }),
     },
   });
-
-/**
- * How much there will be to do, before it is known: the size of a device; of a mounted volume what its file system
- * says is in use; else what the last snapshot had.
- */
-async function estimatedBytes(
-  { repository, path, isBlock }: VolumeMoveOptions,
-  source: SourceInfo,
-): Promise<number> {
-  if (isBlock) {
-    const stat = await fs.stat(path);
-    return stat.isBlockDevice() ? deviceBytes(path) : stat.size;
-  }
-  if (await isOwnFileSystem(path)) {
-    const { blocks, bfree, bsize } = await fs.statfs(path);
-    return (blocks - bfree) * bsize;
-  }
-  const { snapshots } = await listReadableSnapshots(repository, { source });
-  const last = snapshots.findLast(({ incomplete }) => !incomplete);
-  return last?.stats.totalSize ?? 0;
-}

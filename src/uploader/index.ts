@@ -4,6 +4,7 @@
  */
 export { deviceBytes } from './device-upload.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';
+export { EstimateAhead } from './estimate-ahead.ts';
 export { SourceEstimate } from './source-estimate.ts';
 export { createSnapshot, SPLITTER_TAG, type UploadOptions, type UploadResult } from './upload.ts';
 export {

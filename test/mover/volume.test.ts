@@ -87,6 +87,12 @@ describe('a volume', () => {
       seen.map(({ doneBytes }) => doneBytes).toSorted((a, b) => a - b),
     );
     expect(seen.at(-1)).toEqual({ totalBytes: result.totalBytes, doneBytes: result.totalBytes });
+    for (const { doneBytes, totalBytes } of seen) {
+      expect(totalBytes).toBeGreaterThan(0);
+      expect(totalBytes).toBeGreaterThanOrEqual(doneBytes);
+      // Nothing is guessed of a directory that was never backed up: what counts is what is there.
+      expect(totalBytes).toBeLessThanOrEqual(result.totalBytes);
+    }
 
     const target = join(root, 'restored');
     fs.mkdirSync(target);

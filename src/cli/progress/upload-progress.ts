@@ -1,6 +1,6 @@
-import { listReadableSnapshots, loadPolicyTree, type SourceInfo } from '../../snapshot/index.ts';
+import { listReadableSnapshots, type SourceInfo } from '../../snapshot/index.ts';
 import type { Repository } from '../../repository/index.ts';
-import { SourceEstimate, type UploadCounters } from '../../uploader/index.ts';
+import { EstimateAhead, type UploadCounters } from '../../uploader/index.ts';
 import type { Sample, Total } from './figures.ts';
 import { type Progress, type ProgressStyle, startProgress } from './reporter.ts';
 
@@ -15,9 +15,6 @@ export interface Guesses {
   readonly previous?: Extent | undefined;
   readonly estimate?: (Extent & { readonly state: 'counting' | 'whole' | 'given-up' }) | undefined;
 }
-
-/** An upload that is over sooner needs no estimate. Our choice. */
-const ESTIMATE_AFTER_MS = 500;
 
 /** A sample of an upload. Cached bytes are done, and not read. */
 export function uploadSample(counters: UploadCounters, guesses: Guesses): Sample {
@@ -64,10 +61,10 @@ export async function startUploadProgress(
   const previous = await previousExtent(options);
   // Nobody waits before a log: a second thread would take time and memory from the upload for nothing.
   const isWanted = !options.isBlock && style !== 'lines';
-  const ahead = isWanted ? new Ahead(options, ESTIMATE_AFTER_MS) : undefined;
+  const ahead = isWanted ? new EstimateAhead(options) : undefined;
   const progress = startProgress('snapshot create', style, () => {
     if (counters.isListed || signal.aborted) ahead?.stop();
-    return uploadSample(counters, { previous, estimate: ahead?.estimate?.report });
+    return uploadSample(counters, { previous, estimate: ahead?.report });
   });
   return {
     stop: () => {
@@ -78,33 +75,6 @@ export async function startUploadProgress(
       return progress.elapsedSeconds;
     },
   };
-}
-
-/** An estimate that starts after a while, unless it was stopped before. */
-class Ahead {
-  readonly #timer: NodeJS.Timeout;
-  #isStopped = false;
-  estimate: SourceEstimate | undefined;
-
-  constructor(options: UploadProgressOptions, afterMs: number) {
-    this.#timer = setTimeout(() => {
-      // Where policies cannot be read the upload itself says so.
-      this.#start(options).catch(() => undefined);
-    }, afterMs);
-    this.#timer.unref();
-  }
-
-  async #start({ repository, source, path, counters }: UploadProgressOptions): Promise<void> {
-    if (counters.isListed) return;
-    const policies = await loadPolicyTree(repository, source);
-    if (!this.#isStopped) this.estimate = new SourceEstimate(path, policies);
-  }
-
-  stop(): void {
-    this.#isStopped = true;
-    clearTimeout(this.#timer);
-    this.estimate?.stop();
-  }
 }
 
 async function previousExtent({

@@ -1,0 +1,49 @@
+import type { Repository } from '../repository/index.ts';
+import { loadPolicyTree, type SourceInfo } from '../snapshot/index.ts';
+import type { EstimateReport } from './estimate-thread.ts';
+import type { UploadCounters } from './progress.ts';
+import { SourceEstimate } from './source-estimate.ts';
+
+/** An upload that is over sooner needs no estimate. Our choice. */
+const AFTER_MS = 500;
+
+export interface EstimateAheadOptions {
+  readonly repository: Repository;
+  readonly source: SourceInfo;
+  readonly path: string;
+  /** Of the upload that it runs ahead of. */
+  readonly counters: UploadCounters;
+}
+
+/** An estimate of a directory that starts after a while, unless it was stopped before, or the upload has listed everything. It never throws. */
+export class EstimateAhead {
+  readonly #timer: NodeJS.Timeout;
+  #isStopped = false;
+  #estimate: SourceEstimate | undefined;
+
+  constructor(options: EstimateAheadOptions, afterMs = AFTER_MS) {
+    this.#timer = setTimeout(() => {
+      // Where policies cannot be read the upload itself says so.
+      this.#start(options).catch(() => undefined);
+    }, afterMs);
+    this.#timer.unref();
+  }
+
+  async #start({ repository, source, path, counters }: EstimateAheadOptions): Promise<void> {
+    if (counters.isListed) return;
+    const policies = await loadPolicyTree(repository, source);
+    if (!this.#isStopped) this.#estimate = new SourceEstimate(path, policies);
+  }
+
+  /** Undefined before it has begun. */
+  get report(): EstimateReport | undefined {
+    return this.#estimate?.report;
+  }
+
+  /** Ends its thread. May be called at any time, and again. */
+  stop(): void {
+    this.#isStopped = true;
+    clearTimeout(this.#timer);
+    this.#estimate?.stop();
+  }
+}
