@@ -23,7 +23,7 @@ const COLUMNS: Column[] = [
 ];
 
 export function addSnapshots(group: Command): void {
-  const example = 'longshore repository snapshots --repo s3://bucket/kopia/shop/ -n velero';
+  const example = 'longshore repository snapshots --repo s3://velero/kopia/shop/ -n velero';
   const command = verb(
     group,
     'snapshots',

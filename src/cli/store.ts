@@ -43,7 +43,7 @@ Example:
       `
 Example:
   $ kubectl -n velero get backupstoragelocation default -o yaml > bsl.yaml
-  $ longshore store location bsl.yaml --volume-namespace app --credentials-file ./cloud`,
+  $ longshore store location bsl.yaml --volume-namespace shop --credentials-file ./credentials`,
     )
     .action(location);
 }

@@ -69,10 +69,15 @@ export const auditPolicy = (namespace: string): string =>
 /**
  * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. `auditOf`: a namespace
  * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused. `hasVeleroCrds`: Velero's own.
+ * `isBare`: a cluster that has never seen Velero, with snapshots alone, and DaemonSets are served.
  */
 export async function startRealApi(
   portBase: number,
-  { auditOf, hasVeleroCrds = false }: { auditOf?: string; hasVeleroCrds?: boolean } = {},
+  {
+    auditOf,
+    hasVeleroCrds = false,
+    isBare = false,
+  }: { auditOf?: string; hasVeleroCrds?: boolean; isBare?: boolean } = {},
 ): Promise<RealApi> {
   const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-api-'));
   const policy = join(directory, 'audit-policy.json');
@@ -85,7 +90,7 @@ export async function startRealApi(
     PORT_BASE: String(portBase),
     KUBECONFIG: join(directory, 'kubeconfig'),
     // Nodes here have no kubelet whose absence could be noticed, and agents are started by the tests.
-    KCM_CONTROLLERS: '*,-node-lifecycle-controller,-daemonset-controller',
+    KCM_CONTROLLERS: `*,-node-lifecycle-controller${isBare ? '' : ',-daemonset-controller'}`,
   };
   const stack = async (command: string, ...parts: string[]): Promise<void> => {
     await run(join(SCRIPTS, 'stack.sh'), [command, directory, ...parts], { env });
@@ -94,7 +99,12 @@ export async function startRealApi(
     await stack('up', 'etcd', 'api', 'kcm', 'sched');
     const kubeconfig = join(directory, 'kubeconfig');
     const client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
-    await installCrds(client, hasVeleroCrds ? [...crdsIn('snapshot'), ...crdsIn('velero-v1')] : []);
+    if (isBare) for (const body of crdsIn('snapshot')) await createCrd(client, body);
+    else
+      await installCrds(
+        client,
+        hasVeleroCrds ? [...crdsIn('snapshot'), ...crdsIn('velero-v1')] : [],
+      );
     await client.raw({
       method: 'POST',
       path: '/apis/storage.k8s.io/v1/csidrivers',

@@ -31,7 +31,7 @@ Flags and defaults are those of "velero backup create". With --wait the exit cod
 
 Examples:
   $ longshore backup create before-upgrade --snapshot-move-data --wait
-  $ longshore backup create web --include-namespaces web,web-db --ttl 48h
+  $ longshore backup create shop --include-namespaces shop --ttl 48h
   $ longshore backup create --from-schedule nightly
   $ longshore backup create test --snapshot-volumes=false -o yaml`,
     )

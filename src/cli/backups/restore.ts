@@ -43,10 +43,10 @@ write what differs. No pod may use it; what may use volumes is restored when the
 
 Examples:
   $ longshore restore create --from-backup before-upgrade --wait
-  $ longshore restore create web-again --from-backup web --namespace-mappings web:web-copy
-  $ longshore restore create --from-backup web --existing-resource-policy update --dry-run
-  $ longshore restore create --from-backup web --existing-volume-data-policy full --delete-extra-files --wait
-  $ longshore restore create --from-schedule nightly --include-namespaces web --existing-resource-policy update`,
+  $ longshore restore create shop-again --from-backup shop --namespace-mappings shop:shop-copy
+  $ longshore restore create --from-backup shop --existing-resource-policy update --dry-run
+  $ longshore restore create --from-backup nightly-20261126 --existing-volume-data-policy full --delete-extra-files --wait
+  $ longshore restore create --from-schedule nightly --include-namespaces shop --existing-resource-policy update`,
     )
     .action(async (name: string | undefined, flags: object) => {
       const { createRestore } = await import('./create-restore.ts');
@@ -98,7 +98,7 @@ function addLogsVerb(restore: Command): void {
 It reads the bucket itself, as "longshore backup logs" does.
 
 Example:
-  $ longshore restore logs nightly-20261125`,
+  $ longshore restore logs shop-again`,
     )
     .action(async (name: string, flags: ClusterFlags) => {
       const { printLogs } = await import('./logs.ts');

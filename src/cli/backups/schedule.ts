@@ -31,7 +31,7 @@ All flags of "longshore backup create" say what a backup takes. Annotations are 
 
 Examples:
   $ longshore schedule create nightly --schedule "0 2 * * *" --snapshot-move-data --ttl 720h
-  $ longshore schedule create web --schedule "@every 6h" --include-namespaces web,web-db
+  $ longshore schedule create shop --schedule "@every 6h" --include-namespaces shop
   $ longshore schedule create later --schedule "@daily" -o yaml`,
     )
     .action(async (name: string, flags: object) => {

@@ -27,7 +27,7 @@ export function addInstallVerbs(program: Command): void {
 It may be run again, with other flags too. Where Velero's server runs, docs/with-velero.md says how the two go together.
 
 Examples:
-  $ longshore install --image registry.example.com/longshore:1 --provider aws --bucket backups \\
+  $ longshore install --image registry.example.com/longshore:1 --provider aws --bucket velero \\
       --backup-location-config region=eu-central-1 --secret-file ./credentials --wait
   $ longshore install --image longshore --no-default-backup-location --dry-run | kubectl diff -f -`,
     )

@@ -1,0 +1,34 @@
+import { expect } from 'vitest';
+import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
+import type { PageScript } from '../../support/docs/follow-page.ts';
+import { installLongshore, uninstallLongshore } from './prepared.ts';
+
+export function installPage(cluster: DocumentedCluster): PageScript {
+  const areReady = async (): Promise<void> => {
+    await cluster.sh(`kubectl -n velero rollout status deployment/longshore-server --timeout=60s
+      kubectl -n velero rollout status daemonset/node-agent --timeout=60s`);
+  };
+  return {
+    page: 'docs/install.md',
+    steps: {
+      'longshore backup create first': {
+        after: ({ out }) => expect(out).toContain('first has ended: Completed'),
+      },
+      'longshore backup describe first': {
+        after: ({ out }) => expect(out).toContain('shop/data'),
+      },
+      'kubectl apply -f crds/': { before: () => uninstallLongshore(cluster) },
+      'kubectl apply -k manifests/whole': { after: areReady },
+      'helm install': { before: () => uninstallLongshore(cluster), after: areReady },
+      'longshore uninstall': {
+        before: async () => {
+          await cluster.sh('helm -n velero uninstall longshore');
+          await installLongshore(cluster);
+        },
+        answer: ['[y/N]', 'y\n'],
+        after: async () =>
+          expect(await cluster.sh('kubectl get crd,namespace -o name')).not.toContain('velero'),
+      },
+    },
+  };
+}

@@ -1,0 +1,109 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
+import { type PageScript, readPage } from '../../support/docs/follow-page.ts';
+
+const DEFINITION = {
+  ...{ apiVersion: 'apiextensions.k8s.io/v1', kind: 'CustomResourceDefinition' },
+  metadata: { name: 'prometheusrules.monitoring.coreos.com' },
+  spec: {
+    ...{ group: 'monitoring.coreos.com', scope: 'Namespaced' },
+    names: { kind: 'PrometheusRule', plural: 'prometheusrules', singular: 'prometheusrule' },
+    versions: [
+      {
+        ...{ name: 'v1', served: true, storage: true },
+        schema: {
+          openAPIV3Schema: { type: 'object', 'x-kubernetes-preserve-unknown-fields': true },
+        },
+      },
+    ],
+  },
+};
+
+export function alertsPage(cluster: DocumentedCluster): PageScript {
+  return {
+    page: 'docs/alerts.md',
+    steps: {
+      // The operator of Prometheus is not ours.
+      'kubectl apply': {
+        before: async () => {
+          await cluster.apply(DEFINITION);
+          await cluster.sh('kubectl wait --for=condition=Established crd --all --timeout=60s');
+        },
+        after: ({ out }) => expect(out.match(/created/g)).toHaveLength(3),
+      },
+    },
+  };
+}
+
+export function statusPagePage(): PageScript {
+  const title = '<title>';
+  return {
+    page: 'docs/status-page.md',
+    steps: {
+      'kubectl -n velero port-forward': {
+        until: /Forwarding from/,
+        meanwhile: async () => {
+          const answer = await fetch('http://127.0.0.1:8086/');
+          expect(await answer.text()).toContain(title);
+        },
+      },
+      'curl -H': { after: ({ out }) => expect(out).toContain(title) },
+    },
+  };
+}
+
+/** The first document of the page, which its commands are about. */
+export function writePolicy({ directory }: DocumentedCluster): void {
+  const [, policy = ''] = /```yaml\n(.*?)```/s.exec(readPage('docs/volume-policies.md')) ?? [];
+  fs.writeFileSync(join(directory, 'policy.yaml'), policy);
+}
+
+export function policiesPage(cluster: DocumentedCluster): PageScript {
+  return {
+    page: 'docs/volume-policies.md',
+    steps: {
+      'longshore policy-check -f policy.yaml   ': {
+        before: async () => {
+          writePolicy(cluster);
+          await cluster.sh(`kubectl apply -f docs/examples/volume-policies.yaml
+            longshore backup create nightly --include-namespaces shop --resource-policies-configmap volume-policies --wait`);
+        },
+        after: ({ out }) => expect(out).toMatch(/^shop +data +/m),
+      },
+      'longshore policy-check --backup nightly': {
+        after: ({ out }) => expect(out).toMatch(/^shop +data +/m),
+      },
+    },
+  };
+}
+
+export function objectLockPage(cluster: DocumentedCluster): PageScript {
+  const { key, secret } = cluster.credentials;
+  return {
+    page: 'docs/object-lock.md',
+    replace: {
+      'AWS_ACCESS_KEY_ID=...': `AWS_ACCESS_KEY_ID=${key}`,
+      'AWS_SECRET_ACCESS_KEY=...': `AWS_SECRET_ACCESS_KEY=${secret}`,
+      'KOPIA_PASSWORD=...': 'KOPIA_PASSWORD=static-passw0rd',
+    },
+    steps: {
+      'kubectl -n velero annotate': {
+        after: () =>
+          cluster.sh(
+            `kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=60s`,
+          ),
+      },
+      'kopia maintenance set': {
+        after: async () =>
+          expect(
+            await cluster.sh('KOPIA_PASSWORD=static-passw0rd kopia repository status'),
+          ).toMatch(/Object Lock Extension: +(?:true|enabled)|retention/i),
+      },
+      'longshore repository verify-all': {
+        after: ({ out }) => expect(out).toContain('shop'),
+      },
+    },
+  };
+}

@@ -1,0 +1,105 @@
+import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
+import { DATA_UPLOADS, type DataUpload } from '../../../src/kube/index.ts';
+
+/** As docs/install.md does it. */
+export async function installLongshore(cluster: DocumentedCluster): Promise<void> {
+  await cluster.sh(`longshore install --image registry.example.com/longshore:1 --provider aws --bucket velero \
+    --backup-location-config region=eu-central-1 --secret-file ./credentials --wait`);
+}
+
+export async function uninstallLongshore(cluster: DocumentedCluster): Promise<void> {
+  await cluster.sh('longshore uninstall --force --cancel-timeout 1s');
+}
+
+/** A backup of the application with its volumes. */
+export async function makeBackup(cluster: DocumentedCluster, name: string): Promise<void> {
+  const flags = '--include-namespaces shop --snapshot-move-data --wait --labels env=prod';
+  await cluster.sh(`longshore backup create ${name} ${flags}`);
+}
+
+/** What a page makes and the next one makes anew. */
+export async function removeCopies(cluster: DocumentedCluster): Promise<void> {
+  await cluster.sh('kubectl delete namespace shop-copy --ignore-not-found');
+}
+
+/**
+ * A backup that waits for a data mover which is none of ours: it can be canceled. That data mover is played, and ends when it is told to.
+ * Resolves once the backup waits.
+ */
+export async function makeWaitingBackup(cluster: DocumentedCluster, name: string): Promise<void> {
+  await cluster.sh(
+    `longshore backup create ${name} --include-namespaces shop --snapshot-move-data --data-mover tar`,
+  );
+  await untilWaiting(cluster, name);
+  void endUploadsWhen(cluster, name, ({ spec }) => spec.cancel === true);
+}
+
+async function untilWaiting(cluster: DocumentedCluster, backup: string): Promise<void> {
+  await cluster.sh(
+    `kubectl -n velero wait backups.velero.io/${backup} --for=jsonpath='{.status.phase}'=WaitingForPluginOperations --timeout=60s`,
+  );
+}
+
+/** As the data mover that nobody runs here ends its part of a backup. */
+export async function endUploads(cluster: DocumentedCluster, backup: string): Promise<void> {
+  await untilWaiting(cluster, backup);
+  await endUploadsWhen(cluster, backup, () => true);
+}
+
+async function endUploadsWhen(
+  { client }: DocumentedCluster,
+  backup: string,
+  isOver: (upload: DataUpload) => boolean,
+): Promise<void> {
+  const scope = { namespace: 'velero', labelSelector: `velero.io/backup-name=${backup}` };
+  for (;;) {
+    const uploads = await client.list(DATA_UPLOADS, scope);
+    const over = uploads.filter(isOver);
+    for (const { metadata } of over) {
+      await client.patch(DATA_UPLOADS, metadata, { status: { phase: 'Canceled' } });
+    }
+    if (over.length === uploads.length) return;
+    await new Promise((resume) => setTimeout(resume, 200));
+  }
+}
+
+/** No agent runs any more: what is asked of them waits. */
+export async function stopAgents(cluster: DocumentedCluster): Promise<void> {
+  await cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${agentsOn('"none"')}'
+    kubectl -n velero wait --for=delete pod -l role=node-agent --timeout=60s`);
+}
+
+/** Agents run again in a moment: when somebody has asked for something meanwhile. */
+export function restartAgentsSoon(cluster: DocumentedCluster): void {
+  setTimeout(() => {
+    const patch = agentsOn('null');
+    void cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${patch}'`);
+  }, SOON_MS);
+}
+
+const SOON_MS = 2_000;
+const agentsOn = (host: string): string =>
+  `{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":${host}}}}}}`;
+
+/** Objects without volumes. */
+export async function makeSmallBackup(
+  cluster: DocumentedCluster,
+  name: string,
+  labels = 'env=prod',
+): Promise<void> {
+  const flags = `--include-namespaces shop --snapshot-volumes=false --wait --labels ${labels}`;
+  await cluster.sh(`longshore backup create ${name} ${flags}`);
+}
+
+/** `what`: as kubectl names it. */
+export async function untilCompleted(cluster: DocumentedCluster, what: string): Promise<void> {
+  await cluster.sh(
+    `kubectl -n velero wait ${what} --for=jsonpath='{.status.phase}'=Completed --timeout=90s`,
+  );
+}
+
+export async function scaleShop(cluster: DocumentedCluster, replicas: 0 | 1): Promise<void> {
+  const wait = replicas === 0 ? 'wait --for=delete pod/db-0' : 'rollout status statefulset/db';
+  await cluster.sh(`kubectl -n shop scale statefulset/db --replicas=${replicas}
+    kubectl -n shop ${wait} --timeout=60s`);
+}

@@ -1,0 +1,175 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
+import type { PageScript } from '../../support/docs/follow-page.ts';
+import { removeCopies } from './prepared.ts';
+
+const BUCKET = 'theirs';
+/** Of Velero's own agent, which moves nothing here: the node has no such directories. */
+const WITHOUT_VOLUMES = JSON.stringify(
+  ['/spec/template/spec/volumes', '/spec/template/spec/containers/0/volumeMounts'].map((path) => ({
+    ...{ op: 'remove', path },
+  })),
+);
+
+/** The real one, as its own documentation does it, with a schedule. Its server runs as a pod. */
+export async function installVelero(cluster: DocumentedCluster): Promise<void> {
+  const config = `region=minio,s3ForcePathStyle=true,s3Url=${cluster.store.endpoint}`;
+  await cluster.makeBucket(BUCKET);
+  await cluster.sh(`velero install --provider aws --plugins velero/velero-plugin-for-aws:v1.14.3 --image velero/velero:v1.18.3 \
+      --bucket ${BUCKET} --backup-location-config ${config} --snapshot-location-config region=minio --secret-file ./credentials \
+      --use-node-agent --features=EnableCSI
+    kubectl -n velero patch daemonset node-agent --type=json -p '${WITHOUT_VOLUMES}'
+    kubectl -n velero rollout status deployment/velero --timeout=60s
+    kubectl -n velero rollout status daemonset/node-agent --timeout=60s
+    kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=60s
+    velero schedule create nightly --schedule "0 2 * * *" --include-namespaces shop`);
+}
+
+export function withVeleroPage(cluster: DocumentedCluster): PageScript {
+  const answers = (): Promise<string> =>
+    cluster.sh(`kubectl -n velero rollout status deployment/velero --timeout=60s
+      for _ in $(seq 100); do velero plugin get > /dev/null && exit; sleep 0.2; done`);
+  return {
+    page: 'docs/with-velero.md',
+    steps: {
+      'velero plugin add': { answer: ['continue (Y/N)?', 'y\n'] },
+      'velero plugin get': {
+        before: answers,
+        after: ({ out }) => {
+          for (const name of ['dataupload-delete', 'group-snapshot-delete', 'pod-volume-backup']) {
+            expect(out).toContain(`longshore.io/${name}`);
+          }
+        },
+      },
+      'velero backup create try': {
+        after: ({ out }) => expect(out).toContain('Backup completed with status: Completed'),
+      },
+      'velero backup describe try': {
+        after: ({ out }) => expect(out).toContain('shop/data'),
+      },
+      'velero repo get': { after: ({ out }) => expect(out).toMatch(/Ready/) },
+    },
+  };
+}
+
+export function operatingPage(cluster: DocumentedCluster): PageScript {
+  const { directory } = cluster;
+  const name = (kind: string): Promise<string> =>
+    cluster.sh(`kubectl -n velero get ${kind} -o jsonpath='{.items[0].metadata.name}'`);
+  const names = { upload: '', download: '' };
+  return {
+    page: 'docs/operating.md',
+    replace: {
+      'dataupload NAME': () => `dataupload ${names.upload}`,
+      'datadownload NAME': () => `datadownload ${names.download}`,
+      'volumesnapshot NAME': () => `volumesnapshot ${names.upload}`,
+      'volumesnapshotcontent NAME': () => `volumesnapshotcontent ${names.upload}`,
+      'node NODE ': 'node node-1 ',
+      SECRET: 'cloud-credentials',
+    },
+    steps: {
+      'velero backup create b1': {
+        after: () =>
+          cluster.sh(
+            `kubectl -n velero wait backups.velero.io/b1 --for=jsonpath='{.status.phase}'=Completed --timeout=90s`,
+          ),
+      },
+      'helm install': { before: () => cluster.sh('kubectl delete -k manifests/beside-velero') },
+      'helm test': {
+        before: () =>
+          cluster.sh(
+            'kubectl -n velero rollout status daemonset/longshore-node-agent --timeout=60s',
+          ),
+        after: ({ out }) => expect(out).toMatch(/Phase: +Succeeded/),
+      },
+      'kubectl -n velero get datauploads,datadownloads,podvolumebackups,podvolumerestores': {
+        before: async () => {
+          await removeCopies(cluster);
+          await cluster.sh(
+            'velero restore create shop-copy --from-backup b1 --namespace-mappings shop:shop-copy --wait',
+          );
+          names.upload = await name('datauploads');
+          names.download = await name('datadownloads');
+        },
+      },
+      'kubectl -n velero exec -it ds/node-agent': { until: /KIND|nothing/ },
+      'longshore backup logs nightly-20261126': {
+        before: () =>
+          cluster.sh(
+            'velero backup create nightly-20261126 --include-namespaces shop --snapshot-move-data --wait',
+          ),
+      },
+      'kubectl taint node': {
+        after: () =>
+          cluster.sh('kubectl taint node node-1 node.kubernetes.io/out-of-service:NoExecute-'),
+      },
+      'kubectl -n velero get dataupload NAME -w': { until: /Completed/ },
+      'kubectl -n velero logs -l role=node-agent --tail=-1': { findsNothing: true },
+      'kubectl -n velero wait --for=delete daemonset/node-agent': {
+        before: () => cluster.sh('kubectl -n velero delete daemonset node-agent'),
+      },
+      'kubectl delete -k manifests/server': {
+        before: () =>
+          cluster.sh(`kubectl -n velero patch deployment velero --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-controllers=backup-repo"}]'
+            kubectl apply -k manifests/server`),
+      },
+      'kubectl -n velero edit deployment velero': {
+        after: () => cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=60s'),
+      },
+      'longshore repository change-password-all -n velero --dry-run': {
+        before: () => fs.writeFileSync(join(directory, 'new-password'), 'second-password'),
+      },
+      'kubectl -n velero create secret generic longshore-new-password': {
+        before: () => fs.writeFileSync(join(directory, 'new-password'), 'third-password'),
+      },
+      'kubectl -n velero logs job/longshore-change-password': {
+        after: async ({ out }) => {
+          expect(out).not.toBe('');
+          const secret = `kubectl -n velero get secret velero-repo-credentials -o jsonpath='{.data.repository-password}' | base64 -d`;
+          expect(await cluster.sh(secret)).toBe('third-password');
+        },
+      },
+      'kubectl -n velero exec ds/node-agent -- longshore node-agent status      # "nothing': {
+        after: ({ out, err }) => expect(out + err).toContain('nothing is under way'),
+      },
+      'velero schedule unpause': {
+        before: () => cluster.sh('kubectl apply -f node-agent-before.yaml'),
+      },
+    },
+  };
+}
+
+export function switchPage(cluster: DocumentedCluster): PageScript {
+  const phaseOf = (name: string): Promise<string> =>
+    cluster.sh(`kubectl -n velero get schedules.velero.io ${name} -o jsonpath='{.spec.paused}'`);
+  return {
+    page: 'docs/switch-from-velero.md',
+    steps: {
+      'velero restore create': {
+        before: () => removeCopies(cluster),
+        after: ({ out }) => expect(out).toContain('Restore completed with status: Completed'),
+      },
+      'kubectl -n velero scale deployment velero --replicas=0': {
+        after: () =>
+          cluster.sh('kubectl -n velero wait --for=delete pod -l deploy=velero --timeout=60s'),
+      },
+      'longshore backup get': { after: ({ out }) => expect(out).toContain('try-longshore') },
+      'longshore backup create after-switch': {
+        after: ({ out, err }) => expect(out + err).toContain('after-switch has ended: Completed'),
+      },
+      'longshore schedule unpause': {
+        after: async () => expect(await phaseOf('nightly')).not.toBe('true'),
+      },
+      'velero schedule unpause': {
+        before: () =>
+          cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=60s'),
+        after: async () => {
+          expect(await phaseOf('nightly')).not.toBe('true');
+          expect(await cluster.sh('velero backup get')).toContain('after-switch');
+        },
+      },
+    },
+  };
+}
