@@ -149,6 +149,7 @@ async function waitDeleted(
   const { name } = backup;
   const startMs = performance.now();
   let isTold = false;
+  let said = '';
   for (;;) {
     try {
       const asked = await client.find(DELETE_BACKUP_REQUESTS, request.metadata, { signal });
@@ -158,6 +159,12 @@ async function waitDeleted(
       }
       const there = await client.find(BACKUP.resource, { namespace, name }, { signal });
       if (there?.metadata.uid !== backup.uid) return;
+      const [waitsFor = ''] = errors;
+      if (waitsFor !== said && waitsFor !== '') {
+        said = waitsFor;
+        const text = `backup ${name} is not deleted yet: ${waitsFor}`;
+        process.stderr.write(`longshore: ${printable(text)}\n`);
+      }
       const waitedMs = performance.now() - startMs;
       if (waitedMs > WAIT_MS_MAX) {
         const text = `it is not waited for any longer; its DeleteBackupRequest ${request.metadata.name} is ${phase || 'New'}`;

@@ -49,6 +49,8 @@ export interface DeletionControllerOptions extends DeletionTools {
   readonly patienceMs?: number;
   /** Between two looks at a backup that is still made. */
   readonly runningMs?: number;
+  /** How long the end of a backup is waited for that cannot be canceled any more. */
+  readonly endingMsMax?: number;
 }
 
 const WORKERS = 4;
@@ -62,7 +64,7 @@ const DELETION_MS_MAX = 6 * 3_600_000;
 const AGE_MS_MAX = 24 * 3_600_000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
-/** Our choice: a thaw takes ten minutes at most, and is tried again. */
+/** Our choice: a thaw takes ten minutes at most, and is tried again; a backup is completed within minutes, where it can be. */
 const ENDING_MS_MAX = 30 * 60_000;
 const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 
@@ -96,7 +98,7 @@ class DeletionRun {
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
   readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
-  /** By UID: since when a note of its run is waited for. */
+  /** Since when it is waited for that the backup of a UID is completed, or what its run has left is ended. */
   readonly #endingSinceMs = new Map<string, number>();
   /** By location. */
   readonly #places = new Map<string, Limiter>();
@@ -163,10 +165,14 @@ class DeletionRun {
   /** It is tried again for as long as it takes, which whoever waits for it is to see. */
   #tellOf(request: DeletionRequest, error: unknown): void {
     if (isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) return;
+    this.#noteOf(request).tell(`${redactAndCut(messageOf(error))}; it is tried again`);
+  }
+
+  #noteOf(request: DeletionRequest): WaitingNote {
     const { uid } = request.metadata;
     const note = this.#notes.get(uid) ?? this.#noteFor(request);
     this.#notes.set(uid, note);
-    note.tell(`${redactAndCut(messageOf(error))}; it is tried again`);
+    return note;
   }
 
   #noteFor(request: DeletionRequest): WaitingNote {
@@ -252,6 +258,8 @@ class DeletionRun {
     await this.#claim(request, found);
     if (standing.kind === 'running') {
       if (standing.isCancelable) await this.#cancel(found);
+      const text = `the backup is in phase ${phaseOf(found)}: it is deleted when it is over`;
+      this.#noteOf(request).tell(text);
       return { requeueAfterMs: runningMs };
     }
     // What its run has left is ended by its journal, which goes with its files.
@@ -277,7 +285,19 @@ class DeletionRun {
     const restores = hasBegun(backup)
       ? await restoresOf(client, { namespace, backup: name }, signal)
       : [];
-    return standingOf(backup, location, { isMadeHere, reading: readingOf(restores) });
+    const standing = standingOf(backup, location, { isMadeHere, reading: readingOf(restores) });
+    const isStuck =
+      standing.kind === 'running' &&
+      !standing.isCancelable &&
+      this.#isStuck(`completed ${backup.metadata.uid}`);
+    return isStuck ? { kind: 'free' } : standing;
+  }
+
+  /** Whether it has been waited for so long that it may never come, as where a plugin is gone, or metadata are damaged. */
+  #isStuck(what: string): boolean {
+    const sinceMs = this.#endingSinceMs.get(what) ?? performance.now();
+    this.#endingSinceMs.set(what, sinceMs);
+    return performance.now() - sinceMs >= (this.#options.endingMsMax ?? ENDING_MS_MAX);
   }
 
   /** One request for each backup: those that have their answer as well. */
@@ -319,13 +339,8 @@ class DeletionRun {
     const notes = await client.list(CONFIG_MAPS, {
       ...{ namespace, fieldSelector, signal: this.#signal },
     });
-    if (notes.length === 0) {
-      this.#endingSinceMs.delete(uid);
-      return false;
-    }
-    const sinceMs = this.#endingSinceMs.get(uid) ?? performance.now();
-    this.#endingSinceMs.set(uid, sinceMs);
-    return performance.now() - sinceMs < ENDING_MS_MAX;
+    if (notes.length === 0) return false;
+    return !this.#isStuck(`ended ${uid}`);
   }
 
   async #markDeleting(backup: Backup): Promise<Backup> {
@@ -433,6 +448,7 @@ class DeletionRun {
       }
       logger.error({ backup: name, uid, errors }, 'a backup could not be deleted as a whole');
     }
+    for (const what of ['completed', 'ended']) this.#endingSinceMs.delete(`${what} ${uid}`);
     metrics.count(errors.length === 0 ? 'success' : 'failure', backup);
     this.#requests.work.forget(key);
     this.#free(key);

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import {
   BACKUPS,
   DELETE_BACKUP_REQUESTS,
@@ -82,6 +82,20 @@ describe('longshore backup delete', () => {
       code: 1,
       err: 'longshore: backup stuck is not deleted: the location is read-only; x\n',
     });
+  });
+
+  it('with --wait prints what the server waits for, once', async () => {
+    await api.add(BACKUPS, 'slow', {});
+    const running = api.longshore('backup', 'delete', 'slow', '--confirm', '--wait');
+    // The one that catches what is printed.
+    const printed = vi.spyOn(process.stderr, 'write');
+    const { metadata } = await requestFor('slow');
+    const errors = ['the backup is in phase Finalizing'];
+    await api.set(DELETE_BACKUP_REQUESTS, metadata.name, { phase: 'InProgress', errors });
+    const told = 'longshore: backup slow is not deleted yet: the backup is in phase Finalizing\n';
+    await expect.poll(() => printed.mock.calls.flat().join(''), { timeout: 10_000 }).toBe(told);
+    await api.client.delete(BACKUPS, { namespace: 'velero', name: 'slow' });
+    expect(await running).toMatchObject({ code: 0, err: told });
   });
 
   it('of nothing says so', async () => {

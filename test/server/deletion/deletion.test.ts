@@ -404,6 +404,24 @@ describe('a backup that is still made here', () => {
     expect([...world.bucket.objects.keys()]).toEqual([]);
   });
 
+  it('says that it waits for its end, and does not wait for ever for one that cannot be completed', async () => {
+    const backup = await world.backup('b1', 'Finalizing');
+    await world.store(backup);
+    await world.ask('b1');
+    stop = world.run();
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status, { timeout: 5000 })
+      .toEqual({
+        phase: 'InProgress',
+        errors: ['the backup is in phase Finalizing: it is deleted when it is over'],
+      });
+    expect(await phaseOf('b1')).toBe('Finalizing');
+    await stop();
+    stop = world.run({ endingMsMax: 100 });
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+
   it('has its movers told to stop, and is not deleted before they have', async () => {
     const backup = await world.backup('b1', 'Failed');
     const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
