@@ -363,9 +363,9 @@ class DeletionRun {
 
   /** Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and until now a person could still restore from it. */
   async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
-    const { client, metrics, logger } = this.#options;
-    const asked = await client.find(REQUESTS, request.metadata, { signal: this.#signal });
+    const { metrics, logger } = this.#options;
     const backup = await this.#found(taken.metadata.name);
+    const asked = this.#requests.objects.get(request.metadata);
     const isSame =
       asked?.metadata.uid === request.metadata.uid &&
       backup?.metadata.uid === taken.metadata.uid &&
