@@ -174,18 +174,10 @@ function completed(
       ...given.status,
       version: 1,
       formatVersion: FORMAT_VERSION,
-      expiration: rfc3339Seconds(laterOf(nowNs, madeNs(given)) + ttlNs),
+      expiration: rfc3339Seconds(nowNs + ttlNs),
       ...(errors.length > 0 && { validationErrors: errors }),
     },
   };
-}
-
-const laterOf = (a: Nanoseconds, b: Nanoseconds): Nanoseconds => (a > b ? a : b);
-
-/** By the API server's clock: one of this machine that is years behind must not have a backup expire before it is over. */
-function madeNs({ metadata: { creationTimestamp } }: Backup): Nanoseconds {
-  const ms = Date.parse(creationTimestamp ?? '');
-  return Number.isNaN(ms) ? 0n : BigInt(ms) * 1_000_000n;
 }
 
 const isUnset = (duration: string | undefined): boolean =>

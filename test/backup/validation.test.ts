@@ -6,7 +6,7 @@ import {
   validateBackup,
   type ValidationSources,
 } from '../../src/backup/index.ts';
-import { CodedError, parseGoTime } from '../../src/base/index.ts';
+import { CodedError } from '../../src/base/index.ts';
 import type { KubeObject, Resource } from '../../src/kube/index.ts';
 
 const object = (name: string, more: object = {}): KubeObject =>
@@ -99,18 +99,6 @@ describe('a Backup that says nothing', () => {
       },
       status: { version: 1, formatVersion: '1.1.0', expiration: '1970-01-31T00:00:00Z' },
     });
-  });
-
-  it('is kept for its time from when it was made, where the clock of this machine is behind', async () => {
-    const creationTimestamp = '2026-11-21T02:00:00Z';
-    const made = { ...object('nightly', { metadata: { creationTimestamp } }), spec: {} };
-    const expirationAt = async (time: string): Promise<unknown> => {
-      const sources = sourcesOf({}, { nowNs: parseGoTime(time) });
-      const { status } = (await validateBackup(made, sources)).backup;
-      return (status as { expiration?: string }).expiration;
-    };
-    expect(await expirationAt('1970-01-01T00:10:00Z')).toBe('2026-12-21T02:00:00Z');
-    expect(await expirationAt('2026-11-21T05:00:00Z')).toBe('2026-12-21T05:00:00Z');
   });
 
   it('goes to the location that is marked as default, whatever the server says', async () => {
