@@ -33,8 +33,9 @@ import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
 import { type Life, SharedBucket } from '../servers/bucket.ts';
-import { InstantIo } from '../servers/instant-io.ts';
-import { isEndOfProcess, type ServerProcess, START_MS } from '../servers/server-process.ts';
+import { bySeed, type Course, type CourseGiven, CourseNotes } from '../servers/course.ts';
+import { Crew } from '../servers/crew.ts';
+import { type ServerProcess, START_MS } from '../servers/server-process.ts';
 import { CALM, Trouble } from '../servers/trouble.ts';
 import { BACKUP, collectOwned, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
 import { backupServer, type ServerWorld } from './server.ts';
@@ -46,15 +47,6 @@ const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
 /** How the key of the first segment of a try ends. */
 const HEAD = '-00000000';
-
-export interface Course {
-  readonly problems: string[];
-  /** What happened, and how often. */
-  readonly counts: ReadonlyMap<string, number>;
-  /** Turns of the leading server while the Backup was InProgress: where it could have been killed. */
-  readonly turns: number;
-  readonly end: End | undefined;
-}
 
 /** What a backup is in the end, without what differs from run to run. */
 interface End {
@@ -78,44 +70,10 @@ export interface Settings {
   readonly isWriteOnce?: boolean;
 }
 
-/**
- * Two servers make one backup, whatever happens to them, to the bucket and to the API server. The same seed is the same course. `problems`:
- * whatever must never be, and whatever is not in the end as it is without kills.
- */
-export async function simulateBackup(
-  seed: number,
-  settings: Settings = {},
-  tell?: (line: string) => void,
-): Promise<Course> {
-  const plain = lastPlain?.seed === seed ? lastPlain.course : await run(seed, { isCalm: true });
-  lastPlain = { seed, course: plain };
-  if (plain.problems.length > 0 || !plain.end) {
-    return { ...plain, problems: ['without kills:', ...plain.problems] };
-  }
-  return run(seed, settings, plain.end, tell);
-}
-
-let lastPlain: { readonly seed: number; readonly course: Course } | undefined;
-
-async function run(
-  seed: number,
-  settings: Settings,
-  expected?: End,
-  tell?: (line: string) => void,
-): Promise<Course> {
-  using things = new DisposableStack();
-  const time = things.use(new VirtualTime(seed));
-  time.install();
-  things.use(new InstantIo(new Random(seed + 7)));
-  const course = new BackupCourse(seed, settings, { time, expected, tell });
-  return await course.run();
-}
-
-interface CourseParts {
-  readonly time: VirtualTime;
-  readonly expected: End | undefined;
-  readonly tell: ((line: string) => void) | undefined;
-}
+/** Two servers make one backup, whatever happens to them, to the bucket and to the API server. */
+export const simulateBackup = bySeed<Settings, End>({ isCalm: true }, (seed, settings, given) =>
+  new BackupCourse(seed, settings, given).run(),
+);
 
 class BackupCourse implements ServerWorld {
   readonly time: VirtualTime;
@@ -126,12 +84,10 @@ class BackupCourse implements ServerWorld {
   readonly isWriteOnce: boolean;
   readonly #seed: number;
   readonly #expected: End | undefined;
-  readonly #tell: ((line: string) => void) | undefined;
   readonly #world: World;
   readonly #contents: Contents;
-  readonly #problems: string[] = [];
-  readonly #counts = new Map<string, number>();
-  readonly #servers: ServerProcess[] = [];
+  readonly #notes: CourseNotes;
+  readonly #crew: Crew;
   readonly #checks: Promise<void>[] = [];
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
@@ -141,7 +97,6 @@ class BackupCourse implements ServerWorld {
   readonly #killsAt: number[];
   #trouble: Trouble | undefined;
   #turns = 0;
-  #started = 0;
   #overAtMs: number | undefined;
   readonly #uid: string;
   /** Infinity where nobody deletes it. */
@@ -149,12 +104,18 @@ class BackupCourse implements ServerWorld {
   #isDeleted = false;
   #deletedPhase: string | undefined;
 
-  constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
+  constructor(seed: number, settings: Settings, { time, expected, tell }: CourseGiven<End>) {
     this.#seed = seed;
     this.time = time;
     this.#expected = expected;
-    this.#tell = tell;
+    this.#notes = new CourseNotes(time, tell);
     this.random = new Random(seed);
+    this.#crew = new Crew({
+      ...{ time, random: this.random, notes: this.#notes },
+      start: (name) => backupServer(name, this),
+      // Frozen pods are thawed until another one leads.
+      isLeadersOwn: (what) => what === 'patch backups' || what.startsWith('exec freeze'),
+    });
     this.clock = {
       nowNs: () =>
         BigInt(Math.round((START_MS + time.nowMs + (this.#trouble?.apiOffsetMs ?? 0)) * 1e6)),
@@ -166,7 +127,7 @@ class BackupCourse implements ServerWorld {
     this.store = this.#world.store;
     this.#contents = fill(this.#world, new Random(seed + 1));
     this.#uid = this.#contents.backup.metadata.uid;
-    const serving = { problems: this.#problems, isOrphaned: () => this.#isDeleted };
+    const serving = { problems: this.#notes.problems, isOrphaned: () => this.#isDeleted };
     serveUploads(this.#world, this.#contents, serving);
     serveFiles(this.#world, serving);
     this.bucket.onChange = (key, by) => {
@@ -182,9 +143,9 @@ class BackupCourse implements ServerWorld {
     this.#killsAt = [...killsAt];
     this.#trouble = new Trouble({
       ...{ time, random: this.random, bucket: this.bucket, isCalm },
-      servers: () => this.#servers,
+      servers: () => this.#crew.servers,
       note: (what) => {
-        this.#note(what);
+        this.#notes.count(what);
       },
     });
   }
@@ -193,59 +154,39 @@ class BackupCourse implements ServerWorld {
     return this.#trouble?.weather ?? CALM;
   }
 
-  async run(): Promise<Course> {
-    this.#start();
-    this.#start();
+  async run(): Promise<Course<End>> {
+    this.#crew.start();
+    this.#crew.start();
     this.time.after(TURN_MS, () => {
       this.#act();
     });
     await this.time.run(OVER_MS, () => this.time.nowMs > (this.#overAtMs ?? Infinity) + SETTLE_MS);
     if (this.#isDeleted) this.#checkNothingStays();
     else if (this.#overAtMs === undefined) {
-      this.#problem(`the backup is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`);
+      this.#notes.problem(
+        `the backup is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`,
+      );
     }
     await Promise.all(this.#checks);
     const isWhole = this.#overAtMs !== undefined && !this.#isDeleted;
     const end = isWhole ? await this.#end() : undefined;
-    for (const server of this.#servers) server.kill();
+    this.#crew.killAll();
     this.#checkPuts();
     if (this.#isDeleted) this.#checkCommands();
     else this.#checkCluster();
     if (this.#expected && end) this.#compare(this.#expected, end);
-    return { problems: this.#problems, counts: this.#counts, turns: this.#turns, end };
+    const { problems, counts } = this.#notes;
+    return { problems, counts, turns: this.#turns, end };
   }
 
   say(line: string): void {
-    this.#tell?.(`${Math.round(this.time.nowMs)}: ${line}`);
-  }
-
-  #problem(text: string): void {
-    this.say(`PROBLEM ${text}`);
-    if (this.#problems.length < 20) this.#problems.push(`${Math.round(this.time.nowMs)}: ${text}`);
-  }
-
-  #note(what: string): void {
-    this.say(what);
-    this.#counts.set(what, (this.#counts.get(what) ?? 0) + 1);
+    this.#notes.say(line);
   }
 
   get #phase(): string {
     if (this.#isDeleted) return 'deleted';
     const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
     return (status as { phase?: string } | undefined)?.phase ?? '';
-  }
-
-  #start(): void {
-    this.#servers.push(backupServer(`server-${this.#started++}`, this));
-  }
-
-  #replace(server: ServerProcess): void {
-    const at = this.#servers.indexOf(server);
-    if (at === -1) return;
-    this.#servers.splice(at, 1);
-    this.time.after(this.random.between(500, 10_000), () => {
-      this.#start();
-    });
   }
 
   onTurn(server: ServerProcess, what: string): boolean {
@@ -270,26 +211,18 @@ class BackupCourse implements ServerWorld {
       const isSpared = !isRunning && !this.#isDeleted && this.random.chance(0.7);
       if (isSpared || this.#trouble?.kills() !== true) return false;
     }
-    if (this.#isDeleted) this.#note('kills after the deletion');
-    else this.#note(isRunning ? 'kills while InProgress' : 'kills after the run');
-    this.#replace(server);
+    if (this.#isDeleted) this.#notes.count('kills after the deletion');
+    else this.#notes.count(isRunning ? 'kills while InProgress' : 'kills after the run');
+    this.#crew.replace(server);
     return true;
   }
 
   onEnd(server: ServerProcess, error: unknown): void {
-    if (!isEndOfProcess(error)) this.#problem(`${server.name} ended: ${messageOf(error)}`);
-    this.#note('processes that ended');
-    server.kill();
-    this.#replace(server);
+    this.#crew.ended(server, error);
   }
 
   onWrite(server: ServerProcess, what: string): void {
-    if (server.isLeading) return;
-    const other = this.#servers.find((each) => each !== server && each.isLeading);
-    // Its actions do not know who leads, and end when they are told to; and its frozen pods are thawed until another one leads.
-    if (what !== 'patch backups' && !what.startsWith('exec freeze') && !other) return;
-    const leader = other ? `${other.name} leads` : 'it does not lead';
-    this.#problem(`${server.name} wants to ${what}, and ${leader}`);
+    this.#crew.checkWrite(server, what);
   }
 
   onTake(item: KubeObject, backup: Backup): void {
@@ -299,7 +232,7 @@ class BackupCourse implements ServerWorld {
     const isStored = this.#recorded().items.some(
       ({ k, ns, n }) => k === `${apiVersion}/${kind}` && ns === namespace && n === name,
     );
-    if (isStored) this.#problem(`${kind} ${namespace}/${name} is taken again`);
+    if (isStored) this.#notes.problem(`${kind} ${namespace}/${name} is taken again`);
   }
 
   onExec(pod: string, command: string): () => void {
@@ -308,7 +241,7 @@ class BackupCourse implements ServerWorld {
     const { items, thawed } = this.#recorded();
     // Of a backup that was deleted nobody notes any more what was thawed.
     const isKnown = command === 'freeze' ? items.some(isOf) : !this.#isDeleted && thawed.some(isOf);
-    if (isKnown) this.#problem(`${command} is run again in ${pod}`);
+    if (isKnown) this.#notes.problem(`${command} is run again in ${pod}`);
     return () => {
       this.say(`${command} in ${pod}`);
       this.#commands.set(pod, [...(this.#commands.get(pod) ?? []), command]);
@@ -361,7 +294,9 @@ class BackupCourse implements ServerWorld {
     const seen = this.#seenChains.get(by) ?? [];
     if (includes.length === 0 && seen.length === 0) return;
     if (seen.includes(includes.join())) return;
-    this.#problem(`${key} goes on from ${includes.length} segments, and not from what was there`);
+    this.#notes.problem(
+      `${key} goes on from ${includes.length} segments, and not from what was there`,
+    );
   }
 
   #act(): void {
@@ -379,7 +314,7 @@ class BackupCourse implements ServerWorld {
     }
     const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
     this.#deletedPhase = (status as { phase?: string } | undefined)?.phase ?? 'new';
-    this.#note(`deletions of a Backup that is ${this.#deletedPhase}`);
+    this.#notes.count(`deletions of a Backup that is ${this.#deletedPhase}`);
     this.#isDeleted = true;
     this.store.delete(BACKUPS, NAMESPACE, BACKUP);
     for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS]) {
@@ -422,33 +357,34 @@ class BackupCourse implements ServerWorld {
   }
 
   #checkNothingStays(): void {
-    for (const each of this.#staying()) this.#problem(`${each} stays of the deleted Backup`);
+    for (const each of this.#staying()) this.#notes.problem(`${each} stays of the deleted Backup`);
   }
 
   #checkPuts(): void {
     if (!this.isWriteOnce) return;
-    for (const key of this.bucket.putTwice) this.#problem(`${key} was put twice`);
+    for (const key of this.bucket.putTwice) this.#notes.problem(`${key} was put twice`);
   }
 
   #checkCommands(): void {
     for (const pod of this.#contents.pods) {
       const commands = this.#commands.get(pod) ?? [];
       const isLeft = commands.length > 0 && commands.at(-1) !== 'thaw';
-      if (isLeft) this.#problem(`${pod} is left as: ${commands.join(', ')}`);
+      if (isLeft) this.#notes.problem(`${pod} is left as: ${commands.join(', ')}`);
     }
-    for (const violation of this.#world.violations) this.#problem(violation);
-    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
+    for (const violation of this.#world.violations) this.#notes.problem(violation);
+    if (this.#notes.isTold)
+      this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#notes.counts])}`);
   }
 
   #backupChanged(type: string, { status }: Backup): void {
-    if (type === 'DELETED' && !this.#isDeleted) this.#problem('the Backup was deleted');
+    if (type === 'DELETED' && !this.#isDeleted) this.#notes.problem('the Backup was deleted');
     if (this.#isDeleted) return;
     const { phase = '', failureReason } = (status ?? {}) as Record<string, string>;
     if (!/^(Completed|PartiallyFailed|Failed|FailedValidation)$/.test(phase)) return;
     if (this.#overAtMs !== undefined) return;
     this.#overAtMs = this.time.nowMs;
     this.say(`the Backup is ${phase}`);
-    if (phase.startsWith('Failed')) this.#problem(`${phase}: ${failureReason ?? ''}`);
+    if (phase.startsWith('Failed')) this.#notes.problem(`${phase}: ${failureReason ?? ''}`);
     else this.#check(`when the Backup became ${phase}`, phase);
   }
 
@@ -470,14 +406,14 @@ class BackupCourse implements ServerWorld {
       const isVelero = /^(Completed|PartiallyFailed)$/.test(phase ?? '');
       const end = await endOf(isVelero ? seen : bucketOf(seen, this));
       if (phase !== undefined && end.phase !== phase) {
-        this.#problem(`${when} its file said ${end.phase}`);
+        this.#notes.problem(`${when} its file said ${end.phase}`);
       }
       const isOver = /^(Completed|PartiallyFailed)$/.test(end.phase);
       if (isOver && this.#expected) this.#compare(this.#expected, end, `${when}: `);
     };
     this.#checks.push(
       look().catch((error: unknown) => {
-        this.#problem(`${when} the backup could not be read: ${messageOf(error)}`);
+        this.#notes.problem(`${when} the backup could not be read: ${messageOf(error)}`);
       }),
     );
   }
@@ -488,7 +424,7 @@ class BackupCourse implements ServerWorld {
     try {
       return await endOf(seen);
     } catch (error) {
-      this.#problem(`the backup cannot be read: ${messageOf(error)}`);
+      this.#notes.problem(`the backup cannot be read: ${messageOf(error)}`);
       return undefined;
     }
   }
@@ -496,34 +432,38 @@ class BackupCourse implements ServerWorld {
   #compare(expected: End, end: End, when = ''): void {
     for (const key of ['phase', 'results', 'resourceList', 'items'] as const) {
       if (end[key] !== expected[key]) {
-        this.#problem(`${when}${key} is ${end[key]} and not ${expected[key]}`);
+        this.#notes.problem(`${when}${key} is ${end[key]} and not ${expected[key]}`);
       }
     }
     for (const key of ['operations', 'volumes'] as const) {
       const [now, before] = [end[key].join('\n'), expected[key].join('\n')];
-      if (now !== before) this.#problem(`${when}${key} are\n${now}\nand not\n${before}`);
+      if (now !== before) this.#notes.problem(`${when}${key} are\n${now}\nand not\n${before}`);
     }
     for (const [path, text] of end.files) {
       const before = expected.files.get(path);
-      if (before === undefined) this.#problem(`${when}${path} is in the archive`);
-      else if (before !== text) this.#problem(`${when}${path} is\n${text}\nand not\n${before}`);
+      if (before === undefined) this.#notes.problem(`${when}${path} is in the archive`);
+      else if (before !== text)
+        this.#notes.problem(`${when}${path} is\n${text}\nand not\n${before}`);
     }
     for (const path of expected.files.keys()) {
-      if (!end.files.has(path)) this.#problem(`${when}${path} is not in the archive`);
+      if (!end.files.has(path)) this.#notes.problem(`${when}${path} is not in the archive`);
     }
   }
 
   #checkCluster(): void {
     for (const pod of this.#contents.pods) {
       const commands = this.#commands.get(pod) ?? [];
-      if (commands.at(-1) !== 'thaw') this.#problem(`${pod} is left as: ${commands.join(', ')}`);
+      if (commands.at(-1) !== 'thaw')
+        this.#notes.problem(`${pod} is left as: ${commands.join(', ')}`);
       if (!this.#expected && commands.join() !== 'freeze,thaw') {
-        this.#problem(`${pod} had ${commands.join()}`);
+        this.#notes.problem(`${pod} had ${commands.join()}`);
       }
     }
     const left = (resource: typeof VOLUME_SNAPSHOTS | typeof VOLUME_SNAPSHOT_CONTENTS): void => {
       for (const { metadata } of this.store.list(resource)) {
-        this.#problem(`${resource.kind} ${metadata.namespace ?? ''}/${metadata.name} is left`);
+        this.#notes.problem(
+          `${resource.kind} ${metadata.namespace ?? ''}/${metadata.name} is left`,
+        );
       }
     };
     left(VOLUME_SNAPSHOTS);
@@ -531,18 +471,20 @@ class BackupCourse implements ServerWorld {
     // Moved ones are in the repository; one of each claim is kept otherwise.
     const { claims, isMoved, files } = this.#contents;
     const { size } = this.#world.snapshots;
-    if (size !== (isMoved ? 0 : claims.length)) this.#problem(`the storage has ${size} snapshots`);
+    if (size !== (isMoved ? 0 : claims.length))
+      this.#notes.problem(`the storage has ${size} snapshots`);
     const uploads = this.store.list(DATA_UPLOADS).length;
     if (uploads !== (isMoved ? claims.length : 0))
-      this.#problem(`there are ${uploads} DataUploads`);
+      this.#notes.problem(`there are ${uploads} DataUploads`);
     const copies = this.store.list(POD_VOLUME_BACKUPS).length;
-    if (copies !== files.length) this.#problem(`there are ${copies} PodVolumeBackups`);
+    if (copies !== files.length) this.#notes.problem(`there are ${copies} PodVolumeBackups`);
     const repositories = this.store.list(BACKUP_REPOSITORIES).length;
     if (repositories !== new Set(files.map((pod) => pod.split('/')[0])).size) {
-      this.#problem(`there are ${repositories} BackupRepositories`);
+      this.#notes.problem(`there are ${repositories} BackupRepositories`);
     }
-    for (const violation of this.#world.violations) this.#problem(violation);
-    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
+    for (const violation of this.#world.violations) this.#notes.problem(violation);
+    if (this.#notes.isTold)
+      this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#notes.counts])}`);
   }
 }
 

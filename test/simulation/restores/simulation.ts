@@ -15,13 +15,9 @@ import {
 import { CANCEL_ANNOTATION } from '../../../src/plugin/index.ts';
 import { type Loose, NAMESPACE } from '../objects.ts';
 import { SharedBucket } from '../servers/bucket.ts';
-import { InstantIo } from '../servers/instant-io.ts';
-import {
-  isEndOfProcess,
-  type ProcessWorld,
-  type ServerProcess,
-  START_MS,
-} from '../servers/server-process.ts';
+import { bySeed, type Course, type CourseGiven, CourseNotes } from '../servers/course.ts';
+import { Crew } from '../servers/crew.ts';
+import { type ProcessWorld, type ServerProcess, START_MS } from '../servers/server-process.ts';
 import { CALM, Trouble } from '../servers/trouble.ts';
 import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
@@ -49,15 +45,6 @@ const TURN_MS = 500;
 const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 const OPERATIONS = [DATA_DOWNLOADS, POD_VOLUME_RESTORES] as readonly Resource<KubeObject>[];
 
-export interface Course {
-  readonly problems: string[];
-  /** What happened, and how often. */
-  readonly counts: ReadonlyMap<string, number>;
-  /** Turns of the leading server until the Restore was over: where it could have been killed. */
-  readonly turns: number;
-  readonly end: End | undefined;
-}
-
 /** What somebody does while the restore is made, beside all that happens to servers. */
 export type Event = 'deleted' | 'canceled' | 'backup gone' | 'location gone';
 export const EVENTS: readonly Event[] = ['deleted', 'canceled', 'backup gone', 'location gone'];
@@ -81,47 +68,19 @@ export function settingsOf(seed: number): Settings {
   return { event, hasUsers: random.chance(0.4), isWriteOnce: random.chance(0.3) };
 }
 
-/**
- * One to three servers make one restore, whatever happens to them, to the bucket and to the API server. The same seed is the same course. `problems`:
- * whatever must never be, and whatever is not in the end as it is without any of that.
- */
-export async function simulateRestore(
-  seed: number,
-  settings: Settings = {},
-  tell?: (line: string) => void,
-): Promise<Course> {
-  const plain = lastPlain?.seed === seed ? lastPlain.course : await run(seed, { isCalm: true });
-  lastPlain = { seed, course: plain };
-  if (plain.problems.length > 0 || !plain.end) {
-    return { ...plain, problems: ['without any trouble:', ...plain.problems] };
-  }
-  return run(seed, settings, plain.end, tell);
-}
+/** One to three servers make one restore, whatever happens to them, to the bucket and to the API server. */
+export const simulateRestore = bySeed<Settings, End>(
+  { isCalm: true },
+  async (seed, settings, given) => {
+    const stored = backedUp(new Random(seed + 1));
+    const files = await storedBackup(stored);
+    return new RestoreCourse(seed, settings, { ...given, stored, files }).run();
+  },
+);
 
-let lastPlain: { readonly seed: number; readonly course: Course } | undefined;
-
-async function run(
-  seed: number,
-  settings: Settings,
-  expected?: End,
-  tell?: (line: string) => void,
-): Promise<Course> {
-  using things = new DisposableStack();
-  const time = things.use(new VirtualTime(seed));
-  time.install();
-  things.use(new InstantIo(new Random(seed + 7)));
-  const stored = backedUp(new Random(seed + 1));
-  const files = await storedBackup(stored);
-  const course = new RestoreCourse(seed, settings, { time, stored, files, expected, tell });
-  return await course.run();
-}
-
-interface CourseParts {
-  readonly time: VirtualTime;
+interface CourseParts extends CourseGiven<End> {
   readonly stored: BackedUp;
   readonly files: ReadonlyMap<string, Buffer>;
-  readonly expected: End | undefined;
-  readonly tell: ((line: string) => void) | undefined;
 }
 
 class RestoreCourse implements ProcessWorld {
@@ -135,12 +94,10 @@ class RestoreCourse implements ProcessWorld {
   readonly #seed: number;
   readonly #stored: BackedUp;
   readonly #expected: End | undefined;
-  readonly #tell: ((line: string) => void) | undefined;
   readonly #world: World;
   readonly #target: Target;
-  readonly #problems: string[] = [];
-  readonly #counts = new Map<string, number>();
-  readonly #servers: ServerProcess[] = [];
+  readonly #notes: CourseNotes;
+  readonly #crew: Crew;
   readonly #serversMax: number;
   /** What ran in pods, by `UID command`, and for the hooks of which pods there are UIDs. */
   readonly #ran = new Map<string, number>();
@@ -155,7 +112,6 @@ class RestoreCourse implements ProcessWorld {
   #isFilled = false;
   #hasHappened = false;
   #turns = 0;
-  #started = 0;
   #finalAtMs: number | undefined;
   #cleanAtMs: number | undefined;
   readonly #uid: string;
@@ -169,8 +125,13 @@ class RestoreCourse implements ProcessWorld {
     this.time = time;
     this.#stored = stored;
     this.#expected = expected;
-    this.#tell = tell;
+    this.#notes = new CourseNotes(time, tell);
     this.random = new Random(seed);
+    this.#crew = new Crew({
+      ...{ time, random: this.random, notes: this.#notes },
+      start: (name) => restoreServer(name, this),
+      isLeadersOwn: (what) => /^(patch restores|exec)/.test(what),
+    });
     this.clock = {
       nowNs: () => BigInt(Math.round((START_MS + time.nowMs + this.#apiOffsetMs) * 1e6)),
     };
@@ -186,10 +147,10 @@ class RestoreCourse implements ProcessWorld {
     this.#uid = this.#target.restore.metadata.uid;
     const { spaces } = this.#target;
     const problem = (text: string): void => {
-      this.#problem(text);
+      this.#notes.problem(text);
     };
     const note = (what: string): void => {
-      this.#note(what);
+      this.#notes.count(what);
     };
     const isOrphaned = (): boolean => !this.#restore;
     const serving = { world: this.#world, backedUp: stored, problem, note, isOrphaned };
@@ -211,7 +172,7 @@ class RestoreCourse implements ProcessWorld {
     this.#serversMax = isCalm ? 2 : 1 + new Random(seed + 6).below(3);
     this.#trouble = new Trouble({
       ...{ time, random: this.random, bucket: this.bucket, isCalm, note },
-      servers: () => this.#servers,
+      servers: () => this.#crew.servers,
       isThrottling: true,
     });
   }
@@ -226,42 +187,36 @@ class RestoreCourse implements ProcessWorld {
     return this.#trouble?.weather ?? CALM;
   }
 
-  async run(): Promise<Course> {
-    for (let i = 0; i < this.#serversMax; i++) this.#start();
+  async run(): Promise<Course<End>> {
+    for (let i = 0; i < this.#serversMax; i++) this.#crew.start();
     this.time.after(TURN_MS, () => {
       this.#act();
     });
     await this.time.run(OVER_MS, () => this.time.nowMs > (this.#cleanAtMs ?? Infinity) + SETTLE_MS);
-    for (const each of this.#staying()) this.#problem(`${each} stays`);
+    for (const each of this.#staying()) this.#notes.problem(`${each} stays`);
     const isGone = this.#event === 'deleted' && this.#hasHappened;
     if (this.#finalAtMs === undefined && !isGone) {
-      this.#problem(`the Restore is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`);
+      this.#notes.problem(
+        `the Restore is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`,
+      );
     }
-    for (const server of this.#servers) server.kill();
+    this.#crew.killAll();
     const end = isGone ? undefined : await this.#end();
-    if (end && this.#tell) this.#sayEnd(end);
+    if (end && this.#notes.isTold) this.#sayEnd(end);
     if (end) this.#checkEnd(end);
     this.#checkHooks(end);
     if (this.isWriteOnce) {
-      for (const key of this.bucket.putTwice) this.#problem(`${key} was put twice`);
+      for (const key of this.bucket.putTwice) this.#notes.problem(`${key} was put twice`);
     }
-    for (const violation of this.#world.violations) this.#problem(violation);
-    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
-    return { problems: this.#problems, counts: this.#counts, turns: this.#turns, end };
+    for (const violation of this.#world.violations) this.#notes.problem(violation);
+    if (this.#notes.isTold)
+      this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#notes.counts])}`);
+    const { problems, counts } = this.#notes;
+    return { problems, counts, turns: this.#turns, end };
   }
 
   say(line: string): void {
-    this.#tell?.(`${Math.round(this.time.nowMs)}: ${line}`);
-  }
-
-  #problem(text: string): void {
-    this.say(`PROBLEM ${text}`);
-    if (this.#problems.length < 20) this.#problems.push(`${Math.round(this.time.nowMs)}: ${text}`);
-  }
-
-  #note(what: string): void {
-    this.say(what);
-    this.#counts.set(what, (this.#counts.get(what) ?? 0) + 1);
+    this.#notes.say(line);
   }
 
   get #restore(): Loose | undefined {
@@ -276,19 +231,6 @@ class RestoreCourse implements ProcessWorld {
     return this.#status.phase ?? '';
   }
 
-  #start(): void {
-    this.#servers.push(restoreServer(`server-${this.#started++}`, this));
-  }
-
-  #replace(server: ServerProcess): void {
-    const at = this.#servers.indexOf(server);
-    if (at === -1) return;
-    this.#servers.splice(at, 1);
-    this.time.after(this.random.between(500, 10_000), () => {
-      this.#start();
-    });
-  }
-
   onTurn(server: ServerProcess, what: string): boolean {
     if (!server.isLeading || / (leases|events)(: done)?$|^watch /.test(what)) return false;
     if (this.#finalAtMs !== undefined) return false;
@@ -301,25 +243,17 @@ class RestoreCourse implements ProcessWorld {
       this.#killsAt.shift();
       this.#turns = 0;
     } else if (this.#trouble?.kills() !== true) return false;
-    this.#note(`kills while ${phase === '' ? 'New' : phase}`);
-    this.#replace(server);
+    this.#notes.count(`kills while ${phase === '' ? 'New' : phase}`);
+    this.#crew.replace(server);
     return true;
   }
 
   onEnd(server: ServerProcess, error: unknown): void {
-    if (!isEndOfProcess(error)) this.#problem(`${server.name} ended: ${messageOf(error)}`);
-    this.#note('processes that ended');
-    server.kill();
-    this.#replace(server);
+    this.#crew.ended(server, error);
   }
 
   onWrite(server: ServerProcess, what: string): void {
-    if (server.isLeading) return;
-    const other = this.#servers.find((each) => each !== server && each.isLeading);
-    // Its actions do not know who leads, and end when they are told to.
-    if (!/^(patch restores|exec)/.test(what) && !other) return;
-    const leader = other ? `${other.name} leads` : 'it does not lead';
-    this.#problem(`${server.name} wants to ${what}, and ${leader}`);
+    this.#crew.checkWrite(server, what);
   }
 
   onExec(pod: string, command: string): () => void {
@@ -330,8 +264,8 @@ class RestoreCourse implements ProcessWorld {
       const key = `${uid} ${command}`;
       const times = (this.#ran.get(key) ?? 0) + 1;
       this.#ran.set(key, times);
-      this.#note('hooks');
-      if (times > 1) this.#problem(`${command} is run again in ${pod}`);
+      this.#notes.count('hooks');
+      if (times > 1) this.#notes.problem(`${command} is run again in ${pod}`);
       if (command !== 'fail') return;
       throw new CodedError('EXEC_FAILED', 'the command ended with exit code 1', {
         facts: { exitCode: 1 },
@@ -352,10 +286,10 @@ class RestoreCourse implements ProcessWorld {
           this.#podUids.set(name, [...(this.#podUids.get(name) ?? []), uid]);
         }
         if (times === 1) return;
-        this.#note('objects made again that a user had deleted');
-        if (this.#users?.touched.get(id) !== 'deleted') this.#problem(`${id} is made again`);
+        this.#notes.count('objects made again that a user had deleted');
+        if (this.#users?.touched.get(id) !== 'deleted') this.#notes.problem(`${id} is made again`);
         if (this.#finalAtMs !== undefined) {
-          this.#problem(`${id} is made again, and the Restore is over`);
+          this.#notes.problem(`${id} is made again, and the Restore is over`);
         }
       });
     }
@@ -375,7 +309,7 @@ class RestoreCourse implements ProcessWorld {
   #happen(): void {
     if (this.#event === undefined) return;
     this.#hasHappened = true;
-    this.#note(`${this.#event} while ${this.#phase || 'New'}`);
+    this.#notes.count(`${this.#event} while ${this.#phase || 'New'}`);
     const comesBack = new Random(this.#seed + 8);
     const backMs = comesBack.between(0.2, 25) * MINUTE_MS;
     switch (this.#event) {
@@ -407,25 +341,26 @@ class RestoreCourse implements ProcessWorld {
 
   #restoreChanged(type: string, { status }: Loose): void {
     if (type === 'DELETED') {
-      if (this.#event !== 'deleted') this.#problem('the Restore was deleted');
+      if (this.#event !== 'deleted') this.#notes.problem('the Restore was deleted');
       this.say('the Restore is gone');
       return;
     }
     const { phase = '', failureReason = '' } = (status ?? {}) as Status;
     if (!FINAL.test(phase)) {
-      if (this.#finalAtMs !== undefined) this.#problem(`the Restore was over, and is ${phase}`);
+      if (this.#finalAtMs !== undefined)
+        this.#notes.problem(`the Restore was over, and is ${phase}`);
       return;
     }
     if (this.#finalAtMs !== undefined) return;
     this.#finalAtMs = this.time.nowMs;
-    this.#note(`ends as ${phase}`);
+    this.#notes.count(`ends as ${phase}`);
     this.say(`the Restore is ${phase} ${failureReason}`);
     if (!phase.startsWith('Failed')) return;
     if (this.#hasHappened && phase === 'Failed' && failureReason !== '') return;
     const { validationErrors = [] } = (status ?? {}) as { validationErrors?: string[] };
     const isPlaceGone = this.#hasHappened && / gone$/.test(this.#event ?? '');
     if (isPlaceGone && validationErrors.every((each) => each.includes('not found'))) return;
-    this.#problem(`${phase}: ${failureReason}${validationErrors.join()}`);
+    this.#notes.problem(`${phase}: ${failureReason}${validationErrors.join()}`);
   }
 
   /** It is over when nothing is left that must not be, and stays so. */
@@ -467,7 +402,7 @@ class RestoreCourse implements ProcessWorld {
     try {
       return await endOf(this.bucket, this.#world, { uid: this.#uid, status, spaces });
     } catch (error) {
-      this.#problem(`the restore cannot be read: ${messageOf(error)}`);
+      this.#notes.problem(`the restore cannot be read: ${messageOf(error)}`);
       return undefined;
     }
   }
@@ -482,10 +417,10 @@ class RestoreCourse implements ProcessWorld {
     const { status, errors, warnings, operationPhases, missing } = end;
     const { phase = '', failureReason } = status;
     if (phase !== 'FailedValidation' && status.completionTimestamp === undefined)
-      this.#problem('there is no time of its end');
+      this.#notes.problem('there is no time of its end');
     // What fails has what could be stored; what lost its place says so.
     if (phase.startsWith('Failed') || failureReason !== undefined) return;
-    for (const file of missing) this.#problem(`${file} is missing`);
+    for (const file of missing) this.#notes.problem(`${file} is missing`);
     const counts = {
       errors: [errors.length, status.errors],
       warnings: [warnings.length, status.warnings],
@@ -500,15 +435,16 @@ class RestoreCourse implements ProcessWorld {
       ],
     } as const;
     for (const [what, [stored, told = 0]] of Object.entries(counts)) {
-      if (stored !== told) this.#problem(`${what}: ${stored} are stored, and ${told} are told`);
+      if (stored !== told)
+        this.#notes.problem(`${what}: ${stored} are stored, and ${told} are told`);
     }
     // What a later try says again, or whoever follows it, is there once more.
     const said = errorLines(end).length;
     if (said < errors.length) {
-      this.#problem(`the log has ${said} errors, and the results have ${errors.length}`);
+      this.#notes.problem(`the log has ${said} errors, and the results have ${errors.length}`);
     }
     if ((phase === 'Completed') !== (errors.length === 0)) {
-      this.#problem(`it is ${phase} with ${errors.length} errors`);
+      this.#notes.problem(`it is ${phase} with ${errors.length} errors`);
     }
     if (this.#expected && !(this.#event === 'canceled' && this.#hasHappened)) {
       this.#compare(this.#expected, end);
@@ -540,19 +476,19 @@ class RestoreCourse implements ProcessWorld {
         Set<string>,
       ];
       for (const line of now.difference(before)) {
-        if (!this.#isExcused(line)) this.#problem(`${key} have: ${line}`);
+        if (!this.#isExcused(line)) this.#notes.problem(`${key} have: ${line}`);
       }
       for (const line of before.difference(now)) {
-        if (!this.#isExcused(line)) this.#problem(`${key} lack: ${line}`);
+        if (!this.#isExcused(line)) this.#notes.problem(`${key} lack: ${line}`);
       }
     }
     for (const [id, before] of expected.objects) {
       const now = end.objects.get(id);
       if (this.#isExcused(id)) continue;
-      if (now !== before) this.#problem(`${id} is ${now ?? 'missing'} and not ${before}`);
+      if (now !== before) this.#notes.problem(`${id} is ${now ?? 'missing'} and not ${before}`);
     }
     for (const id of end.objects.keys()) {
-      if (!expected.objects.has(id)) this.#problem(`${id} is in the cluster`);
+      if (!expected.objects.has(id)) this.#notes.problem(`${id} is in the cluster`);
     }
   }
 
@@ -573,17 +509,18 @@ class RestoreCourse implements ProcessWorld {
         const times = this.#ran.get(`${uid} ${hook}`) ?? 0;
         const word = hook === 'annotated' ? 'annotation' : `hook ${hook} `;
         const isTold = told.some((line) => line.includes(word));
-        if (times === 0 && !isTold) this.#problem(`${hook} has not run in ${name}`);
-        if (hook === 'fail' && !isTold) this.#problem(`${hook} failed in ${name} without a word`);
+        if (times === 0 && !isTold) this.#notes.problem(`${hook} has not run in ${name}`);
+        if (hook === 'fail' && !isTold)
+          this.#notes.problem(`${hook} failed in ${name} without a word`);
       }
     }
     const failed = end.errors.filter((line) => /hook/.test(line)).length;
     const { hooksAttempted = 0, hooksFailed = 0 } = hookStatus;
     if (hooksAttempted !== attempted) {
-      this.#problem(`${hooksAttempted} hooks are told, and ${attempted} were due`);
+      this.#notes.problem(`${hooksAttempted} hooks are told, and ${attempted} were due`);
     }
     if (hooksFailed !== failed) {
-      this.#problem(`${hooksFailed} hooks are told as failed, and ${failed} are errors`);
+      this.#notes.problem(`${hooksFailed} hooks are told as failed, and ${failed} are errors`);
     }
   }
 }
