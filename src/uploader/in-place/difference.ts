@@ -1,4 +1,4 @@
-import { asError, posix, Semaphore } from '../../base/index.ts';
+import { asError, CodedError, posix, Semaphore } from '../../base/index.ts';
 import {
   contentIdOf,
   hashOf,
@@ -9,10 +9,13 @@ import {
 import { readRangeInto } from '../../volume-files/index.ts';
 import { openForDirectReads } from './direct-reads.ts';
 import type { FilePieces } from './file-pieces.ts';
-import type { RangeComparer } from './range-comparer.ts';
+import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 
 /** Ranges of one file that are asked for at once. Our choice: the threads never wait. */
 const OUTSTANDING_MAX = 256;
+
+/** Contents of index version 1 that are fetched at once, each whole in memory, twice. Our choice: this thread decompresses and compares them one by one. */
+const FETCHED_MAX = 4;
 
 /** Which pieces of a file differ from the snapshot: a bit for each. */
 export class Difference {
@@ -50,6 +53,9 @@ export class FileComparer {
   readonly #ranges: RangeComparer;
   readonly #signal: AbortSignal;
   readonly #events: ComparisonEvents;
+  readonly #fetched = new Semaphore(FETCHED_MAX);
+  /** Content of so many zeros: to hash them costs as much as to read them, and volumes have millions of holes of one length. */
+  #zeros: { readonly length: number; readonly contentId: string } | undefined;
 
   constructor(
     repository: Repository,
@@ -136,9 +142,12 @@ export class FileComparer {
   }
 
   #isZeros({ length, contentId, compressed }: ObjectPiece): boolean {
-    if (compressed) return false;
-    const { hasher } = this.#repository.codec;
-    return contentIdOf('', hasher.hash([new Uint8Array(length)])) === contentId;
+    if (compressed || length > LONGEST_BYTES) return false;
+    if (this.#zeros?.length !== length) {
+      const { hasher } = this.#repository.codec;
+      this.#zeros = { length, contentId: contentIdOf('', hasher.hash([new Uint8Array(length)])) };
+    }
+    return this.#zeros.contentId === contentId;
   }
 
   async #isEqual(
@@ -150,9 +159,24 @@ export class FileComparer {
     if (!piece.compressed) {
       return this.#ranges.isEqual({ descriptor, offset, length, hash: hashOf(contentId) }, direct);
     }
-    // Repositories of index version 1 hash what they have compressed: only its bytes tell.
+    await this.#fetched.acquire();
+    try {
+      return await this.#isEqualToFetched(piece, descriptor);
+    } finally {
+      this.#fetched.release();
+    }
+  }
+
+  /** Repositories of index version 1 hash what they have compressed: only its bytes tell. */
+  async #isEqualToFetched(piece: ObjectPiece, descriptor: number): Promise<boolean> {
+    const { start: offset, length, contentId } = piece;
+    this.#signal.throwIfAborted();
     const wanted = await readPiece(this.#repository.contents, piece, { signal: this.#signal });
-    const found = Buffer.alloc(length);
+    if (wanted.length !== length) {
+      const text = `content ${contentId} has ${wanted.length} bytes, but the snapshot says ${length}`;
+      throw new CodedError('BAD_OBJECT', text);
+    }
+    const found = Buffer.allocUnsafe(length);
     readRangeInto({ descriptor, offset }, found);
     return found.equals(wanted);
   }

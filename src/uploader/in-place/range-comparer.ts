@@ -33,7 +33,7 @@ const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
 /** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
 const AHEAD_BYTES = 16 << 20;
 /** No splitter makes longer contents, by far. */
-const LONGEST_BYTES = BATCH_BYTES.most;
+export const LONGEST_BYTES = BATCH_BYTES.most;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */

@@ -95,15 +95,21 @@ describe('an object of many pieces', () => {
   it('whose list says what is not true is refused, and nothing is written', async () => {
     const id = await put([Buffer.from('ab')]);
     const huge = 2 ** 40;
-    for (const length of [1, huge]) {
-      const entries = [{ start: 0, length, id, count: 1 }];
+    for (const [length, count] of [
+      [1, 1],
+      [huge, 1],
+      // Repeated, it may be zeros: nobody makes that many to find out.
+      [huge, 2],
+    ] as const) {
+      const entries = [{ start: 0, length, id, count }];
+      const size = length * count;
       const objectId = `I${await put(encodeIndirect(entries))}` as ObjectId;
       await repository.flush();
-      const path = join(work, `lie-${length}`);
+      const path = join(work, `lie-${size}`);
       fs.writeFileSync(path, '');
-      fs.truncateSync(path, length);
+      fs.truncateSync(path, size);
       const common = { mode: 0o644, mtimeNs: 0n, uid: 0, gid: 0 };
-      const root: DirectoryEntry = { ...common, name: 'v', type: 'f', size: length, objectId };
+      const root: DirectoryEntry = { ...common, name: 'v', type: 'f', size, objectId };
       const run = restoreBlocksInPlace(repository, root, path, {
         logger: silentLogger,
         signal: new AbortController().signal,
