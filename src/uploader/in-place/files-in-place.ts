@@ -13,7 +13,7 @@ import { PieceWriter } from '../piece-writer.ts';
 import { hasAttributes } from '../restore-entry.ts';
 import type { InPlaceEntries, RestoreCounters } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
-import type { Pinned, TargetDirectory } from '../target-directory.ts';
+import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
 import { type Difference, FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';
 import { FilePieces } from './file-pieces.ts';
@@ -47,7 +47,7 @@ type Outcome =
 export interface FilesInPlaceParts {
   readonly repository: Repository;
   readonly signal: AbortSignal;
-  readonly options: Pick<InPlaceOptions, 'trustTimes' | 'keepExtra' | 'selection'>;
+  readonly options: Pick<InPlaceOptions, 'trustTimes' | 'keepExtra' | 'selection' | 'dryRun'>;
   readonly counters: RestoreCounters;
   readonly result: InPlaceCounters;
   readonly root: TargetRoot;
@@ -254,7 +254,10 @@ export class FilesInPlace implements InPlaceEntries {
     }
     const file = await fs.open(pinnedPath(pinned.descriptor), O_RDONLY | O_NONBLOCK);
     try {
-      return await this.#comparer.compare(pieces, file.fd);
+      const difference = await this.#comparer.compare(pieces, file.fd);
+      // Of a look nothing more is expected than what it saw.
+      if (options.dryRun !== true) assertUntouched(pinned, await pinnedAt(file.fd));
+      return difference;
     } finally {
       await file.close();
     }
@@ -278,6 +281,8 @@ export class FilesInPlace implements InPlaceEntries {
       await this.#writer.write(pieces, difference, file.fd);
       // Its time says that it is whole: the bytes have to be on disk before.
       await file.datasync();
+      // What somebody else wrote meanwhile cannot be told from what was written here, but for the length.
+      if ((await file.stat()).size !== entry.size) throw wasWritten();
       await this.#setAttributes(file.fd, entry);
       await file.close();
     } catch (error) {
@@ -289,6 +294,18 @@ export class FilesInPlace implements InPlaceEntries {
   async #setAttributes(descriptor: number, entry: DirectoryEntry): Promise<void> {
     await this.#parts.repository.dataPath?.pool.setAttributes(descriptor, entry, false);
   }
+}
+
+/** Throws `TARGET_CHANGED` when somebody wrote to a file after it was looked at: it may be neither what it was nor what was compared. */
+function assertUntouched(looked: Pinned, { size, attributes }: Pinned): void {
+  if (size === looked.size && attributes.mtimeNs === looked.attributes.mtimeNs) return;
+  throw wasWritten();
+}
+
+function wasWritten(): CodedError {
+  const text =
+    'another process wrote to it while it was restored: stop what uses it and run the same command again';
+  return new CodedError('TARGET_CHANGED', text);
 }
 
 /** Bytes behind the end of the snapshot's file. */

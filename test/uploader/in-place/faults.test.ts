@@ -251,6 +251,41 @@ describe('the target itself', () => {
   });
 });
 
+describe('a file that another process writes to meanwhile', () => {
+  const write = (target: string, flag: string): void => {
+    fs.writeFileSync(join(target, 'a'), 'written meanwhile', { flag });
+  };
+  it.each([
+    ['while it is compared, and gets longer', 'compareRanges', 'a', false],
+    ['while it is compared, and keeps its length', 'compareRanges', 'r+', false],
+    ['while it is compared, and differs anyway', 'compareRanges', 'r+', true],
+    ['while what differs is written', 'open', 'a', true],
+  ])('%s, is not taken for what the snapshot has', async (_, when, flag, isChanged) => {
+    const target = isChanged ? await changed() : at(`out-${number++}`);
+    if (!isChanged) await restore(repository, root, target);
+    let isWritten = false;
+    beforeTask = (task) => {
+      if (task !== when || isWritten) return;
+      isWritten = true;
+      write(target, flag);
+    };
+    const text = 'another process wrote to it while it was restored';
+    await expect(inPlace(target)).rejects.toThrow(`${join(target, 'a')}: ${text}`);
+    expect(isWritten).toBe(true);
+    await inPlace(target);
+    assertSameTree(at('tree'), target);
+  });
+
+  it('is only looked at in a dry run', async () => {
+    const target = at(`out-${number++}`);
+    await restore(repository, root, target);
+    beforeTask = (task) => {
+      if (task === 'compareRanges') write(target, 'a');
+    };
+    await inPlace(target, { dryRun: true });
+  });
+});
+
 describe.runIf(canMount)('file systems', () => {
   it('that are mounted below the target are refused before anything is changed', async () => {
     const target = await changed();
