@@ -1,10 +1,11 @@
 import { formatBytes } from '../base/index.ts';
-import type {
-  DataDownload,
-  Node,
-  PersistentVolumeClaim,
-  Pod,
-  PodVolumeRestore,
+import {
+  type DataDownload,
+  isInPlace,
+  type Node,
+  type PersistentVolumeClaim,
+  type Pod,
+  type PodVolumeRestore,
 } from '../kube/index.ts';
 import {
   claimantOf,
@@ -24,7 +25,7 @@ import {
 import { haveEnough } from './backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
-import { nobodyRuns, nobodyServes } from './unserved.ts';
+import { isOurs, nobodyRuns, nobodyServes } from './unserved.ts';
 
 export interface MovementDescription {
   readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
@@ -110,6 +111,8 @@ export function describeMovements(
 
 const isDownload = (movement: Movement): movement is DataDownload =>
   'targetVolume' in movement.spec;
+
+const isIntoThere = (movement: Movement): boolean => isDownload(movement) && isInPlace(movement);
 
 const isRestoreOfPod = (movement: Movement): movement is PodVolumeRestore =>
   isPodVolume(movement) && !isPodVolumeBackup(movement);
@@ -224,9 +227,11 @@ class View {
   }
 
   #groupOf(movement: Movement): AgentGroup | undefined {
-    return this.#world.groups.find(({ movers }) =>
+    const serving = this.#world.groups.filter(({ movers }) =>
       isPodVolume(movement) ? movers.has('') : isServedBy(movers, movement),
     );
+    // Agents of Velero leave one alone that is to be restored in place.
+    return (isIntoThere(movement) ? serving.find(isOurs) : undefined) ?? serving[0];
   }
 
   waitsFor(movement: Movement): string {
@@ -319,7 +324,8 @@ class View {
     if (this.#isBacklogged(group, alive)) {
       return `a place in line: all nodes with a node-agent (${alive.size}) already have enough volumes to move`;
     }
-    return 'a node-agent to accept it';
+    const ofWhom = isIntoThere(movement) && !isOurs(group) ? ' of Longshore' : '';
+    return `a node-agent${ofWhom} to accept it`;
   }
 
   /** The node that the volume of a pod is on; undefined where it is not known. */

@@ -43,7 +43,9 @@ export async function whyUnserved(
   return { waitsFor, isLasting: areAll && serving.some(runs) };
 }
 
-const isOurs = ({ isOwn, movers }: AgentGroup): boolean => isOwn || movers.has(IN_PLACE_MOVER);
+/** Whether its agents run this program, as far as their DaemonSet says. */
+export const isOurs = ({ isOwn, movers }: AgentGroup): boolean =>
+  isOwn || movers.has(IN_PLACE_MOVER);
 
 /** Where no agent serves this `spec.datamover`: what it waits for. */
 export function nobodyServes(groups: readonly AgentGroup[], mover: string): string {

@@ -126,6 +126,26 @@ describe('what an operation waits for', () => {
     });
   });
 
+  it('one to be restored in place waits for agents of this program, and not for those of Velero', () => {
+    const own = { ...group('longshore-node-agent', 'longshore-test'), isOwn: true };
+    const into = download('into', 'app');
+    Object.assign(into.spec, {
+      datamover: 'longshore',
+      dataMoverConfig: { 'longshore.inPlace': 'true' },
+    });
+    const movements = [into];
+    const groups = [group('node-agent', 'velero'), own];
+    expect(waits({ groups, movements })).toEqual({
+      into: 'a node-agent: none of DaemonSet longshore-node-agent is running (0 of 2 are ready)',
+    });
+    const pods = [agent('longshore-node-agent', 'n-1')];
+    expect(waits({ groups, movements, pods })).toEqual({ into: 'a node-agent to accept it' });
+    // It may be one of this program by another image.
+    expect(waits({ groups: groups.slice(0, 1), movements })).toEqual({
+      into: 'a node-agent of Longshore to accept it',
+    });
+  });
+
   it('of a pod that a DaemonSet owns, its labels have no say', () => {
     const groups = [group('node-agent', 'velero'), group('other', 'acme')];
     const ownerReferences = [{ apiVersion: 'apps/v1', kind: 'DaemonSet', name: 'other', uid: 'd' }];

@@ -33,6 +33,8 @@ export interface RestoredInPlaceOptions {
 const POLL_MS = 2000;
 /** So old an answer about those of others may be: who begins one later looks for pods, and finds them. Our choice. */
 const LOOK_MS = 60_000;
+/** So often one is looked at that no agent has taken up: five minutes. Whoever takes it up later finds the pods, and does not begin. Our choice. */
+const UNCLAIMED_LOOKS = 150;
 /** Claims that a message names. */
 const NAMED_MAX = 5;
 
@@ -43,6 +45,7 @@ interface Writer {
   readonly name: string;
   readonly uid: string;
   readonly claim: Claim;
+  readonly isUnclaimed: boolean;
 }
 
 /**
@@ -60,6 +63,8 @@ export class RestoredInPlace implements VolumesInPlace {
   /** What was told of what an operation waits for, by claim. */
   readonly #told = new Map<string, string>();
   #writers: readonly Writer[] = [];
+  /** UIDs of DataDownloads that nobody has taken up for minutes; one that begins after all is waited for again. */
+  readonly #givenUp = new Set<string>();
   #lookedMs = -Infinity;
 
   constructor(options: RestoredInPlaceOptions) {
@@ -121,15 +126,18 @@ export class RestoredInPlace implements VolumesInPlace {
       }
       this.#lookedMs = askedMs;
     }
-    return this.#writers.filter(({ claim }) => claim.namespace === namespace);
+    return this.#writers.filter(
+      ({ uid, claim, isUnclaimed }) =>
+        claim.namespace === namespace && !(isUnclaimed && this.#givenUp.has(uid)),
+    );
   }
 
   /** Whatever becomes of them: what is not whole is noted. */
   async #untilWritten(writers: readonly Writer[]): Promise<void> {
-    const { client, namespace, signal, timeoutMs, pollMs = POLL_MS } = this.#options;
+    const { client, namespace, signal, timeoutMs, log, pollMs = POLL_MS } = this.#options;
     const sinceMs = performance.now();
     let left = writers;
-    for (;;) {
+    for (let looks = 1; ; looks++) {
       const next: Writer[] = [];
       for (const writer of left) {
         signal.throwIfAborted();
@@ -137,7 +145,12 @@ export class RestoredInPlace implements VolumesInPlace {
         const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
         // One that was deleted meanwhile has not said that it is done.
         if (found?.metadata.uid !== uid) this.#noteFailed(claim);
-        else if (writersOf(found).length > 0) next.push(writer);
+        else if (looks > UNCLAIMED_LOOKS && isUnclaimed(found)) {
+          this.#givenUp.add(uid);
+          log.info(
+            `${namesOf([claim])} is not waited for any longer: no node-agent has taken up DataDownload ${name}`,
+          );
+        } else if (writersOf(found).length > 0) next.push(writer);
         else if (neverBegins(found)) continue;
         else if (found.status?.phase !== 'Completed') this.#noteFailed(claim);
       }
@@ -204,8 +217,14 @@ function writersOf(download: DataDownload): Writer[] {
   if (!isInPlace(download) || FINAL.includes(status?.phase ?? '')) return [];
   const { namespace, pvc } = spec.targetVolume;
   if (isOnlyLook(download) || neverBegins(download)) return [];
-  return [{ name: metadata.name, uid: metadata.uid, claim: { namespace, name: pvc } }];
+  const claim = { namespace, name: pvc };
+  const { name, uid } = metadata;
+  return [{ name, uid, claim, isUnclaimed: isUnclaimed(download) }];
 }
+
+/** Nobody has begun it, and no agent has put its finalizer on it, as one does that has no place for it yet. */
+const isUnclaimed = ({ metadata, status }: DataDownload): boolean =>
+  ['', 'New'].includes(status?.phase ?? '') && (metadata.finalizers ?? []).length === 0;
 
 /** Canceled before anybody took it up: an agent that finds it only says so. */
 const neverBegins = ({ spec, status }: DataDownload): boolean =>

@@ -290,6 +290,24 @@ describe('a restore of a volume that is there', () => {
       },
     );
 
+    it('goes on after minutes in which nobody took it up, and not where one stands in line', async () => {
+      set(download(''));
+      const rig = other();
+      await rig.run();
+      expect(pods()).toEqual(['pods app/web', 'pods db/db-0']);
+      expect(await rig.log()).toContain(
+        'db/data is not waited for any longer: no node-agent has taken up DataDownload d',
+      );
+      bucket = new MemoryBucket();
+      await storeBackup(bucket, ITEMS);
+      for (const id of ['app/web', 'db/db-0']) cluster.remove('pods', id);
+      const { metadata, ...rest } = download('') as { metadata: object };
+      set({ ...rest, metadata: { ...metadata, finalizers: ['velero.io/x'] } });
+      const spec = { itemOperationTimeout: '2s' };
+      expect((await other({ spec }).run()).phase).toBe('FinalizingPartiallyFailed');
+      expect(pods().slice(2)).toEqual(['pods app/web']);
+    });
+
     it('gives up after the time that operations have', async () => {
       set(download('InProgress'));
       const outcome = await other({ spec: { itemOperationTimeout: '50ms' } }).run();
