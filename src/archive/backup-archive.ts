@@ -32,6 +32,7 @@ import {
   VOLUME_SNAPSHOT,
 } from './files.ts';
 import { gunzipped } from './gzip.ts';
+import { holds } from './holds.ts';
 import {
   decodeJson,
   encodeJsonGzip,
@@ -123,15 +124,14 @@ export class BackupArchive {
 
   /**
    * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there, unless the process
-   * ends, whose work another one goes on with. Throws `BACKUP_EXISTS`, and what the bucket throws.
+   * ends, whose work another one goes on with. Of two clusters that store a backup of one name at the same time one at most does, and what the other one
+   * has put stays its own. Throws `BACKUP_EXISTS`, and what the bucket throws.
    */
   async put(name: string, backup: NewBackup, options: DeletionOptions = {}): Promise<void> {
-    if (await this.has(name, options)) {
-      const text = `backup already exists in object storage: ${backupKey(name, 'metadata')} is there`;
-      throw new CodedError('BACKUP_EXISTS', text);
-    }
+    await this.#assertFree(name, options);
     const { log, ...rest } = backup;
-    await this.#removeOthers(name, uidIn(backup.metadata), options);
+    const uid = uidIn(backup.metadata);
+    await this.#removeOthers(name, options);
     if (log) await this.#putLog(name, log, options);
     const files = await encoded(rest);
     const sums = sumsOf(files);
@@ -141,16 +141,34 @@ export class BackupArchive {
       stateIn(backup.metadata),
     );
     try {
-      await this.#putChecksums(name, checksums, options);
-      await this.#putFiles(name, files, options);
+      const bytes = encodedChecksums(checksums);
+      const held: Stored = { sum: sumOf(bytes), read: () => [bytes] };
+      await this.#putNew(name, 'checksums', held, { ...options, uid });
+      for (const [file, stored] of files) {
+        // Who puts this one has put all others.
+        if (file === 'metadata') await this.#putNew(name, 'checksums', held, { ...options, uid });
+        // Operations are stored while a backup runs.
+        if (file === 'itemOperations') {
+          await this.#bucket.put(backupKey(name, file), stored.read(), options);
+        } else await this.#putNew(name, file, stored, { ...options, uid });
+      }
     } catch (error) {
+      // What is there is another one's.
+      if (isCode(error, 'BACKUP_EXISTS')) throw error;
       const reason = options.signal?.reason as { readonly by?: unknown } | undefined;
       if (!isCode(reason, 'CANCELED') || reason?.by !== 'shutdown') {
         await this.#abandon(name, error, options.assertAllowed);
       }
       throw error;
     }
+    await this.#removeOtherJournals(name, uid, options);
     await this.#sealIfOver(name, backup.metadata, options);
+  }
+
+  async #assertFree(name: string, options: SignalOptions): Promise<void> {
+    if (!(await this.has(name, options))) return;
+    const text = `backup already exists in object storage: ${backupKey(name, 'metadata')} is there`;
+    throw new CodedError('BACKUP_EXISTS', text);
   }
 
   async #sealIfOver(name: string, metadata: object, options: DeletionOptions): Promise<void> {
@@ -204,16 +222,33 @@ export class BackupArchive {
   }
 
   /** What an earlier backup of the name left behind, that was not whole, would be read as a part of this one. */
-  async #removeOthers(name: string, uid: string, options: DeletionOptions): Promise<void> {
+  async #removeOthers(name: string, options: DeletionOptions): Promise<void> {
     const operations = backupKey(name, 'itemOperations');
-    const journal = uid === '' ? journalsFolder(name) : journalFolder(name, uid);
+    const journal = journalsFolder(name);
     const moverLogs = moverLogsFolder({ kind: 'Backup', name });
     for await (const key of this.#bucket.list(backupFolder(name), options)) {
       // Operations, the journal and the logs of data movers are stored while a backup runs.
       const isOfNow = key === operations || key.startsWith(journal) || key.startsWith(moverLogs);
       if (isOfNow) continue;
+      await this.#assertFree(name, options);
       options.assertAllowed?.();
       await this.#bucket.delete(key, options);
+    }
+  }
+
+  /** Until a backup is stored they tell of another one that may be made under its name. One that stays is no part of this one, which is stored by now. */
+  async #removeOtherJournals(name: string, uid: string, options: DeletionOptions): Promise<void> {
+    if (uid === '') return;
+    const own = journalFolder(name, uid);
+    try {
+      for await (const key of this.#bucket.list(journalsFolder(name), options)) {
+        if (key.startsWith(own)) continue;
+        options.assertAllowed?.();
+        await this.#bucket.delete(key, options);
+      }
+    } catch (error) {
+      const fields = { backup: name, error: messageOf(error) };
+      this.#logger.debug(fields, 'the journal of another backup of its name stays in the bucket');
     }
   }
 
@@ -292,6 +327,29 @@ export class BackupArchive {
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
   }
 
+  /** What is there with other bytes is of an earlier try of this backup, and is replaced, or of another one's. Throws `BACKUP_EXISTS` then. */
+  async #putNew(
+    name: string,
+    file: BackupFile,
+    stored: Stored,
+    { uid, ...options }: SignalOptions & { readonly uid: string },
+  ): Promise<void> {
+    const key = backupKey(name, file);
+    try {
+      await this.#bucket.put(key, stored.read(), { ...options, ifAbsent: true });
+      return;
+    } catch (error) {
+      if (!isCode(error, 'BLOB_EXISTS')) throw error;
+    }
+    // Its own answer may have been lost.
+    if (await holds(this.#bucket, key, stored.sum, options)) return;
+    if (!(await this.#isOf(name, uid, options))) {
+      const text = `backup already exists in object storage: another one of its name, as of another cluster, stores ${key} at this moment`;
+      throw new CodedError('BACKUP_EXISTS', text);
+    }
+    await this.#bucket.put(key, stored.read(), options);
+  }
+
   async #putFiles(
     name: string,
     files: ReadonlyMap<BackupFile, Stored>,
@@ -303,8 +361,7 @@ export class BackupArchive {
   }
 
   async #putChecksums(name: string, checksums: Checksums, options: SignalOptions): Promise<void> {
-    const bytes = Buffer.from(`${goJson(checksums)}\n`);
-    await this.#bucket.put(backupKey(name, 'checksums'), [bytes], options);
+    await this.#bucket.put(backupKey(name, 'checksums'), [encodedChecksums(checksums)], options);
   }
 
   /** A file of ours that cannot be read must not keep a backup from being restored. */
@@ -467,6 +524,8 @@ const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknow
 
 const sumsOf = (files: ReadonlyMap<BackupFile, Stored>): Map<BackupFile, Sum | undefined> =>
   new Map([...files].map(([file, { sum }]) => [file, file === 'itemOperations' ? undefined : sum]));
+
+const encodedChecksums = (checksums: Checksums): Buffer => Buffer.from(`${goJson(checksums)}\n`);
 
 const stateIn = (metadata: object): string => stateOf(backupSchema.parse(metadata));
 
