@@ -23,68 +23,73 @@ const hasAll = (): boolean =>
   (['minio', 'azurite', 'fake-gcs-server'] as const).every(hasStore) &&
   hasPeers('velero', 'velero-plugin-for-aws', 'helm', 'kopia', 'fwd');
 
-describe.skipIf(!hasAll())('commands of the pages do what is said of them', { timeout: 300_000 }, () => {
-  let cluster: DocumentedCluster;
-  let azure: ObjectStore;
-  let google: ObjectStore;
-  beforeAll(async () => {
-    [cluster, azure, google] = await Promise.all([
-      DocumentedCluster.start(PORT),
-      startStore('azurite'),
-      startStore('fake-gcs-server'),
-    ]);
-    await cluster.makeShop();
-    cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
-  });
-  afterAll(async () => {
-    await cluster[Symbol.asyncDispose]();
-    await azure[Symbol.asyncDispose]();
-    await google[Symbol.asyncDispose]();
-  });
-
-  const follow = async (script: PageScript): Promise<void> => {
-    await using shell = cluster.shell(script.page.replaceAll('/', '-'));
-    await followPage(script, shell).catch(async (e: unknown) => {
-      console.log(await cluster.sh('kubectl -n velero get bsl default -o jsonpath={.status}').catch(String));
-      throw e;
-    });
-  };
-  const stores = (): OtherStores => ({
-    azure: azure.location('cluster-1'),
-    google: google.location('cluster-1'),
-    azureKey: azure.environment.AZURE_STORAGE_KEY ?? '',
-  });
-
-  it('docs/install.md', () => follow(installPage(cluster)));
-
-  describe('where Longshore is installed', () => {
+describe.skipIf(!hasAll())(
+  'commands of the pages do what is said of them',
+  { timeout: 300_000 },
+  () => {
+    const parts = new AsyncDisposableStack();
+    let cluster: DocumentedCluster;
+    let azure: ObjectStore;
+    let google: ObjectStore;
     beforeAll(async () => {
-      await installLongshore(cluster);
-      await makeBackup(cluster, 'nightly-20261126');
+      azure = parts.use(await startStore('azurite'));
+      google = parts.use(await startStore('fake-gcs-server'));
+      cluster = parts.use(await DocumentedCluster.start(PORT));
+      await cluster.makeShop();
+      cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
+    });
+    afterAll(() => parts[Symbol.asyncDispose]());
+
+    const follow = async (script: PageScript): Promise<void> => {
+      await using shell = cluster.shell(script.page.replaceAll('/', '-'));
+      await followPage(script, shell).catch(async (e: unknown) => {
+        console.log(
+          await cluster
+            .sh(
+              'kubectl -n velero get bsl default -o jsonpath={.status}; kubectl -n velero logs -l name=longshore-server --tail 300 | grep -i unavail | cut -c1-500 || true; kubectl -n velero logs longshore-test || true',
+            )
+            .catch(String),
+        );
+        throw e;
+      });
+    };
+    const stores = (): OtherStores => ({
+      azure: azure.location('cluster-1'),
+      google: google.location('cluster-1'),
+      azureKey: azure.environment.AZURE_STORAGE_KEY ?? '',
     });
 
-    it('docs/storage.md', () => follow(storagePage(cluster, stores())));
-    it('README.md', () => follow(readmePage(cluster, stores())));
-    it('docs/backups.md', () => follow(backupsPage(cluster)));
-    it('docs/restore.md', () => follow(restorePage(cluster)));
-    it('docs/single-file.md', () => follow(singleFilePage(cluster)));
-    it('docs/restore-in-place.md', () => follow(inPlacePage(cluster)));
-    it('docs/volume-policies.md', () => follow(policiesPage(cluster)));
-    it('docs/alerts.md', () => follow(alertsPage(cluster)));
-    it('docs/status-page.md', () => follow(statusPagePage()));
-    it('docs/object-lock.md', () => follow(objectLockPage(cluster)));
-    it('docs/cli.md', () => follow(commandLinePage(cluster)));
-  });
+    it('docs/install.md', () => follow(installPage(cluster)));
 
-  describe('where Velero runs', () => {
-    beforeAll(async () => {
-      await uninstallLongshore(cluster);
-      await installVelero(cluster);
+    describe('where Longshore is installed', () => {
+      beforeAll(async () => {
+        await installLongshore(cluster);
+        await makeBackup(cluster, 'nightly-20261126');
+      });
+
+      it('docs/storage.md', () => follow(storagePage(cluster, stores())));
+      it('README.md', () => follow(readmePage(cluster, stores())));
+      it('docs/restore-in-place.md', () => follow(inPlacePage(cluster)));
+      it('docs/backups.md', () => follow(backupsPage(cluster)));
+      it('docs/restore.md', () => follow(restorePage(cluster)));
+      it('docs/single-file.md', () => follow(singleFilePage(cluster)));
+      it('docs/volume-policies.md', () => follow(policiesPage(cluster)));
+      it('docs/alerts.md', () => follow(alertsPage(cluster)));
+      it('docs/status-page.md', () => follow(statusPagePage()));
+      it('docs/object-lock.md', () => follow(objectLockPage(cluster)));
+      it('docs/cli.md', () => follow(commandLinePage(cluster)));
     });
 
-    it('docs/with-velero.md', () => follow(withVeleroPage(cluster)));
-    it('docs/data-movers.md', () => follow(dataMoversPage(cluster)));
-    it('docs/operating.md', () => follow(operatingPage(cluster)));
-    it('docs/switch-from-velero.md', () => follow(switchPage(cluster)));
-  });
-});
+    describe('where Velero runs', () => {
+      beforeAll(async () => {
+        await uninstallLongshore(cluster);
+        await installVelero(cluster);
+      });
+
+      it('docs/with-velero.md', () => follow(withVeleroPage(cluster)));
+      it('docs/data-movers.md', () => follow(dataMoversPage(cluster)));
+      it('docs/operating.md', () => follow(operatingPage(cluster)));
+      it('docs/switch-from-velero.md', () => follow(switchPage(cluster)));
+    });
+  },
+);

@@ -10,6 +10,7 @@ import {
   makeBackup,
   makeSmallBackup,
   makeWaitingBackup,
+  removeBackups,
   restartAgentsSoon,
   scaleShop,
   stopAgents,
@@ -53,6 +54,12 @@ export function commandLinePage(cluster: DocumentedCluster): PageScript {
 
 function backupSteps(cluster: DocumentedCluster): Record<string, Step> {
   return {
+    'longshore backup create before-upgrade': {
+      before: async () => {
+        await removeBackups(cluster, 'before-upgrade', 'nightly-20261126', 'nightly', 'shop');
+        await makeBackup(cluster, 'nightly-20261126');
+      },
+    },
     'longshore backup create --from-schedule nightly': {
       before: () =>
         cluster.sh(
@@ -87,6 +94,10 @@ function restoreSteps(cluster: DocumentedCluster): Record<string, Step> {
         await untilCompleted(cluster, 'backups.velero.io/shop');
         await cluster.sh('kubectl delete namespace shop-copy --ignore-not-found');
       },
+    },
+    // Claims that are there are not changed.
+    'longshore restore create --from-backup shop --existing-resource-policy update --dry-run': {
+      code: 3,
     },
     'longshore restore create --from-backup nightly-20261126 --existing-volume-data-policy': {
       before: async () => {
@@ -214,16 +225,16 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
 
 function runningSteps(cluster: DocumentedCluster): Record<string, Step> {
   return {
-    'longshore server': { until: /serving metrics and health/ },
+    'longshore server': { until: 'serving metrics and health' },
     'longshore node-agent server': {
       before: () =>
         cluster.sh(
           `kubectl -n velero create configmap node-agent-config --from-literal node-agent-config.json='{}'`,
         ),
-      until: /serving metrics and health/,
+      until: 'serving metrics and health',
     },
-    'longshore node-agent status --watch': { until: /server/ },
-    'longshore dev up': { until: /Press Ctrl-C to stop/ },
+    'longshore node-agent status --watch': { until: 'nothing is under way' },
+    'longshore dev up': { until: 'Press Ctrl-C to stop' },
     'longshore completion zsh': {
       before: () => cluster.sh('mkdir -p ~/.zfunc ~/.config/fish/completions'),
     },

@@ -5,6 +5,9 @@ import { type DocumentedCluster, FILES } from '../../support/docs/documented-clu
 import type { PageScript } from '../../support/docs/follow-page.ts';
 import { makeOwnRepository } from './own-repository.ts';
 
+/** The StatefulSet is there, and scaled down. */
+const NOT_ALL = 3;
+
 export function inPlacePage(cluster: DocumentedCluster): PageScript {
   const { directory } = cluster;
   const own = makeOwnRepository(cluster, 'in-place');
@@ -32,7 +35,7 @@ export function inPlacePage(cluster: DocumentedCluster): PageScript {
       'longshore restore in-place nightly-20261126 shop/data --max-write': { after: isBack },
       'kubectl -n shop scale statefulset/db --replicas=1': { after: running },
       'longshore restore create --from-backup nightly-20261126 --include-namespaces shop --existing-volume-data-policy full --dry-run':
-        { before: spoil, after: isSpoilt },
+        { before: spoil, after: isSpoilt, code: NOT_ALL },
       'longshore restore create --from-backup nightly-20261126 --include-namespaces shop --existing-volume-data-policy full --delete-extra-files':
         { after: isBack },
       'longshore snapshot restore latest /data --in-place --dry-run': {

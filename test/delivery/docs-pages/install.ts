@@ -19,10 +19,18 @@ export function installPage(cluster: DocumentedCluster): PageScript {
       },
       'kubectl apply -f crds/': { before: () => uninstallLongshore(cluster) },
       'kubectl apply -k manifests/whole': { after: areReady },
-      'helm install': { before: () => uninstallLongshore(cluster), after: areReady },
+      'helm install': {
+        before: async () => {
+          await uninstallLongshore(cluster);
+          await cluster.sh(
+            'kubectl delete namespace velero && kubectl apply -f crds/ -f crds/server/',
+          );
+        },
+        after: areReady,
+      },
       'longshore uninstall': {
         before: async () => {
-          await cluster.sh('helm -n velero uninstall longshore');
+          await cluster.sh('helm -n velero uninstall longshore && kubectl delete namespace velero');
           await installLongshore(cluster);
         },
         answer: ['[y/N]', 'y\n'],

@@ -43,10 +43,10 @@ export function statusPagePage(): PageScript {
     page: 'docs/status-page.md',
     steps: {
       'kubectl -n velero port-forward': {
-        until: /Forwarding from/,
+        until: 'Forwarding from',
         meanwhile: async () => {
-          const answer = await fetch('http://127.0.0.1:8086/');
-          expect(await answer.text()).toContain(title);
+          const ask = async (): Promise<string> => (await fetch('http://127.0.0.1:8086/')).text();
+          await expect.poll(() => ask().catch(String), { timeout: 20_000 }).toContain(title);
         },
       },
       'curl -H': { after: ({ out }) => expect(out).toContain(title) },

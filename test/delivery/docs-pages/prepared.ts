@@ -17,6 +17,18 @@ export async function makeBackup(cluster: DocumentedCluster, name: string): Prom
   await cluster.sh(`longshore backup create ${name} ${flags}`);
 }
 
+/** Those that are there. */
+export async function removeBackups(
+  cluster: DocumentedCluster,
+  ...names: readonly string[]
+): Promise<void> {
+  for (const name of names) {
+    await cluster.sh(
+      `! longshore backup get ${name} || longshore backup delete ${name} --confirm --wait`,
+    );
+  }
+}
+
 /** What a page makes and the next one makes anew. */
 export async function removeCopies(cluster: DocumentedCluster): Promise<void> {
   await cluster.sh('kubectl delete namespace shop-copy --ignore-not-found');

@@ -4,6 +4,7 @@ import { expect } from 'vitest';
 import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
 import type { PageScript } from '../../support/docs/follow-page.ts';
 import { writeData } from './own-repository.ts';
+import { removeBackups } from './prepared.ts';
 
 /** The clouds' own services are other servers here: where they are. */
 export interface OtherStores {
@@ -53,7 +54,7 @@ export function readmePage(cluster: DocumentedCluster, stores: OtherStores): Pag
       },
       'longshore backup create first': {
         // Of the page before, found in the bucket again.
-        before: () => cluster.sh('longshore backup delete first --confirm --wait'),
+        before: () => removeBackups(cluster, 'first'),
       },
       'longshore browse first': { after: ({ out }) => expect(out).toBe('127.0.0.1 shop\n') },
       'export LONGSHORE_PASSWORD': {

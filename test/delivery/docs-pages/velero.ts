@@ -94,7 +94,7 @@ export function operatingPage(cluster: DocumentedCluster): PageScript {
           names.download = await name('datadownloads');
         },
       },
-      'kubectl -n velero exec -it ds/node-agent': { until: /KIND|nothing/ },
+      'kubectl -n velero exec -it ds/node-agent': { until: 'nothing is under way' },
       'longshore backup logs nightly-20261126': {
         before: () =>
           cluster.sh(
@@ -105,8 +105,8 @@ export function operatingPage(cluster: DocumentedCluster): PageScript {
         after: () =>
           cluster.sh('kubectl taint node node-1 node.kubernetes.io/out-of-service:NoExecute-'),
       },
-      'kubectl -n velero get dataupload NAME -w': { until: /Completed/ },
-      'kubectl -n velero logs -l role=node-agent --tail=-1': { findsNothing: true },
+      'kubectl -n velero get dataupload NAME -w': { until: 'Completed' },
+      'kubectl -n velero logs -l role=node-agent --tail=-1': { code: 1 },
       'kubectl -n velero wait --for=delete daemonset/node-agent': {
         before: () => cluster.sh('kubectl -n velero delete daemonset node-agent'),
       },

@@ -16,9 +16,9 @@ export interface Step {
   /** A command that asks on a terminal: its question, and what is typed. */
   readonly answer?: readonly [question: string, keys: string];
   /** A command that runs until it is stopped: what it prints before. */
-  readonly until?: RegExp;
-  /** A search at the end of a pipe, which may find nothing. */
-  readonly findsNothing?: true;
+  readonly until?: string;
+  /** The exit code that it may have beside 0, where that is no failure. */
+  readonly code?: number;
   /** Of a command that runs until it is stopped: what is done meanwhile. */
   readonly meanwhile?: () => Promise<void>;
 }
@@ -96,5 +96,7 @@ export async function followPage(script: PageScript, session: ShellSession): Pro
 async function typed(text: string, step: Step, session: ShellSession): Promise<Said> {
   if (step.answer) return session.answer(text, ...step.answer);
   if (step.until) return session.stop(text, step.until, step.meanwhile);
-  return session.run(step.findsNothing ? `${text} || [ $? = 1 ]` : text);
+  return session.run(
+    step.code === undefined ? text : `${text.replace(/ +#.*$/, '')} || [ $? = ${step.code} ]`,
+  );
 }

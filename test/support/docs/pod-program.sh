@@ -42,17 +42,17 @@ done
 
 # Nobody waits for what is looked at now and then.
 soon=(--metrics-address 127.0.0.1:0 --item-operation-sync-frequency 1s --store-validation-frequency 10s --backup-sync-period 2s)
-case "$image ${words[0]}" in
-velero/velero*" server")
+case "$image ${words[0]} ${words[1]-}" in
+velero/velero*" server "*)
   mkdir -p "$own/plugins" "$own/home"
   ln "$DOCS_PEERS/velero-plugin-for-aws" "$own/plugins/" 2>/dev/null || cp "$DOCS_PEERS/velero-plugin-for-aws" "$own/plugins/"
   [[ $plugins != *velero-plugin-longshore* ]] || cp "$DOCS_PLUGIN" "$own/plugins/velero-plugin-longshore"
   export HOME=$own/home TMPDIR=$own/home VELERO_SCRATCH_DIR=$own/home
   exec "$DOCS_PEERS/velero" "${words[@]}" --plugin-dir "$own/plugins" --profiler-address "" "${soon[@]}"
   ;;
-velero/velero*" node-agent") exec sleep 86400 ;; # it is there; volumes are moved by ours
+velero/velero*" node-agent server") exec sleep 86400 ;; # it is there; volumes are moved by ours
 velero/velero*) exec "$DOCS_PEERS/velero" "${words[@]}" ;;
-*" server") exec "$DOCS_LONGSHORE" "${words[@]}" "${soon[@]}" ;;
-*" node-agent") exec "$DOCS_LONGSHORE" "${words[@]}" --metrics-address 127.0.0.1:0 ;;
+*" server "*) exec "$DOCS_LONGSHORE" "${words[@]}" "${soon[@]}" ;;
+*" node-agent server") exec "$DOCS_LONGSHORE" "${words[@]}" --metrics-address 127.0.0.1:0 ;;
 *) exec "$DOCS_LONGSHORE" "${words[@]}" ;;
 esac

@@ -71,36 +71,22 @@ export class ShellSession implements AsyncDisposable {
   }
 
   /**
-   * Runs a command that goes on until it is stopped: waits until it has printed what is wanted, and until `meanwhile` is over, then
-   * stops it as Ctrl-C does. It has the environment of the session's beginning.
+   * Runs a command that goes on until it is stopped, on a terminal: waits until it shows what is wanted, and until `meanwhile` is over, then types
+   * Ctrl-C and waits for its end. It has the environment of the session's beginning.
    */
-  async stop(text: string, wanted: RegExp, meanwhile?: () => Promise<void>): Promise<Said> {
-    const child = spawn('bash', ['-c', `exec ${text}`], {
-      ...{ cwd: this.#cwd, env: this.#env, stdio: ['ignore', 'pipe', 'pipe'] },
-    });
-    let printed = '';
-    const add = (part: Buffer): void => {
-      printed += part.toString();
+  async stop(text: string, wanted: string, meanwhile?: () => Promise<void>): Promise<Said> {
+    using terminal = new Terminal(['bash', '-c', `cd ${this.#cwd}\nexec ${text}`], this.#env);
+    const within = async <T>(ms: number, what: string, task: Promise<T>): Promise<T> => {
+      const late = Symbol(what);
+      const first = await Promise.race([task, sleep(ms, late, { ref: false })]);
+      if (first === late) throw new Error(`${what}; it showed:\n${terminal.shown}`);
+      return first as T;
     };
-    child.stdout.on('data', add);
-    child.stderr.on('data', add);
-    const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
-    try {
-      const end = performance.now() + COMMAND_MS;
-      while (!wanted.test(printed)) {
-        if (child.exitCode !== null || performance.now() > end) {
-          throw new Error(`it did not print ${wanted}; it printed:\n${printed}`);
-        }
-        await sleep(50);
-      }
-      await meanwhile?.();
-    } finally {
-      child.kill('SIGINT');
-      await Promise.race([ended, sleep(END_MS, undefined, { ref: false })]);
-      child.kill('SIGKILL');
-      await ended;
-    }
-    return { out: printed, err: '' };
+    await within(COMMAND_MS, `it did not show "${wanted}"`, terminal.see(wanted));
+    await meanwhile?.();
+    terminal.type('\x03');
+    await within(END_MS, 'it did not end after Ctrl-C', terminal.exit());
+    return { out: terminal.shown, err: '' };
   }
 
   #filesOf(text: string): { script: string; out: string; err: string } {
