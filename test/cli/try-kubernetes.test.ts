@@ -13,7 +13,8 @@ const GUIDE = fs.readFileSync(join(ROOT, 'docs/try-kubernetes.md'), 'utf8');
 const READY = /Press Ctrl-C to stop/;
 
 function start(directory: string) {
-  const words = ['dev', 'up', '--directory', directory, '--log-level', 'warning'];
+  const [start = ''] = shellOf(directory);
+  const words = [...start.trim().split(' ').slice(1), '--log-level', 'warning'];
   const child = spawn(join(ROOT, 'bin/longshore'), words, { stdio: ['ignore', 'pipe', 'pipe'] });
   let text = '';
   child.stdout.on('data', (part: Buffer) => (text += part.toString()));
@@ -22,11 +23,13 @@ function start(directory: string) {
   return { child, ended, text: () => text };
 }
 
-/** Commands of the guide, as they stand there, but for the directory. */
-const commandsOf = (directory: string): string[] =>
+/** Pieces of shell of the guide, as they stand there, but for the directory. The first one starts the cluster. */
+const shellOf = (directory: string): string[] =>
   [...GUIDE.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, text = '']) =>
     text.replaceAll('/tmp/dev', directory),
   );
+
+const commandsOf = (directory: string): string[] => shellOf(directory).slice(1);
 
 /** In one shell, since later ones use what earlier ones have set. Beside this process, which reads what the cluster says. */
 function run(commands: readonly string[]): Promise<string> {

@@ -1,6 +1,15 @@
-import { afterAll, beforeAll, describe, it } from 'vitest';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DocumentedCluster } from '../support/docs/documented-cluster.ts';
-import { followPage, type PageScript } from '../support/docs/follow-page.ts';
+import {
+  followPage,
+  isRun,
+  NOT_RUN,
+  type PageScript,
+  readPage,
+} from '../support/docs/follow-page.ts';
+import { partsOf } from '../support/docs/page-parts.ts';
 import { hasStore, type ObjectStore, startStore } from '../support/object-stores.ts';
 import { hasPeers, hasRealApi } from '../support/real-api.ts';
 import {
@@ -17,11 +26,60 @@ import { installLongshore, makeBackup, uninstallLongshore } from './docs-pages/p
 import { type OtherStores, readmePage, storagePage } from './docs-pages/storing.ts';
 import { installVelero, operatingPage, switchPage, withVeleroPage } from './docs-pages/velero.ts';
 
+const ROOT = new URL('../../', import.meta.url).pathname;
 const PORT = 29_600;
 const hasAll = (): boolean =>
   hasRealApi() &&
   (['minio', 'azurite', 'fake-gcs-server'] as const).every(hasStore) &&
   hasPeers('velero', 'velero-plugin-for-aws', 'helm', 'kopia', 'fwd');
+
+/** Another test follows it, with a cluster of its own. */
+const FOLLOWED_ELSEWHERE: Readonly<Record<string, string>> = {
+  'docs/try-kubernetes.md': 'test/cli/try-kubernetes.test.ts',
+};
+
+describe('pages with commands', () => {
+  const pages = ['README.md', ...fs.globSync('docs/**/*.md', { cwd: ROOT })].sort();
+  const statements = pages.flatMap((page) =>
+    partsOf(readPage(page)).flatMap((part) =>
+      part.kind === 'statement' ? [{ page, text: part.text, isRun: isRun(part) }] : [],
+    ),
+  );
+
+  it('are followed, each of them', () => {
+    const own = fs.readFileSync(new URL(import.meta.url), 'utf8');
+    const followed = [...own.matchAll(/it\('([^']+\.md)', \(\) => follow/g)].map(
+      ([, page]) => page,
+    );
+    for (const test of Object.values(FOLLOWED_ELSEWHERE)) {
+      expect(fs.existsSync(join(ROOT, test)), test).toBe(true);
+    }
+    const run = new Set(statements.filter((each) => each.isRun).map(({ page }) => page));
+    expect([...followed, ...Object.keys(FOLLOWED_ELSEWHERE)].sort()).toEqual([...run].sort());
+    expect(statements.length).toBeGreaterThan(300);
+  });
+
+  it('name what is not run, and nothing that is gone', () => {
+    for (const beginning of Object.keys(NOT_RUN)) {
+      expect(
+        statements.some(({ text }) => text.startsWith(beginning)),
+        beginning,
+      ).toBe(true);
+    }
+    expect(statements.filter((each) => !each.isRun).length).toBeLessThan(30);
+  });
+
+  it('have no command in a fence that is not of a shell', () => {
+    // The reference shows the forms of its verbs.
+    const others = pages.filter((page) => page !== 'docs/cli.md');
+    const wrong = others.filter((page) =>
+      /^ *```(?!sh$)\w*\n(?:longshore|velero|kubectl|helm|kopia|bin\/longshore) /m.test(
+        readPage(page),
+      ),
+    );
+    expect(wrong).toEqual([]);
+  });
+});
 
 describe.skipIf(!hasAll())(
   'commands of the pages do what is said of them',
@@ -42,16 +100,7 @@ describe.skipIf(!hasAll())(
 
     const follow = async (script: PageScript): Promise<void> => {
       await using shell = cluster.shell(script.page.replaceAll('/', '-'));
-      await followPage(script, shell).catch(async (e: unknown) => {
-        console.log(
-          await cluster
-            .sh(
-              'kubectl -n velero get bsl default -o jsonpath={.status}; kubectl -n velero logs -l name=longshore-server --tail 300 | grep -i unavail | cut -c1-500 || true; kubectl -n velero logs longshore-test || true',
-            )
-            .catch(String),
-        );
-        throw e;
-      });
+      await followPage(script, shell);
     };
     const stores = (): OtherStores => ({
       azure: azure.location('cluster-1'),

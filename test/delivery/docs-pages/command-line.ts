@@ -170,6 +170,9 @@ function scheduleSteps(cluster: DocumentedCluster): Record<string, Step> {
 function clusterSteps(cluster: DocumentedCluster): Record<string, Step> {
   const { directory } = cluster;
   return {
+    'longshore browse nightly-20261126 shop/data /var/lib': {
+      before: () => fs.mkdirSync(join(directory, 'of-tar'), { recursive: true }),
+    },
     'longshore policy-check -f policy.yaml --backup': {
       before: async () => {
         writePolicy(cluster);

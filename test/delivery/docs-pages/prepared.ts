@@ -110,7 +110,12 @@ export async function untilCompleted(cluster: DocumentedCluster, what: string): 
   );
 }
 
+/** Down: when no restore is under way any more that could bring its pod back. */
 export async function scaleShop(cluster: DocumentedCluster, replicas: 0 | 1): Promise<void> {
+  if (replicas === 0) {
+    await cluster.sh(`[ -z "$(kubectl -n velero get restores.velero.io -o name)" ] ||
+      kubectl -n velero wait restores.velero.io --all --for=jsonpath='{.status.completionTimestamp}' --timeout=90s`);
+  }
   const wait = replicas === 0 ? 'wait --for=delete pod/db-0' : 'rollout status statefulset/db';
   await cluster.sh(`kubectl -n shop scale statefulset/db --replicas=${replicas}
     kubectl -n shop ${wait} --timeout=60s`);

@@ -84,7 +84,7 @@ export function operatingPage(cluster: DocumentedCluster): PageScript {
           ),
         after: ({ out }) => expect(out).toMatch(/Phase: +Succeeded/),
       },
-      'kubectl -n velero get datauploads,datadownloads,podvolumebackups,podvolumerestores': {
+      'kubectl -n velero exec ds/node-agent -- longshore node-agent status              # what': {
         before: async () => {
           await removeCopies(cluster);
           await cluster.sh(

@@ -80,7 +80,7 @@ export class ShellSession implements AsyncDisposable {
       const late = Symbol(what);
       const first = await Promise.race([task, sleep(ms, late, { ref: false })]);
       if (first === late) throw new Error(`${what}; it showed:\n${terminal.shown}`);
-      return first as T;
+      return first;
     };
     await within(COMMAND_MS, `it did not show "${wanted}"`, terminal.see(wanted));
     await meanwhile?.();
