@@ -49,6 +49,8 @@ export interface ClusterVolumesOptions {
   /** As {@link NativeSnapshots} has it. */
   readonly willSnapshot?: (asked: AskedSnapshot) => Promise<void>;
   readonly log: BackupLog;
+  /** Of what a server that goes on says again, such as what {@link ClusterVolumes.outcome} finds: `log`, where nothing is said. */
+  readonly tryLog?: BackupLog;
   readonly signal: AbortSignal;
   /** CSI volumes are left to the actions for PVCs. */
   readonly hasCsi: boolean;
@@ -100,10 +102,11 @@ export class ClusterVolumes implements BackupVolumes {
   constructor(options: ClusterVolumesOptions) {
     this.#options = options;
     const { client, backup, log, signal, locations, snapshotters, willSnapshot } = options;
+    const { tryLog = log } = options;
     this.#podVolumes = new PodVolumeBackups({
       ...{ client, backup, log, signal },
       resourceTimeoutMs: options.resourceTimeoutMs,
-      timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, log),
+      timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, tryLog),
     });
     this.#snapshots = new NativeSnapshots({
       ...{ backup, locations, snapshotters, willSnapshot, log, signal },
@@ -331,7 +334,7 @@ export class ClusterVolumes implements BackupVolumes {
     operations: readonly UploadOperation[],
     signal: AbortSignal,
   ): Promise<VolumeOutcome> {
-    const { client, backup, log } = this.#options;
+    const { client, backup, log, tryLog = log } = this.#options;
     const { name } = backup.metadata;
     const made = await this.#podVolumes.list();
     for (const pv of this.#volumes.values()) {
@@ -340,14 +343,17 @@ export class ClusterVolumes implements BackupVolumes {
     const moved = operations.filter(({ item }) => item.resource === PVCS_TYPE);
     for (const { item } of moved) this.#untrackClaim(item.namespace, item.name);
     const uploads = [];
+    const missing = [];
     for (const operation of moved) {
       if (!operation.upload) continue;
       const upload = await client.find(DATA_UPLOADS, operation.upload, { signal });
       if (upload) uploads.push({ operation, upload });
-      else
-        log.warn(`Fail to get DataUpload ${operation.upload.namespace}/${operation.upload.name}`);
+      else missing.push(operation.upload);
     }
     const { snapshots, contents } = await this.#csiSnapshots(signal);
+    // Nothing is asked for any more: what is tried again has said nothing yet.
+    for (const upload of missing)
+      tryLog.warn(`Fail to get DataUpload ${upload.namespace}/${upload.name}`);
     for (const { metadata, spec } of snapshots) {
       this.#untrackClaim(metadata.namespace ?? '', spec.source.persistentVolumeClaimName ?? '');
     }

@@ -303,7 +303,7 @@ export async function openBackups(
               const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
                 ...{ client: patient, backup, signal, hasCsi: settings.hasCsi },
-                log: log.results,
+                ...{ log: log.results, tryLog: log.ofTry },
                 helper: new VolumeHelper({
                   policies,
                   ...choicesOf(backup as unknown as PluginBackup),

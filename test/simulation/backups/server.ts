@@ -93,7 +93,8 @@ function controllersOf(
               });
               return Promise.resolve(
                 new ClusterVolumes({
-                  ...{ client: patient, backup, signal, hasCsi: true, log: log.results },
+                  ...{ client: patient, backup, signal, hasCsi: true },
+                  ...{ log: log.results, tryLog: log.ofTry },
                   locations: [],
                   helper: new VolumeHelper({
                     ...{ policies: undefined, ...choicesOf(asked), backupExcludePvc: false },

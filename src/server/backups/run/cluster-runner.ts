@@ -241,7 +241,7 @@ export class ClusterRunner implements BackupRunner {
         spool,
         signal,
       },
-      log: results,
+      log: log.ofTry,
     });
     results.info(`Collected ${items.length} items matching the backup spec`);
     const made = await runBackup({
@@ -294,7 +294,8 @@ export class ClusterRunner implements BackupRunner {
         }),
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
-    for (const { message, about } of failureLines(round.operations)) results.error(message, about);
+    for (const { message, about } of failureLines(round.operations))
+      log.ofTry.error(message, about);
     const { operations: known } = round;
     const { phase, status, hookStatus } = statusAfterItems(made, results, known, outcome);
     const { contents, log: logFile } = await journal.finish();
@@ -340,7 +341,7 @@ export class ClusterRunner implements BackupRunner {
 
   async #filters(
     backup: Backup,
-    { results }: RunLog,
+    { ofTry }: RunLog,
     signal: AbortSignal,
   ): Promise<{
     namespaces: NamespaceFilter;
@@ -361,7 +362,7 @@ export class ClusterRunner implements BackupRunner {
     const resources = usesOldLists(spec)
       ? oldResourceFilter(discovery, spec, namespaces)
       : scopedResourceFilter(discovery, spec, namespaces, policies?.includeExcludePolicy);
-    const fine = policies && FineFilters.of(policies, discovery, results);
+    const fine = policies && FineFilters.of(policies, discovery, ofTry);
     return { namespaces, resources, fine };
   }
 

@@ -1,5 +1,5 @@
 import type { Logger } from '../../../base/index.ts';
-import { Results } from '../../../backup/index.ts';
+import { type BackupLog, Results } from '../../../backup/index.ts';
 import { type LogSink, runLines, type RunLinesOptions } from '../../runs/run-log.ts';
 import type { JournalEntry } from '../../runs/segment.ts';
 
@@ -12,6 +12,11 @@ export interface RunLogOptions extends RunLinesOptions {
 /** The log of one backup, as `velero backup logs` shows it, and what counts of it. */
 export class RunLog {
   readonly results: Results;
+  /**
+   * For what each try finds out anew, such as what is odd about the backup as a whole, and how its operations have ended. It counts, and is not noted in
+   * the journal: a server that goes on says it again, and a backup would have it once for each try.
+   */
+  readonly ofTry: BackupLog;
   /** For plugins: their warnings and errors are the backup's. */
   readonly logger: Logger;
 
@@ -22,6 +27,9 @@ export class RunLog {
       sink.addEntry(entry);
     });
     for (const entry of entries) this.results.restore(entry);
+    this.ofTry = new Results(lines, (entry) => {
+      this.results.restore(entry);
+    });
     const counted =
       (at: 'warn' | 'error') =>
       (fields: object, message: string): void => {
