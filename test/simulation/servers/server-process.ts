@@ -151,6 +151,8 @@ export class ServerProcess implements Life {
     });
     this.#client = new ServerClient(store, time, world.clock, random, here);
     this.#client.onAsk = (what) => {
+      // What it was about to ask for in the instant of its death is never asked.
+      if (this.isDead) return;
       if (/^(create|update|patch|delete|exec)/.test(what) && !what.endsWith(': done')) {
         if (!/ (leases|events)$/.test(what)) world.onWrite(this, what);
       }
