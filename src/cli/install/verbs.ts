@@ -29,7 +29,7 @@ It may be run again, with other flags too. Where Velero's server runs, docs/with
 Examples:
   $ longshore install --image registry.example.com/longshore:1 --provider aws --bucket velero \\
       --backup-location-config region=eu-central-1 --secret-file ./credentials --wait
-  $ longshore install --image longshore --no-default-backup-location --dry-run | kubectl diff -f -`,
+  $ longshore install --image longshore --no-default-backup-location --no-secret --dry-run | kubectl diff -f -`,
     )
     .action(async ({ cacert, ...flags }: InstallCommandFlags & { cacert?: string }) => {
       const { install } = await import('./install.ts');

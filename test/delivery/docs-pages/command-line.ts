@@ -4,7 +4,12 @@ import { expect } from 'vitest';
 import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
 import type { PageScript, Step } from '../../support/docs/follow-page.ts';
 import { writePolicy } from './looking.ts';
-import { makeOwnRepository, ownSnapshot, type OwnRepository } from './own-repository.ts';
+import {
+  makeOwnRepository,
+  makeProdRepository,
+  ownSnapshot,
+  type OwnRepository,
+} from './own-repository.ts';
 import {
   installLongshore,
   makeBackup,
@@ -214,13 +219,23 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
       before: note,
       after: () => expect(fs.existsSync(join(directory, 'cli-restored/etc/hosts'))).toBe(true),
     },
+    'longshore repository snapshots': {
+      answer: ['assword', 'static-passw0rd\n'],
+      after: ({ out }) => expect(out).toContain('shop/data'),
+    },
     'longshore repository create': { before: () => own.remove() },
     'LONGSHORE_NEW_PASSWORD=': { after: () => own.writePassword('...') },
     'longshore repository change-password-all': {
       before: () => fs.writeFileSync(join(directory, 'new-password'), 'another-password'),
     },
+    'longshore repository connect --repo s3://backups/prod/': {
+      before: () => makeProdRepository(cluster),
+    },
     'longshore repository connections': {
       after: ({ out }) => expect(out).toContain('/backup/cli'),
+    },
+    'longshore policy delete': {
+      before: () => cluster.sh(`longshore policy set ${own.source} --keep-daily 7 ${own.flags}`),
     },
     'longshore policy list': { after: ({ out }) => expect(out).toContain('(global)') },
   };

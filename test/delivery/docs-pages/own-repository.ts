@@ -48,3 +48,9 @@ export function writeData({ directory }: DocumentedCluster): void {
   fs.mkdirSync(join(directory, 'data/etc'), { recursive: true });
   fs.writeFileSync(join(directory, 'data/etc/hosts'), '127.0.0.1 shop\n');
 }
+
+/** The repository `prod` of the pages, with the password that `pass` says, unless it is there. */
+export async function makeProdRepository(cluster: DocumentedCluster): Promise<void> {
+  const flags = "--repo s3://backups/prod/ --password-command 'pass show backup'";
+  await cluster.sh(`longshore repository status ${flags} || longshore repository create ${flags}`);
+}

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect } from 'vitest';
 import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
 import type { PageScript } from '../../support/docs/follow-page.ts';
-import { writeData } from './own-repository.ts';
+import { makeProdRepository, writeData } from './own-repository.ts';
 import { removeBackups } from './prepared.ts';
 
 /** The clouds' own services are other servers here: where they are. */
@@ -71,10 +71,7 @@ export function readmePage(cluster: DocumentedCluster, stores: OtherStores): Pag
           ),
       },
       'bin/longshore repository connect --repo s3': {
-        before: () =>
-          cluster.sh(
-            'LONGSHORE_PASSWORD=... longshore repository create --repo s3://backups/prod/',
-          ),
+        before: () => makeProdRepository(cluster),
       },
     },
   };
