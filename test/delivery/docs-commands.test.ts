@@ -81,64 +81,64 @@ describe('pages with commands', () => {
   });
 });
 
-describe.skipIf(!hasAll())(
-  'commands of the pages do what is said of them',
-  { timeout: 300_000 },
-  () => {
-    const parts = new AsyncDisposableStack();
-    let cluster: DocumentedCluster;
-    let azure: ObjectStore;
-    let google: ObjectStore;
+/** All pages together take some ten minutes: they are a part of `npm run soak`. */
+const describeInSoak =
+  process.env.SOAK === '1' ? describe.skipIf(!hasAll()) : (...unused: unknown[]) => unused;
+
+describeInSoak('commands of the pages do what is said of them', { timeout: 300_000 }, () => {
+  const parts = new AsyncDisposableStack();
+  let cluster: DocumentedCluster;
+  let azure: ObjectStore;
+  let google: ObjectStore;
+  beforeAll(async () => {
+    azure = parts.use(await startStore('azurite'));
+    google = parts.use(await startStore('fake-gcs-server'));
+    cluster = parts.use(await DocumentedCluster.start(PORT));
+    await cluster.makeShop();
+    cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
+  });
+  afterAll(() => parts[Symbol.asyncDispose]());
+
+  const follow = async (script: PageScript): Promise<void> => {
+    await using shell = cluster.shell(script.page.replaceAll('/', '-'));
+    await followPage(script, shell);
+  };
+  const stores = (): OtherStores => ({
+    azure: azure.location('cluster-1'),
+    google: google.location('cluster-1'),
+    azureKey: azure.environment.AZURE_STORAGE_KEY ?? '',
+  });
+
+  it('docs/install.md', () => follow(installPage(cluster)));
+
+  describe('where Longshore is installed', () => {
     beforeAll(async () => {
-      azure = parts.use(await startStore('azurite'));
-      google = parts.use(await startStore('fake-gcs-server'));
-      cluster = parts.use(await DocumentedCluster.start(PORT));
-      await cluster.makeShop();
-      cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
-    });
-    afterAll(() => parts[Symbol.asyncDispose]());
-
-    const follow = async (script: PageScript): Promise<void> => {
-      await using shell = cluster.shell(script.page.replaceAll('/', '-'));
-      await followPage(script, shell);
-    };
-    const stores = (): OtherStores => ({
-      azure: azure.location('cluster-1'),
-      google: google.location('cluster-1'),
-      azureKey: azure.environment.AZURE_STORAGE_KEY ?? '',
+      await installLongshore(cluster);
+      await makeBackup(cluster, 'nightly-20261126');
     });
 
-    it('docs/install.md', () => follow(installPage(cluster)));
+    it('docs/storage.md', () => follow(storagePage(cluster, stores())));
+    it('README.md', () => follow(readmePage(cluster, stores())));
+    it('docs/restore-in-place.md', () => follow(inPlacePage(cluster)));
+    it('docs/backups.md', () => follow(backupsPage(cluster)));
+    it('docs/restore.md', () => follow(restorePage(cluster)));
+    it('docs/single-file.md', () => follow(singleFilePage(cluster)));
+    it('docs/volume-policies.md', () => follow(policiesPage(cluster)));
+    it('docs/alerts.md', () => follow(alertsPage(cluster)));
+    it('docs/status-page.md', () => follow(statusPagePage()));
+    it('docs/object-lock.md', () => follow(objectLockPage(cluster)));
+    it('docs/cli.md', () => follow(commandLinePage(cluster)));
+  });
 
-    describe('where Longshore is installed', () => {
-      beforeAll(async () => {
-        await installLongshore(cluster);
-        await makeBackup(cluster, 'nightly-20261126');
-      });
-
-      it('docs/storage.md', () => follow(storagePage(cluster, stores())));
-      it('README.md', () => follow(readmePage(cluster, stores())));
-      it('docs/restore-in-place.md', () => follow(inPlacePage(cluster)));
-      it('docs/backups.md', () => follow(backupsPage(cluster)));
-      it('docs/restore.md', () => follow(restorePage(cluster)));
-      it('docs/single-file.md', () => follow(singleFilePage(cluster)));
-      it('docs/volume-policies.md', () => follow(policiesPage(cluster)));
-      it('docs/alerts.md', () => follow(alertsPage(cluster)));
-      it('docs/status-page.md', () => follow(statusPagePage()));
-      it('docs/object-lock.md', () => follow(objectLockPage(cluster)));
-      it('docs/cli.md', () => follow(commandLinePage(cluster)));
+  describe('where Velero runs', () => {
+    beforeAll(async () => {
+      await uninstallLongshore(cluster);
+      await installVelero(cluster);
     });
 
-    describe('where Velero runs', () => {
-      beforeAll(async () => {
-        await uninstallLongshore(cluster);
-        await installVelero(cluster);
-      });
-
-      it('docs/with-velero.md', () => follow(withVeleroPage(cluster)));
-      it('docs/data-movers.md', () => follow(dataMoversPage(cluster)));
-      it('docs/operating.md', () => follow(operatingPage(cluster)));
-      it('docs/switch-from-velero.md', () => follow(switchPage(cluster)));
-    });
-  },
-);
+    it('docs/with-velero.md', () => follow(withVeleroPage(cluster)));
+    it('docs/data-movers.md', () => follow(dataMoversPage(cluster)));
+    it('docs/operating.md', () => follow(operatingPage(cluster)));
+    it('docs/switch-from-velero.md', () => follow(switchPage(cluster)));
+  });
+});
