@@ -292,7 +292,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
             ...{ identity: `run-${Math.random()}`, undo: false, dryRun: false },
             newPassword: new Secret(NEW),
             timing: {
-              election: { leaseMs: 900, renewMs: 700, retryMs: 50 },
+              election: { leaseMs: 1800, renewMs: 1400, retryMs: 50 },
               ...{ cachesMs: 1, leaseMs: 5000 },
             },
             ...options,
@@ -577,7 +577,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         onStep: () => {
           other ??= world
             .change({
-              timing: { leaseMs: 200, election: { leaseMs: 900, renewMs: 700, retryMs: 50 } },
+              timing: { leaseMs: 200, election: { leaseMs: 1800, renewMs: 1400, retryMs: 50 } },
             })
             .catch((error: unknown) => error);
         },
