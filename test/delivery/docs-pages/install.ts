@@ -20,12 +20,9 @@ export function installPage(cluster: DocumentedCluster): PageScript {
       'kubectl apply -f crds/': { before: () => uninstallLongshore(cluster) },
       'kubectl apply -k manifests/whole': { after: areReady },
       'helm install': {
-        before: async () => {
-          await uninstallLongshore(cluster);
-          await cluster.sh(
-            'kubectl delete namespace velero && kubectl apply -f crds/ -f crds/server/',
-          );
-        },
+        // What was applied by hand goes by hand.
+        before: () =>
+          cluster.sh('kubectl delete -k manifests/whole && kubectl delete namespace velero'),
         after: areReady,
       },
       'longshore uninstall': {
