@@ -248,6 +248,43 @@ describe('requests to S3', () => {
     expect(ends.map(Math.round)).toEqual([48, 48]);
   });
 
+  const endOf = (request: { headers: object; body: unknown } | undefined): number => {
+    const { 'x-amz-object-lock-retain-until-date': ofPut } = (request?.headers ?? {}) as {
+      'x-amz-object-lock-retain-until-date'?: string;
+    };
+    return Date.parse(
+      ofPut ?? /<RetainUntilDate>(.*?)<\//.exec(String(request?.body))?.[1] ?? 'none',
+    );
+  };
+
+  it("a lock is not shorter than the one before because answers tell the service's time in whole seconds", async () => {
+    const { port, requests } = await serve((_, index) => ({
+      headers: { date: new Date(Date.now() - 1000 * (20 - index)).toUTCString() },
+    }));
+    await using storage = await open(port);
+    const retention = { mode: 'GOVERNANCE', periodNs: 48n * HOUR_NS } as const;
+    await storage.putBlob(ID, [Buffer.of(1)], { retention });
+    for (let times = 0; times < 5; times++) await storage.extendRetention(ID, retention);
+    const ends = requests.map(endOf);
+    expect(ends).toHaveLength(6);
+    expect(ends).toEqual(ends.toSorted((a, b) => a - b));
+  });
+
+  it('a lock that was made a moment ago is as long as what a refusal was asked for', async () => {
+    let asked = '';
+    // What follows the refusal tells that the service's clock is an hour ahead: the same lock, asked for now, would end later.
+    const headers = { date: new Date(Date.now() + 3_600_000).toUTCString() };
+    const { port } = await serve(({ method, body }) => {
+      if (method !== 'PUT') return { headers, body: lockedUntil(asked) };
+      asked = /<RetainUntilDate>(.*?)<\//.exec(String(body))?.[1] ?? asked;
+      return { status: 403, headers, body: errorBody('AccessDenied') };
+    });
+    await using storage = await open(port);
+    const retention = { mode: 'GOVERNANCE', periodNs: 48n * HOUR_NS } as const;
+    await storage.extendRetention(ID, retention);
+    expect(asked).not.toBe('');
+  });
+
   it("a customer's own key goes with puts, gets and heads", async () => {
     const key = join(work, 'sse-c');
     fs.writeFileSync(key, Buffer.alloc(32, 7));

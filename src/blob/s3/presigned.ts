@@ -1,8 +1,8 @@
 import { GetObjectCommand, type S3Client } from '@aws-sdk/client-s3';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
-import { systemClock, toDate } from '../../base/index.ts';
+import { toDate } from '../../base/index.ts';
+import { serviceNowNs } from './service-time.ts';
 
-const MILLISECOND_NS = 1_000_000n;
 /** The service takes no longer ones (Signature Version 4). */
 const LIFETIME_MS_MAX = 7 * 86_400_000;
 
@@ -12,9 +12,8 @@ export function presignGet(
   object: { readonly Bucket: string; readonly Key: string },
   lifetimeMs: number,
 ): Promise<string> {
-  const offsetNs = BigInt(Math.round(client.config.systemClockOffset)) * MILLISECOND_NS;
   return getSignedUrl(client, new GetObjectCommand(object), {
     expiresIn: Math.floor(Math.min(lifetimeMs, LIFETIME_MS_MAX) / 1000),
-    signingDate: toDate(systemClock.nowNs() + offsetNs),
+    signingDate: toDate(serviceNowNs(client)),
   });
 }

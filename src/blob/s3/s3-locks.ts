@@ -3,17 +3,21 @@ import {
   GetObjectRetentionCommand,
   PutObjectRetentionCommand,
 } from '@aws-sdk/client-s3';
-import { systemClock, toDate } from '../../base/index.ts';
+import { toDate } from '../../base/index.ts';
 import { unlessLocked } from '../longer-lock.ts';
 import type { BlobId, Retention, SignalOptions } from '../storage.ts';
 import { isWithoutLocks } from './s3-errors.ts';
 import type { S3Requests } from './s3-requests.ts';
+import { serviceNowNs } from './service-time.ts';
 
 export interface S3LocksOptions extends S3Requests {
   readonly bucket: string;
 }
 
-const MILLISECOND_NS = 1_000_000n;
+interface LockHeaders {
+  readonly ObjectLockMode: Retention['mode'];
+  readonly ObjectLockRetainUntilDate: Date;
+}
 
 /** Object Lock: until when a version of a blob can be neither deleted nor replaced. */
 export class S3Locks {
@@ -27,15 +31,10 @@ export class S3Locks {
    * As a put has it. By the service's time, as far as answers have told it: nobody could undo what a clock that is a year ahead locks. A first request by
    * such a clock is refused, and tells it.
    */
-  headersOf({ mode, periodNs }: Retention): {
-    ObjectLockMode: Retention['mode'];
-    ObjectLockRetainUntilDate: Date;
-  } {
-    const { systemClockOffset } = this.#options.client().config;
-    const offsetNs = BigInt(Math.round(systemClockOffset)) * MILLISECOND_NS;
+  headersOf({ mode, periodNs }: Retention): LockHeaders {
     return {
       ObjectLockMode: mode,
-      ObjectLockRetainUntilDate: toDate(systemClock.nowNs() + offsetNs + periodNs),
+      ObjectLockRetainUntilDate: toDate(serviceNowNs(this.#options.client()) + periodNs),
     };
   }
 
@@ -59,10 +58,13 @@ export class S3Locks {
   /** From now on; one that is longer already stays. */
   async extend(id: BlobId, retention: Retention, options: SignalOptions = {}): Promise<void> {
     const { objectOf, client, request } = this.#options;
+    // What a refusal is compared with, as the lock may be from a moment ago.
+    let asked = this.headersOf(retention);
     await unlessLocked(
       () =>
         request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-          const { ObjectLockMode, ObjectLockRetainUntilDate } = this.headersOf(retention);
+          asked = this.headersOf(retention);
+          const { ObjectLockMode, ObjectLockRetainUntilDate } = asked;
           const command = new PutObjectRetentionCommand({
             ...objectOf(id),
             Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
@@ -71,12 +73,16 @@ export class S3Locks {
           });
           return client().send(command, { abortSignal: signal });
         }),
-      () => this.#isLocked(id, retention, options),
+      () => this.#isLocked(id, asked, options),
       options.signal,
     );
   }
 
-  async #isLocked(id: BlobId, retention: Retention, options: SignalOptions): Promise<boolean> {
+  async #isLocked(
+    id: BlobId,
+    { ObjectLockMode, ObjectLockRetainUntilDate }: LockHeaders,
+    options: SignalOptions,
+  ): Promise<boolean> {
     const { objectOf, client, request } = this.#options;
     const command = new GetObjectRetentionCommand(objectOf(id));
     const { Retention: found } = await request(
@@ -85,7 +91,7 @@ export class S3Locks {
       ({ signal }) => client().send(command, { abortSignal: signal }),
     );
     const untilMs = found?.RetainUntilDate?.getTime() ?? 0;
-    const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === retention.mode;
-    return isAsStrong && untilMs >= this.headersOf(retention).ObjectLockRetainUntilDate.getTime();
+    const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === ObjectLockMode;
+    return isAsStrong && untilMs >= ObjectLockRetainUntilDate.getTime();
   }
 }
