@@ -37,6 +37,8 @@ export interface Posix {
   readAhead(descriptor: number, offset: number, lengthBytes: number): void;
   /** How much of a range of an open file is in the page cache; undefined where the kernel does not say. */
   cachedBytes(descriptor: number, offset: number, lengthBytes: number): number | undefined;
+  /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */
+  useHugePages(memory: Uint8Array): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
   readonly program: NativeLibrary | undefined;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
@@ -50,6 +52,8 @@ const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
 /** `POSIX_FADV_WILLNEED`. */
 const WILL_NEED = 3;
+/** `MADV_HUGEPAGE`. */
+const HUGE_PAGES = 14;
 const ENXIO = 6;
 /** `EWOULDBLOCK` is the same number. */
 const EAGAIN = 11;
@@ -132,6 +136,7 @@ function nativePosix(koffi: Koffi): Posix {
   const cachestat = libc.func(
     'int64_t syscall(int64_t number, int64_t descriptor, const uint64_t *range, uint64_t *found, uint64_t flags)',
   );
+  const madvise = libc.func('int madvise(void *address, size_t length, int advice)');
   const range = new BigUint64Array(2);
   const found = new BigUint64Array(CACHESTAT_NUMBERS);
   const pageBytes = libc.func('int getpagesize()')();
@@ -194,6 +199,9 @@ function nativePosix(koffi: Koffi): Posix {
       if (cachestat(SYS_CACHESTAT, descriptor, range, found, 0n) !== 0) return undefined;
       return Number(found[0]) * pageBytes;
     },
+    useHugePages: (memory) => {
+      madvise(memory, memory.length, HUGE_PAGES);
+    },
     exitNow: (code) => void exit(code),
   };
 }
@@ -243,5 +251,6 @@ const fallback: Posix = {
   tryLock: () => undefined,
   readAhead: () => undefined,
   cachedBytes: () => undefined,
+  useHugePages: () => undefined,
   exitNow: () => undefined,
 };

@@ -12,3 +12,24 @@ it.runIf(posix().native)(
     expect(() => posix().syncFilesystem(-1)).toThrow(/EBADF: syncfs failed/);
   },
 );
+
+it.runIf(posix().native)('memory for data has huge pages, where the kernel has them', () => {
+  const bytes = 64 << 20;
+  const memory = new WebAssembly.Memory({
+    initial: bytes >> 16,
+    maximum: bytes >> 16,
+    shared: true,
+  });
+  const huge = (): number =>
+    fs
+      .readFileSync('/proc/self/smaps', 'utf8')
+      .split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)
+      .filter((mapping) => /^VmFlags:.* hg( |$)/m.test(mapping))
+      .reduce((sum, mapping) => sum + Number(/^Size: +(\d+) kB/m.exec(mapping)?.[1]) * 1024, 0);
+  const before = huge();
+  posix().useHugePages(new Uint8Array(memory.buffer));
+  const isKnown = fs.existsSync('/sys/kernel/mm/transparent_hugepage');
+  expect(huge() - before).toBe(isKnown ? bytes : 0);
+  // What does not begin at a page is left as it is.
+  posix().useHugePages(new Uint8Array(memory.buffer, 1));
+});
