@@ -68,7 +68,7 @@ const NOT_STORED = ['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValida
 /**
  * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and words (validateAndComplete); where Velero
  * stops at one reason, the next ones are looked for all the same. What Velero finds only later, or never, comes last: selectors, durations,
- * names of namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet.
+ * names of namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet or is being deleted.
  * What the API server refuses while it looks is among the reasons, as there. That it is away is none, other than there: it is thrown, as a cancel is.
  */
 export async function validateRestore(
@@ -301,11 +301,18 @@ function laterErrors(spec: RestoreSpec, backup: RestorableBackup | undefined): s
           `the resourceModifier of the restore is a ${modifier.kind}, and must be a ConfigMap: Velero would restore everything as it was`,
         ]
       : []),
-    ...(backup && NOT_STORED.includes(phase)
-      ? [
-          `Backup ${backup.metadata.name} is in phase ${phase}, and nothing of it is stored: choose another one, or wait until it is over`,
-        ]
-      : []),
+    ...(backup ? phaseErrors(backup.metadata.name, phase) : []),
+  ];
+}
+
+function phaseErrors(name: string, phase: string): string[] {
+  const which = `Backup ${name} is in phase ${phase}, and`;
+  if (NOT_STORED.includes(phase)) {
+    return [`${which} nothing of it is stored: choose another one, or wait until it is over`];
+  }
+  if (phase !== 'Deleting') return [];
+  return [
+    `${which} a part of it may be gone already: choose another one. If its deletion has failed and its files are still in the bucket, "kubectl delete backups.velero.io ${name}" has the server bring it back from there, with what is left`,
   ];
 }
 

@@ -229,6 +229,16 @@ describe('a Restore', () => {
     },
   );
 
+  it('of a backup that is being deleted is refused, with what can be done where that has failed', async () => {
+    const objects = objectsOf({ about: '', spec: {} }).map((each) =>
+      (each as KubeObject).kind === 'Backup' ? { ...each, status: { phase: 'Deleting' } } : each,
+    );
+    const errors = await errorsOf(FROM_B, undefined, objects);
+    expect(errors).toHaveLength(1);
+    expect(errors[0]).toContain('Backup b is in phase Deleting, and a part of it may be gone');
+    expect(errors[0]).toContain('"kubectl delete backups.velero.io b"');
+  });
+
   it('whose modifiers cannot be read is refused', async () => {
     const resourceModifier = { kind: 'ConfigMap', name: 'm' };
     const config = { kind: 'ConfigMap', metadata: { name: 'm', namespace: 'velero' }, data: {} };
