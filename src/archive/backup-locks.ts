@@ -1,6 +1,6 @@
 import { asError, CodedError, isCode } from '../base/index.ts';
 import type { Bucket, Retention } from '../blob/index.ts';
-import type { DeletionOptions } from './backup-archive.ts';
+import type { DeletionOptions } from './delete-folder.ts';
 import { backupFolder, backupKey } from './layout.ts';
 
 /**

@@ -3,7 +3,8 @@
  * metadata (the Backup itself), contents (the items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
  * are stored, and neither who makes them nor what becomes of them.
  */
-export { BackupArchive, type BackupUpdate, type NewBackup } from './backup-archive.ts';
+export { BackupArchive } from './backup-archive.ts';
+export type { BackupUpdate, NewBackup } from './encoded-files.ts';
 export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';

@@ -1,7 +1,7 @@
 import type { z } from 'zod';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { isCode } from '../base/index.ts';
-import { deleteFolder, type DeletionOptions } from './backup-archive.ts';
+import { deleteFolder, type DeletionOptions } from './delete-folder.ts';
 import { loadList } from './stored-archive.ts';
 import {
   namesIn,

@@ -3,9 +3,11 @@ import { isCode } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 import { ChecksumRules } from './checksums.ts';
+import type { ChecksumsFile } from './checksums-file.ts';
 import { Contents } from './contents.ts';
 import { damaged } from './damage.ts';
 import {
+  backupSchema,
   type NativeSnapshot,
   objectsSchema,
   type ResourceList,
@@ -16,7 +18,7 @@ import {
   volumeSnapshotsSchema,
   listSchema,
 } from './files.ts';
-import { decodeJsonGzip } from './json-file.ts';
+import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
@@ -108,6 +110,37 @@ export class StoredArchive {
       throw error;
     }
   }
+}
+
+export interface OpenOptions extends SignalOptions {
+  readonly bucket: Bucket;
+  readonly checksums: ChecksumsFile;
+  /** Of the stored Backup; a longer one is damaged. */
+  readonly metadataBytesMax: number | undefined;
+}
+
+/** Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
+  const { bucket } = options;
+  const { metadata, rules } = await load(name, options);
+  const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> =>
+    (await load(name, { ...options, signal })).rules;
+  return new StoredArchive({ bucket, name, metadata, rules, reload });
+}
+
+async function load(
+  name: string,
+  { bucket, checksums, metadataBytesMax, ...options }: OpenOptions,
+): Promise<{ readonly metadata: StoredBackup; readonly rules: ChecksumRules }> {
+  const key = backupKey(name, 'metadata');
+  const bytes = await wholeOf(bucket.get(key, options), key, metadataBytesMax);
+  const metadata = await decodeJson([bytes], key, backupSchema);
+  if (metadata.metadata.name !== name) {
+    throw damaged(key, `it is of backup "${metadata.metadata.name.slice(0, 253)}"`);
+  }
+  const rules = new ChecksumRules(await checksums.load(name, options), metadata);
+  await wholeOf(rules.checked('metadata', key, [bytes]), key);
+  return { metadata, rules };
 }
 
 /** A list of a file; empty where there is none. */

@@ -1,0 +1,173 @@
+import { z } from 'zod';
+import { CodedError, isCode, type Logger, messageOf } from '../base/index.ts';
+import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { deleteFolder, type DeletionOptions } from './delete-folder.ts';
+import type { StoredBackup } from './files.ts';
+import {
+  backupFolder,
+  backupKey,
+  journalFolder,
+  journalsFolder,
+  moverLogsFolder,
+} from './layout.ts';
+import { loadList } from './stored-archive.ts';
+import { unseal } from './write-once/seal.ts';
+
+/** As much of an operation as tells whose it is. */
+const OPERATION_OWNER = z.looseObject({
+  spec: z.looseObject({ backupUID: z.string().optional() }),
+});
+
+/** The folder of all files that have been stored under one name: whose they are, and how they are removed. All methods throw what the bucket throws. */
+export class BackupFolder {
+  readonly #bucket: Bucket;
+  readonly #name: string;
+  readonly #logger: Logger;
+  readonly #loadMetadata: (options: SignalOptions) => Promise<StoredBackup>;
+
+  constructor(folder: {
+    readonly bucket: Bucket;
+    readonly name: string;
+    readonly logger: Logger;
+    /** Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
+    readonly loadMetadata: (options: SignalOptions) => Promise<StoredBackup>;
+  }) {
+    this.#bucket = folder.bucket;
+    this.#name = folder.name;
+    this.#logger = folder.logger;
+    this.#loadMetadata = folder.loadMetadata;
+  }
+
+  hasBackup(options?: SignalOptions): Promise<boolean> {
+    return this.#bucket.has(backupKey(this.#name, 'metadata'), options);
+  }
+
+  /** Throws `BACKUP_EXISTS`. */
+  async assertFree(options: SignalOptions): Promise<void> {
+    if (!(await this.hasBackup(options))) return;
+    const text = `backup already exists in object storage: ${backupKey(this.#name, 'metadata')} is there`;
+    throw new CodedError('BACKUP_EXISTS', text);
+  }
+
+  /**
+   * Whether the files are those of the Backup of this UID: by the Backup among them. Where none is, as of a run that has not ended, they are this one's
+   * unless another one has a journal there, or operations.
+   */
+  async isOf(uid: string, options: SignalOptions): Promise<boolean> {
+    const name = this.#name;
+    try {
+      return (await this.#loadMetadata(options)).metadata.uid === uid;
+    } catch (error) {
+      if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+    }
+    const own = journalFolder(name, uid);
+    for await (const key of this.#bucket.list(journalsFolder(name), options)) {
+      if (!key.startsWith(own)) return false;
+    }
+    try {
+      const key = backupKey(name, 'itemOperations');
+      const operations = await loadList(this.#bucket, key, OPERATION_OWNER, options);
+      return operations.every(({ spec }) => ['', uid].includes(spec.backupUID ?? ''));
+    } catch (error) {
+      if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
+      throw error;
+    }
+  }
+
+  /**
+   * What an earlier backup of the name left behind, that was not whole, would be read as a part of the one that is about to be stored. Throws
+   * `BACKUP_EXISTS`.
+   */
+  async removeLeftovers(options: DeletionOptions): Promise<void> {
+    const operations = backupKey(this.#name, 'itemOperations');
+    const journal = journalsFolder(this.#name);
+    const moverLogs = moverLogsFolder({ kind: 'Backup', name: this.#name });
+    for await (const key of this.#bucket.list(backupFolder(this.#name), options)) {
+      // Operations, the journal and the logs of data movers are stored while a backup runs.
+      const isOfNow = key === operations || key.startsWith(journal) || key.startsWith(moverLogs);
+      if (isOfNow) continue;
+      await this.assertFree(options);
+      options.assertAllowed?.();
+      await this.#bucket.delete(key, options);
+    }
+  }
+
+  /**
+   * Until a backup is stored they tell of another one that may be made under its name. One that stays is no part of this one, which is stored by now:
+   * where something fails, it is only logged.
+   */
+  async removeOtherJournals(uid: string, options: DeletionOptions): Promise<void> {
+    if (uid === '') return;
+    const own = journalFolder(this.#name, uid);
+    try {
+      for await (const key of this.#bucket.list(journalsFolder(this.#name), options)) {
+        if (key.startsWith(own)) continue;
+        options.assertAllowed?.();
+        await this.#bucket.delete(key, options);
+      }
+    } catch (error) {
+      const fields = { backup: this.#name, error: messageOf(error) };
+      this.#logger.debug(fields, 'the journal of another backup of its name stays in the bucket');
+    }
+  }
+
+  /**
+   * After a backup could not be stored as a whole: nobody may take what is there for one. A signal may have ended already, and this is still to be done.
+   * Where something fails, it is only logged.
+   */
+  async abandon(because: unknown, assertAllowed: () => void = () => undefined): Promise<void> {
+    const name = this.#name;
+    try {
+      assertAllowed();
+      await this.#bucket.delete(backupKey(name, 'metadata'));
+      // With its operations known, they can still be told to stop.
+      const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
+      for await (const key of this.#bucket.list(backupFolder(name))) {
+        // Who made the backup also decides what becomes of its journal.
+        const isOfJournal = key.startsWith(journalsFolder(name));
+        // They tell why, as its own log does.
+        const isLog = key.startsWith(moverLogsFolder({ kind: 'Backup', name }));
+        if (kept.includes(key) || isOfJournal || isLog) continue;
+        assertAllowed();
+        await this.#bucket.delete(key);
+      }
+    } catch (error) {
+      this.#logger.warn(
+        { backup: name, error: messageOf(error), because: messageOf(because) },
+        'files of a backup that could not be stored as a whole stay in the bucket',
+      );
+    }
+  }
+
+  /** Removes what the Backup of a UID has stored; its own journal goes last. Returns whether files of another Backup stay. */
+  async deleteOf(uid: string, options: DeletionOptions): Promise<boolean> {
+    const { assertAllowed = () => undefined } = options;
+    const name = this.#name;
+    const own = journalFolder(name, uid);
+    const isOwn = await this.isOf(uid, options);
+    if (isOwn) {
+      // From here on nobody takes the rest for a backup.
+      assertAllowed();
+      await this.#bucket.delete(backupKey(name, 'metadata'), options);
+      await unseal(this.#bucket, backupFolder(name), options);
+      const others = journalsFolder(name);
+      for await (const key of this.#bucket.list(backupFolder(name), options)) {
+        if (key.startsWith(others)) continue;
+        assertAllowed();
+        await this.#bucket.delete(key, options);
+      }
+    }
+    assertAllowed();
+    await deleteFolder(this.#bucket, own, options);
+    return !isOwn;
+  }
+
+  /** Removes every file; the Backup itself goes first. */
+  async delete(options: DeletionOptions): Promise<void> {
+    options.assertAllowed?.();
+    await this.#bucket.delete(backupKey(this.#name, 'metadata'), options);
+    await unseal(this.#bucket, backupFolder(this.#name), options);
+    await deleteFolder(this.#bucket, backupFolder(this.#name), options);
+  }
+}
