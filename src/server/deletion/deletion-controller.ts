@@ -9,48 +9,29 @@ import {
   untilAborted,
 } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import {
-  BACKUP_STORAGE_LOCATIONS,
-  BACKUPS,
-  CONFIG_MAPS,
-  DELETE_BACKUP_REQUESTS,
-  isPassing,
-  keyOf,
-  refOf,
-  type Resource,
-  type Result,
-  validLabel,
-  withOwnSignal,
-} from '../../kube/index.ts';
-import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
+import { keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
-import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
-import { noteName } from '../backups/under-way.ts';
+import { BACKUP_UID } from '../backups/labels.ts';
+import { phaseOf } from '../backups/phases.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
-import { isCanceled } from '../runs/canceled.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { SideWork } from '../side-work.ts';
+import { AskedBackups, type AskedBackupsOptions } from './asked-backups.ts';
 import { Attempts } from './attempts.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
 import type { DeletionMetrics } from './deletion-metrics.ts';
-import { hasBegun } from './ownership.ts';
-import { type DeletionRequest, DELETING, type Standing, standingOf } from './refusal.ts';
-import { readingOf, restoresOf } from './restores.ts';
-import { WaitingNote } from './waiting-note.ts';
+import type { DeletionRequest } from './refusal.ts';
+import { REQUESTS, RequestWriter } from './request-writer.ts';
 
-export interface DeletionControllerOptions extends DeletionTools {
+export interface DeletionControllerOptions
+  extends DeletionTools, Pick<AskedBackupsOptions, 'isMadeHere' | 'endingMsMax'> {
   readonly host: string;
   readonly registry?: Registry;
   readonly metrics: DeletionMetrics;
-  /** Whether this server makes the backups: one that runs is then canceled, and not refused. */
-  readonly isMadeHere: boolean;
   /** How long faults that pass may hold up one deletion. */
   readonly patienceMs?: number;
   /** Between two looks at a backup that is still made. */
   readonly runningMs?: number;
-  /** How long the end of a backup is waited for that cannot be canceled any more. */
-  readonly endingMsMax?: number;
 }
 
 const WORKERS = 4;
@@ -64,9 +45,6 @@ const DELETION_MS_MAX = 6 * 3_600_000;
 const AGE_MS_MAX = 24 * 3_600_000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
-/** Our choice: a thaw takes ten minutes at most, and is tried again; a backup is completed within minutes, where it can be. */
-const ENDING_MS_MAX = 30 * 60_000;
-const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 
 /**
  * Deletes backups as Velero's controller of that name does, one request at a time for each backup. It says in the request what could not be
@@ -98,21 +76,20 @@ class DeletionRun {
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
   readonly #requests: WatchedKind<DeletionRequest, Ended | undefined>;
-  /** Since when it is waited for that the backup of a UID is completed, or what its run has left is ended. */
-  readonly #endingSinceMs = new Map<string, number>();
+  readonly #writer: RequestWriter;
+  readonly #backups: AskedBackups;
   /** By location. */
   readonly #places = new Map<string, Limiter>();
   /** By the name of a backup: the key of the request that it is deleted for. */
   readonly #busy = new Map<string, string>();
-  /** By UIDs of requests that cannot be begun with. */
-  readonly #notes = new Map<string, WaitingNote>();
-  /** UIDs of requests that have their answer, which the cache may not have yet. */
-  readonly #answered = new Set<string>();
 
   constructor(options: DeletionControllerOptions, signal: AbortSignal, assertLeading: () => void) {
     this.#options = options;
     this.#signal = signal;
     this.#assertLeading = assertLeading;
+    const lead = { ...options, assertLeading, signal };
+    this.#writer = new RequestWriter(lead);
+    this.#backups = new AskedBackups(lead);
     this.#requests = new WatchedKind({
       ...{ ...options, name: 'backup-deletion', workers: WORKERS, resource: REQUESTS },
       reconcile: (key) => this.#reconcile(key),
@@ -126,10 +103,7 @@ class DeletionRun {
   async run(): Promise<void> {
     await this.#requests.run(this.#signal, {
       onChange: (after, before) => {
-        if (!after && before) {
-          this.#answered.delete(before.metadata.uid);
-          this.#notes.delete(before.metadata.uid);
-        }
+        if (!after && before) this.#writer.forget(before);
         return true;
       },
     });
@@ -145,7 +119,7 @@ class DeletionRun {
       return undefined;
     }
     if (request.status?.phase === 'Processed') return this.#age(request);
-    if (this.#answered.has(request.metadata.uid)) return undefined;
+    if (this.#writer.hasAnswered(request)) return undefined;
     const name = request.spec?.backupName ?? '';
     if (name === '')
       return this.#refuse(request, 'backup deletion failed: spec.backupName is required');
@@ -154,36 +128,12 @@ class DeletionRun {
     if (busy !== undefined && busy !== key) return undefined;
     this.#busy.set(name, key);
     const result = await this.#take(key, request, name).catch((error: unknown) => {
-      this.#tellOf(request, error);
+      this.#writer.tellFailure(request, error);
       throw error;
     });
     if (!this.#requests.work.isRunning(key) && result?.requeueAfterMs === undefined)
       this.#free(key);
     return result;
-  }
-
-  /** It is tried again for as long as it takes, which whoever waits for it is to see. */
-  #tellOf(request: DeletionRequest, error: unknown): void {
-    if (isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) return;
-    this.#noteOf(request).tell(`${redactAndCut(messageOf(error))}; it is tried again`);
-  }
-
-  #noteOf(request: DeletionRequest): WaitingNote {
-    const { uid } = request.metadata;
-    const note = this.#notes.get(uid) ?? this.#noteFor(request);
-    this.#notes.set(uid, note);
-    return note;
-  }
-
-  #noteFor(request: DeletionRequest): WaitingNote {
-    const fields = { deleteBackupRequest: request.metadata.name };
-    return new WaitingNote(
-      (text) => this.#patch(request, { status: { errors: [text] } }),
-      (error) => {
-        const about = { ...fields, error: messageOf(error) };
-        this.#options.logger.debug(about, 'what a deletion waits for could not be written down');
-      },
-    );
   }
 
   /** Others of its backup may have waited. */
@@ -203,44 +153,19 @@ class DeletionRun {
     const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
     const leftMs = (Date.parse(metadata.creationTimestamp) || 0) + AGE_MS_MAX - nowMs;
     if (hasErrors && leftMs > 0) return { requeueAfterMs: Math.min(leftMs, REST_MS_MAX) };
-    await this.#remove(metadata);
+    await this.#writer.remove(metadata);
     return undefined;
   }
 
-  async #remove({ namespace, name, uid }: DeletionRequest['metadata']): Promise<void> {
-    this.#assertLeading();
-    const ref = { namespace, name };
-    await this.#options.client.delete(REQUESTS, ref, { uid, signal: this.#signal });
-  }
-
-  async #patch(
-    { metadata }: DeletionRequest,
-    patch: { metadata?: object; status: object },
-  ): Promise<void> {
-    this.#assertLeading();
-    const body = { ...patch, metadata: { ...patch.metadata, uid: metadata.uid } };
-    try {
-      await this.#options.client.patch(REQUESTS, metadata, body, { signal: this.#signal });
-    } catch (error) {
-      // Somebody has removed it: nobody waits for an answer.
-      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
-    }
-  }
-
   async #refuse(request: DeletionRequest, error: string): Promise<undefined> {
-    const { logger } = this.#options;
-    const fields = { deleteBackupRequest: request.metadata.name, error };
-    await this.#notes.get(request.metadata.uid)?.told();
-    await this.#patch(request, { status: { phase: 'Processed', errors: [error] } });
-    this.#answered.add(request.metadata.uid);
-    logger.error(fields, 'a backup is not deleted');
+    await this.#writer.refuse(request, error);
     return undefined;
   }
 
   /** Begins with it, or says why not. */
   async #take(key: string, request: DeletionRequest, name: string): Promise<Result | undefined> {
     const { runningMs = RUNNING_MS } = this.#options;
-    const found = await this.#found(name);
+    const found = await this.#backups.find(name);
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
     const isOther = found !== undefined && !isAbout(request, found);
     if (!found || isOther) {
@@ -253,104 +178,27 @@ class DeletionRun {
     }
     // Not before: one for an earlier Backup of the name must not take that for this one with it.
     await this.#removeOthers(request, name);
-    const standing = await this.#standingOf(found);
+    const standing = await this.#backups.standingOf(found);
     if (standing.kind === 'refused') return this.#refuse(request, standing.error);
-    await this.#claim(request, found);
+    await this.#writer.claim(request, found);
     if (standing.kind === 'running') {
-      if (standing.isCancelable) await this.#cancel(found);
+      if (standing.isCancelable) await this.#backups.cancel(found);
       const text = `the backup is in phase ${phaseOf(found)}: it is deleted when it is over`;
-      this.#noteOf(request).tell(text);
+      this.#writer.tell(request, text);
       return { requeueAfterMs: runningMs };
     }
     // What its run has left is ended by its journal, which goes with its files.
-    if (await this.#isEnding(found)) return { requeueAfterMs: runningMs };
+    if (await this.#backups.isEnding(found)) return { requeueAfterMs: runningMs };
     this.#begin(key, request, found);
     return { isUnderWay: true };
-  }
-
-  #found(name: string): Promise<Backup | undefined> {
-    const { client, namespace } = this.#options;
-    return client.find(BACKUP_RESOURCE, { namespace, name }, { signal: this.#signal });
-  }
-
-  async #standingOf(backup: Backup): Promise<Standing> {
-    const { client, namespace, isMadeHere } = this.#options;
-    const signal = this.#signal;
-    const { name } = backup.metadata;
-    const location = await client.find(
-      BACKUP_STORAGE_LOCATIONS,
-      { namespace, name: locationOf(backup) },
-      { signal },
-    );
-    const restores = hasBegun(backup)
-      ? await restoresOf(client, { namespace, backup: name }, signal)
-      : [];
-    const standing = standingOf(backup, location, { isMadeHere, reading: readingOf(restores) });
-    const isStuck =
-      standing.kind === 'running' &&
-      !standing.isCancelable &&
-      this.#isStuck(`completed ${backup.metadata.uid}`);
-    return isStuck ? { kind: 'free' } : standing;
-  }
-
-  /** Whether it has been waited for so long that it may never come, as where a plugin is gone, or metadata are damaged. */
-  #isStuck(what: string): boolean {
-    const sinceMs = this.#endingSinceMs.get(what) ?? performance.now();
-    this.#endingSinceMs.set(what, sinceMs);
-    return performance.now() - sinceMs >= (this.#options.endingMsMax ?? ENDING_MS_MAX);
   }
 
   /** One request for each backup: those that have their answer as well. */
   async #removeOthers(request: DeletionRequest, name: string): Promise<void> {
     for (const { metadata, spec } of this.#requests.objects.list()) {
       if (spec?.backupName !== name || metadata.uid === request.metadata.uid) continue;
-      await this.#remove(metadata);
+      await this.#writer.remove(metadata);
     }
-  }
-
-  async #claim(request: DeletionRequest, { metadata: { name, uid } }: Backup): Promise<void> {
-    const { [BACKUP_NAME]: label = '', [BACKUP_UID]: noted } = request.metadata.labels ?? {};
-    if (request.status?.phase === 'InProgress' && noted === uid && label !== '') return;
-    const named = label === '' ? validLabel(name) : label;
-    await this.#patch(request, {
-      metadata: { labels: { [BACKUP_NAME]: named, [BACKUP_UID]: uid } },
-      status: { phase: 'InProgress' },
-    });
-  }
-
-  async #cancel(backup: Backup): Promise<void> {
-    if (isCanceled(backup)) return;
-    const { client, logger } = this.#options;
-    this.#assertLeading();
-    const { uid, resourceVersion, name } = backup.metadata;
-    const annotations = { [CANCEL_ANNOTATION]: 'true' };
-    const body = { metadata: { uid, resourceVersion, annotations } };
-    await client.patch(BACKUPS, backup.metadata, body, { signal: this.#signal });
-    logger.info(
-      { backup: name },
-      'a backup that is still made is canceled, and deleted after that',
-    );
-  }
-
-  /** Whether this server still tidies up behind its run; where that takes too long, the deletion does what it can. */
-  async #isEnding({ metadata: { uid } }: Backup): Promise<boolean> {
-    const { client, namespace } = this.#options;
-    const fieldSelector = `metadata.name=${noteName(uid)}`;
-    const notes = await client.list(CONFIG_MAPS, {
-      ...{ namespace, fieldSelector, signal: this.#signal },
-    });
-    if (notes.length === 0) return false;
-    return !this.#isStuck(`ended ${uid}`);
-  }
-
-  async #markDeleting(backup: Backup): Promise<Backup> {
-    if (phaseOf(backup) === DELETING) return backup;
-    this.#assertLeading();
-    const { uid, resourceVersion } = backup.metadata;
-    const body = { metadata: { uid, resourceVersion }, status: { phase: DELETING } };
-    return this.#options.client.patch(BACKUP_RESOURCE, backup.metadata, body, {
-      signal: this.#signal,
-    });
   }
 
   /** A location that hangs keeps only its own backups. */
@@ -364,14 +212,14 @@ class DeletionRun {
   /** Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and until now a person could still restore from it. */
   async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
     const { metrics, logger } = this.#options;
-    const backup = await this.#found(taken.metadata.name);
+    const backup = await this.#backups.find(taken.metadata.name);
     const asked = this.#requests.objects.get(request.metadata);
     const isSame =
       asked?.metadata.uid === request.metadata.uid &&
       backup?.metadata.uid === taken.metadata.uid &&
-      (await this.#standingOf(backup)).kind === 'free';
+      (await this.#backups.standingOf(backup)).kind === 'free';
     if (!isSame) return undefined;
-    const marked = await this.#markDeleting(backup);
+    const marked = await this.#backups.markDeleting(backup);
     const { name, uid } = marked.metadata;
     metrics.count('attempt', marked);
     logger.info({ backup: name, uid }, 'deleting a backup');
@@ -386,7 +234,7 @@ class DeletionRun {
       const timer = setTimeout(() => {
         own.abort(late);
       }, DELETION_MS_MAX);
-      const note = this.#noteFor(request);
+      const note = this.#writer.newNote(request);
       const attempts = new Attempts({
         ...{ logger, backup: name, signal: own.signal, patienceMs },
         onWaiting: (text) => {
@@ -428,7 +276,7 @@ class DeletionRun {
     if ('error' in ended) {
       this.#requests.work.forget(key);
       this.#free(key);
-      if (request) this.#tellOf(request, ended.error);
+      if (request) this.#writer.tellFailure(request, ended.error);
       throw ended.error;
     }
     if (!ended.result) {
@@ -442,13 +290,10 @@ class DeletionRun {
       await this.#succeed(request, name, uid);
       logger.info({ backup: name, uid }, 'a backup is deleted');
     } else {
-      if (request) {
-        await this.#patch(request, { status: { phase: 'Processed', errors } });
-        this.#answered.add(request.metadata.uid);
-      }
+      if (request) await this.#writer.fail(request, errors);
       logger.error({ backup: name, uid, errors }, 'a backup could not be deleted as a whole');
     }
-    for (const what of ['completed', 'ended']) this.#endingSinceMs.delete(`${what} ${uid}`);
+    this.#backups.forget(uid);
     metrics.count(errors.length === 0 ? 'success' : 'failure', backup);
     this.#requests.work.forget(key);
     this.#free(key);
@@ -457,18 +302,12 @@ class DeletionRun {
 
   /** All requests for it go with it. */
   async #succeed(request: DeletionRequest | undefined, name: string, uid: string): Promise<void> {
-    if (request) await this.#patch(request, { status: { phase: 'Processed', errors: null } });
+    if (request) await this.#writer.succeed(request);
     for (const { metadata, spec } of this.#requests.objects.list()) {
       if (spec?.backupName !== name) continue;
       const noted = metadata.labels?.[BACKUP_UID] ?? '';
       const isOwn = metadata.uid === request?.metadata.uid;
-      if (isOwn || noted === uid) await this.#remove(metadata);
+      if (isOwn || noted === uid) await this.#writer.remove(metadata);
     }
   }
-}
-
-/** One that names none has none: an empty name would ask for the list of all. */
-function locationOf({ spec }: Backup): string {
-  const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
-  return storageLocation === '' ? '-' : storageLocation;
 }
