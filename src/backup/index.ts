@@ -23,9 +23,8 @@ export {
   selectorOf,
 } from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
+export { BACKUP_DEFAULTS, type BackupDefaults } from './backup-defaults.ts';
 export {
-  BACKUP_DEFAULTS,
-  type BackupDefaults,
   type PolicySummary,
   validateBackup,
   type ValidatedBackup,

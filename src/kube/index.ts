@@ -126,7 +126,7 @@ export { connectToCluster } from './client/connect.ts';
 export { Controller, type ControllerOptions, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
-export { isPassing } from './client/errors.ts';
+export { assertLasting, isPassing } from './client/errors.ts';
 export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';

@@ -1,11 +1,11 @@
 import { goDurationNs, labelErrors, listErrors, selectorErrors } from '../backup/index.ts';
 import { messageOf } from '../base/index.ts';
 import {
+  assertLasting,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
-  isPassing,
   type KubeClient,
   type KubeObject,
 } from '../kube/index.ts';
@@ -159,12 +159,6 @@ class Look {
     this.#signal = signal;
   }
 
-  /** An API server that is away says nothing about a Restore: whoever asked tries again. */
-  #assertLasting(error: unknown): void {
-    this.#signal?.throwIfAborted();
-    if (isPassing(error)) throw error;
-  }
-
   /** The last backup of a schedule that is complete. */
   async newestOf(
     schedule: string,
@@ -175,7 +169,7 @@ class Look {
       const options = { namespace: this.#namespace, labelSelector, signal: this.#signal };
       all = await this.#sources.client.list<RestorableBackup>(BACKUPS, options);
     } catch (error) {
-      this.#assertLasting(error);
+      assertLasting(error, this.#signal);
       return { errors: ['Unable to list backups for schedule'] };
     }
     const complete = all.filter(({ status }) => status?.phase === 'Completed');
@@ -199,7 +193,7 @@ class Look {
     try {
       backup = await client.find<RestorableBackup>(BACKUPS, { namespace, name }, options);
     } catch (error) {
-      this.#assertLasting(error);
+      assertLasting(error, this.#signal);
       return { errors: refused(`${failed}: ${messageOf(error)}`) };
     }
     if (!backup) return { errors: refused(`${failed}: backups.velero.io "${name}" not found`) };
@@ -215,7 +209,7 @@ class Look {
       const errors = isAway ? [`The BSL ${place} is unavailable, cannot retrieve the backup`] : [];
       return { errors, backup, location };
     } catch (error) {
-      this.#assertLasting(error);
+      assertLasting(error, this.#signal);
       return { errors: refused(messageOf(error)), backup };
     }
   }
@@ -271,7 +265,7 @@ class Look {
       const config = await this.#sources.client.find(CONFIG_MAPS, ref, options);
       return { config, why: `configmaps "${name}" not found` };
     } catch (error) {
-      this.#assertLasting(error);
+      assertLasting(error, this.#signal);
       return { config: undefined, why: messageOf(error) };
     }
   }

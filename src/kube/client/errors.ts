@@ -39,6 +39,15 @@ export const isPassing = (error: unknown): boolean =>
   isCanceled(error) || isCode(error, ...PASSING);
 
 /**
+ * For whoever reports an error as something that is wrong with an object. An API server that is away says nothing about the object, so that whoever asked tries
+ * again. Throws errors that pass, and the reason of the signal.
+ */
+export function assertLasting(error: unknown, signal?: AbortSignal): void {
+  signal?.throwIfAborted();
+  if (isPassing(error)) throw error;
+}
+
+/**
  * An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause, `continue` where it offers to go
  * on with a list whose version is gone, with the newest one.
  */
