@@ -35,12 +35,8 @@ export {
   type PvObject,
   viewOf,
 } from './facts.ts';
-export {
-  combineWithPolicy,
-  type FilterPolicies,
-  type IncludeExcludePolicy,
-  type ScopedFilter,
-} from './filters.ts';
+export { combineWithPolicy, type ScopedFilter } from './combined-filters.ts';
+export type { FilterPolicies, IncludeExcludePolicy } from './filters.ts';
 export { fileAnnotationsOf, type PodView } from './legacy.ts';
 export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
 export {

@@ -31,3 +31,26 @@ export function fieldsOf(
   }
   return fields;
 }
+
+/** A text of a list, and where it stands. */
+export interface TextAt {
+  readonly text: string;
+  readonly node: Node | null;
+  readonly path: string;
+}
+
+/** The texts of the list under a key; what is no text is a problem. Empty where there is no list. */
+export function textsAt(
+  document: YamlDocument,
+  fields: ReadonlyMap<string, Field> | undefined,
+  key: string,
+  path: string,
+): TextAt[] {
+  const node = fields?.get(key)?.node ?? null;
+  const elements = document.elements(node, `${path}.${key}`, 'a list of texts') ?? [];
+  return elements.flatMap((element) =>
+    document.isNull(element.node)
+      ? []
+      : [{ ...element, text: document.text(element.node, element.path) ?? '' }],
+  );
+}
