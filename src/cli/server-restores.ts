@@ -31,7 +31,8 @@ import {
   unsavedOperationsOf,
 } from '../server/index.ts';
 import { parsePolicyConfigMap } from '../volume-policy/index.ts';
-import { type BackupSettings, locationBuckets } from './server-backups.ts';
+import type { BackupSettings } from './server-backup-settings.ts';
+import { locationBuckets } from './server-buckets.ts';
 import type { Common } from './server-common.ts';
 import type { RestoreControllerName } from './server-controllers.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';

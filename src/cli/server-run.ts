@@ -26,10 +26,9 @@ import {
   type BackupSettings,
   backupSettingsOf,
   isOn,
-  locationBuckets,
-  openBackups,
-  type OpenedBackups,
-} from './server-backups.ts';
+} from './server-backup-settings.ts';
+import { openBackups, type OpenedBackups } from './server-backups.ts';
+import { locationBuckets } from './server-buckets.ts';
 import { interruptSignal } from './context.ts';
 import type { Common } from './server-common.ts';
 import { chosenControllers, type ControllerName } from './server-controllers.ts';

@@ -1,0 +1,30 @@
+import type { Backup } from '../backup/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import { type Backup as PluginBackup, globalPoliciesOf, ownPoliciesOf } from '../plugin/index.ts';
+import { type VolumePolicies, withGlobalPolicies } from '../volume-policy/index.ts';
+
+/** On a Backup: the name of the ConfigMap that has the policies for all backups. */
+export const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
+
+/**
+ * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
+ */
+export async function serverPoliciesOf(
+  client: KubeClient,
+  backup: Backup,
+  globalPolicies: string | undefined,
+  options: { readonly isPatient?: boolean } = {},
+): Promise<VolumePolicies | undefined> {
+  const given = noted(backup, globalPolicies);
+  const own = await ownPoliciesOf(client, given, options);
+  return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
+}
+
+/** The policies for all backups, where plugins look for them. */
+function noted({ metadata, ...backup }: Backup, globalPolicies: string | undefined): PluginBackup {
+  const annotations = {
+    ...metadata.annotations,
+    ...(globalPolicies !== undefined && { [GLOBAL_POLICIES]: globalPolicies }),
+  };
+  return { ...backup, metadata: { ...metadata, annotations } } as unknown as PluginBackup;
+}
