@@ -3,18 +3,27 @@ import { redact } from '../../base/index.ts';
 const HIDDEN = '***';
 /** Of annotations, variables and settings: what such a name has for a value nobody else is to know. */
 const SECRET_NAME =
-  /(passw(or)?d|passphrase|secret|token|credentials?|private_?key|(access|account|api|encryption|storage|shared|sse|customer)_?-?key(_?id)?|sas)$/i;
+  /(passw(or)?d|passphrase|(^|[_.-])(pass|pwd|auth)|secret|token|credentials?|(access|account|api|client|customer|encryption|master|private|root|secret|shared|signing|sse|storage)[_-]?key([_-]?(id|data|base64))?|sas)$/i;
 /** These only name a Secret, or say where in one something is. */
 const ONLY_NAMES =
   /^(secretName|secret|credential|serviceAccountToken|automountServiceAccountToken)$/;
-/**
- * `password=x`, `--secret-key x`, `token: x`, also quoted as in JSON. What may stand between is bounded everywhere: a text that nearly looks like
- * a secret takes no longer than any other one.
- */
-const ASSIGNED =
-  /((?:passw(?:or)?d|passphrase|secret[\w-]{0,20}key|access[\w-]{0,20}key(?:[_-]?id)?|account[\w-]{0,20}key|api[_-]?key|encryption[\w-]{0,20}key|client[_-]?secret|token)["']?[ \t]{0,4}[=:][ \t]{0,4}["']?)([^\s"',;&]+)/gi;
+/** What is before `=` or `:` in texts. Whatever may stand between is bounded here as below: a text that nearly looks like a secret takes no longer than any other one. */
+const ASSIGNED_NAME = String.raw`(?:passw(?:or)?d|passphrase|secret[\w-]{0,20}key|(?:access|account|encryption)[\w-]{0,20}key(?:[_-]?id)?|(?:api|client|customer|master|private|root|signing)[_-]?key(?:[_-]?data)?|client[_-]?secret|token|(?<=["'])auth)`;
+const BETWEEN = String.raw`\\{0,7}["']?[ \t]{0,4}[=:][ \t]{0,4}`;
+/** What begins a line, as in files of settings: the value is the rest of it, or what is indented below it. */
+const SETTING = new RegExp(
+  String.raw`(^[ \t]{0,64}(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:(?:[|>][+-]?\d?)?[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
+  'gim',
+);
+/** `password=x`, `token: x`, also in quotes, which JSON in JSON has with backslashes: up to the same quotes, where there are any. */
+const ASSIGNED = new RegExp(
+  String.raw`(${ASSIGNED_NAME}${BETWEEN})(?:(\\{0,7}["'])[^\n]{0,1024}?(?<!\\)\2|\\{0,7}["']?[^\s"']+)`,
+  'gi',
+);
 const FLAG =
-  /(--?[\w-]{0,30}(?:password|secret|token|access-?key)[\w-]{0,30}(?:=|[ \t]{1,4}))([^\s"',;]+)/gi;
+  /(--?[\w-]{0,30}(?:password|secret|token|access-?key)[\w-]{0,30}(?:=|[ \t]{1,4}))(?:(["'])[^\n]{0,1024}?(?<!\\)\2|["']?[^\s"']+)/gi;
+/** The value is the next argument. */
+const LONE_FLAG = /^--?[\w-]*(?:password|secret|token|access-?key)[\w-]*$/i;
 const PATTERNS: readonly (readonly [RegExp, string])[] = [
   [
     /-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^]*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|$)/g,
@@ -24,12 +33,13 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
   // Tokens of ServiceAccounts, and others of their kind.
   [/\beyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{4,4096}\.[A-Za-z0-9_-]*/g, HIDDEN],
   [/\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g, HIDDEN],
-  [/(\b[a-z][a-z0-9+.-]{1,20}:\/\/)[^/\s@"']{1,500}@/gi, `$1${HIDDEN}@`],
+  [/(\b[a-z][a-z0-9+.-]{1,20}:\/\/)[^/?#\s"']{1,500}@/gi, `$1${HIDDEN}@`],
   [
     /([?&](?:X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature|AWSAccessKeyId|Signature|sig)=)[^&\s"']+/gi,
     `$1${HIDDEN}`,
   ],
   [FLAG, `$1${HIDDEN}`],
+  [SETTING, `$1${HIDDEN}`],
   [ASSIGNED, `$1${HIDDEN}`],
 ];
 /** `kubectl apply` leaves the whole object there once more, as text. */
@@ -51,7 +61,14 @@ function shown(value: unknown, name: string): unknown {
   if (typeof value === 'string') {
     return SECRET_NAME.test(name) && !ONLY_NAMES.test(name) ? HIDDEN : textWithoutSecrets(value);
   }
-  if (Array.isArray(value)) return value.map((each) => shown(each, name));
+  if (Array.isArray(value)) {
+    return value.map((each: unknown, at) => {
+      const before: unknown = value[at - 1];
+      const isSecret = typeof each === 'string' && !each.startsWith('-');
+      if (isSecret && typeof before === 'string' && LONE_FLAG.test(before)) return HIDDEN;
+      return shown(each, name);
+    });
+  }
   if (typeof value !== 'object' || value === null) return value;
   const fields = value as Readonly<Record<string, unknown>>;
   // A variable of a container: its name is a value itself.

@@ -30,6 +30,22 @@ describe('text without secrets', () => {
     `-----BEGIN RSA PRIVATE KEY-----\n${HIDDEN}\n-----END RSA PRIVATE KEY-----`,
     // A log that ends in the middle of a key.
     `-----BEGIN PRIVATE KEY-----\n${HIDDEN}`,
+    // Values that have blanks, commas, or quotes themselves.
+    `"password": "correct horse ${HIDDEN}",`,
+    `{"password":"a,b;c&${HIDDEN}"}`,
+    `{"apiKey":"a\\"b ${HIDDEN}"}`,
+    `msg="{\\"token\\":\\"a b ${HIDDEN}\\"}"`,
+    `password=a,${HIDDEN}`,
+    `aws_secret_access_key = a,${HIDDEN}`,
+    `--repo-password "a b ${HIDDEN}"`,
+    `settings:\npassword: correct horse ${HIDDEN}\nnext`,
+    `settings:\n  password: |\n    ${HIDDEN}\nnext`,
+    `settings:\n  token:\n    ${HIDDEN}\nnext`,
+    `https://user:a@${HIDDEN}@minio:9000/bucket`,
+    `{"auths":{"registry":{"auth":"${HIDDEN}"}}}`,
+    `client-key-data: ${HIDDEN}`,
+    `sse-customer-key=${HIDDEN}`,
+    `privateKey: ${HIDDEN}`,
   ])('hides what is in %j', (text) => {
     const shown = textWithoutSecrets(`before ${text} after`);
     expect(shown).not.toContain(HIDDEN);
@@ -55,6 +71,10 @@ describe('text without secrets', () => {
       '-----BEGIN '.repeat(20_000),
       'a:'.repeat(100_000),
       'token'.repeat(50_000),
+      'token="'.repeat(20_000),
+      "token='".repeat(20_000),
+      `token=\\"x'`.repeat(20_000),
+      'https://a@'.repeat(50_000),
     ]) {
       textWithoutSecrets(text);
     }
@@ -76,10 +96,13 @@ describe('objects without secrets', () => {
       spec: {
         containers: [
           {
-            args: ['server', `--repo-password=${HIDDEN}`],
+            args: ['server', `--repo-password=${HIDDEN}`, '--token', HIDDEN, '--access-key', '-v'],
             env: [
               { name: 'AWS_SECRET_ACCESS_KEY', value: HIDDEN },
               { name: 'MY_TOKEN', value: HIDDEN },
+              // Of the object store in Velero's own examples.
+              { name: 'MINIO_SECRET_KEY', value: HIDDEN },
+              { name: 'DB_PASS', value: HIDDEN },
               { name: 'NODE_NAME', value: 'n1' },
               { name: 'PASSWORD', valueFrom: { secretKeyRef: { name: 's', key: 'k' } } },
             ],
@@ -99,9 +122,12 @@ describe('objects without secrets', () => {
       spec: {
         containers: [
           {
+            args: ['server', '--repo-password=***', '--token', '***', '--access-key', '-v'],
             env: [
               { name: 'AWS_SECRET_ACCESS_KEY', value: '***' },
               { name: 'MY_TOKEN', value: '***' },
+              { name: 'MINIO_SECRET_KEY', value: '***' },
+              { name: 'DB_PASS', value: '***' },
               { name: 'NODE_NAME', value: 'n1' },
               { name: 'PASSWORD', valueFrom: { secretKeyRef: { name: 's', key: 'k' } } },
             ],
