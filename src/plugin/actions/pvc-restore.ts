@@ -81,6 +81,8 @@ export class PvcRestore implements RestoreItemAction {
     if (present && !(await this.#isOwn(input, present, signal))) {
       const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
       if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, input, context);
+      // It may be gone when the PVC is made: that one would be empty, and nobody would fill it.
+      if (present.metadata.deletionTimestamp !== undefined) throw isLeaving(present);
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -234,6 +236,12 @@ export class PvcRestore implements RestoreItemAction {
 
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
   spec.namespaceMapping?.[namespace] ?? namespace;
+
+const isLeaving = (present: PersistentVolumeClaim): CodedError =>
+  new CodedError(
+    'PVC_LEAVING',
+    `PVC ${placeOf(present)} is there and being deleted: restore again when it is gone`,
+  );
 
 /** Servers put the label on what they restore. */
 const isLabelledBy = ({ metadata: { name } }: Restore, { metadata }: PersistentVolumeClaim) =>

@@ -28,7 +28,7 @@ export interface ItemNotes {
 
 /**
  * What is done with an object that the cluster has already: nothing where it is the same, a patch where it is to be updated, else a warning in Velero's
- * words. `wanted` has the labels of the restore. Returns what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
+ * words. One that is being deleted will be missing in the cluster, whatever it is like now. `wanted` has the labels of the restore. Returns what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
  * restoreItem, and merge_service_account.go.
  */
 export async function settleExisting(
@@ -42,6 +42,13 @@ export async function settleExisting(
   const policy = restore.spec.existingResourcePolicy ?? '';
   const present = withoutServersFields(found);
   const { namespace, name } = wanted.metadata;
+  if (found.metadata.deletionTimestamp !== undefined) {
+    const text = `could not restore, ${wanted.kind ?? ''} ${JSON.stringify(name)} is there and being deleted: restore again when it is gone`;
+    // Who has made it makes another one, as of a pod that is replaced.
+    if (hasController(found)) notes.warn(text);
+    else notes.error(text);
+    return undefined;
+  }
   const patch = async (change: object): Promise<string | undefined> => {
     try {
       const ref = { name, namespace };
@@ -86,6 +93,9 @@ export async function settleExisting(
   );
   return undefined;
 }
+
+const hasController = ({ metadata: { ownerReferences = [] } }: KubeObject): boolean =>
+  ownerReferences.some(({ controller }) => controller === true);
 
 /** What the cluster has stays, and what the backup has more comes along. */
 function mergedAccount(present: KubeObject, wanted: KubeObject): KubeObject {

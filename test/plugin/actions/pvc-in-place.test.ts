@@ -186,6 +186,27 @@ it.each<[string, Partial<Restore['spec']>]>([
   expect(await downloadsOf(restore)).toEqual([]);
 });
 
+it.each<[string, Partial<Restore['spec']>]>([
+  ['nothing', { existingVolumeDataPolicy: null }],
+  ['that no volumes are restored', { restorePVs: false }],
+])('refuses a PVC that is being deleted where the Restore says %s', async (_, spec) => {
+  const restore = newRestore(spec);
+  await putResult(restore);
+  const ref = { namespace: APP, name: pvc.metadata.name };
+  await test.client.patch(PVCS, ref, { metadata: { finalizers: ['test/held'] } });
+  await test.client.delete(PVCS, ref);
+  try {
+    // A moment later it would be made anew, without data, and the restore would be completed.
+    await expect(restoring(restore)).rejects.toMatchObject({
+      code: 'PVC_LEAVING',
+      message: `PVC ${APP}/${ref.name} is there and being deleted: restore again when it is gone`,
+    });
+    expect(await downloadsOf(restore)).toEqual([]);
+  } finally {
+    await test.client.patch(PVCS, ref, { metadata: { finalizers: null } });
+  }
+});
+
 it('finds its operation again for a PVC that an earlier Restore of the name has made', async () => {
   const restore = newRestore();
   restore.metadata.creationTimestamp = '2099-01-01T00:00:00Z';

@@ -824,6 +824,36 @@ describe('an object that the cluster has already', () => {
     expect(updated.result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(skipped)'] });
   });
 
+  it.each([null, 'none', 'update'])(
+    'is an error where it is being deleted, though it is the same now: %s',
+    async (policy) => {
+      const cluster = same();
+      const found = cluster.get('configmaps', 'app/c');
+      Object.assign(found?.metadata ?? {}, { deletionTimestamp: '2026-01-02T00:00:00Z' });
+      const spec = { existingResourcePolicy: policy };
+      const { log, result } = await run({ cluster, items: [item], spec });
+      const text =
+        'could not restore, ConfigMap "c" is there and being deleted: restore again when it is gone';
+      expect(log.lists.errors.namespaces).toEqual({ app: [text] });
+      expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(failed)'] });
+      expect(cluster.patches).toEqual([]);
+    },
+  );
+
+  it('is a warning where it is being deleted, and whoever has made it makes another one', async () => {
+    const cluster = same();
+    const found = cluster.get('configmaps', 'app/c');
+    Object.assign(found?.metadata ?? {}, {
+      deletionTimestamp: '2026-01-02T00:00:00Z',
+      ownerReferences: [{ kind: 'Maker', name: 'm', uid: 'm', controller: true }],
+    });
+    const { log } = await run({ cluster, items: [item] });
+    expect(log.lists.errors).toEqual({});
+    expect(log.lists.warnings.namespaces?.app).toEqual([
+      expect.stringContaining('is there and being deleted'),
+    ]);
+  });
+
   it('becomes what the backup has where it is to be updated', async () => {
     const spec = { existingResourcePolicy: 'update' };
     const { cluster, result } = await run({ cluster: other(), items: [item], spec });
