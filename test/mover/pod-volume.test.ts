@@ -719,7 +719,10 @@ describe('a restored volume that a pod waits for', () => {
     }
   });
 
-  it('of which only a checkpoint is named is refused, and the pod gets no mark', async () => {
+  it.each([
+    ['and the pod gets no mark', { doneMark }],
+    ['also where no pod waits', {}],
+  ])('of which only a checkpoint is named is refused, %s', async (_, mark) => {
     const target = makeVolume({ file: 'as it was' });
     const [whole] = await listSnapshots(repository);
     const checkpoint = saveSnapshot(repository, {
@@ -727,7 +730,7 @@ describe('a restored volume that a pod waits for', () => {
       incomplete: 'checkpoint',
     });
     await repository.flush();
-    const restore = restoreVolume({ ...options(target), snapshotId: checkpoint, doneMark });
+    const restore = restoreVolume({ ...options(target), snapshotId: checkpoint, ...mark });
     await expect(restore).rejects.toMatchObject({
       code: 'DAMAGED_SNAPSHOT',
       message: `snapshot ${checkpoint} is incomplete: checkpoint`,
