@@ -113,8 +113,18 @@ const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
       : [],
   );
 
+/** Claims whose data the backup has moved, as `namespace/name` in the cluster. */
+const withMovedData = (infos: readonly BackupVolumeInfo[], restore: Restore): string[] =>
+  infos.flatMap(
+    ({ snapshotDataMoved, snapshotDataMovementInfo, pvcNamespace = '', pvcName = '' }) =>
+      snapshotDataMoved === true && (snapshotDataMovementInfo?.snapshotHandle ?? '') !== ''
+        ? [`${targetNamespace(pvcNamespace, restore)}/${pvcName}`]
+        : [],
+  );
+
 /**
- * Says which claims would get files of the backup, and were made without any: also where its PodVolumeBackups are lost. Of claims that were there it says so
+ * Says which claims would get data of the backup, and were made without any: also where its PodVolumeBackups are lost, and where a claim that was there, so
+ * that its data were left alone, had gone when it was made. Of claims that were there it says so
  * where they were to be brought back.
  */
 export function sayWhatIsEmpty(
@@ -165,6 +175,15 @@ export function sayWhatIsEmpty(
       ? 'since no pod that uses it was created by this restore: the claim is empty. Restore a pod that uses it as well'
       : 'since the PodVolumeBackups of the backup are neither in the cluster nor in its file: the claim is empty. Its files are in the repository, in a snapshot that the volume infos of the backup name';
     const text = `the files of PersistentVolumeClaim ${claim} are not restored, ${why}`;
+    log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
+  }
+  const begun = new Set(operations.map(({ item }) => `${item.resource} ${idOf(item)}`));
+  for (const claim of restore.spec.restorePVs === false ? [] : withMovedData(infos, restore)) {
+    if (!made.has(claim) || filled.has(claim) || begun.has(`persistentvolumeclaims ${claim}`)) {
+      continue;
+    }
+    const [namespace = '', name = ''] = claim.split('/');
+    const text = `the data of PersistentVolumeClaim ${claim} are not restored, and the claim is empty: nothing was asked to move them, as where another claim of its name was deleted meanwhile. Delete it and restore it again`;
     log.error(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
   const left = there.filter((item) => !told.has(idOf(item)) && !filled.has(idOf(item)));

@@ -200,6 +200,40 @@ describe('a restore', () => {
     ]);
   });
 
+  it('says that a claim is empty whose moved data nothing restores', async () => {
+    const info = (pvcName: string, snapshotHandle: string) => ({
+      ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
+      ...{ snapshotDataMoved: true, snapshotDataMovementInfo: { snapshotHandle } },
+    });
+    const made = async (spec: object) => {
+      const rig = new Rig({
+        ...{ cluster: new RestoreCluster(), spec },
+        actions: [
+          {
+            ...moves,
+            execute: (input, options) =>
+              input.item.metadata.name === 'first'
+                ? moves.execute(input, options)
+                : Promise.resolve({}),
+          },
+        ],
+      });
+      await storeBackup(
+        rig.bucket,
+        ['first', 'gone', 'nothing'].map((name) =>
+          stored('persistentvolumeclaims', `app/${name}`, { spec: {} }),
+        ),
+        { volumeInfos: [info('first', 'k1'), info('gone', 'k2'), info('nothing', '')] as never },
+      );
+      await rig.run();
+      return (await rig.archive.results('r1')).errors?.namespaces?.app ?? [];
+    };
+    expect(await made({})).toEqual([
+      expect.stringContaining('the data of PersistentVolumeClaim app/gone are not restored'),
+    ]);
+    expect(await made({ restorePVs: false })).toEqual([]);
+  });
+
   it('stores no further file once another server leads, which may have stored newer ones', async () => {
     const bucket = new MemoryBucket();
     let isLeading = true;
