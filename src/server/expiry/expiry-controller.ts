@@ -22,6 +22,7 @@ import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';
+import { LastLook } from './last-look.ts';
 import {
   type Expired,
   expiredIn,
@@ -53,7 +54,8 @@ const DIFFERENCE_NS = 300_000_000_000n;
 
 /**
  * Asks for the deletion of backups whose time is over, as Velero's controller `gc` does. A deletion cannot be taken back, so two clocks have to
- * agree: the API server's, by which the time was written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays.
+ * agree: the API server's, by which the time was written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays. Where both are
+ * one, or follow one, {@link LastLook} sees the jump.
  */
 export class ExpiryController implements ServerController {
   readonly name = 'gc';
@@ -61,9 +63,11 @@ export class ExpiryController implements ServerController {
   #failure: string | undefined;
   /** When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked for again with each look at the rest. */
   readonly #askedMs = new Map<string, number>();
+  readonly #lastLook: LastLook;
 
   constructor(options: ExpiryControllerOptions) {
     this.#options = options;
+    this.#lastLook = new LastLook(options);
   }
 
   get failure(): string | undefined {
@@ -96,6 +100,7 @@ export class ExpiryController implements ServerController {
     // So that the API server's clock is known.
     const pending = await this.#pending(signal);
     const nowNs = this.#nowNs();
+    if ((await this.#lastLook.note(nowNs, signal, assertLeading)) !== undefined) return false;
     const recent = this.#askedLately();
     const expired = await client.collect(BACKUP_RESOURCE, { namespace, signal }, (backup) =>
       expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid) && !recent.has(uid)),

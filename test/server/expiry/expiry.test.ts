@@ -6,6 +6,7 @@ import { ApiServer } from '../../../src/dev/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  CONFIG_MAPS,
   connectToCluster,
   DELETE_BACKUP_REQUESTS,
   type KubeClient,
@@ -16,6 +17,7 @@ import { kubeError } from '../../../src/kube/client/errors.ts';
 import { ExpiryController, type ExpiryControllerOptions } from '../../../src/server/index.ts';
 import { FAILURE_LABEL } from '../../../src/server/expiry/verdict.ts';
 import { tempDirectory } from '../../support/kopia.ts';
+import { recordingLogger } from '../../support/repositories.ts';
 import { callsThrough, withCalls } from '../../support/with-calls.ts';
 
 const VELERO = 'velero';
@@ -73,6 +75,9 @@ describe('backups whose time is over', () => {
     (await client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO }))
       .map((request) => (request as { spec?: { backupName?: string } }).spec?.backupName ?? '')
       .sort();
+
+  const noted = async (): Promise<Readonly<Record<string, string>> | undefined> =>
+    (await client.find(CONFIG_MAPS, { namespace: VELERO, name: 'longshore-expiry' }))?.data;
 
   const label = async (name: string): Promise<string | undefined> =>
     (await client.get(BACKUPS, { namespace: VELERO, name })).metadata.labels?.[FAILURE_LABEL];
@@ -163,12 +168,77 @@ describe('backups whose time is over', () => {
     const odd = withCalls(client, { clock: theirs });
     await look({ client: odd, clock });
     expect(await requested()).toEqual([]);
-    // Both say so.
-    await look({
-      clock: off(1000n),
-      client: withCalls(odd, { clock: off(1000n) }),
-    });
+    expect((await noted())?.['held-until']).toBeUndefined();
+  });
+
+  it('wait for a day where both clocks jump, and are still there when these are set right', async () => {
+    await backup('old');
+    await look();
+    await backup('young', { hours: 500n });
+    const at = (hours: bigint): Promise<boolean> =>
+      look({ clock: off(hours), client: withCalls(client, { clock: off(hours) }) });
+    await at(8760n);
+    // Another process, which a clock that is behind by a little does not let begin anew.
+    await look({ clock: off(8783n), client: withCalls(client, { clock: off(8783n) }) });
+    await at(8782n);
+    expect(await requested()).toEqual(['old']);
+    await at(0n);
+    expect((await noted())?.['held-until']).toBeUndefined();
+    await backup('next');
+    await at(1n);
+    expect(await requested()).toEqual(['next', 'old']);
+  });
+
+  it('are deleted a day after an outage of days, whoever looks then', async () => {
+    await look();
+    const logger = recordingLogger();
+    await backup('old', { hours: 20n });
+    const at = (hours: bigint): Promise<boolean> =>
+      look({ clock: off(hours), client: withCalls(client, { clock: off(hours) }), logger });
+    await at(72n);
+    await at(95n);
+    expect([await requested(), logger.messages.length]).toEqual([[], 2]);
+    expect(logger.messages[0]).toMatch(/more than a day had passed between two looks/);
+    await at(97n);
+    expect(await requested()).toEqual(['old']);
+  });
+
+  it('wait no longer where the note of the last look is taken away, or is not one', async () => {
+    await look();
+    await backup('b', { hours: 20n });
+    const late = off(72n);
+    const far = withCalls(client, { clock: late });
+    await look({ clock: late, client: far });
+    await client.delete(CONFIG_MAPS, { namespace: VELERO, name: 'longshore-expiry' });
+    await look({ clock: late, client: far });
     expect(await requested()).toEqual(['b']);
+    const data = { 'looked-at': 'soon', 'held-until': 'later' };
+    const ref = { namespace: VELERO, name: 'longshore-expiry' };
+    await client.patch(CONFIG_MAPS, ref, { data });
+    await backup('c');
+    await look();
+    expect(await requested()).toEqual(['b', 'c']);
+  });
+
+  it('are asked for where the last look may not be noted, which the log says; not where that only fails now', async () => {
+    await backup('b');
+    const failing = (status: number) =>
+      withCalls(client, {
+        find: (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+          resource.plural === 'configmaps'
+            ? Promise.reject(kubeError('get', status, undefined))
+            : client.find(resource, ref, options),
+      });
+    await expect(look({ client: failing(503) })).rejects.toMatchObject({
+      code: 'KUBE_UNAVAILABLE',
+    });
+    expect(await requested()).toEqual([]);
+    const logger = recordingLogger();
+    await look({ client: failing(403), logger });
+    expect(await requested()).toEqual(['b']);
+    expect(logger.messages[0]).toMatch(
+      /let the ServiceAccount of this server get, create and patch/,
+    );
   });
 
   it('are many, and are asked for some at a time', async () => {
@@ -184,11 +254,11 @@ describe('backups whose time is over', () => {
     const denying = (denied: (name: string) => boolean) =>
       withCalls(client, {
         create: (...[resource, object]: Parameters<KubeClient['create']>) =>
-          denied((object as unknown as { spec: { backupName: string } }).spec.backupName)
+          denied((object as { spec?: { backupName: string } }).spec?.backupName ?? '')
             ? Promise.reject(kubeError('create', 403, undefined))
             : client.create(resource, object),
       });
-    await expect(look({ client: denying(() => true) })).rejects.toMatchObject({
+    await expect(look({ client: denying((name) => name !== '') })).rejects.toMatchObject({
       code: 'KUBE_FORBIDDEN',
     });
     await look({ client: denying((name) => name === 'bad') });
