@@ -12,6 +12,7 @@ import {
 import type { Backup } from '../../backup/index.ts';
 import type { Bucket, Retention } from '../../blob/index.ts';
 import { isOver, phaseOf, statusOf } from '../backups/phases.ts';
+import { neverBegan } from '../deletion/ownership.ts';
 
 export interface BackupLocksOptions {
   readonly bucket: Bucket;
@@ -52,7 +53,7 @@ export class BackupLocks {
 
   /**
    * Extends the locks of backups that are over and have not expired: to the end of the retention from now, or to their expiration where that comes first, so that
-   * what has expired can go. Nothing is done before half of the retention is over. What is refused is told, and tried again before the other half is. Returns how
+   * what has expired can go. One without a time that can be read never expires, and is locked as long as it is there. Nothing is done before half of the retention is over. What is refused is told, and tried again before the other half is. Returns how
    * many were extended. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and what passes of the bucket.
    */
   async extend(options: BackupLocksOptions): Promise<number> {
@@ -62,9 +63,11 @@ export class BackupLocks {
     const seen = new Set<string>();
     for (const backup of backups) {
       const { name, uid, deletionTimestamp } = backup.metadata;
-      const expirationNs = expirationOf(backup);
       if (deletionTimestamp !== undefined || !isOver(phaseOf(backup))) continue;
-      if (expirationNs === undefined || expirationNs - nowNs < SHORTEST_NS) continue;
+      // Nothing of it is in the bucket; what has its name there is another one's.
+      if (neverBegan(backup)) continue;
+      const expirationNs = expirationOf(backup) ?? nowNs + retention.periodNs;
+      if (expirationNs - nowNs < SHORTEST_NS) continue;
       seen.add(uid);
       const least = earlier(expirationNs, nowNs + retention.periodNs / 2n);
       if (this.#isLocked(uid, least, nowNs) || this.#isResting(uid, nowNs)) continue;

@@ -35,7 +35,10 @@ const backup = (name: string, days: number, phase = 'Completed'): Backup =>
   ({
     metadata: { name, namespace: 'velero', uid: `uid-${name}` },
     spec: { storageLocation: 'default' },
-    status: { phase, expiration: rfc3339Seconds(NOW_NS + BigInt(days) * DAY_NS) },
+    status: {
+      ...{ phase, startTimestamp: rfc3339Seconds(NOW_NS - DAY_NS) },
+      expiration: rfc3339Seconds(NOW_NS + BigInt(days) * DAY_NS),
+    },
   }) as unknown as Backup;
 
 async function world(...names: string[]) {
@@ -91,19 +94,30 @@ describe('the locks of the files of backups', () => {
     expect(await extend(backups, 17)).toBe(0);
   });
 
-  it('are left alone for backups that are made, deleted, expired, or live for ever', async () => {
+  it.each([undefined, null, '', 'soon'])(
+    'are extended for as long as it is there of a backup that never expires (%s)',
+    async (expiration) => {
+      const { extend, until } = await world('b');
+      const forever = backup('b', 30);
+      Object.assign(forever.status as object, { expiration });
+      const days: number[] = [];
+      for (let day = 0; day < 20; day++) if ((await extend([forever], day)) > 0) days.push(day);
+      expect([days, until('b')]).toEqual([[0, 6, 12, 18], 28]);
+    },
+  );
+
+  it('are left alone for backups that are made, deleted, expired, or never began', async () => {
     const { extend } = await world('b');
     const gone = backup('b', 30);
-    const forever = backup('b', 30);
-    delete (forever.status as { expiration?: string }).expiration;
-    const unreadable = { ...gone, status: { phase: 'Completed', expiration: 'soon' } } as Backup;
+    const refused = backup('b', 30, 'FailedValidation');
+    delete (refused.status as { startTimestamp?: string }).startTimestamp;
     for (const each of [
       ...[
         backup('b', 30, 'InProgress'),
         backup('b', 30, 'Finalizing'),
         backup('b', 30, 'Deleting'),
       ],
-      ...[backup('b', -1), forever, unreadable],
+      ...[backup('b', -1), refused],
       { ...gone, metadata: { ...gone.metadata, deletionTimestamp: '2026-11-27T07:00:00Z' } },
     ]) {
       expect(await extend([each])).toBe(0);
