@@ -61,5 +61,9 @@ it('a question is answered, and a command that goes on is stopped', async () => 
   const { out } = await shell.answer('read -rp "sure? " word; echo "it is $word"', 'sure?', 'y\n');
   expect(out).toContain('it is y');
   await expect(shell.answer('echo no question', 'sure?', 'y\n')).rejects.toThrow('ended without');
+  const refused = 'read -rp "sure? " word; echo "no" >&2; exit 3';
+  await expect(shell.answer(`(${refused})`, 'sure?', 'y\n')).rejects.toThrow(
+    /ended with 3.*\bno\b/s,
+  );
   await expect(shell.stop('sh -c "echo begun; sleep 60"', 'begun')).resolves.toBeDefined();
 });

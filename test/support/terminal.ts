@@ -33,20 +33,24 @@ export class Terminal {
     return this.#shown;
   }
 
-  /** Waits for text after what was waited for last. Throws with what is shown when the command ends without it. */
-  async see(text: string): Promise<void> {
+  /** Waits for one of these texts after what was waited for last, and returns it. Throws with what is shown when the command ends without it. */
+  async see(...texts: readonly string[]): Promise<string> {
     let ended = false;
     void this.#exit.then(() => {
       ended = true;
     });
     for (;;) {
-      const at = this.#shown.indexOf(text, this.#seen);
-      if (at >= 0) {
+      for (const text of texts) {
+        const at = this.#shown.indexOf(text, this.#seen);
+        if (at < 0) continue;
         this.#seen = at + text.length;
-        return;
+        return text;
       }
       await Promise.resolve();
-      if (ended) throw new Error(`the command ended without "${text}"; it showed: ${this.#shown}`);
+      if (ended)
+        throw new Error(
+          `the command ended without "${texts.join('" or "')}"; it showed: ${this.#shown}`,
+        );
       await new Promise<void>((resolve) => {
         this.#onChange = resolve;
       });

@@ -27,7 +27,9 @@ export function installPage(cluster: DocumentedCluster): PageScript {
       },
       'longshore uninstall': {
         before: async () => {
-          await cluster.sh('helm -n velero uninstall longshore && kubectl delete namespace velero');
+          await cluster.sh(`helm -n velero uninstall longshore
+            kubectl delete namespace velero
+            kubectl delete -f crds/ -f crds/server/`);
           await installLongshore(cluster);
         },
         answer: ['[y/N]', 'y\n'],

@@ -10,9 +10,12 @@ export interface Said {
   readonly err: string;
 }
 
-const COMMAND_MS = 120_000;
+/** For one command, on a machine with many times its usual load. */
+const COMMAND_MS = 300_000;
 /** Time for a command to end after Ctrl-C. */
-const END_MS = 20_000;
+const END_MS = 60_000;
+/** Printed after a command on a terminal, before its exit code. */
+const CODE = '[exit code ';
 
 /**
  * The shell of somebody who types what a page says, one command after the other: variables and functions stay. A command that fails
@@ -62,12 +65,24 @@ export class ShellSession implements AsyncDisposable {
 
   /** Runs a command that asks, on a terminal. */
   async answer(text: string, question: string, keys: string): Promise<Said> {
-    using terminal = new Terminal(['bash', '-c', `cd ${this.#cwd}\n${text}`], this.#env);
-    await terminal.see(question);
-    terminal.type(keys);
-    const code = await terminal.exit();
-    if (code !== 0) throw new Error(`it ended with ${code}; it showed:\n${terminal.shown}`);
-    return { out: terminal.shown, err: '' };
+    // It stays until its end has been seen: `script` may drop what the last one on a terminal prints just before it leaves.
+    const script = `cd ${this.#cwd}\n${text}\necho "${CODE}$?]"; read -rs`;
+    using terminal = new Terminal(['bash', '-c', script], this.#env);
+    const asked = terminal.see(question, CODE);
+    const what = `it did not ask "${question}"`;
+    const isAsked = (await within(COMMAND_MS, terminal, what, asked)) === question;
+    if (isAsked) {
+      terminal.type(keys);
+      await within(COMMAND_MS, terminal, 'it did not end', terminal.see(CODE));
+    }
+    await within(END_MS, terminal, 'it did not end', terminal.see(']'));
+    terminal.type('\n');
+    await within(END_MS, terminal, 'its shell did not end', terminal.exit());
+    const [out = '', rest = ''] = terminal.shown.split(CODE);
+    const code = Number.parseInt(rest, 10);
+    if (!isAsked) throw new Error(`it ended without "${question}"; it showed:\n${out}`);
+    if (code !== 0) throw new Error(`it ended with ${code}; it showed:\n${out}`);
+    return { out, err: '' };
   }
 
   /**
@@ -76,16 +91,10 @@ export class ShellSession implements AsyncDisposable {
    */
   async stop(text: string, wanted: string, meanwhile?: () => Promise<void>): Promise<Said> {
     using terminal = new Terminal(['bash', '-c', `cd ${this.#cwd}\nexec ${text}`], this.#env);
-    const within = async <T>(ms: number, what: string, task: Promise<T>): Promise<T> => {
-      const late = Symbol(what);
-      const first = await Promise.race([task, sleep(ms, late, { ref: false })]);
-      if (first === late) throw new Error(`${what}; it showed:\n${terminal.shown}`);
-      return first;
-    };
-    await within(COMMAND_MS, `it did not show "${wanted}"`, terminal.see(wanted));
+    await within(COMMAND_MS, terminal, `it did not show "${wanted}"`, terminal.see(wanted));
     await meanwhile?.();
     terminal.type('\x03');
-    await within(END_MS, 'it did not end after Ctrl-C', terminal.exit());
+    await within(END_MS, terminal, 'it did not end after Ctrl-C', terminal.exit());
     return { out: terminal.shown, err: '' };
   }
 
@@ -106,4 +115,17 @@ export class ShellSession implements AsyncDisposable {
     process.kill(-pid, 'SIGKILL');
     await ended;
   }
+}
+
+/** Throws with what the terminal shows where the task takes longer. */
+async function within<T>(
+  ms: number,
+  terminal: Terminal,
+  what: string,
+  task: Promise<T>,
+): Promise<T> {
+  const late = Symbol(what);
+  const first = await Promise.race([task, sleep(ms, late, { ref: false })]);
+  if (first === late) throw new Error(`${what}; it showed:\n${terminal.shown}`);
+  return first;
 }
