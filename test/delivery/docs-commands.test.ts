@@ -1,37 +1,19 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { DocumentedCluster } from '../support/docs/documented-cluster.ts';
-import {
-  followPage,
-  isRun,
-  NOT_RUN,
-  type PageScript,
-  readPage,
-} from '../support/docs/follow-page.ts';
+import { isRun, NOT_RUN, readPage } from '../support/docs/follow-page.ts';
 import { partsOf } from '../support/docs/page-parts.ts';
-import { hasStore, type ObjectStore, startStore } from '../support/object-stores.ts';
-import { hasPeers, hasRealApi } from '../support/real-api.ts';
-import {
-  backupsPage,
-  dataMoversPage,
-  restorePage,
-  singleFilePage,
-} from './docs-pages/backing-up.ts';
-import { commandLinePage } from './docs-pages/command-line.ts';
+import { type ObjectStore, startStore } from '../support/object-stores.ts';
+import { backupsPage, restorePage, singleFilePage } from './docs-pages/backing-up.ts';
+import { followedPages, LIMIT_MS } from './docs-pages/following.ts';
 import { inPlacePage } from './docs-pages/in-place.ts';
 import { installPage } from './docs-pages/install.ts';
 import { alertsPage, objectLockPage, policiesPage, statusPagePage } from './docs-pages/looking.ts';
-import { installLongshore, makeBackup, uninstallLongshore } from './docs-pages/prepared.ts';
+import { installLongshore, makeBackup } from './docs-pages/prepared.ts';
 import { type OtherStores, readmePage, storagePage } from './docs-pages/storing.ts';
-import { installVelero, operatingPage, switchPage, withVeleroPage } from './docs-pages/velero.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const PORT = 29_600;
-const hasAll = (): boolean =>
-  hasRealApi() &&
-  (['minio', 'azurite', 'fake-gcs-server'] as const).every(hasStore) &&
-  hasPeers('velero', 'velero-plugin-for-aws', 'helm', 'kopia', 'fwd');
 
 /** Another test follows it, with a cluster of its own. */
 const FOLLOWED_ELSEWHERE: Readonly<Record<string, string>> = {
@@ -47,10 +29,11 @@ describe('pages with commands', () => {
   );
 
   it('are followed, each of them', () => {
-    const own = fs.readFileSync(new URL(import.meta.url), 'utf8');
-    const followed = [...own.matchAll(/it\('([^']+\.md)', \(\) => follow/g)].map(
-      ([, page]) => page,
-    );
+    const tests = fs.globSync('test/delivery/docs-commands*.test.ts', { cwd: ROOT });
+    const followed = tests.flatMap((test) => {
+      const text = fs.readFileSync(join(ROOT, test), 'utf8');
+      return [...text.matchAll(/it\('([^']+\.md)', \(\) => follow/g)].map(([, page]) => page);
+    });
     for (const test of Object.values(FOLLOWED_ELSEWHERE)) {
       expect(fs.existsSync(join(ROOT, test)), test).toBe(true);
     }
@@ -81,67 +64,40 @@ describe('pages with commands', () => {
   });
 });
 
-/** All pages together take some ten minutes: they are a part of `npm run soak`. */
-const describeInSoak =
-  process.env.SOAK === '1' ? describe.skipIf(!hasAll()) : (...unused: unknown[]) => unused;
-
-/** What a page or a set-up takes on a machine with many times its usual load. */
-const LIMIT_MS = 600_000;
-
-describeInSoak('commands of the pages do what is said of them', { timeout: LIMIT_MS }, () => {
+followedPages('commands of the pages do what is said of them', PORT, (follow, before) => {
   const parts = new AsyncDisposableStack();
-  let cluster: DocumentedCluster;
   let azure: ObjectStore;
   let google: ObjectStore;
   beforeAll(async () => {
     azure = parts.use(await startStore('azurite'));
     google = parts.use(await startStore('fake-gcs-server'));
-    cluster = parts.use(await DocumentedCluster.start(PORT));
-    await cluster.makeShop();
-    cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
   }, LIMIT_MS);
   afterAll(() => parts[Symbol.asyncDispose](), LIMIT_MS);
-
-  const follow = async (script: PageScript): Promise<void> => {
-    await using shell = cluster.shell(script.page.replaceAll('/', '-'));
-    await followPage(script, shell);
-  };
   const stores = (): OtherStores => ({
     azure: azure.location('cluster-1'),
     google: google.location('cluster-1'),
     azureKey: azure.environment.AZURE_STORAGE_KEY ?? '',
   });
 
-  it('docs/install.md', () => follow(installPage(cluster)));
+  it('docs/install.md', () => follow(installPage));
 
   describe('where Longshore is installed', () => {
-    beforeAll(async () => {
+    before(async (cluster) => {
+      cluster.env.AZURE_STORAGE_KEY = azure.environment.AZURE_STORAGE_KEY;
       await installLongshore(cluster);
       await makeBackup(cluster, 'nightly-20261126');
-    }, LIMIT_MS);
+    });
 
-    it('docs/storage.md', () => follow(storagePage(cluster, stores())));
-    it('README.md', () => follow(readmePage(cluster, stores())));
-    it('docs/restore-in-place.md', () => follow(inPlacePage(cluster)));
-    it('docs/backups.md', () => follow(backupsPage(cluster)));
-    it('docs/restore.md', () => follow(restorePage(cluster)));
-    it('docs/single-file.md', () => follow(singleFilePage(cluster)));
-    it('docs/volume-policies.md', () => follow(policiesPage(cluster)));
-    it('docs/alerts.md', () => follow(alertsPage(cluster)));
-    it('docs/status-page.md', () => follow(statusPagePage()));
-    it('docs/object-lock.md', () => follow(objectLockPage(cluster)));
-    it('docs/cli.md', () => follow(commandLinePage(cluster)));
-  });
-
-  describe('where Velero runs', () => {
-    beforeAll(async () => {
-      await uninstallLongshore(cluster);
-      await installVelero(cluster);
-    }, LIMIT_MS);
-
-    it('docs/with-velero.md', () => follow(withVeleroPage(cluster)));
-    it('docs/data-movers.md', () => follow(dataMoversPage(cluster)));
-    it('docs/operating.md', () => follow(operatingPage(cluster)));
-    it('docs/switch-from-velero.md', () => follow(switchPage(cluster)));
+    it('docs/storage.md', () => follow((cluster) => storagePage(cluster, stores())));
+    it('docs/restore-in-place.md', () => follow(inPlacePage));
+    it('docs/backups.md', () => follow(backupsPage));
+    it('docs/restore.md', () => follow(restorePage));
+    it('docs/single-file.md', () => follow(singleFilePage));
+    it('docs/volume-policies.md', () => follow(policiesPage));
+    it('docs/alerts.md', () => follow(alertsPage));
+    it('docs/status-page.md', () => follow(statusPagePage));
+    it('docs/object-lock.md', () => follow(objectLockPage));
+    // It puts other agents in the place of those that are installed.
+    it('README.md', () => follow((cluster) => readmePage(cluster, stores())));
   });
 });
