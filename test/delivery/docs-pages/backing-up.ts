@@ -68,7 +68,7 @@ export function restorePage(cluster: DocumentedCluster): PageScript {
       'longshore restore logs': {
         before: () =>
           cluster.sh(
-            `kubectl -n velero wait restores.velero.io/shop-copy --for=jsonpath='{.status.phase}'=Completed --timeout=60s`,
+            `kubectl -n velero wait restores.velero.io/shop-copy --for=jsonpath='{.status.phase}'=Completed --timeout=300s`,
           ),
         after: ({ out }) => expect(out).toContain('shop-copy'),
       },

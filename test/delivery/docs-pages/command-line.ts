@@ -16,7 +16,7 @@ import {
   makeSmallBackup,
   makeWaitingBackup,
   removeBackups,
-  restartAgentsSoon,
+  restartAgentsAtCancel,
   scaleShop,
   stopAgents,
   untilCompleted,
@@ -93,6 +93,7 @@ function backupSteps(cluster: DocumentedCluster): Record<string, Step> {
 function restoreSteps(cluster: DocumentedCluster): Record<string, Step> {
   const restore = (name: string, flags: string): Promise<string> =>
     cluster.sh(`longshore restore create ${name} --from-backup nightly-20261126 ${flags}`);
+  let restarted: Promise<void> | undefined;
   return {
     'longshore restore create shop-again': {
       before: async () => {
@@ -130,23 +131,29 @@ function restoreSteps(cluster: DocumentedCluster): Record<string, Step> {
     },
     'longshore restore cancel nightly-20261125': {
       before: async () => {
-        await stopAgents(cluster);
+        const before = await stopAgents(cluster);
         await restore('nightly-20261125', '--namespace-mappings shop:shop-third');
         await cluster.sh(
-          `kubectl -n velero wait restores.velero.io/nightly-20261125 --for=jsonpath='{.status.phase}'=WaitingForPluginOperations --timeout=60s`,
+          `kubectl -n velero wait restores.velero.io/nightly-20261125 --for=jsonpath='{.status.phase}'=WaitingForPluginOperations --timeout=300s`,
         );
-        restartAgentsSoon(cluster);
+        restarted = restartAgentsAtCancel(cluster, before);
       },
-      after: ({ out, err }) => expect(out + err).toMatch(/nightly-20261125 has ended/),
+      after: async ({ out, err }) => {
+        await restarted;
+        expect(out + err).toMatch(/nightly-20261125 has ended/);
+      },
     },
     'longshore restore cancel shop/data': {
       before: async () => {
         await scaleShop(cluster, 0);
-        await stopAgents(cluster);
+        const before = await stopAgents(cluster);
         await cluster.sh('longshore restore in-place nightly-20261126 shop/data');
-        restartAgentsSoon(cluster);
+        restarted = restartAgentsAtCancel(cluster, before);
       },
-      after: () => scaleShop(cluster, 1),
+      after: async () => {
+        await restarted;
+        await scaleShop(cluster, 1);
+      },
     },
   };
 }

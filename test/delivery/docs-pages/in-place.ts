@@ -19,7 +19,7 @@ export function inPlacePage(cluster: DocumentedCluster): PageScript {
   const isSpoilt = async (): Promise<void> =>
     expect(fs.readFileSync(await hosts(), 'utf8')).toBe('spoilt\n');
   const running = (): Promise<string> =>
-    cluster.sh('kubectl -n shop rollout status statefulset/db --timeout=60s');
+    cluster.sh('kubectl -n shop rollout status statefulset/db --timeout=300s');
   return {
     page: 'docs/restore-in-place.md',
     replace: {

@@ -5,8 +5,8 @@ import { installLongshore, uninstallLongshore } from './prepared.ts';
 
 export function installPage(cluster: DocumentedCluster): PageScript {
   const areReady = async (): Promise<void> => {
-    await cluster.sh(`kubectl -n velero rollout status deployment/longshore-server --timeout=60s
-      kubectl -n velero rollout status daemonset/node-agent --timeout=60s`);
+    await cluster.sh(`kubectl -n velero rollout status deployment/longshore-server --timeout=300s
+      kubectl -n velero rollout status daemonset/node-agent --timeout=300s`);
   };
   return {
     page: 'docs/install.md',

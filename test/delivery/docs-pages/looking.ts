@@ -29,7 +29,7 @@ export function alertsPage(cluster: DocumentedCluster): PageScript {
       'kubectl apply': {
         before: async () => {
           await cluster.apply(DEFINITION);
-          await cluster.sh('kubectl wait --for=condition=Established crd --all --timeout=60s');
+          await cluster.sh('kubectl wait --for=condition=Established crd --all --timeout=300s');
         },
         after: ({ out }) => expect(out.match(/created/g)).toHaveLength(3),
       },
@@ -37,16 +37,19 @@ export function alertsPage(cluster: DocumentedCluster): PageScript {
   };
 }
 
-export function statusPagePage(): PageScript {
+export function statusPagePage({ pagePort }: DocumentedCluster): PageScript {
   const title = '<title>';
+  const forward = 'port-forward deployment/longshore-server ';
   return {
     page: 'docs/status-page.md',
+    replace: { [`${forward}8086`]: `${forward}${pagePort}` },
     steps: {
       'kubectl -n velero port-forward': {
         until: 'Forwarding from',
         meanwhile: async () => {
-          const ask = async (): Promise<string> => (await fetch('http://127.0.0.1:8086/')).text();
-          await expect.poll(() => ask().catch(String), { timeout: 20_000 }).toContain(title);
+          const ask = async (): Promise<string> =>
+            (await fetch(`http://127.0.0.1:${pagePort}/`)).text();
+          await expect.poll(() => ask().catch(String), { timeout: 60_000 }).toContain(title);
         },
       },
       'curl -H': { after: ({ out }) => expect(out).toContain(title) },
@@ -92,7 +95,7 @@ export function objectLockPage(cluster: DocumentedCluster): PageScript {
       'kubectl -n velero annotate': {
         after: () =>
           cluster.sh(
-            `kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=60s`,
+            `kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=300s`,
           ),
       },
       'kopia maintenance set': {

@@ -1,5 +1,5 @@
 import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts';
-import { DATA_UPLOADS, type DataUpload } from '../../../src/kube/index.ts';
+import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../../src/kube/index.ts';
 
 /** As docs/install.md does it. */
 export async function installLongshore(cluster: DocumentedCluster): Promise<void> {
@@ -48,7 +48,7 @@ export async function makeWaitingBackup(cluster: DocumentedCluster, name: string
 
 async function untilWaiting(cluster: DocumentedCluster, backup: string): Promise<void> {
   await cluster.sh(
-    `kubectl -n velero wait backups.velero.io/${backup} --for=jsonpath='{.status.phase}'=WaitingForPluginOperations --timeout=60s`,
+    `kubectl -n velero wait backups.velero.io/${backup} --for=jsonpath='{.status.phase}'=WaitingForPluginOperations --timeout=300s`,
   );
 }
 
@@ -71,25 +71,36 @@ async function endUploadsWhen(
       await client.patch(DATA_UPLOADS, metadata, { status: { phase: 'Canceled' } });
     }
     if (over.length === uploads.length) return;
-    await new Promise((resume) => setTimeout(resume, 200));
+    await new Promise((resume) => setTimeout(resume, LOOK_MS));
   }
 }
 
-/** No agent runs any more: what is asked of them waits. */
-export async function stopAgents(cluster: DocumentedCluster): Promise<void> {
+/** No agent runs any more: what is asked of them waits. Returns the UIDs of DataDownloads whose end was asked for before. */
+export async function stopAgents(cluster: DocumentedCluster): Promise<ReadonlySet<string>> {
   await cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${agentsOn('"none"')}'
-    kubectl -n velero wait --for=delete pod -l role=node-agent --timeout=60s`);
+    kubectl -n velero wait --for=delete pod -l role=node-agent --timeout=300s`);
+  return canceled(cluster);
 }
 
-/** Agents run again in a moment: when somebody has asked for something meanwhile. */
-export function restartAgentsSoon(cluster: DocumentedCluster): void {
-  setTimeout(() => {
-    const patch = agentsOn('null');
-    void cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${patch}'`);
-  }, SOON_MS);
+/** Agents run again once the end of another DataDownload is asked for; resolves then. */
+export async function restartAgentsAtCancel(
+  cluster: DocumentedCluster,
+  before: ReadonlySet<string>,
+): Promise<void> {
+  while ((await canceled(cluster)).isSubsetOf(before)) {
+    await new Promise((resume) => setTimeout(resume, LOOK_MS));
+  }
+  const patch = agentsOn('null');
+  await cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${patch}'`);
 }
 
-const SOON_MS = 2_000;
+async function canceled({ client }: DocumentedCluster): Promise<Set<string>> {
+  const downloads = await client.list(DATA_DOWNLOADS, { namespace: 'velero' });
+  const asked = downloads.filter(({ spec }) => spec.cancel === true);
+  return new Set(asked.map(({ metadata }) => metadata.uid));
+}
+
+const LOOK_MS = 200;
 const agentsOn = (host: string): string =>
   `{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":${host}}}}}}`;
 
@@ -106,7 +117,7 @@ export async function makeSmallBackup(
 /** `what`: as kubectl names it. */
 export async function untilCompleted(cluster: DocumentedCluster, what: string): Promise<void> {
   await cluster.sh(
-    `kubectl -n velero wait ${what} --for=jsonpath='{.status.phase}'=Completed --timeout=90s`,
+    `kubectl -n velero wait ${what} --for=jsonpath='{.status.phase}'=Completed --timeout=300s`,
   );
 }
 
@@ -114,9 +125,9 @@ export async function untilCompleted(cluster: DocumentedCluster, what: string): 
 export async function scaleShop(cluster: DocumentedCluster, replicas: 0 | 1): Promise<void> {
   if (replicas === 0) {
     await cluster.sh(`[ -z "$(kubectl -n velero get restores.velero.io -o name)" ] ||
-      kubectl -n velero wait restores.velero.io --all --for=jsonpath='{.status.completionTimestamp}' --timeout=90s`);
+      kubectl -n velero wait restores.velero.io --all --for=jsonpath='{.status.completionTimestamp}' --timeout=300s`);
   }
   const wait = replicas === 0 ? 'wait --for=delete pod/db-0' : 'rollout status statefulset/db';
   await cluster.sh(`kubectl -n shop scale statefulset/db --replicas=${replicas}
-    kubectl -n shop ${wait} --timeout=60s`);
+    kubectl -n shop ${wait} --timeout=300s`);
 }

@@ -21,16 +21,16 @@ export async function installVelero(cluster: DocumentedCluster): Promise<void> {
       --bucket ${BUCKET} --backup-location-config ${config} --snapshot-location-config region=minio --secret-file ./credentials \
       --use-node-agent --features=EnableCSI
     kubectl -n velero patch daemonset node-agent --type=json -p '${WITHOUT_VOLUMES}'
-    kubectl -n velero rollout status deployment/velero --timeout=60s
-    kubectl -n velero rollout status daemonset/node-agent --timeout=60s
-    kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=60s
+    kubectl -n velero rollout status deployment/velero --timeout=300s
+    kubectl -n velero rollout status daemonset/node-agent --timeout=300s
+    kubectl -n velero wait bsl/default --for=jsonpath='{.status.phase}'=Available --timeout=300s
     velero schedule create nightly --schedule "0 2 * * *" --include-namespaces shop`);
 }
 
 export function withVeleroPage(cluster: DocumentedCluster): PageScript {
   const answers = (): Promise<string> =>
-    cluster.sh(`kubectl -n velero rollout status deployment/velero --timeout=60s
-      for _ in $(seq 100); do velero plugin get > /dev/null && exit; sleep 0.2; done`);
+    cluster.sh(`kubectl -n velero rollout status deployment/velero --timeout=300s
+      until velero plugin get > /dev/null; do sleep 0.2; done`);
   return {
     page: 'docs/with-velero.md',
     steps: {
@@ -73,14 +73,14 @@ export function operatingPage(cluster: DocumentedCluster): PageScript {
       'velero backup create b1': {
         after: () =>
           cluster.sh(
-            `kubectl -n velero wait backups.velero.io/b1 --for=jsonpath='{.status.phase}'=Completed --timeout=90s`,
+            `kubectl -n velero wait backups.velero.io/b1 --for=jsonpath='{.status.phase}'=Completed --timeout=300s`,
           ),
       },
       'helm install': { before: () => cluster.sh('kubectl delete -k manifests/beside-velero') },
       'helm test': {
         before: () =>
           cluster.sh(
-            'kubectl -n velero rollout status daemonset/longshore-node-agent --timeout=60s',
+            'kubectl -n velero rollout status daemonset/longshore-node-agent --timeout=300s',
           ),
         after: ({ out }) => expect(out).toMatch(/Phase: +Succeeded/),
       },
@@ -112,11 +112,14 @@ export function operatingPage(cluster: DocumentedCluster): PageScript {
       },
       'kubectl delete -k manifests/server': {
         before: () =>
-          cluster.sh(`kubectl -n velero patch deployment velero --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-controllers=backup-repo"}]'
+          // Velero does not start where it is there twice.
+          cluster.sh(`kubectl -n velero get deployment velero -o jsonpath='{..args}' | grep -q -- --disable-controllers=backup-repo ||
+              kubectl -n velero patch deployment velero --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-controllers=backup-repo"}]'
             kubectl apply -k manifests/server`),
       },
       'kubectl -n velero edit deployment velero': {
-        after: () => cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=60s'),
+        after: () =>
+          cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=300s'),
       },
       'longshore repository change-password-all -n velero --dry-run': {
         before: () => fs.writeFileSync(join(directory, 'new-password'), 'second-password'),
@@ -153,7 +156,7 @@ export function switchPage(cluster: DocumentedCluster): PageScript {
       },
       'kubectl -n velero scale deployment velero --replicas=0': {
         after: () =>
-          cluster.sh('kubectl -n velero wait --for=delete pod -l deploy=velero --timeout=60s'),
+          cluster.sh('kubectl -n velero wait --for=delete pod -l deploy=velero --timeout=300s'),
       },
       'longshore backup get': { after: ({ out }) => expect(out).toContain('try-longshore') },
       'longshore backup create after-switch': {
@@ -164,7 +167,7 @@ export function switchPage(cluster: DocumentedCluster): PageScript {
       },
       'velero schedule unpause': {
         before: () =>
-          cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=60s'),
+          cluster.sh('kubectl -n velero rollout status deployment/velero --timeout=300s'),
         after: async () => {
           expect(await phaseOf('nightly')).not.toBe('true');
           expect(await cluster.sh('velero backup get')).toContain('after-switch');

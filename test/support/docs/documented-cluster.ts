@@ -17,7 +17,7 @@ import {
   waitFor,
 } from '../../../src/kube/index.ts';
 import { tempDirectory } from '../kopia.ts';
-import { BUCKET, freePort, type ObjectStore, startStore } from '../object-stores.ts';
+import { BUCKET, type ObjectStore, startStore } from '../object-stores.ts';
 import { packagedProgram, sharedPackage } from '../package.ts';
 import { PEERS_DIR, type RealApi, startRealApi } from '../real-api.ts';
 import { ShellSession } from './shell-session.ts';
@@ -29,7 +29,9 @@ const NODE = 'node-1';
 const ROOM = { cpu: '64', memory: '256Gi', pods: '1000' };
 /** Of the simulated driver. */
 const CLASS = 'dir';
-const BOUND_MS = 30_000;
+const BOUND_MS = 300_000;
+/** From where the ports of the cluster begin, which has not as many. */
+const PAGE_PORT = 90;
 
 /**
  * The cluster and the machine that the pages are about: real etcd, API server, controllers and scheduler, a real object store, one node whose pods are
@@ -68,6 +70,11 @@ export class DocumentedCluster implements AsyncDisposable {
 
   get client(): KubeClient {
     return this.#api.client;
+  }
+
+  /** Of this machine, for the status page: nobody else listens there. */
+  get pagePort(): number {
+    return this.#api.portBase + PAGE_PORT;
   }
 
   static async start(portBase: number): Promise<DocumentedCluster> {
@@ -172,7 +179,7 @@ export class DocumentedCluster implements AsyncDisposable {
     }
     const disk = await this.volumeOf('shop', 'disk');
     execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-d', data, disk]);
-    await this.sh('kubectl -n shop rollout status statefulset/db --timeout=60s');
+    await this.sh('kubectl -n shop rollout status statefulset/db --timeout=300s');
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -289,8 +296,7 @@ async function serveLogs(
     response.statusCode = log === undefined ? 404 : 200;
     response.end(log ?? 'no such pod');
   });
-  const port = await freePort();
-  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
     port: (server.address() as AddressInfo).port,
     [Symbol.asyncDispose]: () =>

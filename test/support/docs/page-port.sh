@@ -1,7 +1,7 @@
 #!/bin/bash
 # Prints the port that the status page of a pod with these labels has on this machine, once it is served. Arguments: namespace, labels.
 set -eu
-for _ in $(seq 300); do
+for _ in $(seq 1500); do
   for uid in $("$DOCS_PEERS/kubectl" -n "$1" get pods -l "$2" --field-selector status.phase=Running -o json |
     jq -r '.items[] | select(.metadata.deletionTimestamp == null) | .metadata.uid'); do
     port=$(cat "$DOCS_FOLDER/pods/$uid/port" 2>/dev/null) || continue
