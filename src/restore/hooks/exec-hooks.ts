@@ -3,6 +3,7 @@ import { CodedError, createLimiter, messageOf } from '../../base/index.ts';
 import type { Pod } from '../../kube/index.ts';
 import type { RestoreSpec } from '../restore-object.ts';
 import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from './due-hooks.ts';
+import { PodState, TIMER_MS_MAX } from './pod-state.ts';
 import type { PodWatch } from './pod-watch.ts';
 
 /** What is known of a hook that is over, for whoever continues the restore. */
@@ -51,8 +52,6 @@ const LOOK_AGAIN_MS = 15_000;
 const LEAVING = 'the run is over';
 const MAY_HAVE_RUN =
   'it was begun by a server that has ended since, and the command may have run; it is not run again';
-/** The longest that a timer knows. */
-const TIMER_MS_MAX = 2 ** 31 - 1;
 
 /**
  * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one watch. Velero:
@@ -170,18 +169,8 @@ export class RestoreHooks {
    */
   async handOver(signal: AbortSignal): Promise<readonly PodHooksLeft[]> {
     this.#isLeaving = true;
-    const stop = (): void => {
-      this.#end.abort(signal.reason);
-    };
-    signal.addEventListener('abort', stop, { once: true });
-    if (signal.aborted) stop();
     for (const state of this.#pods.values()) state.wake();
-    try {
-      await Promise.all(this.#waits);
-    } finally {
-      signal.removeEventListener('abort', stop);
-    }
-    signal.throwIfAborted();
+    await this.#allOver(signal);
     return [...this.#pods.values()].flatMap((state) => {
       const { namespace = '', name, uid } = state.pod.metadata;
       if (state.open.length === 0) return [];
@@ -210,6 +199,15 @@ export class RestoreHooks {
       },
       Math.min(timeoutMs, TIMER_MS_MAX),
     );
+    try {
+      await this.#allOver(signal);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Until nothing is waited for; an abort ends what runs. Rejects only with its reason. */
+  async #allOver(signal: AbortSignal): Promise<void> {
     const stop = (): void => {
       this.#end.abort(signal.reason);
     };
@@ -218,7 +216,6 @@ export class RestoreHooks {
     try {
       await Promise.all(this.#waits);
     } finally {
-      clearTimeout(timer);
       signal.removeEventListener('abort', stop);
     }
     signal.throwIfAborted();
@@ -358,84 +355,3 @@ const idOf = ({ metadata }: Pod, { source, name, container, index }: RestoreExec
 
 /** The name of the hook, which may have slashes, in what {@link idOf} made. */
 const nameIn = (id: string): string => id.split('/').slice(2, -2).join('/');
-
-/** A pod as it was last seen, and its hooks that are not over. */
-class PodState {
-  readonly pod: Pod;
-  readonly #sinceMs: number;
-  #open: readonly RestoreExecHook[];
-  #now: Pod | 'gone';
-  #isWatched = false;
-  #onChange: (() => void) | undefined;
-
-  constructor(pod: Pod, open: readonly RestoreExecHook[], waitedMs = 0) {
-    this.pod = pod;
-    this.#sinceMs = performance.now() - waitedMs;
-    this.#now = pod;
-    this.#open = open;
-  }
-
-  get open(): readonly RestoreExecHook[] {
-    return this.#open;
-  }
-
-  get now(): Pod | 'gone' {
-    return this.#now;
-  }
-
-  get isWatched(): boolean {
-    return this.#isWatched;
-  }
-
-  get waitedMs(): number {
-    return performance.now() - this.#sinceMs;
-  }
-
-  done(hook: RestoreExecHook): void {
-    this.#open = this.#open.filter((each) => each !== hook);
-  }
-
-  /** Whoever waits for a change looks again. */
-  wake(): void {
-    this.#onChange?.();
-  }
-
-  /** What the watch says. A pod that leaves it may have lost its label only. */
-  see(pod: Pod | undefined): void {
-    this.#isWatched = pod !== undefined;
-    if (pod) this.#now = pod;
-    this.wake();
-  }
-
-  /** What the server says. */
-  found(pod: Pod | undefined): void {
-    if (this.#isWatched) return;
-    this.#now = pod?.metadata.uid === this.pod.metadata.uid ? pod : 'gone';
-  }
-
-  /** Resolves with the next change, after `ms`, or when it is aborted. */
-  async change(ms: number, signal: AbortSignal): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<undefined>();
-    const wake = (): void => {
-      resolve(undefined);
-    };
-    const timer = setTimeout(wake, Math.min(ms, TIMER_MS_MAX));
-    signal.addEventListener('abort', wake, { once: true });
-    this.#onChange = wake;
-    if (signal.aborted) wake();
-    await promise;
-    this.#onChange = undefined;
-    clearTimeout(timer);
-    signal.removeEventListener('abort', wake);
-  }
-
-  /** The first container with hooks that is up, or ready where one of its hooks asks for that. */
-  firstUp({ status }: Pod): string | undefined {
-    return this.#open.find(({ container }) => {
-      const own = this.#open.filter((each) => each.container === container);
-      const found = status?.containerStatuses?.find(({ name }) => name === container);
-      if (own.some(({ waitForReady }) => waitForReady)) return found?.ready === true;
-      return found?.state?.running !== undefined;
-    })?.container;
-  }
-}
