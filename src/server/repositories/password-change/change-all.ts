@@ -1,8 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, mapLimited, messageOf, type Secret } from '../../../base/index.ts';
 import {
-  BACKUP_REPOSITORIES,
-  BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
   type ElectionOptions,
   LeaderElection,
@@ -14,16 +12,17 @@ import {
   changeOne,
   type Passwords,
   type RepositoryOpener,
-  survey,
   type Surveyed,
 } from './one-repository.ts';
+import { plannedPasswords } from './planned-passwords.ts';
 import {
   isSame,
   loadPasswordState,
   type PasswordState,
   writePasswordState,
 } from './secret-state.ts';
-import { repositoriesOfBackups, usersOfRepositories, type VolumeRepository } from './under-way.ts';
+import { named, SurveyedRepositories } from './surveyed-repositories.ts';
+import { usersOfRepositories } from './under-way.ts';
 
 export interface ChangeAllOptions extends RepositoryOpener {
   /** Of this process, by which it holds the Lease. */
@@ -65,13 +64,9 @@ const LEASE = 'longshore-password-change';
 const LEASE_MS = 40_000;
 /** Velero's server has a cache of the Secret, which is behind by moments. Our choice. */
 const CACHES_MS = 2000;
-/** Each derives two keys, which takes 64 MiB at a time. */
-const SURVEYED_AT_ONCE = 4;
 /** They wait for requests. Our choice. */
 const CHANGED_AT_ONCE = 16;
 const HELD_AT_ONCE = 16;
-/** In a message. */
-const NAMED_MAX = 10;
 
 /**
  * Gives all repositories of a cluster and the Secret that has their one password a new password. Each repository has one password at a
@@ -152,25 +147,24 @@ export async function isPasswordChangeBegun({
 class Run {
   readonly #options: ChangeAllOptions;
   readonly #assertLeading: () => void;
-  /** By UID of the BackupRepository. */
-  readonly #surveyed = new Map<string, Surveyed>();
-  #ofBackups: readonly VolumeRepository[] | undefined;
+  readonly #repositories: SurveyedRepositories;
 
   constructor(options: ChangeAllOptions, assertLeading: () => void) {
     this.#options = options;
     this.#assertLeading = assertLeading;
+    this.#repositories = new SurveyedRepositories(options);
   }
 
   async dryRun(): Promise<ChangeAllReport> {
     const { passwords } = await this.#begin();
-    await this.#surveyNew(passwords);
+    await this.#repositories.surveyNew(passwords);
     return { ...this.#report(), inTheWay: await this.#users() };
   }
 
   async run(): Promise<ChangeAllReport> {
     const { state, passwords } = await this.#begin();
     this.#step('opening all repositories');
-    await this.#surveyNew(passwords);
+    await this.#repositories.surveyNew(passwords);
     const isToBeHeld = state.previous === undefined;
     const isBegun = state.next !== undefined && this.#hasBegun();
     if (isToBeHeld) await this.#assertUnused(isBegun);
@@ -193,40 +187,18 @@ class Run {
   /** Whether a repository has the password already that the Secret does not have yet. */
   #hasBegun(): boolean {
     const next = this.#options.undo ? 'from' : 'to';
-    return [...this.#surveyed.values()].some(({ has }) => has === next);
+    return this.#repositories.all.some(({ has }) => has === next);
   }
 
   /** What is to be done. Changes nothing. */
   async #begin(): Promise<{ state: PasswordState; passwords: Passwords }> {
-    const { newPassword, undo } = this.#options;
     const state = await this.#load();
-    const { current, next, previous } = state;
-    const unfinished = next ?? (previous && current);
-    if (unfinished && newPassword && !undo && !isSame(newPassword, unfinished)) {
-      const text =
-        'an earlier change to another password has not ended: finish it without naming a password, or take it back with --undo, before you begin a new one';
-      throw new CodedError('PASSWORD_CHANGE_UNFINISHED', text);
-    }
-    if (undo) {
-      if (next) return { state, passwords: [next, current] };
-      const text = previous
-        ? 'there is nothing to be taken back any more: the Secret has the password that counts; run the command without --undo to finish it'
-        : 'there is nothing to be taken back: no change of all passwords was begun';
-      throw new CodedError('NO_PASSWORD_CHANGE', text);
-    }
-    if (previous) return { state, passwords: [previous, current] };
-    if (next) return { state, passwords: [current, next] };
-    if (!newPassword) {
-      const text = 'there is nothing to be finished: no change of all passwords was begun';
-      throw new CodedError('NO_PASSWORD_CHANGE', text);
-    }
-    assertUsable(newPassword, current);
-    return { state, passwords: [current, newPassword] };
+    return { state, passwords: plannedPasswords(state, this.#options) };
   }
 
   async #holdAll(isBegun: boolean): Promise<void> {
     this.#step('holding the repositories');
-    const refs = [...this.#surveyed.values()].map(({ repository }) => refOf(repository));
+    const refs = this.#repositories.all.map(({ repository }) => refOf(repository));
     await mapLimited(refs, HELD_AT_ONCE, (ref) => this.#hold(ref));
     try {
       // What began before it could see that the repositories are held.
@@ -244,7 +216,7 @@ class Run {
   /** The names of those that others have declared ready meanwhile. */
   async #changeAll(state: PasswordState, passwords: Passwords): Promise<string[]> {
     const lifted = new Set<string>();
-    const todo = [...this.#surveyed.values()];
+    const todo = this.#repositories.all;
     this.#step(`changing the password of ${todo.length} repositories`);
     await this.#changeThese(todo, passwords);
     await this.#changeStragglers(passwords, lifted);
@@ -277,20 +249,16 @@ class Run {
   /** Until there is none that was made since. */
   async #changeStragglers(passwords: Passwords, lifted: Set<string>): Promise<void> {
     for (;;) {
-      const before = new Set(this.#surveyed.keys());
-      const all = await this.#surveyNew(passwords);
+      const before = new Set(this.#repositories.all.map(uidOf));
+      const all = await this.#repositories.surveyNew(passwords);
       for (const repository of all) if (isLifted(repository)) lifted.add(repository.metadata.name);
-      const stragglers = [...this.#surveyed.values()].filter(
-        ({ repository }) => !before.has(repository.metadata.uid),
-      );
+      const stragglers = this.#repositories.all.filter((each) => !before.has(uidOf(each)));
       if (stragglers.length === 0) return;
       await mapLimited(stragglers, HELD_AT_ONCE, ({ repository }) => this.#hold(refOf(repository)));
       // It may have been created between the two looks.
-      for (const { repository } of stragglers) this.#surveyed.delete(repository.metadata.uid);
-      await this.#surveyNew(passwords);
-      const again = stragglers.flatMap(
-        ({ repository }) => this.#surveyed.get(repository.metadata.uid) ?? [],
-      );
+      for (const each of stragglers) this.#repositories.forget(uidOf(each));
+      await this.#repositories.surveyNew(passwords);
+      const again = stragglers.flatMap((each) => this.#repositories.get(uidOf(each)) ?? []);
       await this.#changeThese(again, passwords);
     }
   }
@@ -313,86 +281,11 @@ class Run {
   }
 
   async #releaseAll(): Promise<void> {
-    const held = (await this.#list()).filter(isHeld);
+    const held = (await this.#repositories.list()).filter(isHeld);
     await mapLimited(held, HELD_AT_ONCE, async (repository) => {
       this.#assertLeading();
       await release(this.#options.client, refOf(repository), this.#options.signal);
     });
-  }
-
-  /** Looks at all that were not looked at. Throws `REPOSITORIES_NOT_CHANGEABLE` with all that stands in the way. */
-  async #surveyNew(passwords: Passwords): Promise<BackupRepository[]> {
-    const all = await this.#list();
-    const problems: string[] = [];
-    const unknown = [...all, ...(await this.#withoutObject(all))].filter(
-      ({ metadata }) => !this.#surveyed.has(metadata.uid),
-    );
-    await mapLimited(unknown, SURVEYED_AT_ONCE, async (repository) => {
-      const { signal } = this.#options;
-      try {
-        const found = await survey(repository, passwords, this.#options);
-        this.#surveyed.set(repository.metadata.uid, found);
-      } catch (error) {
-        signal.throwIfAborted();
-        problems.push(`${repository.metadata.name}: ${messageOf(error)}`);
-      }
-    });
-    if (problems.length > 0) {
-      const count = `${problems.length} of ${all.length} BackupRepositories cannot get another password`;
-      throw new CodedError('REPOSITORIES_NOT_CHANGEABLE', `${count}: ${named(problems, '; ')}`);
-    }
-    return all;
-  }
-
-  /**
-   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet. Where the location is gone as well, nobody
-   * will ask for them.
-   */
-  async #withoutObject(all: readonly BackupRepository[]): Promise<BackupRepository[]> {
-    const { client, namespace, signal } = this.#options;
-    this.#ofBackups ??= await repositoriesOfBackups(client, namespace, signal);
-    const locations = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal });
-    const isThere = ({ volumeNamespace, storageLocation }: VolumeRepository): boolean =>
-      all.some(
-        ({ spec }) =>
-          spec.volumeNamespace === volumeNamespace &&
-          spec.backupStorageLocation === storageLocation,
-      );
-    return this.#ofBackups
-      .filter(
-        (each) =>
-          !isThere(each) &&
-          locations.some(({ metadata }) => metadata.name === each.storageLocation),
-      )
-      .map(({ volumeNamespace, storageLocation }) => ({
-        metadata: {
-          ...{ name: `${volumeNamespace}-${storageLocation}-kopia`, namespace },
-          ...{
-            uid: `${volumeNamespace}/${storageLocation}`,
-            resourceVersion: '',
-            creationTimestamp: '',
-          },
-        },
-        spec: {
-          ...{ volumeNamespace, backupStorageLocation: storageLocation },
-          ...{ repositoryType: 'kopia', maintenanceFrequency: '0s' },
-        },
-      }));
-  }
-
-  async #list(): Promise<BackupRepository[]> {
-    const { client, namespace, signal } = this.#options;
-    const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
-    const others = all.filter(({ spec }) => spec.repositoryType !== 'kopia');
-    if (others.length > 0) {
-      const names = named(
-        others.map(({ metadata }) => metadata.name),
-        ', ',
-      );
-      const text = `repositories of restic have the password of the same Secret, and it cannot be changed here: ${names}; delete these BackupRepositories if nothing is restored from them any more`;
-      throw new CodedError('RESTIC_REPOSITORIES', text);
-    }
-    return all;
   }
 
   async #assertUnused(isBegun: boolean): Promise<void> {
@@ -428,32 +321,16 @@ class Run {
   }
 
   #report(): ChangeAllReport {
-    const repositories = [...this.#surveyed.values()]
+    const repositories = this.#repositories.all
       .map(({ repository, has }) => ({ name: repository.metadata.name, had: has }))
       .sort((a, b) => (a.name < b.name ? -1 : 1));
     return { repositories, lifted: [], inTheWay: [] };
   }
 }
 
-/** Velero takes blanks at both ends away, and so does everybody who reads the Secret. Throws `NEW_PASSWORD_UNUSABLE`. */
-function assertUsable(password: Secret, current: Secret): void {
-  const text = password.reveal();
-  const refuse = (why: string): never => {
-    throw new CodedError('NEW_PASSWORD_UNUSABLE', `${why}: nothing was changed`);
-  };
-  if (text === '') refuse('the new password is empty');
-  if (text !== text.trim()) {
-    refuse('the new password begins or ends with a blank, which Velero takes away');
-  }
-  if (isSame(password, current)) refuse('the new password is the same as the old one');
-}
+const uidOf = ({ repository }: Surveyed): string => repository.metadata.uid;
 
 const refOf = ({ metadata }: BackupRepository): ObjectRef => ({
   namespace: metadata.namespace,
   name: metadata.name,
 });
-
-function named(texts: readonly string[], between: string): string {
-  const shown = texts.slice(0, NAMED_MAX).join(between);
-  return texts.length > NAMED_MAX ? `${shown} and ${texts.length - NAMED_MAX} more` : shown;
-}
