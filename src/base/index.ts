@@ -88,6 +88,7 @@ export { quantityBytes, quantityOf } from './quantity.ts';
 export { ageText, parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';
+export { namedFirst } from './named-first.ts';
 export { untilAborted } from './until-aborted.ts';
 export { JsonBytes } from './json-bytes.ts';
 export { type ProtobufField, protobufFields, type ProtobufValue } from './protobuf-fields.ts';

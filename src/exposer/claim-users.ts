@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isCode } from '../base/index.ts';
+import { isCode, namedFirst } from '../base/index.ts';
 import { type KubeClient, type Pod, PODS, withOwnSignal } from '../kube/index.ts';
 
 export interface ClaimRef {
@@ -42,10 +42,9 @@ export function usersOfClaim(
 
 /** `pod shop/db-0 uses PVC shop/data`. */
 export function describeUsers({ namespace, name }: ClaimRef, users: readonly string[]): string {
-  const named = users.slice(0, NAMED_MAX).map((user) => `${namespace}/${user}`);
-  const more = users.length > named.length ? ` and ${users.length - named.length} more` : '';
+  const named = namedFirst(users, NAMED_MAX, (user) => `${namespace}/${user}`);
   const isOne = users.length === 1;
-  return `${isOne ? 'pod' : 'pods'} ${named.join(', ')}${more} ${isOne ? 'uses' : 'use'} PVC ${namespace}/${name}`;
+  return `${isOne ? 'pod' : 'pods'} ${named} ${isOne ? 'uses' : 'use'} PVC ${namespace}/${name}`;
 }
 
 export interface FollowOptions {

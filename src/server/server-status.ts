@@ -1,4 +1,4 @@
-import { isCode } from '../base/index.ts';
+import { isCode, namedFirst } from '../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   type BackupRepository,
@@ -71,15 +71,11 @@ function repositoriesLine(all: readonly BackupRepository[]): string {
   const others = all.filter(({ status }) => status?.phase !== 'Ready');
   const count = `repositories: ${all.length - others.length} of ${all.length} are ready`;
   if (others.length === 0) return count;
-  const named = others
-    .slice(0, NAMED_MAX)
-    .map(({ metadata, status }) => {
-      const why = status?.message ?? '';
-      return `${metadata.name}${why === '' ? '' : `: ${why}`}`;
-    })
-    .join('; ');
-  const more = others.length > NAMED_MAX ? ` and ${others.length - NAMED_MAX} more` : '';
-  return `${count}; not ready: ${named}${more}`;
+  const nameOf = ({ metadata, status }: BackupRepository): string => {
+    const why = status?.message ?? '';
+    return `${metadata.name}${why === '' ? '' : `: ${why}`}`;
+  };
+  return `${count}; not ready: ${namedFirst(others, NAMED_MAX, nameOf, '; ')}`;
 }
 
 /** None where nothing is ever verified. */

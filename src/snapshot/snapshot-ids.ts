@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, namedFirst } from '../base/index.ts';
 import type { Manifest, ManifestId } from '../repository/index.ts';
 
 /** Fewer digits are a slip of the hand rather than a name. */
@@ -28,11 +28,10 @@ export class SnapshotIds {
     }
     const found = this.#beginningWith(text);
     if (found.length <= 1) return this.#manifests.get(found[0] ?? '');
-    const shown = found.slice(0, SHOWN_MAX).map((id) => this.#describe(id));
-    const more = found.length > SHOWN_MAX ? ` and ${found.length - SHOWN_MAX} more` : '';
+    const shown = namedFirst(found, SHOWN_MAX, (id) => this.#describe(id));
     throw new CodedError(
       'AMBIGUOUS_SNAPSHOT',
-      `${text} is the beginning of ${found.length} snapshots: ${shown.join(', ')}${more}`,
+      `${text} is the beginning of ${found.length} snapshots: ${shown}`,
     );
   }
 

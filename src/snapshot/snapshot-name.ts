@@ -1,4 +1,4 @@
-import { CodedError, formatGoTime } from '../base/index.ts';
+import { CodedError, formatGoTime, namedFirst } from '../base/index.ts';
 import type { ManifestId, Repository } from '../repository/index.ts';
 import { SnapshotIds } from './snapshot-ids.ts';
 import { listReadableSnapshots } from './snapshot-manifest.ts';
@@ -36,11 +36,10 @@ async function latestId(
   const whole = snapshots.filter(({ incomplete, rootEntry }) => !incomplete && rootEntry);
   const sources = [...new Set(whole.map((snapshot) => formatSource(snapshot.source)))];
   if (sources.length > 1) {
-    const shown = sources.slice(0, SHOWN_MAX).join(', ');
-    const more = sources.length > SHOWN_MAX ? ` and ${sources.length - SHOWN_MAX} more` : '';
+    const shown = namedFirst(sources, SHOWN_MAX, (each) => each);
     throw new CodedError(
       'AMBIGUOUS_SNAPSHOT',
-      `${text} exists in ${sources.length} sources: ${shown}${more}; name one with --source`,
+      `${text} exists in ${sources.length} sources: ${shown}; name one with --source`,
     );
   }
   const found = whole.at(-1 - back);

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, messageOf, namedFirst } from '../../base/index.ts';
 import {
   DELETE_BACKUP_REQUESTS,
   isPassing,
@@ -66,9 +66,8 @@ export async function deleteObjects(
 }
 
 function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
-  const named = doomed.slice(0, NAMES_MAX).map(({ name }) => name);
-  const more = doomed.length > NAMES_MAX ? ` and ${doomed.length - NAMES_MAX} more` : '';
-  const what = `Delete ${countOf(doomed.length, `${word}s`)} (${named.join(', ')}${more})`;
+  const named = namedFirst(doomed, NAMES_MAX, ({ name }) => name);
+  const what = `Delete ${countOf(doomed.length, `${word}s`)} (${named})`;
   switch (word) {
     case 'backup':
       return `${what}, with all that is stored of them and the restores made from them?`;

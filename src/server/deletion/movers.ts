@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode } from '../../base/index.ts';
+import { CodedError, isCode, namedFirst } from '../../base/index.ts';
 import {
   type ConfigMap,
   CONFIG_MAPS,
@@ -139,10 +139,8 @@ export class Movers {
 const NAMED_MAX = 5;
 
 function stillMoving(objects: readonly KubeObject[]): CodedError {
-  const names = objects
-    .slice(0, NAMED_MAX)
-    .map(({ kind = '', metadata }) => `${kind} ${metadata.name}`);
-  const more = objects.length > NAMED_MAX ? ` and ${objects.length - NAMED_MAX} more` : '';
-  const text = `${names.join(', ')}${more} still run: they are told to stop, and have not yet; delete the backup again when they have, or when their node-agent is back`;
+  const nameOf = ({ kind = '', metadata }: KubeObject): string => `${kind} ${metadata.name}`;
+  const names = namedFirst(objects, NAMED_MAX, nameOf);
+  const text = `${names} still run: they are told to stop, and have not yet; delete the backup again when they have, or when their node-agent is back`;
   return new CodedError('STILL_MOVING', text);
 }

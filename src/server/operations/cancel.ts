@@ -1,4 +1,4 @@
-import { redactAndCut } from '../../base/index.ts';
+import { namedFirst, redactAndCut } from '../../base/index.ts';
 import type { OperationAsker, OperationMap, Subject } from '../../item-operations/index.ts';
 
 /** Named in a sentence; of more, how many. Our choice: a `failureReason` is read by people. */
@@ -20,8 +20,7 @@ export async function cancelOperations(
   const untold = await map.cancel(subject, options);
   const [first] = untold;
   if (!first) return undefined;
-  const ids = untold.slice(0, NAMED_MAX).map(({ operation }) => operation.spec.operationID);
-  const more = untold.length > ids.length ? ` and ${untold.length - ids.length} more` : '';
+  const ids = namedFirst(untold, NAMED_MAX, ({ operation }) => operation.spec.operationID);
   const what = untold.length === 1 ? '1 operation' : `${untold.length} operations`;
-  return `${what} could not be told to stop, and may go on: ${ids.join(', ')}${more}: ${redactAndCut(first.error)}`;
+  return `${what} could not be told to stop, and may go on: ${ids}: ${redactAndCut(first.error)}`;
 }

@@ -1,5 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, mapLimited, messageOf, type Secret } from '../../../base/index.ts';
+import {
+  CodedError,
+  isCode,
+  mapLimited,
+  messageOf,
+  namedFirst,
+  type Secret,
+} from '../../../base/index.ts';
 import {
   type BackupRepository,
   type ElectionOptions,
@@ -21,7 +28,7 @@ import {
   type PasswordState,
   writePasswordState,
 } from './secret-state.ts';
-import { named, SurveyedRepositories } from './surveyed-repositories.ts';
+import { NAMED_MAX, SurveyedRepositories } from './surveyed-repositories.ts';
 import { usersOfRepositories } from './under-way.ts';
 
 export interface ChangeAllOptions extends RepositoryOpener {
@@ -294,7 +301,7 @@ class Run {
     const end = isBegun
       ? 'some repositories have the new password already, and all are held: run it again when these have ended'
       : 'nothing was changed: wait until these have ended';
-    const text = `repositories are in use by ${named(users, ', ')}; ${end}`;
+    const text = `repositories are in use by ${namedFirst(users, NAMED_MAX, (user) => user)}; ${end}`;
     throw new CodedError('REPOSITORIES_IN_USE', text);
   }
 

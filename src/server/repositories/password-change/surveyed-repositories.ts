@@ -1,4 +1,4 @@
-import { CodedError, mapLimited, messageOf } from '../../../base/index.ts';
+import { CodedError, mapLimited, messageOf, namedFirst } from '../../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -10,7 +10,7 @@ import { repositoriesOfBackups, type VolumeRepository } from './under-way.ts';
 /** Each derives two keys, which takes 64 MiB at a time. */
 const SURVEYED_AT_ONCE = 4;
 /** In a message. */
-const NAMED_MAX = 10;
+export const NAMED_MAX = 10;
 
 /** The repositories of a cluster, each with what was found when it was looked at. Changes nothing in the cluster. */
 export class SurveyedRepositories {
@@ -55,7 +55,10 @@ export class SurveyedRepositories {
     });
     if (problems.length > 0) {
       const count = `${problems.length} of ${all.length} BackupRepositories cannot get another password`;
-      throw new CodedError('REPOSITORIES_NOT_CHANGEABLE', `${count}: ${named(problems, '; ')}`);
+      throw new CodedError(
+        'REPOSITORIES_NOT_CHANGEABLE',
+        `${count}: ${namedFirst(problems, NAMED_MAX, (problem) => problem, '; ')}`,
+      );
     }
     return all;
   }
@@ -102,18 +105,10 @@ export class SurveyedRepositories {
     const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
     const others = all.filter(({ spec }) => spec.repositoryType !== 'kopia');
     if (others.length > 0) {
-      const names = named(
-        others.map(({ metadata }) => metadata.name),
-        ', ',
-      );
+      const names = namedFirst(others, NAMED_MAX, ({ metadata }) => metadata.name);
       const text = `repositories of restic have the password of the same Secret, and it cannot be changed here: ${names}; delete these BackupRepositories if nothing is restored from them any more`;
       throw new CodedError('RESTIC_REPOSITORIES', text);
     }
     return all;
   }
-}
-
-export function named(texts: readonly string[], between: string): string {
-  const shown = texts.slice(0, NAMED_MAX).join(between);
-  return texts.length > NAMED_MAX ? `${shown} and ${texts.length - NAMED_MAX} more` : shown;
 }

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BackupLog } from '../../../backup/index.ts';
-import { isCode } from '../../../base/index.ts';
+import { isCode, namedFirst } from '../../../base/index.ts';
 import { isRunning, type Round } from '../../../item-operations/index.ts';
 import {
   DATA_DOWNLOADS,
@@ -239,8 +239,5 @@ function isOnlyLook(download: DataDownload): boolean {
   }
 }
 
-function namesOf(claims: readonly Claim[]): string {
-  const named = claims.slice(0, NAMED_MAX).map(({ namespace, name }) => `${namespace}/${name}`);
-  const more = claims.length > named.length ? ` and ${claims.length - named.length} more` : '';
-  return `${named.join(', ')}${more}`;
-}
+const namesOf = (claims: readonly Claim[]): string =>
+  namedFirst(claims, NAMED_MAX, ({ namespace, name }) => `${namespace}/${name}`);
