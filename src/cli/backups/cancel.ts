@@ -15,7 +15,7 @@ const WAIT_MS = 600_000;
 
 /**
  * Asks the server to end a backup or a restore, or the node-agents to end a restore in place. Throws `NO_BACKUP` or `NO_RESTORE`, and
- * `BACKUP_OVER` or `RESTORE_OVER` for one that has ended.
+ * `BACKUP_OVER` or `RESTORE_OVER` for one that has ended, and `RUN_GONE`.
  */
 export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags): Promise<void> {
   const { word, resource } = noun;
@@ -33,7 +33,15 @@ export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags):
       throw new CodedError(code, `${word} ${name} has ended already: ${phaseOf(object)}`);
     }
     const annotations = { [CANCEL_ANNOTATION]: 'true' };
-    await client.patch(resource, ref, { metadata: { annotations } }, { signal });
+    // Of this very object: another one may have got its name.
+    const { uid } = object.metadata;
+    try {
+      await client.patch(resource, ref, { metadata: { uid, annotations } }, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+      const text = `${word} ${name} was deleted before it could be told to end`;
+      throw new CodedError('RUN_GONE', text, { cause: error });
+    }
     if (flags.wait !== true) {
       printText(`${word} ${name} is told to end; see "longshore ${word} get ${name}"\n`);
       return;

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type MovementDescription, StatusFollower } from '../../agent/index.ts';
-import { CodedError, formatBytes, isCanceled, messageOf } from '../../base/index.ts';
+import { CodedError, formatBytes, isCanceled, isCode, messageOf } from '../../base/index.ts';
 import { isPassing, type KubeObject } from '../../kube/index.ts';
 import { countOf } from '../amounts.ts';
 import { stdoutTerminal } from '../live-block.ts';
@@ -23,18 +23,24 @@ const AWAY_MS = 5000;
 export interface WaitForEndOptions {
   readonly screen?: WaitScreen;
   readonly everyMs?: number;
+  /** {@link TAKEN_UP_MS}; less in tests. */
+  readonly takenUpMs?: number;
 }
 
 /**
  * Shows how far a backup or restore is until it has ended, however long that takes: what it waits for is shown, and Ctrl-C leaves it running. An
  * API server that is away is waited for. Throws `NOT_COMPLETED` where it ended as anything but `Completed`, `RUN_GONE` where it was deleted,
- * `CANCELED` after Ctrl-C, and what the API server refuses.
+ * `CANCELED` after Ctrl-C, and what the API server refuses, with the word that the backup goes on.
  */
 export async function waitForEnd(
   noun: Noun,
   object: KubeObject,
   session: Session,
-  { screen = newScreen(), everyMs = LOOK_EVERY_MS }: WaitForEndOptions = {},
+  {
+    screen = newScreen(),
+    everyMs = LOOK_EVERY_MS,
+    takenUpMs = TAKEN_UP_MS,
+  }: WaitForEndOptions = {},
 ): Promise<void> {
   const { client, namespace, signal } = session;
   const title = `${noun.word} ${object.metadata.name}`;
@@ -44,16 +50,20 @@ export async function waitForEnd(
   const startMs = performance.now();
   const rates = new RecentRates();
   let latest = object;
+  /** Since when nothing but a server that takes it up is missing. */
+  let seenMs = startMs;
   let volumes: readonly MovementDescription[] | undefined;
   let away: { readonly sinceMs: number; readonly why: string } | undefined;
   try {
     for (;;) {
+      const askedMs = performance.now();
       const looked = await look(noun, object, session);
       if (looked.object) latest = looked.object;
+      else seenMs = performance.now();
       away =
         looked.why === undefined
           ? undefined
-          : { sinceMs: away?.sinceMs ?? performance.now(), why: looked.why };
+          : { sinceMs: away?.sinceMs ?? askedMs, why: looked.why };
       const world = follower.look();
       if (world) {
         volumes = volumesOf(world, noun, object);
@@ -65,13 +75,14 @@ export async function waitForEnd(
         away && awayMs > AWAY_MS
           ? `the API server is away, and is waited for: ${away.why}`
           : undefined;
-      const note = outage ?? follower.outage ?? noteOf(noun, latest, performance.now() - startMs);
+      const isLate = performance.now() - seenMs > takenUpMs;
+      const note = outage ?? follower.outage ?? (away ? undefined : noteOf(noun, latest, isLate));
       await screen.show({ title, phase, items: itemsOf(latest), volumes, rateOf: rates.of, note });
       if (isOver(latest)) break;
       await sleep(everyMs, undefined, { signal });
     }
   } catch (error) {
-    if (!signal.aborted || !isCanceled(error)) throw error;
+    if (!signal.aborted || !isCanceled(error)) throw asRefusal(error, title);
     const text = `no longer waiting: ${title} goes on in the cluster; "longshore ${noun.word} describe ${object.metadata.name}" shows how far it is`;
     throw new CodedError('CANCELED', text, { cause: error });
   } finally {
@@ -79,6 +90,13 @@ export async function waitForEnd(
     await running;
   }
   tellEnd(noun, latest, volumes ?? [], (performance.now() - startMs) / 1000);
+}
+
+/** A right or a login may end before the backup does, which does not care. */
+function asRefusal(error: unknown, title: string): unknown {
+  if (!isCode(error, 'KUBE_UNAUTHORIZED', 'KUBE_FORBIDDEN')) return error;
+  const text = `no longer waiting: ${messageOf(error)}; ${title} goes on in the cluster`;
+  return new CodedError(error.code, text, { cause: error });
 }
 
 const newScreen = (): WaitScreen =>
@@ -104,10 +122,10 @@ async function look(
 }
 
 /** Who keeps it waiting. */
-function noteOf({ word }: Noun, run: Run, waitedMs: number): string | undefined {
+function noteOf({ word }: Noun, run: Run, isLate: boolean): string | undefined {
   const phase = phaseOf(run);
   const position = run.status?.queuePosition ?? 0;
-  if (phase === 'New' && waitedMs > TAKEN_UP_MS) {
+  if (phase === 'New' && isLate) {
     return `no server has taken it up yet; does one run that makes ${word}s (longshore server, or Velero's)?`;
   }
   if (phase === 'Queued' && position > 0) return `it is number ${position} in the queue`;

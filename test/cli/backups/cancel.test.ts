@@ -6,6 +6,7 @@ import {
   BACKUPS,
   DATA_DOWNLOADS,
   inPlaceConfig,
+  KubeClient,
   type KubeObject,
   type Resource,
   RESTORES,
@@ -44,6 +45,23 @@ describe.each([
     await expect.poll(() => noteOn(resource, 'ends'), { timeout: 20_000 }).toBe('true');
     await api.set(resource, 'ends', { phase: 'Failed' });
     expect(await waiting).toMatchObject({ code: 0, out: `${word} ends has ended: Failed\n` });
+  });
+
+  it('leaves another one alone that has got its name meanwhile', async () => {
+    const old = await api.add(resource, 'anew', { status: { phase: 'InProgress' } });
+    const { client } = api;
+    const ref = { namespace: 'velero', name: 'anew' };
+    await client.delete(resource, ref);
+    await api.add(resource, 'anew', { status: { phase: 'InProgress' } });
+    const find = vi.spyOn(KubeClient.prototype, 'find').mockResolvedValue(old);
+    try {
+      const { code, err } = await api.longshore(word, 'cancel', 'anew');
+      expect(code).toBe(1);
+      expect(err).toContain(`${word} anew was deleted before it could be told to end`);
+    } finally {
+      find.mockRestore();
+    }
+    expect(await noteOn(resource, 'anew')).toBeUndefined();
   });
 
   it('leaves one alone that is over, and says so; and says where there is none', async () => {

@@ -311,6 +311,45 @@ describe('waiting for an end', () => {
     await ended;
   });
 
+  it('nothing is said of servers that take nothing up while nobody can know it', async () => {
+    const backup = await api.add(BACKUPS, 'unknown', {});
+    const { CodedError } = await import('../../../src/base/index.ts');
+    let looks = 0;
+    const find: typeof api.client.find = (resource, ref, options) =>
+      ++looks <= 3
+        ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'get backup: HTTP status 503'))
+        : api.client.find(resource, ref, options);
+    const session = { ...api.session(), client: withCalls(api.client, { find }) };
+    const screen = new Seen();
+    const notes: (string | undefined)[] = [];
+    const show = screen.show.bind(screen);
+    screen.show = async (view) => {
+      if (looks <= 3) notes.push(view.note);
+      await show(view);
+    };
+    const ended = waitForEnd(BACKUP, backup, session, { screen, everyMs: 5, takenUpMs: -1 });
+    await screen.until(({ note }) => note?.includes('no server has taken it up') === true);
+    expect(notes).toEqual([undefined, undefined, undefined]);
+    await api.set(BACKUPS, 'unknown', { phase: 'Completed' });
+    await ended;
+  });
+
+  it.each(['KUBE_UNAUTHORIZED', 'KUBE_FORBIDDEN'])(
+    'a wait that may not look any more (%s) says that the backup goes on',
+    async (code) => {
+      const backup = await api.add(BACKUPS, `refused-${code.length}`, {});
+      const { CodedError } = await import('../../../src/base/index.ts');
+      const find = () => Promise.reject(new CodedError(code, 'get backup: the token has expired'));
+      const session = { ...api.session(), client: withCalls(api.client, { find }) };
+      await expect(
+        waitForEnd(BACKUP, backup, session, { screen: new Seen(), everyMs: 5 }),
+      ).rejects.toMatchObject({
+        code,
+        message: `no longer waiting: get backup: the token has expired; backup ${backup.metadata.name} goes on in the cluster`,
+      });
+    },
+  );
+
   it('with --wait the exit code says how it ended, and lines how it went', async () => {
     const running = api.longshore('backup', 'create', 'whole', '--wait');
     while (!(await api.client.find(BACKUPS, { namespace: 'velero', name: 'whole' })))
