@@ -31,6 +31,7 @@ import { type ItemNotes, settleExisting } from './existing.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
 import { volumeReaderOf } from './claimed-volume.ts';
 import { readItem } from './item-file.ts';
+import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
 import {
   isCompleted,
@@ -99,10 +100,12 @@ export class ItemRestorer {
   readonly #options: ItemRestorerOptions;
   /** Namespaces of which it was said that a part of them is left out. */
   readonly #heldBack = new Set<string>();
+  readonly #merged: MergedNamespaces;
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
     this.#options = options;
+    this.#merged = new MergedNamespaces(options.items, options.restore);
     this.#rules = rules;
   }
 
@@ -158,7 +161,9 @@ export class ItemRestorer {
     const known = restored.get(key);
     if (known) {
       log.info(`Skipping ${idOfItem(type, key)} because it's already been restored.`, about);
-      return { exists: known.exists, isClean: true };
+      const problem = await this.#merged.problemOf(file, given);
+      if (problem !== undefined) log.warn(problem, about);
+      return { exists: known.exists, isClean: problem === undefined };
     }
     if (namespace !== '') {
       try {
@@ -175,6 +180,7 @@ export class ItemRestorer {
       return { exists: false, isClean: true };
     }
     restored.begin(key);
+    this.#merged.begin(file);
     const work: Work = {
       ...{ file, given, namespace, operations: [] },
       ...{ isInPlace: false, isClean: true, exists: false },

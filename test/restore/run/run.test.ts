@@ -763,6 +763,58 @@ describe('actions', () => {
   });
 });
 
+describe('namespaces that are restored into one', () => {
+  it('the first of two items of one name is restored, and of the other one a warning says so, unless it is the same', async () => {
+    const spec = { namespaceMapping: { a: 'x', b: 'x' } };
+    const claim = (id: string, volumeName: string): StoredItem =>
+      stored('persistentvolumeclaims', id, { spec: { volumeName } });
+    const config = (id: string): StoredItem =>
+      stored('configmaps', id, { metadata: { uid: id }, data: { ca: 'same' } });
+    const { log, cluster } = await run({
+      items: [
+        ...[claim('a/data', 'pv-a'), claim('b/data', 'pv-b'), claim('b/own', 'pv-o')],
+        ...[config('a/root-ca'), config('b/root-ca')],
+      ],
+      spec,
+      // Wanted once more by another item: nothing new.
+      actions: [
+        action('wants', ['configmaps'], () =>
+          Promise.resolve({
+            additionalItems: ['a', 'b', 'b'].map((namespace) => ({
+              ...{ group: '', resource: 'persistentvolumeclaims', namespace, name: 'data' },
+            })),
+          }),
+        ),
+      ],
+    });
+    expect(log.lists).toEqual({
+      errors: {},
+      warnings: {
+        namespaces: {
+          x: [
+            'could not restore, PersistentVolumeClaim "data" of namespace b: namespace a has another one of this name, and both are restored into x',
+          ],
+        },
+      },
+    });
+    expect(cluster.get('persistentvolumeclaims', 'x/data')).toMatchObject({
+      spec: { volumeName: 'pv-a' },
+    });
+    expect(cluster.get('persistentvolumeclaims', 'x/own')).toBeDefined();
+  });
+
+  it('also where one of them is not mapped', async () => {
+    const { log } = await run({
+      items: [
+        stored('configmaps', 'a/c', { data: { key: 'a' } }),
+        stored('configmaps', 'b/c', { data: { key: 'b' } }),
+      ],
+      spec: { namespaceMapping: { b: 'a' } },
+    });
+    expect(log.lists.warnings.namespaces?.a).toHaveLength(1);
+  });
+});
+
 describe('an object that the cluster has already', () => {
   const item = stored('configmaps', 'app/c', { data: { key: 'backup' } });
   const clusterWith = (type: string, object: object): RestoreCluster => {

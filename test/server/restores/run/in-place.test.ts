@@ -159,7 +159,8 @@ describe('a restore of a volume that is there', () => {
     answers = [progress(false), progress(true)];
     const outcome = await server().run();
     expect(asked).toEqual(['data']);
-    expect(made().slice(until.length)).toEqual([
+    // What was not in the journal yet is asked for again, and recognised.
+    expect(made().filter((name, at) => at >= until.length && !until.includes(name))).toEqual([
       ...['pods app/web', 'pods db/db-0', 'services db/api', 'deployments.apps db/api'],
     ]);
     expect(outcome.status).toMatchObject({ restoreItemOperationsCompleted: 1 });
