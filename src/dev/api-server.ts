@@ -316,8 +316,9 @@ export class ApiServer implements AsyncDisposable {
   }
 
   #delete({ body }: Call, { resource, namespace }: ResourcePlace, name: string): object {
-    const { preconditions } = (body ?? {}) as {
+    const { preconditions, propagationPolicy } = (body ?? {}) as {
       preconditions?: { uid?: string; resourceVersion?: string };
+      propagationPolicy?: string;
     };
     this.#admission.assertDeletable(resource, name);
     const { store } = this;
@@ -327,7 +328,11 @@ export class ApiServer implements AsyncDisposable {
       const text = 'the resourceVersion in the precondition does not match';
       throw new ApiError(409, 'Conflict', text, detailsOf(resource, name));
     }
-    const last = store.delete(resource, namespace, name, preconditions?.uid);
+    const uid = preconditions?.uid;
+    if (propagationPolicy === 'Orphan' && (uid ?? metadata.uid) === metadata.uid) {
+      store.orphan(metadata.uid);
+    }
+    const last = store.delete(resource, namespace, name, uid);
     if (last.metadata.deletionTimestamp !== undefined) return last;
     return {
       ...statusOf(200, '', ''),

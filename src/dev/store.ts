@@ -340,6 +340,21 @@ export class Store {
     this.#bytes += bytes - (before ? (this.#sizes.get(before) ?? 0) : 0);
   }
 
+  /** What belongs to an object does not any more, so that it stays when that one is deleted, as with the propagation policy `Orphan`. */
+  orphan(uid: string): void {
+    for (const [name, objects] of this.#objects) {
+      for (const object of [...objects.values()]) {
+        const owners = object.metadata.ownerReferences ?? [];
+        const others = owners.filter((owner) => owner.uid !== uid);
+        if (others.length === owners.length) continue;
+        const kept = copyJson(object);
+        if (others.length > 0) kept.metadata.ownerReferences = others;
+        else delete kept.metadata.ownerReferences;
+        this.update(resourceOf(name, object), kept);
+      }
+    }
+  }
+
   /** What has only owners that are gone goes too, as the garbage collector has it. */
   #collect(uid: string): void {
     for (const [name, objects] of this.#objects) {
@@ -348,9 +363,7 @@ export class Store {
         if (!owners.some((owner) => owner.uid === uid)) continue;
         // It may have gone already, with another one that went for the same reason.
         if (!objects.has(key) || owners.some((owner) => this.#isThere(owner.uid))) continue;
-        const [group = '', plural = ''] = splitOnce(name);
-        const resource = { group, plural, version: '', kind: object.kind ?? '', namespaced: true };
-        this.delete(resource, object.metadata.namespace, object.metadata.name);
+        this.delete(resourceOf(name, object), object.metadata.namespace, object.metadata.name);
       }
     }
   }
@@ -370,6 +383,11 @@ const splitOnce = (text: string): string[] => {
   const at = text.indexOf('/');
   return [text.slice(0, at), text.slice(at + 1)];
 };
+
+function resourceOf(name: string, { kind = '' }: Stored): Resource<KubeObject> {
+  const [group = '', plural = ''] = splitOnce(name);
+  return { group, plural, version: '', kind, namespaced: true };
+}
 
 const keyOf = (namespace: string | undefined, name: string): string => `${namespace ?? ''}/${name}`;
 const nameOf = ({ group, plural }: Pick<Resource<KubeObject>, 'group' | 'plural'>): string =>

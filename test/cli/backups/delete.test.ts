@@ -141,3 +141,16 @@ it('restores and schedules are deleted themselves', async () => {
   expect(await api.client.list(RESTORES)).toEqual([]);
   expect(await api.client.list(SCHEDULES)).toEqual([]);
 });
+
+it('backups stay when their schedule is deleted, also those that belong to it', async () => {
+  const spec = { schedule: '@daily', template: {}, useOwnerReferencesInBackup: true };
+  const { apiVersion = '', kind = '', metadata } = await api.add(SCHEDULES, 'owner', { spec });
+  const owner = { apiVersion, kind, name: 'owner', uid: metadata.uid, controller: true };
+  const ref = { namespace: 'velero', name: 'owner-20261128000000' };
+  const labels = { 'velero.io/schedule-name': 'owner' };
+  await api.client.create(BACKUPS, { metadata: { ...ref, labels, ownerReferences: [owner] } });
+  const { code, out } = await api.longshore('schedule', 'delete', 'owner', '--confirm');
+  expect([code, out]).toEqual([0, 'schedule owner is deleted\n']);
+  const backup = await api.client.get(BACKUPS, ref);
+  expect(backup.metadata.ownerReferences).toBeUndefined();
+});

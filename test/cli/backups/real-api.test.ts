@@ -125,6 +125,26 @@ describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
       expect(await velero('schedule', 'get')).not.toContain('s1');
     });
 
+    it('backups stay when the schedule that they belong to is deleted', async () => {
+      const spec = { schedule: '@daily', template: {}, useOwnerReferencesInBackup: true };
+      const named = (name: string) => ({ namespace: NAMESPACE, name });
+      const { apiVersion, kind, metadata } = await api.client.create(SCHEDULES, {
+        ...{ metadata: named('owner'), spec },
+      });
+      const { uid } = metadata;
+      const owner = { apiVersion, kind, name: 'owner', uid, controller: true };
+      const labels = { 'velero.io/schedule-name': 'owner' };
+      const ref = named('owner-20261128000000');
+      await api.client.create(BACKUPS, {
+        ...{ metadata: { ...ref, labels, ownerReferences: [owner] }, spec: {} },
+      } as never);
+      expect((await longshore('schedule', 'delete', 'owner', '--confirm')).code).toBe(0);
+      const gone = async () => (await api.client.find(SCHEDULES, named('owner'))) === undefined;
+      await expect.poll(gone, { timeout: 90_000, interval: 200 }).toBe(true);
+      const backup = await api.client.get(BACKUPS, ref);
+      expect(backup.metadata.ownerReferences ?? []).toEqual([]);
+    }, 120_000);
+
     it('what it refuses is a sentence', async () => {
       const { code, err } = await longshore('backup', 'create', 'b1');
       expect(err).toContain('there is a backup b1 already (New); choose another name');
