@@ -50,9 +50,8 @@ export interface SyncControllerOptions {
 export const LOOK_MS = 1000;
 /** After a sync that failed. Velero looks again after as long. */
 const RETRY_MS = 60_000;
-/** Between two looks at the locks of a location that is never synced. Our choice: as after a sync. */
+/** Between two looks at the locks of a location, however seldom it is synced: each extends those of some backups. Our choice. */
 const LOCKS_MS = 60_000;
-const NOTHING_SYNCED: SyncReport = { created: 0, removed: 0, held: 0, elsewhere: 0 };
 /** Locations synced at once, of those that have begun a moment ago. Our choice. */
 const AT_ONCE = 8;
 /** One that takes longer goes on without a place, so that a bucket that hangs keeps no other location waiting. Our choice. */
@@ -89,9 +88,14 @@ interface Known {
   readonly locks: BackupLocks;
   /** By the monotonic clock: not before that, whatever the location says. */
   restsUntilMs: number;
+  /** The same of its locks, where it is not synced. */
+  locksRestUntilMs: number;
   /** How many Backups were said to be kept, since the location points elsewhere. */
   toldElsewhere: number;
 }
+
+/** What is due in a location. Locks are extended after each sync as well. */
+type Due = 'sync' | 'locks';
 
 /** One time that this process leads. */
 class SyncRun {
@@ -101,7 +105,7 @@ class SyncRun {
   readonly #locations: Cache<BackupStorageLocation>;
   readonly #events: EventRecorder;
   readonly #places: Limiter = createLimiter(AT_ONCE);
-  readonly #work: SideWork<SyncReport>;
+  readonly #work: SideWork<SyncReport | undefined>;
   readonly #known = new Map<string, Known>();
 
   constructor(options: SyncControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -149,24 +153,34 @@ class SyncRun {
     if (this.#signal.aborted || watched.cache.failure !== undefined) return;
     // When a location was synced last is known by its watch.
     if (this.#locations.failure !== undefined) return;
-    const due = this.#locations.list().filter((location) => this.#isDue(location));
-    due.sort((a, b) => Number(b.spec?.default === true) - Number(a.spec?.default === true));
-    for (const location of due) this.#begin(location, watched);
+    const all = this.#locations.list();
+    all.sort((a, b) => Number(b.spec?.default === true) - Number(a.spec?.default === true));
+    for (const location of all) {
+      const due = this.#dueIn(location);
+      if (due) this.#begin(location, due, watched);
+    }
   }
 
-  #isDue(location: BackupStorageLocation): boolean {
+  #dueIn(location: BackupStorageLocation): Due | undefined {
     const { metadata, spec, status } = location;
-    if (status?.phase !== 'Available' || metadata.deletionTimestamp !== undefined) return false;
+    if (status?.phase !== 'Available' || metadata.deletionTimestamp !== undefined) return undefined;
     const key = keyOf(metadata);
-    if (this.#work.isRunning(key)) return false;
-    if (performance.now() < this.#knownOf(key, metadata.uid).restsUntilMs) return false;
+    if (this.#work.isRunning(key)) return undefined;
+    const known = this.#knownOf(key, metadata.uid);
+    if (performance.now() < known.restsUntilMs) return undefined;
+    if (this.#isSyncDue(location)) return 'sync';
     // Its backups want their locks all the same.
-    if (isNeverSynced(spec?.backupSyncPeriod))
-      return metadata.annotations?.[RETENTION] !== undefined;
+    const isLocking =
+      metadata.annotations?.[RETENTION] !== undefined && spec?.accessMode !== 'ReadOnly';
+    return isLocking && performance.now() >= known.locksRestUntilMs ? 'locks' : undefined;
+  }
+
+  #isSyncDue({ spec, status }: BackupStorageLocation): boolean {
+    if (isNeverSynced(spec?.backupSyncPeriod)) return false;
     const { client, periodMs: serverPeriodMs } = this.#options;
     const restMs = restUntilSync({
       ...{ period: spec?.backupSyncPeriod, serverPeriodMs },
-      lastSyncedTime: status.lastSyncedTime,
+      lastSyncedTime: status?.lastSyncedTime,
       nowMs: Number(client.clock.nowNs() / 1_000_000n),
     });
     return restMs <= 0;
@@ -177,13 +191,13 @@ class SyncRun {
     if (before?.uid === uid) return before;
     const known = {
       ...{ uid, memory: new SyncMemory(), locks: new BackupLocks() },
-      ...{ restsUntilMs: -Infinity, toldElsewhere: 0 },
+      ...{ restsUntilMs: -Infinity, locksRestUntilMs: -Infinity, toldElsewhere: 0 },
     };
     this.#known.set(key, known);
     return known;
   }
 
-  #begin(location: BackupStorageLocation, watched: WatchedBackups): void {
+  #begin(location: BackupStorageLocation, due: Due, watched: WatchedBackups): void {
     const key = keyOf(location.metadata);
     const { memory, locks } = this.#knownOf(key, location.metadata.uid);
     const places: Pick<Limiter, 'run'> = { run: (task) => this.#placed(task) };
@@ -193,7 +207,7 @@ class SyncRun {
           own.abort(new CanceledError('timeout'));
         }, SYNC_MS_MAX);
         try {
-          return await this.#sync(key, { memory, locks }, watched, own.signal);
+          return await this.#sync(key, { memory, locks, due }, watched, own.signal);
         } finally {
           clearTimeout(timer);
         }
@@ -215,10 +229,10 @@ class SyncRun {
 
   async #sync(
     key: string,
-    { memory, locks }: Pick<Known, 'memory' | 'locks'>,
+    { memory, locks, due }: Pick<Known, 'memory' | 'locks'> & { readonly due: Due },
     watched: WatchedBackups,
     signal: AbortSignal,
-  ): Promise<SyncReport> {
+  ): Promise<SyncReport | undefined> {
     const { client, logger, namespace, buckets } = this.#options;
     // As the API server has it: what is opened next is compared with it before anything is removed.
     const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
@@ -226,9 +240,9 @@ class SyncRun {
     // The bucket is closed after that.
     const extend = (): Promise<void> =>
       this.#extendLocks(location, { locks, watched, bucket: opened.bucket, signal });
-    if (isNeverSynced(location.spec?.backupSyncPeriod)) {
+    if (due === 'locks') {
       await extend();
-      return NOTHING_SYNCED;
+      return undefined;
     }
     let report: SyncReport;
     try {
@@ -292,15 +306,15 @@ class SyncRun {
     const location = this.#locations.get(refOf(key));
     const known = this.#known.get(key);
     if (!ended || !location || !known || this.#signal.aborted) return;
+    known.locksRestUntilMs = performance.now() + LOCKS_MS;
     if ('error' in ended) {
       known.restsUntilMs = performance.now() + RETRY_MS;
       this.#tellOfFailure(location, ended.error);
       return;
     }
     // What was written down may come back a moment later.
-    const restMs = isNeverSynced(location.spec?.backupSyncPeriod) ? LOCKS_MS : LOOK_MS;
-    known.restsUntilMs = performance.now() + restMs;
-    this.#tellOf(location, known, ended.result);
+    known.restsUntilMs = performance.now() + LOOK_MS;
+    if (ended.result) this.#tellOf(location, known, ended.result);
   }
 
   #tellOfFailure({ metadata: { name } }: BackupStorageLocation, error: Error): void {

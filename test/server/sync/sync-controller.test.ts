@@ -292,6 +292,37 @@ describe('the sync of all locations', () => {
     expect(locked).toHaveLength(1);
   });
 
+  it('extends the locks of all backups also where the location is synced once a day', async () => {
+    const annotations = { 'longshore.io/retention': '240h' };
+    await add('daily', { backupSyncPeriod: '24h' }, 'Available', { annotations });
+    const locked = new Set<string>();
+    const extendRetention = (key: string): Promise<void> => Promise.resolve(void locked.add(key));
+    const { objects } = Object.assign(buckets.get('daily') ?? new MemoryBucket(), {
+      extendRetention,
+    });
+    const status = { phase: 'Completed', expiration: '2027-01-01T00:00:00Z' };
+    for (let i = 0; i < 450; i++) {
+      const metadata = { namespace: VELERO, name: `b${i}` };
+      objects.set(`backups/b${i}/velero-backup.json`, Buffer.from('{}'));
+      const spec = { storageLocation: 'daily' };
+      await client.create(BACKUPS, { metadata, spec, status } as never);
+    }
+    lead();
+    await eventually(() => synced('daily')).toBeDefined();
+    await eventually(() => locked.size).toBe(200);
+    const lists = vi.spyOn(buckets.get('daily') ?? {}, 'listFolders' as never);
+    for (const count of [400, 450]) {
+      await eventually(() => {
+        pass(1);
+        return locked.size;
+      }).toBe(count);
+    }
+    expect(lists).not.toHaveBeenCalled();
+    expect(clock.nowNs() - parseGoTime('2026-11-21T02:00:00Z')).toBeGreaterThan(100n * SECOND_NS);
+    for (let at = 0; at < 30; at++) pass(1);
+    expect(opened).toHaveLength(3);
+  });
+
   it('says that backups are not where a location points now, once', async () => {
     await add('a');
     store('a', 'b1');
