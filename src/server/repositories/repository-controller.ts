@@ -218,8 +218,9 @@ class RepositoryRun {
     const isReady = repository.status?.phase === 'Ready';
     const isStartable = isReady && location !== undefined && !isReadOnlyLocation(location);
     const jobs = this.#jobOutlines(repositoryLabelOf(repository.metadata.name));
+    const frequencyNs = frequencyOf(repository, location);
     const restMs = await this.#keeper.reconcile(
-      { key, repository, jobs, isStartable },
+      { key, repository, jobs, isStartable, frequencyNs },
       this.#writer,
     );
     return { requeueAfterMs: Math.min(restMs, connected.requeueAfterMs ?? Infinity) };
@@ -304,7 +305,7 @@ class RepositoryRun {
         verification: verificationOf(repository),
         overdueSeconds: isReadOnly
           ? 0
-          : overdueSeconds({ status, frequencyNs: frequencyOf(repository), nowNs }),
+          : overdueSeconds({ status, frequencyNs: frequencyOf(repository, location), nowNs }),
       };
     }
   }

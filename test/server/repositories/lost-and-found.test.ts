@@ -1,6 +1,6 @@
 import { Registry } from 'prom-client';
 import { describe, expect, it } from 'vitest';
-import { CodedError, silentLogger } from '../../../src/base/index.ts';
+import { CodedError, HOUR_NS, silentLogger } from '../../../src/base/index.ts';
 import type {
   BackupRepository,
   KubeClient,
@@ -111,7 +111,7 @@ it("a Job that has the name and belongs to another repository is not taken for o
     ...{ configMap: undefined, jobsMax: 1, deployment: 'server', command: ['/velero'] },
     ...{ logLevel: 'info', logFormat: 'text', wake: () => undefined },
   });
-  const kept = { key: 'k', repository: claimed, jobs: [], isStartable: true };
+  const kept = { key: 'k', repository: claimed, jobs: [], isStartable: true, frequencyNs: HOUR_NS };
   await keeper.reconcile(kept, writerOf(client));
   expect(written.map(({ metadata }) => metadata.annotations?.[CLAIM])).toEqual([undefined]);
 });

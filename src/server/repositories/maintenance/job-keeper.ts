@@ -1,4 +1,10 @@
-import { isCode, type Logger, messageOf, rfc3339Seconds } from '../../../base/index.ts';
+import {
+  isCode,
+  type Logger,
+  messageOf,
+  type Nanoseconds,
+  rfc3339Seconds,
+} from '../../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   type BackupRepository,
@@ -16,7 +22,6 @@ import {
   CLAIM,
   claimOf,
   claimText,
-  frequencyOf,
   type JobOutline,
   outlineOf,
   timeOf,
@@ -52,6 +57,7 @@ export interface Kept {
   /** As the cache has them. */
   readonly jobs: readonly JobOutline[];
   readonly isStartable: boolean;
+  readonly frequencyNs: Nanoseconds;
 }
 
 /**
@@ -81,7 +87,7 @@ export class JobKeeper {
   }
 
   /** Counts what earlier servers have left running, before anything is started. */
-  count({ key, repository, jobs }: Omit<Kept, 'isStartable'>): void {
+  count({ key, repository, jobs }: Pick<Kept, 'key' | 'repository' | 'jobs'>): void {
     if (claimOf(repository) || jobs.some(({ end }) => !end)) this.#running.add(key);
   }
 
@@ -432,13 +438,12 @@ export class JobKeeper {
 }
 
 const situationOf = (
-  { repository, jobs, isStartable }: Kept,
+  { repository, jobs, isStartable, frequencyNs }: Kept,
   { client }: RepositoryWriter,
 ): Situation => ({
   claim: claimOf(repository),
   jobs,
   status: repository.status,
-  frequencyNs: frequencyOf(repository),
-  isStartable,
+  ...{ frequencyNs, isStartable },
   nowNs: client.clock.nowNs(),
 });

@@ -1,5 +1,6 @@
 import { type Nanoseconds, parseDuration, parseGoTime } from '../../../base/index.ts';
-import type { BackupRepository, Job } from '../../../kube/index.ts';
+import { type LocationRetention, retentionOf } from '../../../config/index.ts';
+import type { BackupRepository, Job, KubeObject } from '../../../kube/index.ts';
 import { JOB_MARK } from './job.ts';
 
 /**
@@ -68,8 +69,26 @@ export function timeOf(text: string | null | undefined): Nanoseconds | undefined
 
 const HOUR_NS = 3_600_000_000_000n;
 
-/** `spec.maintenanceFrequency`; Kopia's own, an hour, where it says nothing that counts. */
-export function frequencyOf({ spec }: BackupRepository): Nanoseconds {
+/**
+ * `spec.maintenanceFrequency`; Kopia's own, an hour, where it says nothing that counts. No more than half of the retention of its location: full maintenance extends
+ * the locks of packs, and may fail once.
+ */
+export function frequencyOf(
+  { spec }: BackupRepository,
+  location: Pick<KubeObject, 'metadata'> | undefined,
+): Nanoseconds {
   const wanted = parseDuration(spec.maintenanceFrequency);
-  return wanted !== undefined && wanted > 0n ? wanted : HOUR_NS;
+  const frequencyNs = wanted !== undefined && wanted > 0n ? wanted : HOUR_NS;
+  const { periodNs } = (location && retentionIn(location)) ?? {};
+  const mostNs = periodNs === undefined ? frequencyNs : periodNs / 2n;
+  return frequencyNs < mostNs ? frequencyNs : mostNs;
+}
+
+/** Undefined where it cannot be read, too: its location is `Unavailable` then, and says why. */
+function retentionIn(location: Pick<KubeObject, 'metadata'>): LocationRetention | undefined {
+  try {
+    return retentionOf(location);
+  } catch {
+    return undefined;
+  }
 }

@@ -9,7 +9,11 @@ import type {
   Resource,
 } from '../../../../src/kube/index.ts';
 import { JobKeeper } from '../../../../src/server/repositories/maintenance/job-keeper.ts';
-import { CLAIM, outlineOf } from '../../../../src/server/repositories/maintenance/outline.ts';
+import {
+  CLAIM,
+  frequencyOf,
+  outlineOf,
+} from '../../../../src/server/repositories/maintenance/outline.ts';
 import { RepositoryMetrics } from '../../../../src/server/repositories/repository-metrics.ts';
 import { RepositoryWriter } from '../../../../src/server/repositories/repository-writer.ts';
 
@@ -102,7 +106,9 @@ class Cluster {
     for (const [key, repository] of this.repositories) {
       const job = this.jobs.get(`j${key}`);
       const jobs = job ? [outlineOf(job)] : [];
-      await this.keeper.reconcile({ key, repository, jobs, isStartable: true }, this.#writer);
+      const frequencyNs = frequencyOf(repository, undefined);
+      const kept = { key, repository, jobs, isStartable: true, frequencyNs };
+      await this.keeper.reconcile(kept, this.#writer);
     }
   }
 
