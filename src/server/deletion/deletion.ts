@@ -121,6 +121,7 @@ class Deletion {
       );
       return this.#ended();
     }
+    if (owner.kind === 'unknown') this.#noteUnread(owner.reason);
     await this.#noteStoredUid(owner);
     if (owner.kind !== 'none') await this.#deleteData(owner);
     if (attempts.hasFailed && !this.#isForced) return this.#ended();
@@ -300,6 +301,13 @@ class Deletion {
     if (!['Completed', 'PartiallyFailed'].includes(phase)) return;
     this.#options.onGivenUp(
       'the tarball of the backup is not in the bucket: what only its items tell of, such as what plugins hold for them, is not deleted; snapshots of volumes were looked for in its other files',
+    );
+  }
+
+  /** They may be another backup's, of which nothing but the files goes; and nothing tells of the rest afterwards. */
+  #noteUnread(reason: string): void {
+    this.#options.onGivenUp(
+      `the files of the backup are deleted unread, since nobody can tell whose they are (${redactAndCut(reason)}): snapshots that they alone tell of, with providers, CSI drivers and in repositories, and what plugins hold for items are not deleted`,
     );
   }
 

@@ -855,6 +855,12 @@ describe('what cannot be deleted', () => {
     await world.ask('b1', {}, 'third');
     await world.gone('b1');
     expect([...world.bucket.objects.keys()]).toEqual([]);
+    await stop();
+    stop = undefined;
+    const events = (await world.client.list(EVENTS)) as (KubeObject & { message?: string })[];
+    expect(events.map(({ message }) => message).join()).toMatch(
+      /deleted unread, .*velero-backup\.json.*snapshots that they alone tell of, .*are not deleted/,
+    );
   });
 
   it('is named of a repository of another kind', async () => {
