@@ -146,38 +146,30 @@ while [ -s "$work/todo" ]; do
   done <"$work/needed"
 done
 
-# compiled code, so that a data mover starts in a third less time; it is kept by path, hence from inside. It is for processors like
-# this one, so that an image for another architecture has none. V8 seeds its hashes by chance, and writes them into the code: with
-# a seed that is given, which counts for nothing when the code is read, it is the same each time.
+# compiled code, so that a data mover starts sooner; it is kept by path, hence from inside. It is for processors like this one, so that
+# an image for another architecture has none. V8 seeds its hashes by chance, and writes them into the code: with a seed that is given,
+# which counts for nothing when the code is read, it is the same each time.
 mkdir -p "$app/cache"
 if [ "$architecture" = "$own" ]; then
-chroot=$(command -v chroot || echo /usr/sbin/chroot)
-flags=$(sed -n 's/^exec .*"$node" \(.*\) "$entry" "$@"$/\1/p' "$root/bin/longshore")
-[ -n "$flags" ] || fail "bin/longshore does not say how Node is started"
-# shellcheck disable=SC2086
-inside() {
-  env -i PATH=/bin NODE_COMPILE_CACHE=/opt/longshore/cache LONGSHORE_PASSWORD=x "$chroot" "$out" \
-    /opt/longshore/node_modules/node/bin/node --random-seed=1 $flags /opt/longshore/dist/cli.js "$@" >/dev/null
-}
-[ -e "$out/dev/null" ] || : >"$out/dev/null"
-# What a slow machine calls besides, such as a timer, is compiled too: it is made until something comes for the third time, since
-# on a busy machine what is rare comes twice now and then.
-made= seen= again=
-for attempt in $(seq 20); do
-  rm -rf "$app/cache" && mkdir -p "$app/cache" "$out/tmp/warm"
-  inside repository create --repo /tmp/warm/repo
+  chroot=$(command -v chroot || echo /usr/sbin/chroot)
+  flags=$(sed -n 's/^exec .*"$node" \(.*\) "$entry" "$@"$/\1/p' "$root/bin/longshore")
+  [ -n "$flags" ] || fail "bin/longshore does not say how Node is started"
+  # shellcheck disable=SC2086
+  inside() {
+    env -i PATH=/bin LONGSHORE_PASSWORD=x "$chroot" "$out" /opt/longshore/node_modules/node/bin/node --random-seed=1 $flags "$@"
+  }
+  [ -e "$out/dev/null" ] || : >"$out/dev/null"
+  mkdir "$out/tmp/build"
+  cp "$root/image/compiled-code.cjs" "$out/tmp/build/"
+  # what a data mover loads first, and its threads; names of other files have a hash in them
+  set -- "$app/dist/cli.js" "$app"/dist/run-*.js "$app"/dist/move-volume-*.js "$app/dist/thread.js"
+  for file; do shift; set -- "$@" "${file#"$out"}"; done
+  inside /tmp/build/compiled-code.cjs /opt/longshore/cache "$@"
+  inside /opt/longshore/dist/cli.js repository create --repo /tmp/build/repo >/dev/null
   # a native part that cannot be loaded has a slower stand-in, and a warning, which must not be in an image
-  warnings=$(inside snapshot create /opt/longshore/bin --repo /tmp/warm/repo 2>&1)
+  warnings=$(inside /opt/longshore/dist/cli.js snapshot create /opt/longshore/bin --repo /tmp/build/repo 2>&1 >/dev/null)
   [ -z "$warnings" ] || { echo "rootfs.sh: $warnings" >&2; exit 1; }
-  inside node-agent server --help
-  rm -rf "$out/tmp/warm"
-  made=$(cd "$app/cache" && find . -type f -exec sha256sum {} + | sort | sha256sum)
-  case $again in *"$made"*) break ;; esac
-  [ "$attempt" -lt 20 ] || fail "the compiled code was never the same three times"
-  case $seen in *"$made"*) again="$again $made" ;; esac
-  seen="$seen $made"
-done
-rm -f "$out/dev/null"
+  rm -rf "$out/tmp/build" "$out/dev/null"
 fi
 chmod -R a+rX "$app"
 # what is inside, for scanners: every file, and the package that it is of
