@@ -2,11 +2,9 @@ import { journalFolder, journalsFolder, ScratchFile, tarMember } from '../../../
 import {
   type Clock,
   CodedError,
-  Column,
   formatBytes,
   type Logger,
   mapLimited,
-  ObjectNames,
   systemClock,
   unixSeconds,
 } from '../../../base/index.ts';
@@ -18,8 +16,9 @@ import type {
   ItemSink,
   StartedOperation,
 } from '../../../backup/index.ts';
-import { idOf, refOf } from '../../../backup/index.ts';
+import { idOf } from '../../../backup/index.ts';
 import type { AskedSnapshot, VolumeFact } from '../../../backup-volumes/index.ts';
+import { DoneItems } from './done-items.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { gzipMember, JournalLog } from '../../runs/journal-log.ts';
 import { patiently } from '../../runs/patience.ts';
@@ -96,14 +95,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
   readonly #log: JournalLog;
-  /** By kind and id what earlier tries have done; of each the number of its type in `#types`, plus one where the item is in the archive. */
-  readonly #done = new ObjectNames();
-  readonly #typeOf = new Column(Uint16Array);
-  readonly #types: string[] = [];
-  /** Of types that are in the archive. */
-  readonly #kindsOf = new Map<string, Set<string>>();
-  /** Types with ids that actions have given. */
-  readonly #renamed = new Set<string>();
+  /** By earlier tries. */
+  readonly #done = new DoneItems();
   /** By earlier tries. */
   readonly #owed = new OwedPods();
   /** By this one. */
@@ -203,8 +196,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#owed.take(records);
     this.#unknownSnapshots.take(records);
     for (const { k, ns, n, t, as, ops = [], facts = [] } of records.items) {
-      this.#note(k, ns, n, t);
-      if (t !== undefined) this.#noteName(t, k, as);
+      this.#done.add({ kind: k, namespace: ns, name: n, type: t, as });
       this.#operations.push(...(ops as unknown as StartedOperation[]));
       this.#facts.push(...facts);
     }
@@ -215,39 +207,12 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     await this.#log.append(log);
   }
 
-  #note(kind: string, namespace: string, name: string, type: string | undefined): void {
-    const number = this.#done.add(kind, { namespace, name });
-    let typeNumber = 0;
-    if (type !== undefined) {
-      const known = this.#types.lastIndexOf(type) + 1;
-      typeNumber = known > 0 ? known : this.#types.push(type);
-    }
-    this.#typeOf.set(number, typeNumber);
-  }
-
-  #typeOfDone(number: number): string | undefined {
-    return this.#types[this.#typeOf.get(number) - 1];
-  }
-
-  #noteName(type: string, kind: string, as: string | undefined): void {
-    let kinds = this.#kindsOf.get(type);
-    if (!kinds) this.#kindsOf.set(type, (kinds = new Set()));
-    kinds.add(kind);
-    if (as !== undefined) this.#renamed.add(`${type} ${as}`);
-  }
-
   isNameTaken(type: string, id: string): boolean {
-    if (this.#renamed.has(`${type} ${id}`)) return true;
-    const kinds = this.#kindsOf.get(type);
-    const isOfType = (kind: string): boolean => {
-      const number = this.#done.find(kind, refOf(id));
-      return number >= 0 && this.#typeOfDone(number) === type;
-    };
-    return kinds?.values().some(isOfType) === true;
+    return this.#done.isNameTaken(type, id);
   }
 
   isDone(kind: string, id: string): boolean {
-    return this.#done.find(kind, refOf(id)) >= 0;
+    return this.#done.has(kind, id);
   }
 
   owesPostHooks(kind: string, id: string): boolean {
@@ -261,12 +226,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return [...own, ...this.#owed.all().filter((pod) => !ids.has(idOf(pod)))];
   }
 
-  *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
-    for (let number = 0; number < this.#done.size; number++) {
-      const [namespace, name] = [this.#done.namespaceOf(number), this.#done.nameOf(number)];
-      const [kind, id] = [this.#done.kindOf(number), idOf({ namespace, name })];
-      yield { kind, id, type: this.#typeOfDone(number) };
-    }
+  all(): Iterable<{ kind: string; id: string; type: string | undefined }> {
+    return this.#done.all();
   }
 
   async put(item: FinishedItem): Promise<void> {
