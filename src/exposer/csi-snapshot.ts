@@ -16,13 +16,14 @@ import {
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
+import { type HostingClaim, removeDeadPod, waitHostingClaim } from './hosting-claim.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertLinuxVolume, attachedNodes, WindowsNodes } from './node-os.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import type { BackupPvcConfig, ExposeContext, ExposerOptions } from './settings.ts';
 import { FROZEN_AT, SnapshotHandover } from './snapshot-handover.ts';
 import { isBlockClaim, step } from './steps.ts';
-import { deletePod, removePodAndVolumes, settleAll, volumesOf, waitBound } from './volumes.ts';
+import { removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
 /** Velero's node-agent of Windows nodes (pkg/nodeagent/node_agent.go). */
 const WINDOWS_AGENT = 'node-agent-windows';
@@ -204,27 +205,19 @@ export class CsiSnapshotExposer {
   }
 
   /** Resolves when the volume is there for the pod. */
-  async waitUsable(
-    upload: DataUpload,
-    { operationTimeoutMs, signal }: ExposeContext,
-  ): Promise<void> {
-    const { client, namespace } = this.#options;
-    const { name } = upload.metadata;
-    await step(`error to wait backup PVC bound, ${name}`, () =>
-      waitBound(client, { namespace, name }, upload, { signal, timeoutMs: operationTimeoutMs }),
-    );
+  async waitUsable(upload: DataUpload, context: ExposeContext): Promise<void> {
+    await waitHostingClaim(this.#options.client, this.#claimOf(upload), 'backup', context);
   }
 
   /** Makes the pod anew after one that died; what it mounted is still there. */
   async startAgain(upload: DataUpload, context: ExposeContext): Promise<void> {
-    const { client, namespace } = this.#options;
-    const ref = { namespace, name: upload.metadata.name };
-    if (!assertMadeFor(PVCS, await client.find(PVCS, ref), upload)) {
-      const text = `the volume of the snapshot is gone: there is no PVC ${namespace}/${ref.name}`;
-      throw new CodedError('EXPOSE_FAILED', text);
-    }
-    await deletePod(client, ref, upload, { signal: context.signal });
+    await removeDeadPod(this.#options.client, this.#claimOf(upload), 'snapshot', context);
     await this.expose(upload, context);
+  }
+
+  #claimOf(upload: DataUpload): HostingClaim {
+    const ref = { namespace: this.#options.namespace, name: upload.metadata.name };
+    return { ref, owner: upload };
   }
 
   diagnose(upload: DataUpload): Promise<string> {

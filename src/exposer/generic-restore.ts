@@ -17,6 +17,7 @@ import {
 import { createCacheClaim, SELECTED_NODE } from './cache-claim.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
+import { type HostingClaim, removeDeadPod, waitHostingClaim } from './hosting-claim.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertMadeFor, isMadeFor, makeFor } from './ownership.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
@@ -198,27 +199,19 @@ export class GenericRestoreExposer {
     await makeFor(client, PVCS, claim, download);
   }
 
-  async waitUsable(
-    download: DataDownload,
-    { operationTimeoutMs, signal }: ExposeContext,
-  ): Promise<void> {
-    const { client, namespace } = this.#options;
-    const { name } = download.metadata;
-    await step(`error to wait restore PVC bound, ${name}`, () =>
-      waitBound(client, { namespace, name }, download, { signal, timeoutMs: operationTimeoutMs }),
-    );
+  async waitUsable(download: DataDownload, context: ExposeContext): Promise<void> {
+    await waitHostingClaim(this.#options.client, this.#claimOf(download), 'restore', context);
   }
 
   /** Makes the pod anew after one that died; what it restored so far is still in the volume. */
   async startAgain(download: DataDownload, context: ExposeContext): Promise<void> {
-    const { client, namespace } = this.#options;
-    const ref = { namespace, name: download.metadata.name };
-    if (!assertMadeFor(PVCS, await client.find(PVCS, ref), download)) {
-      const text = `the volume of the restore is gone: there is no PVC ${namespace}/${ref.name}`;
-      throw new CodedError('EXPOSE_FAILED', text);
-    }
-    await deletePod(client, ref, download, { signal: context.signal });
+    await removeDeadPod(this.#options.client, this.#claimOf(download), 'restore', context);
     await this.expose(download, context);
+  }
+
+  #claimOf(download: DataDownload): HostingClaim {
+    const ref = { namespace: this.#options.namespace, name: download.metadata.name };
+    return { ref, owner: download };
   }
 
   /** Set once the volume has begun to change hands. */

@@ -16,6 +16,7 @@ import { affinityFor, hostingAffinity } from './affinity.ts';
 import { createCacheClaim } from './cache-claim.ts';
 import { type ClaimRef, describeUsers, usersOfClaim } from './claim-users.ts';
 import { diagnose } from './diagnosis.ts';
+import { waitHostingClaim } from './hosting-claim.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import {
   claimProblem,
@@ -36,7 +37,7 @@ import {
 } from './second-volume.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
 import { isBlockClaim, step } from './steps.ts';
-import { deletePod, removePodAndVolumes, settleAll, volumesOf, waitBound } from './volumes.ts';
+import { deletePod, removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
 /** Its object goes once the storage has detached it, which a pod that begins to use it puts off for as long as it lives. */
 const DETACH_MS = 20_000;
@@ -219,14 +220,9 @@ export class InPlaceExposer {
     await makeFor(client, PODS, pod, download);
   }
 
-  async waitUsable(
-    download: DataDownload,
-    { operationTimeoutMs, signal }: ExposeContext,
-  ): Promise<void> {
-    const ref = this.#claimRef(download);
-    await step(`error to wait restore PVC bound, ${ref.name}`, () =>
-      waitBound(this.#options.client, ref, download, { signal, timeoutMs: operationTimeoutMs }),
-    );
+  async waitUsable(download: DataDownload, context: ExposeContext): Promise<void> {
+    const claim = { ref: this.#claimRef(download), owner: download };
+    await waitHostingClaim(this.#options.client, claim, 'restore', context);
   }
 
   /** Makes the pod anew after one that died; what that one wrote is compared like the rest. */

@@ -1,0 +1,38 @@
+import { CodedError } from '../base/index.ts';
+import { type KubeClient, type KubeObject, type ObjectRef, PVCS } from '../kube/index.ts';
+import { assertMadeFor } from './ownership.ts';
+import type { ExposeContext } from './settings.ts';
+import { step } from './steps.ts';
+import { deletePod, waitBound } from './volumes.ts';
+
+/** The claim that a hosting pod mounts, made for the CR `owner`. */
+export interface HostingClaim {
+  readonly ref: ObjectRef;
+  readonly owner: KubeObject;
+}
+
+/** Resolves when the volume is there for the pod. Throws what {@link waitBound} throws. */
+export async function waitHostingClaim(
+  client: KubeClient,
+  { ref, owner }: HostingClaim,
+  purpose: 'backup' | 'restore',
+  { operationTimeoutMs, signal }: ExposeContext,
+): Promise<void> {
+  await step(`error to wait ${purpose} PVC bound, ${ref.name}`, () =>
+    waitBound(client, ref, owner, { signal, timeoutMs: operationTimeoutMs }),
+  );
+}
+
+/** Removes a pod that has died, so that it can be made anew on the claim of the same name. Throws `EXPOSE_FAILED` where that is gone. */
+export async function removeDeadPod(
+  client: KubeClient,
+  { ref, owner }: HostingClaim,
+  source: 'snapshot' | 'restore',
+  { signal }: ExposeContext,
+): Promise<void> {
+  if (!assertMadeFor(PVCS, await client.find(PVCS, ref), owner)) {
+    const text = `the volume of the ${source} is gone: there is no PVC ${ref.namespace ?? ''}/${ref.name}`;
+    throw new CodedError('EXPOSE_FAILED', text);
+  }
+  await deletePod(client, ref, owner, { signal });
+}
