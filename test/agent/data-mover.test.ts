@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, vi } from 'vitest';
 import { Ahead } from '../../src/agent/ahead.ts';
-import { runDataMover } from '../../src/agent/data-mover.ts';
+import { type DataMoverOptions, runDataMover } from '../../src/agent/data-mover.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { assertMovable } from '../../src/agent/moved-volume.ts';
 import { type DataUpload, inPlaceConfig, type WatchEvent } from '../../src/kube/index.ts';
@@ -22,6 +22,25 @@ const location = {
 };
 const secret = { data: { 'repository-password': Buffer.from('secret').toString('base64') } };
 const never = (): Promise<never> => new Promise(() => undefined);
+
+/** Of a mover with this client, in a directory of its own; no repository opens. */
+const moverOptions = (client: object, directory: string): DataMoverOptions => ({
+  kind: 'DataUpload',
+  client: client as never,
+  logger: silentLogger,
+  ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
+  ...{ resourceTimeoutMs: 60_000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
+  settings: {},
+  terminationLog: join(directory, 'log'),
+  podUid: 'p-1',
+  frozenAt: undefined,
+  endNow: () => undefined,
+  directory,
+  defaultCredentials: () => undefined,
+  openRepository: never,
+  prepareRepository: never,
+  signal: new AbortController().signal,
+});
 
 it('says how it ended before it waits for the API server to take its Events', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'data-mover-'));
@@ -47,23 +66,7 @@ it('says how it ended before it waits for the API server to take its Events', as
     // No Event is ever taken.
     ...{ create: never, patch: never },
   };
-  void runDataMover({
-    kind: 'DataUpload',
-    client: client as never,
-    logger: { info: () => undefined, error: () => undefined } as never,
-    ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
-    ...{ resourceTimeoutMs: 5000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
-    settings: {},
-    terminationLog,
-    podUid: 'p-1',
-    frozenAt: undefined,
-    endNow: () => undefined,
-    directory,
-    defaultCredentials: () => undefined,
-    openRepository: never,
-    prepareRepository: never,
-    signal: new AbortController().signal,
-  });
+  void runDataMover({ ...moverOptions(client, directory), resourceTimeoutMs: 5000 });
   try {
     await expect
       .poll(() => readFileSync(terminationLog, 'utf8'), { timeout: 3000 })
@@ -92,21 +95,8 @@ it('tries again when a right to read its location or Secret is missing for a mom
   };
   try {
     await runDataMover({
-      kind: 'DataUpload',
-      client: client as never,
-      logger: { info: () => undefined, error: () => undefined } as never,
-      ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
-      ...{ resourceTimeoutMs: 60_000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
-      settings: {},
-      terminationLog,
-      podUid: 'p-1',
-      frozenAt: undefined,
-      endNow: () => undefined,
-      directory,
-      defaultCredentials: () => undefined,
+      ...moverOptions(client, directory),
       openRepository: () => Promise.reject(new Error('opened')),
-      prepareRepository: never,
-      signal: new AbortController().signal,
     });
     expect(readFileSync(terminationLog, 'utf8')).toMatch(
       /error to open backup repository .*opened$/,
@@ -143,23 +133,8 @@ describe('while it waits to be named', () => {
     };
     try {
       await runDataMover({
-        kind: 'DataUpload',
-        client: client as never,
-        logger: silentLogger,
-        ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
-        ...{
-          resourceTimeoutMs: 60_000,
-          progressIntervalMs: 1000,
-          stallMs: 1000,
-          fenceMs: Infinity,
-        },
-        settings: {},
-        terminationLog: join(directory, 'log'),
-        podUid: 'p-1',
-        frozenAt: undefined,
-        endNow: () => undefined,
-        directory,
-        defaultCredentials: () => undefined,
+        ...moverOptions(client, directory),
+        fenceMs: Infinity,
         openRepository: ({ password }) => {
           done.push(`open with ${password.reveal()}`);
           return Promise.reject(opened);
@@ -168,7 +143,6 @@ describe('while it waits to be named', () => {
           done.push(`prepare with ${password.reveal()}`);
           return prepare();
         },
-        signal: new AbortController().signal,
       });
     } finally {
       rmSync(directory, { recursive: true });

@@ -2,27 +2,11 @@ import { describe, expect, it } from 'vitest';
 import type { MovementDescription } from '../../src/agent/index.ts';
 import { averageRate, documentOf, RecentRates, secondsLeft } from '../../src/cli/status-rows.ts';
 import { ChangeLog, LiveTable } from '../../src/cli/status-screens.ts';
+import { newMovement } from './support/movements.ts';
 
 const MIB = 2 ** 20;
-const row = (name: string, more: Partial<MovementDescription> = {}): MovementDescription => ({
-  kind: 'DataUpload',
-  name,
-  uid: `u-${name}`,
-  volume: `app/${name}`,
-  storageLocation: 'default',
-  dataMover: 'velero',
-  phase: 'New',
-  node: '',
-  ageSeconds: 5,
-  movingSeconds: undefined,
-  bytesDone: 0,
-  totalBytes: 0,
-  isOver: false,
-  waitsFor: 'a node-agent to accept it',
-  ...more,
-});
 const moving = (name: string, mib: number, seconds: number): MovementDescription =>
-  row(name, {
+  newMovement(name, {
     phase: 'InProgress',
     node: 'n-1',
     movingSeconds: seconds,
@@ -31,7 +15,7 @@ const moving = (name: string, mib: number, seconds: number): MovementDescription
     waitsFor: `its data: ${mib} MiB of 100 MiB`,
   });
 const over = (name: string): MovementDescription =>
-  row(name, { phase: 'Failed', isOver: true, waitsFor: 'no luck' });
+  newMovement(name, { phase: 'Failed', isOver: true, waitsFor: 'no luck' });
 
 describe('rates', () => {
   it('are those of the last minute, and the average before that is known', () => {
@@ -61,7 +45,7 @@ describe('rates', () => {
       bytesPerSecond: 2 * MIB,
       secondsLeft: 40,
     });
-    expect(documentOf(row('a'), averageRate)).not.toHaveProperty('bytesPerSecond');
+    expect(documentOf(newMovement('a'), averageRate)).not.toHaveProperty('bytesPerSecond');
   });
 });
 
@@ -82,7 +66,7 @@ describe('on a terminal', () => {
   it('one table is drawn in its own place, with rate and time left', async () => {
     const { screen, texts } = table();
     const rates = new RecentRates();
-    await screen.show([row('fresh'), moving('a', 20, 10)], rates, undefined);
+    await screen.show([newMovement('fresh'), moving('a', 20, 10)], rates, undefined);
     const [head, first, second] = (texts[0] ?? '').split('\n');
     expect(head).toMatch(/^KIND +NAME +PHASE +NODE +AGE +DONE +RATE +LEFT +WAITS FOR$/);
     expect(first).toMatch(/ a +InProgress +n-1 +5s +20.0 MiB \(20 %\) +2.0 MiB\/s +40 s +its data/);
@@ -95,7 +79,7 @@ describe('on a terminal', () => {
 
   it('it is never larger than the screen', async () => {
     const { screen, texts } = table({ rows: 10, columns: 40 });
-    const rows = Array.from({ length: 5000 }, (_, i) => row(`volume-${i}`));
+    const rows = Array.from({ length: 5000 }, (_, i) => newMovement(`volume-${i}`));
     await screen.show(rows, new RecentRates(), 'no response from the API server for pods: away');
     const lines = (texts[0] ?? '').trimEnd().split('\n');
     expect(lines.length).toBeLessThan(10);
@@ -108,7 +92,7 @@ describe('on a terminal', () => {
     await screen.show(undefined, new RecentRates(), undefined);
     await screen.show(undefined, new RecentRates(), undefined);
     expect(texts).toEqual(['asking the API server...\n']);
-    await screen.show([row('a')], new RecentRates(), 'no response from the API server');
+    await screen.show([newMovement('a')], new RecentRates(), 'no response from the API server');
     const [, sentence, , first] = /^[^]*\[J([^\n]*)\n([^\n]*)\n([^\n]*)/.exec(texts[1] ?? '') ?? [];
     expect(sentence).toBe('no response from the API server; below is the last known state');
     expect(first).toMatch(/^DataUpload +a /);
@@ -117,7 +101,7 @@ describe('on a terminal', () => {
   it('what is over is hidden, unless it ended while it was watched', async () => {
     const { screen, texts } = table();
     const rates = new RecentRates();
-    await screen.show([over('old'), row('a')], rates, undefined);
+    await screen.show([over('old'), newMovement('a')], rates, undefined);
     expect(texts[0]).not.toContain('old');
     await screen.show([over('old'), over('a')], rates, undefined);
     expect(texts[1]).toMatch(/ a +Failed .*no luck/);
@@ -129,7 +113,11 @@ describe('on a terminal', () => {
 
   it('control characters of others do not reach it', async () => {
     const { screen, texts } = table();
-    await screen.show([row('a', { waitsFor: 'x\u001b[2Jy\nz' })], new RecentRates(), undefined);
+    await screen.show(
+      [newMovement('a', { waitsFor: 'x\u001b[2Jy\nz' })],
+      new RecentRates(),
+      undefined,
+    );
     expect(texts[0]).not.toContain('\u001b[2J');
     expect(texts[0]?.trimEnd().split('\n')).toHaveLength(2);
   });
@@ -155,9 +143,9 @@ describe('on a pipe', () => {
   it('each operation is a line, and another one when it has changed: bytes are no change', async () => {
     const { screen, texts } = log();
     const rates = new RecentRates();
-    await screen.show([row('a'), over('old')], rates, undefined);
+    await screen.show([newMovement('a'), over('old')], rates, undefined);
     expect(texts[0]?.trimEnd().split('\n')).toHaveLength(2);
-    await screen.show([row('a', { ageSeconds: 9 }), over('old')], rates, undefined);
+    await screen.show([newMovement('a', { ageSeconds: 9 }), over('old')], rates, undefined);
     expect(texts).toHaveLength(1);
     await screen.show([moving('a', 1, 1)], rates, undefined);
     expect(texts[1]).toMatch(/^DataUpload +a +InProgress/);
@@ -176,7 +164,7 @@ describe('on a pipe', () => {
     const { screen, texts, warnings } = log();
     const rates = new RecentRates();
     for (const outage of [undefined, 'away for 6 s', 'away for 8 s', undefined, undefined]) {
-      await screen.show([row('a')], rates, outage);
+      await screen.show([newMovement('a')], rates, outage);
     }
     expect(warnings).toEqual([
       'longshore: away for 6 s\n',
@@ -188,11 +176,11 @@ describe('on a pipe', () => {
   it('each change is a document', async () => {
     const rates = new RecentRates();
     const json = log('json');
-    await json.screen.show([row('a'), row('b')], rates, undefined);
+    await json.screen.show([newMovement('a'), newMovement('b')], rates, undefined);
     const lines = (json.texts[0] ?? '').trimEnd().split('\n');
     expect(lines.map((line) => (JSON.parse(line) as { name: string }).name)).toEqual(['a', 'b']);
     const yaml = log('yaml');
-    await yaml.screen.show([row('a')], rates, undefined);
+    await yaml.screen.show([newMovement('a')], rates, undefined);
     expect(yaml.texts[0]).toMatch(/^---\nkind: DataUpload\nname: a\n/);
   });
 });

@@ -16,37 +16,63 @@ const PASSWORD = new Secret('test password');
 /** So many that their index is a buffer of its own, whose memory is given back when it is merged. */
 const ENTRIES = 20_000;
 
+async function newStorage(): Promise<MemoryStorage> {
+  const storage = new MemoryStorage();
+  await createFormat(storage, PASSWORD, {
+    hash: 'BLAKE2B-256-128',
+    encryption: 'AES256-GCM-HMAC-SHA256',
+    splitter: 'DYNAMIC-4M-BUZHASH',
+    version: 3,
+  });
+  return storage;
+}
+
+const openOf = (storage: BlobStorage, indexMemoryBytes?: number): Promise<Repository> =>
+  openRepository({
+    storage,
+    password: PASSWORD,
+    client: { username: 'tester', hostname: 'testhost' },
+    ...(indexMemoryBytes !== undefined && { indexMemoryBytes }),
+  });
+
+/** A storage that lets calls wait until they are released: those that `isHeld` names. `begun` resolves when the first of them waits. */
+function holding(
+  inner: BlobStorage,
+  isHeld: (operation: string, id: string) => boolean,
+): { storage: BlobStorage; begun: Promise<undefined>; release: () => void } {
+  const gate = Promise.withResolvers<undefined>();
+  const begun = Promise.withResolvers<undefined>();
+  const storage = faulty(inner, async ({ operation, id, when }) => {
+    if (when !== 'before' || !isHeld(operation, id)) return;
+    begun.resolve(undefined);
+    await gate.promise;
+  });
+  return {
+    storage,
+    begun: begun.promise,
+    release: () => {
+      gate.resolve(undefined);
+    },
+  };
+}
+
 it.each([1, 12])(
   'an index that is read anew while %s flushes end knows what they wrote',
   async (flushes) => {
-    const inner = new MemoryStorage();
-    await createFormat(inner, PASSWORD, {
-      hash: 'BLAKE2B-256-128',
-      encryption: 'AES256-GCM-HMAC-SHA256',
-      splitter: 'DYNAMIC-4M-BUZHASH',
-      version: 3,
-    });
-    const gate = Promise.withResolvers<undefined>();
-    const begun = Promise.withResolvers<undefined>();
+    const inner = await newStorage();
     let isHeld = false;
-    const storage = faulty(inner, async ({ operation, id, when }) => {
-      if (!isHeld || operation !== 'get' || !id.startsWith('xn') || when !== 'before') return;
-      begun.resolve(undefined);
-      await gate.promise;
-    });
-    await using repository = await openRepository({
-      storage,
-      password: PASSWORD,
-      client: { username: 'tester', hostname: 'testhost' },
-      indexMemoryBytes: 4 << 20,
-    });
+    const { storage, begun, release } = holding(
+      inner,
+      (operation, id) => isHeld && operation === 'get' && id.startsWith('xn'),
+    );
+    await using repository = await openOf(storage, 4 << 20);
     const { contents } = repository;
     const first = await contents.write(Buffer.from('first'), { prefix: '' });
     await contents.flush();
     const known = contents.findOrThrow(first.contentId);
     isHeld = true;
     const refreshed = contents.refresh();
-    await begun.promise;
+    await begun;
     const written: ContentId[] = [];
     for (let flush = 0; flush < flushes; flush++) {
       for (let i = 0; i < ENTRIES; i++) {
@@ -57,7 +83,7 @@ it.each([1, 12])(
       await contents.flush();
     }
     isHeld = false;
-    gate.resolve(undefined);
+    release();
     await refreshed;
     expect(written.filter((id) => !contents.has(id))).toEqual([]);
     expect(contents.contentCount).toBe(1 + flushes * ENTRIES);
@@ -67,27 +93,12 @@ it.each([1, 12])(
 it.each(['list', 'get'])(
   'an abort ends the reading anew while a %s hangs, and what the storage answers later changes nothing',
   async (hanging) => {
-    const inner = new MemoryStorage();
-    await createFormat(inner, PASSWORD, {
-      hash: 'BLAKE2B-256-128',
-      encryption: 'AES256-GCM-HMAC-SHA256',
-      splitter: 'DYNAMIC-4M-BUZHASH',
-      version: 3,
-    });
-    const gate = Promise.withResolvers<undefined>();
-    const begun = Promise.withResolvers<undefined>();
+    const inner = await newStorage();
     let isHeld = false;
-    const storage = faulty(inner, async ({ operation, id, when }) => {
-      if (!isHeld || operation !== hanging || !id.startsWith('x') || when !== 'before') return;
-      begun.resolve(undefined);
-      await gate.promise;
-    });
-    const openOf = (of: BlobStorage): Promise<Repository> =>
-      openRepository({
-        storage: of,
-        password: PASSWORD,
-        client: { username: 'tester', hostname: 'testhost' },
-      });
+    const { storage, begun, release } = holding(
+      inner,
+      (operation, id) => isHeld && operation === hanging && id.startsWith('x'),
+    );
     await using repository = await openOf(storage);
     const { contents } = repository;
     const mine = await contents.write(Buffer.from('mine'), { prefix: '' });
@@ -98,11 +109,11 @@ it.each(['list', 'get'])(
     isHeld = true;
     const controller = new AbortController();
     const refreshed = contents.refresh({ signal: controller.signal });
-    await begun.promise;
+    await begun;
     controller.abort(new Error('canceled'));
     await expect(refreshed).rejects.toThrow('canceled');
     isHeld = false;
-    gate.resolve(undefined);
+    release();
     await sleep(50);
     expect([contents.has(mine.contentId), contents.has(theirs.contentId)]).toEqual([true, false]);
     await contents.refresh();
@@ -112,28 +123,12 @@ it.each(['list', 'get'])(
 );
 
 it('of two readings at once the one that began later stays, whichever ends last', async () => {
-  const inner = new MemoryStorage();
-  await createFormat(inner, PASSWORD, {
-    hash: 'BLAKE2B-256-128',
-    encryption: 'AES256-GCM-HMAC-SHA256',
-    splitter: 'DYNAMIC-4M-BUZHASH',
-    version: 3,
-  });
-  const gate = Promise.withResolvers<undefined>();
-  const begun = Promise.withResolvers<undefined>();
+  const inner = await newStorage();
   let held = 0;
-  const storage = faulty(inner, async ({ operation, id, when }) => {
-    if (held === 0 || operation !== 'get' || !id.startsWith('xn') || when !== 'before') return;
-    held--;
-    begun.resolve(undefined);
-    await gate.promise;
-  });
-  const openOf = (of: BlobStorage): Promise<Repository> =>
-    openRepository({
-      storage: of,
-      password: PASSWORD,
-      client: { username: 'tester', hostname: 'testhost' },
-    });
+  const { storage, begun, release } = holding(
+    inner,
+    (operation, id) => operation === 'get' && id.startsWith('xn') && held-- > 0,
+  );
   const write = async ({ contents }: Repository, text: string): Promise<ContentId> => {
     const { contentId } = await contents.write(Buffer.from(text), { prefix: '' });
     await contents.flush();
@@ -145,13 +140,13 @@ it('of two readings at once the one that began later stays, whichever ends last'
   const { contents } = repository;
   held = 1;
   const earlier = contents.refresh();
-  await begun.promise;
+  await begun;
   other.contents.setDeleted(doomed, true);
   const theirs = await write(other, 'theirs');
   await contents.refresh();
   expect([contents.has(doomed), contents.has(theirs)]).toEqual([false, true]);
   const mine = await write(repository, 'mine');
-  gate.resolve(undefined);
+  release();
   await earlier;
   expect([contents.has(doomed), contents.has(theirs)]).toEqual([false, true]);
   expect(contents.has(mine)).toBe(true);

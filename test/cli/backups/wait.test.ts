@@ -20,28 +20,12 @@ import {
 } from '../../../src/kube/index.ts';
 import { averageRate } from '../../../src/cli/status-rows.ts';
 import { Api } from './support/api.ts';
+import { newMovement } from '../support/movements.ts';
 import { withCalls } from '../../support/with-calls.ts';
 
 const GIB = 2 ** 30;
-const volume = (name: string, more: Partial<MovementDescription> = {}): MovementDescription => ({
-  kind: 'DataUpload',
-  name,
-  uid: `u-${name}`,
-  volume: `app/${name}`,
-  storageLocation: 'default',
-  dataMover: 'velero',
-  phase: 'New',
-  node: '',
-  ageSeconds: 5,
-  movingSeconds: undefined,
-  bytesDone: 0,
-  totalBytes: 0,
-  isOver: false,
-  waitsFor: 'a node-agent to accept it',
-  ...more,
-});
 const moving = (name: string, gib: number): MovementDescription =>
-  volume(name, {
+  newMovement(name, {
     phase: 'InProgress',
     movingSeconds: 10,
     bytesDone: gib * GIB,
@@ -49,9 +33,15 @@ const moving = (name: string, gib: number): MovementDescription =>
     waitsFor: 'its data: …',
   });
 const done = (name: string): MovementDescription =>
-  volume(name, { phase: 'Completed', bytesDone: GIB, totalBytes: GIB, isOver: true, waitsFor: '' });
+  newMovement(name, {
+    phase: 'Completed',
+    bytesDone: GIB,
+    totalBytes: GIB,
+    isOver: true,
+    waitsFor: '',
+  });
 const failed = (name: string, why: string): MovementDescription =>
-  volume(name, { phase: 'Failed', isOver: true, waitsFor: why });
+  newMovement(name, { phase: 'Failed', isOver: true, waitsFor: why });
 const view = (more: Partial<WaitView>): WaitView => ({
   title: 'backup nightly',
   phase: 'InProgress',
@@ -90,7 +80,7 @@ describe('on a terminal', () => {
   it('each volume is a bar with bytes, rate and time left; the block is drawn in its own place', async () => {
     const { screen, texts } = shown();
     const items = { done: 300, total: 300 };
-    const volumes = [done('c'), volume('b'), moving('a', 1), failed('d', 'no space left')];
+    const volumes = [done('c'), newMovement('b'), moving('a', 1), failed('d', 'no space left')];
     await screen.show(view({ items, volumes }));
     expect(texts[0]?.split('\n')).toEqual([
       expect.stringMatching(/^backup nightly: InProgress, 2.0 of 5.0 GiB\+.*300 items, 1 error$/),
