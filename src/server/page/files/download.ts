@@ -29,10 +29,16 @@ export async function sendDownload(
     if (signal.aborted) return;
     response.end();
   } catch (error) {
-    response.destroy();
+    cutOff(response);
     if (signal.aborted) return;
     throw error;
   }
+}
+
+/** Of HTTP 1.0, which many proxies speak, an end of the connection is the end of the body: only a reset tells that there was more. */
+function cutOff(response: ServerResponse): void {
+  response.socket?.resetAndDestroy();
+  response.destroy();
 }
 
 async function drained(

@@ -276,4 +276,23 @@ describe('a download', () => {
     expect(warned).toEqual([failure.message, failure.message]);
     await vi.waitUntil(() => source.open_ === 0, { timeout: 20_000, interval: 5 });
   });
+
+  it('also for a client that speaks HTTP 1.0, whose body ends with the connection', async () => {
+    const failure = new CodedError('BLOB_NOT_FOUND', 'blob p1 is not in the storage');
+    source.after = { pieces: 3, then: () => Promise.reject(failure) };
+    const ended = await new Promise<string>((resolve) => {
+      const socket = net.connect(Number(listener.address.split(':')[1]), '127.0.0.1');
+      socket.write(
+        `GET ${PATH}&as=tar HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t\r\n\r\n`,
+      );
+      socket.resume();
+      socket.on('end', () => {
+        resolve('whole');
+      });
+      socket.on('error', ({ message }) => {
+        resolve(message);
+      });
+    });
+    expect(ended).toContain('ECONNRESET');
+  });
 });
