@@ -5,6 +5,12 @@ import type { VolumeFile, WalkedFile } from './volume-file.ts';
 
 /** Longer ones exist on no file system. */
 const LINK_BYTES_MAX = 64 << 10;
+/**
+ * No header of a member: GNU tar and others fail at it. They take an archive that ends behind a member for a whole one; where it ends in a member, they notice,
+ * and this would be taken for a part of the file.
+ */
+const CUT_OFF = Buffer.alloc(512, ' ');
+CUT_OFF.write('The archive is cut off here, since the rest could not be read.\n');
 const TYPES: Readonly<Record<string, string>> = { f: '0', s: '2', d: '5' };
 
 export interface TarOptions {
@@ -16,13 +22,33 @@ export interface TarOptions {
 /**
  * A directory of a volume with everything below it, or one file, as a tar archive (pax): owners, modes, times to the nanosecond, symbolic
  * links. In memory are a piece of a file and a part of each directory on the way down. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and what
- * the repository throws; the archive has no end then, which whoever unpacks it notices.
+ * the repository throws; before that it gives what makes programs fail that unpack it, wherever in the archive that is.
  */
 export async function* tarOf(
   root: VolumeFile,
-  { signal, onLeftOut }: TarOptions,
-): AsyncGenerator<Uint8Array> {
+  options: TarOptions,
+): AsyncGenerator<Uint8Array, void, void> {
   if (root.incomplete !== undefined) throw incompleteSnapshot('volume', root.incomplete);
+  const member: OpenMember = { bytesDue: 0 };
+  try {
+    yield* membersOf(root, member, options);
+  } catch (error) {
+    if (member.bytesDue === 0) yield CUT_OFF;
+    throw error;
+  }
+  yield TAR_END;
+}
+
+interface OpenMember {
+  /** That its header has promised, with what fills its last block. */
+  bytesDue: number;
+}
+
+async function* membersOf(
+  root: VolumeFile,
+  open: OpenMember,
+  { signal, onLeftOut }: TarOptions,
+): AsyncGenerator<Uint8Array, void, void> {
   const isTree = root.entry.type === 'd';
   for await (const { file, path } of root.walk(signal)) {
     if (isTree && path === '') continue;
@@ -31,13 +57,13 @@ export async function* tarOf(
     assertHarmless(name);
     const type = TYPES[entry.type];
     if (type === undefined) onLeftOut(name);
-    else yield* member(file, { name, type, signal });
+    else yield* member(file, open, { name, type, signal });
   }
-  yield TAR_END;
 }
 
 async function* member(
   file: WalkedFile['file'],
+  open: OpenMember,
   { name, type, signal }: { name: string; type: string; signal: AbortSignal },
 ): AsyncGenerator<Uint8Array> {
   const { mode, uid, gid, mtimeNs, sizeBytes } = file.entry;
@@ -58,9 +84,15 @@ async function* member(
     yield encodeFullHeader({ ...head, name, linkName: Buffer.concat(pieces).toString() });
     return;
   }
+  const filling = padding(size);
+  open.bytesDue = size + filling.length;
   yield encodeFullHeader({ ...head, name });
-  yield* file.bytes(signal);
-  yield padding(size);
+  for await (const piece of file.bytes(signal)) {
+    open.bytesDue -= piece.length;
+    yield piece;
+  }
+  open.bytesDue -= filling.length;
+  yield filling;
 }
 
 /** Anybody who writes to the repository chooses names; nobody who unpacks the archive is to be led elsewhere. */

@@ -1,9 +1,11 @@
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import type { Repository } from '../../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
 import { KopiaFile } from '../../../src/cli/browse/kopia-file.ts';
 import { tarOf } from '../../../src/cli/browse/tar.ts';
+import type { VolumeFile, WalkedFile } from '../../../src/cli/browse/volume-file.ts';
+import { CodedError } from '../../../src/base/index.ts';
 import { encodeFullHeader, padding, TAR_END } from '../../../src/archive/index.ts';
 
 const head = { name: 'a', type: '0', size: 0, mode: 0o644, mtime: 0, mtimeNs: 0n, uid: 0, gid: 0 };
@@ -74,5 +76,49 @@ describe('entries of archives as tar reads them', () => {
     const bytes = encodeFullHeader({ ...head, size });
     expect(bytes.length).toBe(3 * 512);
     expect(bytes.toString('latin1', 512)).toContain(`size=${size}\n`);
+  });
+
+  describe.each([0, 5, 512, 700])('an archive with a file of %i bytes', (size) => {
+    const entryOf = (name: string, type: string): VolumeFile['entry'] => ({
+      ...{ name, type, mode: 0o644, uid: 0, gid: 0, mtimeNs: 0n },
+      ...{ sizeBytes: type === 'f' ? size : 0, objectId: name },
+    });
+    const failure = new CodedError('BLOB_NOT_FOUND', 'blob p1 is not in the storage');
+    /** The file gives so many bytes, and the walk goes on behind it where that is all. */
+    const unpacked = async (given: number): Promise<string | undefined> => {
+      async function* walk(): AsyncGenerator<WalkedFile, void, void> {
+        await Promise.resolve();
+        const bytes = async function* (): AsyncGenerator<Uint8Array, void, void> {
+          await Promise.resolve();
+          if (given > 0) yield Buffer.alloc(given, 'Z');
+          if (given < size) throw failure;
+        };
+        yield { file: { entry: entryOf('f', 'f'), bytes }, path: 'f' };
+        throw failure;
+      }
+      const root = {
+        entry: entryOf('root', 'd'),
+        incomplete: undefined,
+        walk,
+      } as unknown as VolumeFile;
+      const pieces: Uint8Array[] = [];
+      const reading = (async () => {
+        const options = { signal: new AbortController().signal, onLeftOut: () => undefined };
+        for await (const piece of tarOf(root, options)) pieces.push(Buffer.from(piece));
+      })();
+      await expect(reading).rejects.toBe(failure);
+      const { status, stdout } = spawnSync('tar', ['-xOf', '-'], { input: Buffer.concat(pieces) });
+      expect(status).not.toBe(0);
+      return stdout.toString();
+    };
+
+    it('that ends behind it is none that tar takes for a whole one', async () => {
+      expect(await unpacked(size)).toBe('Z'.repeat(size));
+    });
+
+    it('that ends in it has nothing else in the file', async () => {
+      for (const given of [0, size - 1].filter((each) => each < size && each >= 0))
+        expect(await unpacked(given)).toMatch(/^Z*$/);
+    });
   });
 });
