@@ -57,7 +57,7 @@ export interface OpenEntry extends Disposable {
   list(signal: AbortSignal, skip?: number): AsyncIterable<readonly FileEntry[]>;
   /** What a symbolic link leads to, or the bytes of a file, a part at a time. Throws `SNAPSHOT_INCOMPLETE`, and what the repository throws. */
   bytes(signal: AbortSignal): AsyncIterable<Uint8Array>;
-  /** It and all that is below, as a tar archive without devices, pipes and sockets. Throws like {@link bytes}; the archive has no end then. */
+  /** It and all that is below, as a tar archive without devices, pipes and sockets. Throws like {@link bytes}; whoever unpacks the archive notices. */
   tar(signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 
