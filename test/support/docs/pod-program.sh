@@ -2,19 +2,24 @@
 # What `/velero` is in a pod here: the program of the pod's image, as a process of this machine, with the rights of the pod's ServiceAccount.
 # Variables: DOCS_FOLDER (scratch; ports of pods), DOCS_LONGSHORE (our program), DOCS_PEERS (binaries of others), DOCS_PLUGIN (our plugin).
 set -eu
-export PATH="$DOCS_PEERS:$PATH"
+export PATH="$DOCS_PEERS:${PATH#*:}" # without the folder of stand-ins
 uid=$(basename "$LONGSHORE_TERMINATION_LOG" .termination)
 folder=$(dirname "$LONGSHORE_TERMINATION_LOG")
 own=$DOCS_FOLDER/pods/$uid
 mkdir -p "$own"
-kubectl get pods -A -o json | jq ".items[] | select(.metadata.uid == \"$uid\")" >"$own/pod.json"
+of_cluster() { sed -n "s/.*$1: \"\([^\"]*\)\".*/\1/p" "$KUBECONFIG"; }
+server=$(of_cluster server) admin=$(of_cluster token)
+# Cheaper than kubectl, which is started for each pod several times. Arguments: path, what curl takes besides.
+api() { curl --silent --insecure --fail --retry 20 --retry-connrefused -H "Authorization: Bearer $admin" "${@:2}" "$server/api/v1/$1"; }
+api pods | jq ".items[] | select(.metadata.uid == \"$uid\")" >"$own/pod.json"
 of() { jq -r "$1" "$own/pod.json"; }
 namespace=$(of .metadata.namespace) image=$(of '.spec.containers[0].image') plugins=$(of '[.spec.initContainers[]?.image] | join(" ")')
-token=$(kubectl -n "$namespace" create token "$(of .spec.serviceAccountName)" --duration 3h)
+token=$(api "namespaces/$namespace/serviceaccounts/$(of .spec.serviceAccountName)/token" -H 'Content-Type: application/json' \
+  -d '{"spec": {"expirationSeconds": 10800}}' | jq -r .status.token)
 sed "s/token: \"[^\"]*\"/token: \"$token\"/" "$KUBECONFIG" >"$own/kubeconfig"
 
-# Secrets, where the paths of their volumes lead to, and in variables.
-secret() { kubectl -n "$namespace" get secret "$1" --ignore-not-found -o json | jq -r '.data // {} | to_entries[] | "\(.key) \(.value)"'; }
+# Secrets, where the paths of their volumes lead to, and in variables. One that is not there has nothing.
+secret() { { api "namespaces/$namespace/secrets/$1" || true; } | jq -r '.data // {} | to_entries[] | "\(.key) \(.value)"'; }
 while read -r volume name; do
   while read -r key value; do base64 -d <<<"$value" >"$folder/$uid-$volume/$key"; done < <(secret "$name")
 done < <(of '.spec.volumes[]? | select(.secret) | "\(.name) \(.secret.secretName)"')
