@@ -5,7 +5,7 @@ import { hasStore } from '../../support/object-stores.ts';
 import { hasPeers, hasRealApi } from '../../support/real-api.ts';
 
 /** For a page, or what is made before it, on a machine with many times its usual load. */
-export const LIMIT_MS = 600_000;
+export const LIMIT_MS = 1_200_000;
 
 const hasAll = (): boolean =>
   hasRealApi() &&
