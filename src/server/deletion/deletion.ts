@@ -32,7 +32,7 @@ import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
 import { deleteNative } from './native-snapshots.ts';
-import { neverBegan, type Ownership, ownershipOf, STORED_UID } from './ownership.ts';
+import { neverBegan, type Ownership, ownershipOf, STORED_UID, wasStored } from './ownership.ts';
 import { deleteRestores, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
 import { CALL_MS_MAX, within } from './within.ts';
@@ -122,13 +122,14 @@ class Deletion {
       return this.#ended();
     }
     if (owner.kind === 'unknown') this.#noteUnread(owner.reason);
-    await this.#noteStoredUid(owner);
+    if (owner.kind === 'own' && !owner.stored) this.#noteLost();
     if (owner.kind !== 'none') await this.#deleteData(owner);
     if (attempts.hasFailed && !this.#isForced) return this.#ended();
     this.#giveUp();
     if (owner.kind !== 'none') {
       // They know a backup by its name: where its files are another one's, so are they.
       if (owner.kind !== 'foreign') await this.#deleteRestores(namespace);
+      if (!attempts.hasFailed) await this.#noteStoredUid(owner);
       if (!attempts.hasFailed) await this.#deleteFiles(owner);
     }
     if (!attempts.hasFailed) await deleteObject(this.#options);
@@ -156,12 +157,11 @@ class Deletion {
     for (const text of this.#options.attempts.take()) this.#options.onGivenUp(text);
   }
 
-  /** Before the file goes that tells. */
+  /** Before the file goes that tells: whose it is, and that all it led to is gone. */
   async #noteStoredUid(owner: Ownership): Promise<void> {
     const { client, backup, assertLeading, attempts, signal } = this.#options;
     const { uid, annotations } = backup.metadata;
-    if (owner.kind !== 'own' || owner.uid === uid || owner.uid === annotations?.[STORED_UID])
-      return;
+    if (owner.kind !== 'own' || !owner.stored || owner.uid === annotations?.[STORED_UID]) return;
     await attempts.attempt('error removing backup from backup storage', async () => {
       assertLeading();
       const patch = { metadata: { uid, annotations: { [STORED_UID]: owner.uid } } };
@@ -301,6 +301,15 @@ class Deletion {
     if (!['Completed', 'PartiallyFailed'].includes(phase)) return;
     this.#options.onGivenUp(
       'the tarball of the backup is not in the bucket: what only its items tell of, such as what plugins hold for them, is not deleted; snapshots of volumes were looked for in its other files',
+    );
+  }
+
+  /** Of a backup that was stored, and whose files nobody here has begun to delete. */
+  #noteLost(): void {
+    const { backup, onGivenUp } = this.#options;
+    if (backup.metadata.annotations?.[STORED_UID] !== undefined || !wasStored(backup)) return;
+    onGivenUp(
+      'the files of the backup are not in its location: snapshots that they alone tell of, with providers, CSI drivers and in repositories, and what plugins hold for items are not deleted; if the location points elsewhere by now, the backup comes back when it points to the files again',
     );
   }
 

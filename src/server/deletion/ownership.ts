@@ -16,8 +16,8 @@ export type Ownership =
   | { readonly kind: 'unknown'; readonly reason: string };
 
 /**
- * On a Backup that is deleted, and was taken over from a bucket: the UID that its files were stored under. After their main file is gone nothing
- * else tells.
+ * On a Backup that is deleted: the UID that its files were stored under, another one where it was taken over from a bucket. Put on when all is gone that they
+ * lead to; after their main file is gone nothing else tells.
  */
 export const STORED_UID = 'longshore.io/stored-uid';
 
@@ -37,6 +37,12 @@ export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefin
 /** Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location is needed to delete it. */
 export const neverBegan = (backup: Backup): boolean =>
   !hasBegun(backup) && ['Failed', 'FailedValidation', 'Deleting'].includes(phaseOf(backup));
+
+/** Whether it came to an end with files, as far as its status says. */
+export const wasStored = (backup: Backup): boolean => {
+  const { completionTimestamp, failureReason = '' } = statusOf(backup);
+  return hasBegun(backup) && !!completionTimestamp && failureReason === '';
+};
 
 /** Throws what the bucket throws. */
 export async function ownershipOf(

@@ -863,6 +863,42 @@ describe('what cannot be deleted', () => {
     );
   });
 
+  it('is told of where its files are not in the location, as where that points elsewhere; not of one that a server has left', async () => {
+    const over = { status: { completionTimestamp: '2026-11-21T03:00:00Z' } };
+    const annotations = { 'longshore.io/stored-uid': 'u' };
+    await world.backup('elsewhere', 'Completed', over);
+    await world.backup('left', 'Deleting', { ...over, metadata: { annotations } });
+    const reason = { failureReason: 'it has failed' };
+    await world.backup('failed', 'Failed', { status: { ...over.status, ...reason } });
+    stop = world.run();
+    for (const name of ['elsewhere', 'left', 'failed']) {
+      await world.ask(name);
+      await world.gone(name);
+    }
+    await stop();
+    stop = undefined;
+    const events = (await world.client.list(EVENTS)) as (KubeObject & {
+      involvedObject?: { name: string };
+      message?: string;
+    })[];
+    expect(events.map(({ involvedObject }) => involvedObject?.name)).toEqual(['elsewhere']);
+    expect(events[0]?.message).toMatch(/not in its location: .*comes back when it points to/);
+  });
+
+  it('is not told of where a deletion goes on after its main file is gone', async () => {
+    const status = { completionTimestamp: '2026-11-21T03:00:00Z' };
+    await world.store(await world.backup('b1', 'Completed', { status }));
+    world.fail('delete b1.tar.gz', new CodedError('REFUSED', 'no right to delete'));
+    await world.ask('b1');
+    stop = world.run();
+    await world.answer('b1-1');
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    await stop();
+    stop = undefined;
+    expect(await world.client.list(EVENTS)).toEqual([]);
+  });
+
   it('is named of a repository of another kind', async () => {
     const backup = await world.backup('b1');
     await world.store(backup, {
