@@ -12,7 +12,8 @@ interface Missing {
 /** What a process knows of a location from one sync to the next. A new one loses nothing: it looks again, and says it again. */
 export class SyncMemory {
   readonly #said = new Set<string>();
-  readonly #refusedUntilMs = new Map<string, number>();
+  /** When each was refused, by a clock that may have been wrong. */
+  readonly #refusedAtMs = new Map<string, number>();
   #missing = new Map<string, Missing>();
   /** Backups in the cluster that are not in the bucket, and stay. */
   held = 0;
@@ -26,26 +27,28 @@ export class SyncMemory {
   }
 
   get refused(): number {
-    return this.#refusedUntilMs.size;
+    return this.#refusedAtMs.size;
   }
 
   refuse(name: string, nowMs: number): void {
-    if (this.#refusedUntilMs.size >= NAMES_MAX) this.#refusedUntilMs.clear();
-    this.#refusedUntilMs.set(name, nowMs + REFUSED_MS);
+    if (this.#refusedAtMs.size >= NAMES_MAX) this.#refusedAtMs.clear();
+    this.#refusedAtMs.set(name, nowMs);
   }
 
+  /** A clock that was ahead makes it no longer. */
   isRefused(name: string, nowMs: number): boolean {
-    return nowMs < (this.#refusedUntilMs.get(name) ?? -Infinity);
+    const atMs = this.#refusedAtMs.get(name);
+    return atMs !== undefined && nowMs >= atMs && nowMs - atMs < REFUSED_MS;
   }
 
   accept(name: string): void {
-    this.#refusedUntilMs.delete(name);
+    this.#refusedAtMs.delete(name);
   }
 
   /** Those that a listing does not have any more are nothing to speak of. */
   keepOnly(names: ReadonlySet<string>): void {
-    for (const name of this.#refusedUntilMs.keys()) {
-      if (!names.has(name)) this.#refusedUntilMs.delete(name);
+    for (const name of this.#refusedAtMs.keys()) {
+      if (!names.has(name)) this.#refusedAtMs.delete(name);
     }
   }
 
@@ -55,7 +58,8 @@ export class SyncMemory {
     this.#missing = new Map(
       Array.from(uids, (uid) => {
         const { sinceMs, looks } = before.get(uid) ?? { sinceMs: nowMs, looks: 0 };
-        return [uid, { sinceMs, looks: looks + 1 }];
+        // Since when a clock that was ahead then says nothing.
+        return [uid, { sinceMs: Math.min(sinceMs, nowMs), looks: looks + 1 }];
       }),
     );
     return this.#missing;
