@@ -32,9 +32,13 @@ const GAP_NS = DAY_NS;
 /** For a person to see that a clock is wrong, by whatever else fails then. Our choice. */
 const HOLD_NS = DAY_NS;
 
+/** A machine that is on for some hours now and then has an outage in each wait, which is not to begin anew for ever. Our choice. */
+const AGAIN_NS = 30n * DAY_NS;
+
 /**
  * The times to be written down at a look. More than a day between two looks is an outage, or a step of the clock, and nobody can tell these apart: deletions
- * wait for a day then. What a clock that was ahead has written does not count once it is set right.
+ * wait for a day then. A wait that was over during an outage of less than a month is over. What a clock that was ahead has written does not count once it is
+ * set right.
  */
 export function timesAt(
   nowNs: Nanoseconds,
@@ -42,7 +46,9 @@ export function timesAt(
   frequencyMs: number,
 ): LookTimes {
   const allowedNs = GAP_NS + BigInt(Math.ceil(frequencyMs)) * 1_000_000n;
-  if (before && nowNs - before.lookedAtNs > allowedNs) {
+  const gapNs = before ? nowNs - before.lookedAtNs : 0n;
+  const hasWaited = before?.heldUntilNs !== undefined && gapNs <= AGAIN_NS;
+  if (gapNs > allowedNs && !(hasWaited && nowNs >= before.heldUntilNs)) {
     return { lookedAtNs: nowNs, heldUntilNs: nowNs + HOLD_NS };
   }
   const leftNs = (before?.heldUntilNs ?? nowNs) - nowNs;
