@@ -109,6 +109,7 @@ async function restore(
       counters,
       overwrite: options.overwrite ?? 'if-different',
       sparse: options.sparse === true,
+      unusedDevice: true,
       ...part,
     });
   } finally {

@@ -57,6 +57,8 @@ export interface RestoreOptions {
   readonly counters?: RestoreCounters;
   readonly overwrite?: Overwrite;
   readonly sparse?: boolean;
+  /** Of a raw volume: refuses a device that is mounted, or that another device is made of. */
+  readonly unusedDevice?: boolean;
   /** Name of an entry of a tree's root that is not restored, with all below it. */
   readonly leaveOut?: string;
   /** Of a tree only this part. */

@@ -26,7 +26,7 @@ const IS_THERE = 'it already exists, and is not to be overwritten';
 /**
  * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut short is refused:
  * its pieces do not lie where they belong. With `overwrite: 'never'` only an image that is not there yet is written.
- * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
+ * Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
   repository: Repository,
@@ -85,7 +85,7 @@ export async function rawVolumeOf(
 async function openVolume(
   target: string,
   sizeBytes: number,
-  { sparse, overwrite }: RestoreOptions,
+  { sparse, overwrite, unusedDevice }: RestoreOptions,
 ): Promise<{ handle: fs.FileHandle; fd: number; isNew: boolean }> {
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
@@ -113,7 +113,10 @@ async function openVolume(
       if (available < sizeBytes) {
         throw unusable(`the device has ${available} bytes, but the volume needs ${sizeBytes}`);
       }
-      return { handle, fd: handle.fd, isNew: false };
+      if (unusedDevice !== true) return { handle, fd: handle.fd, isNew: false };
+      const own = await openAlone(handle, target);
+      await handle.close();
+      return { handle: own, fd: own.fd, isNew: false };
     }
     if (!stat.isFile()) throw unusable(NO_VOLUME);
     await handle.truncate(0);
@@ -121,7 +124,18 @@ async function openVolume(
     return { handle, fd: handle.fd, isNew: true };
   } catch (cause) {
     await handle.close();
-    if (isCode(cause, 'TARGET_UNUSABLE')) throw cause;
+    if (isCode(cause, 'TARGET_UNUSABLE', 'TARGET_IN_USE')) throw cause;
     throw unusable(messageOf(cause), cause);
+  }
+}
+
+/** Of a device that is mounted, or that another one is made of, the kernel refuses this. */
+async function openAlone(device: fs.FileHandle, target: string): Promise<fs.FileHandle> {
+  try {
+    return await fs.open(pinnedPath(device.fd), O_WRONLY | O_NONBLOCK | O_EXCL);
+  } catch (cause) {
+    if (systemCode(cause) !== 'EBUSY') throw cause;
+    const text = `${target} is in use: it is mounted, or a part of another device; unmount it first`;
+    throw new CodedError('TARGET_IN_USE', text, { cause });
   }
 }

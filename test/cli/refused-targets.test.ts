@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { hasLoopDevices, loopDevice } from '../support/loop-device.ts';
 import { packagedProgram } from '../support/package.ts';
 
 const BIN = packagedProgram();
@@ -42,6 +43,32 @@ describe('where nothing can be made, the command ends and says why', () => {
       code: 1,
       err: `longshore: cannot restore to /proc/x/y: ${REFUSED}\n`,
     });
+  });
+
+  it.runIf(hasLoopDevices)('a restore to a device that is mounted', async () => {
+    fs.writeFileSync(at('volume'), Buffer.alloc(4 << 20, 'v'));
+    fs.writeFileSync(at('disk'), Buffer.alloc(4 << 20));
+    run('repository', 'create', '--repo', at('raw'));
+    const made = run('snapshot', 'create', '--block', at('volume'), '--repo', at('raw'), '--json');
+    const volume = (JSON.parse(made.out) as { id: string }).id;
+    await using device = loopDevice(at('disk'));
+    execFileSync('mkfs.ext4', ['-q', '-F', device.path], { stdio: 'pipe' });
+    fs.mkdirSync(at('mounted'));
+    const words = ['snapshot', 'restore', '--block', volume, device.path, '--repo', at('raw')];
+    if (spawnSync('mount', [device.path, at('mounted')]).status === 0) {
+      try {
+        const before = fs.readFileSync(device.path);
+        expect(run(...words)).toMatchObject({
+          code: 1,
+          err: `longshore: ${device.path} is in use: it is mounted, or a part of another device; unmount it first\n`,
+        });
+        expect(fs.readFileSync(device.path).equals(before)).toBe(true);
+      } finally {
+        execFileSync('umount', [at('mounted')]);
+      }
+    }
+    expect(run(...words).code).toBe(0);
+    expect(fs.readFileSync(device.path).equals(Buffer.alloc(4 << 20, 'v'))).toBe(true);
   });
 
   it('a new repository', () => {
