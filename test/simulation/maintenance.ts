@@ -23,7 +23,7 @@ import type { CallOptions } from '../../src/kube/client/client.ts';
 import { RepositoryController, Server } from '../../src/server/index.ts';
 import { JOB_MARK, REPOSITORY_LABEL } from '../../src/server/repositories/maintenance/job.ts';
 import { claimOf } from '../../src/server/repositories/maintenance/outline.ts';
-import { SimulatedClient, type Weather } from './simulated-client.ts';
+import { roughWeather, SimulatedClient, type Weather } from './simulated-client.ts';
 import { Random, VirtualTime } from './virtual-time.ts';
 
 const NAMESPACE = 'velero';
@@ -58,13 +58,7 @@ export async function simulateMaintenance(
     nowNs: () => BigInt(Math.round((START_MS + time.nowMs + serverOffsetMs) * 1e6)),
   };
   const world = new MaintenanceWorld(time, random, clock, tell);
-  const rough: Weather = {
-    refused: random.between(0, 0.1),
-    lost: random.between(0, 0.1),
-    cut: random.between(0, 0.1),
-    latencyMs: random.chance(0.4) ? 900 : 30,
-    watchLagMs: random.chance(0.4) ? 5000 : 100,
-  };
+  const rough = roughWeather(random);
   let weather = rough;
   let servers = 0;
   const alive: SimulatedServer[] = [];

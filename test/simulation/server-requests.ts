@@ -21,7 +21,7 @@ import {
   Server,
   StatusRequestController,
 } from '../../src/server/index.ts';
-import { SimulatedClient, type Weather } from './simulated-client.ts';
+import { roughWeather, SimulatedClient, type Weather } from './simulated-client.ts';
 import { Random, VirtualTime } from './virtual-time.ts';
 
 const NAMESPACE = 'velero';
@@ -73,13 +73,7 @@ export async function simulateRequests(
     nowNs: () => BigInt(Math.round((START_MS + time.nowMs + serverOffsetMs) * 1e6)),
   };
   const world = new World(time, random, clock, settings);
-  const rough: Weather = {
-    refused: random.between(0, 0.1),
-    lost: random.between(0, 0.1),
-    cut: random.between(0, 0.1),
-    latencyMs: random.chance(0.4) ? 900 : 30,
-    watchLagMs: random.chance(0.4) ? 5000 : 100,
-  };
+  const rough = roughWeather(random);
   let weather = chaosMs > 0 ? rough : CALM;
   let servers = 0;
   const start = (): void => {

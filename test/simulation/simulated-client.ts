@@ -36,6 +36,15 @@ export interface Weather {
   frozenMs?: number;
 }
 
+/** Of a course with servers, up to one request of ten in each way; the same numbers of `random` make the same weather. */
+export const roughWeather = (random: Random): Weather => ({
+  refused: random.between(0, 0.1),
+  lost: random.between(0, 0.1),
+  cut: random.between(0, 0.1),
+  latencyMs: random.chance(0.4) ? 900 : 30,
+  watchLagMs: random.chance(0.4) ? 5000 : 100,
+});
+
 /** What one agent sees of the API server: the embedded one's store, through weather. */
 export class SimulatedClient {
   readonly clock: Clock;
