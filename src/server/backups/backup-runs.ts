@@ -167,11 +167,10 @@ export class BackupRuns {
     try {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#settings.runner(), about);
-      const { uid } = backup.metadata;
-      if (!notes.has(uid)) {
-        const noting = { what: 'note that a backup is under way', logger, signal };
-        await patiently(() => notes.write(backup, signal), noting);
-      }
+      const noting = { what: 'note that a backup is under way', logger, signal };
+      // A cancel does not cut it off: a note that comes after its removal would stay, and a deletion would wait for it.
+      await patiently(() => notes.write(backup, leaving), noting);
+      signal.throwIfAborted();
       const outcome = await runner.run({
         backup,
         signal,

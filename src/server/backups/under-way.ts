@@ -39,6 +39,8 @@ export class UnderWayNotes {
   readonly #options: UnderWayOptions;
   /** UIDs of those that are there, as far as is known. */
   readonly #known = new Set<string>();
+  /** UIDs of those whose writing had no answer: they may be there. */
+  readonly #unsure = new Set<string>();
   /** How often in a row the API server said that something is wrong on its side. */
   #failed = 0;
 
@@ -46,8 +48,9 @@ export class UnderWayNotes {
     this.#options = options;
   }
 
+  /** Whether there is one, or may be one. */
   has(uid: string): boolean {
-    return this.#known.has(uid);
+    return this.#known.has(uid) || this.#unsure.has(uid);
   }
 
   /** May be repeated. Where notes are refused the backup goes on without. Throws what is passing, and `LEADERSHIP_LOST`. */
@@ -56,6 +59,7 @@ export class UnderWayNotes {
     const { name, uid } = backup.metadata;
     if (this.#known.has(uid)) return;
     assertLeading();
+    this.#unsure.add(uid);
     try {
       await client.create(
         CONFIG_MAPS,
@@ -73,20 +77,23 @@ export class UnderWayNotes {
         const fields = { backup: name, error: messageOf(error) };
         const text = `a backup is made without a note: should its Backup be deleted while no server leads, what it has begun stays; ${ALLOW}`;
         logger.warn(fields, text);
+        this.#unsure.delete(uid);
         return;
       }
     }
     this.#failed = 0;
     this.#known.add(uid);
+    this.#unsure.delete(uid);
   }
 
   /** Where there is one. Throws the `KUBE_*` errors, and `LEADERSHIP_LOST`. */
   async remove(uid: string, signal: AbortSignal): Promise<void> {
     const { client, namespace, assertLeading } = this.#options;
-    if (!this.#known.has(uid)) return;
+    if (!this.has(uid)) return;
     assertLeading();
     await client.delete(CONFIG_MAPS, { namespace, name: `${PREFIX}${uid}` }, { signal });
     this.#known.delete(uid);
+    this.#unsure.delete(uid);
   }
 
   /** All of them; none where this server may not list them. Throws what is passing. */

@@ -188,7 +188,11 @@ class DeletionRun {
       return { requeueAfterMs: runningMs };
     }
     // What its run has left is ended by its journal, which goes with its files.
-    if (await this.#backups.isEnding(found)) return { requeueAfterMs: runningMs };
+    if (await this.#backups.isEnding(found)) {
+      const text = 'what its run has left is still being ended: it is deleted after that';
+      this.#writer.tell(request, text);
+      return { requeueAfterMs: runningMs };
+    }
     this.#begin(key, request, found);
     return { isUnderWay: true };
   }

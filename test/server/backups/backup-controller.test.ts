@@ -89,6 +89,23 @@ class Runs {
   }
 }
 
+/** As an API server does what it is asked, and somebody may not wait for its answer. */
+async function answered(
+  done: Promise<unknown>,
+  answer: Promise<void>,
+  signal: AbortSignal,
+): Promise<unknown> {
+  const result = await done;
+  const { promise: left, reject } = Promise.withResolvers<never>();
+  const leave = (): void => {
+    reject(signal.reason as Error);
+  };
+  signal.addEventListener('abort', leave);
+  await Promise.race([answer, left]);
+  signal.removeEventListener('abort', leave);
+  return result;
+}
+
 describe('the controller of Backups', () => {
   const scratch = tempDirectory('backup-controller');
   let server: ApiServer;
@@ -109,6 +126,8 @@ describe('the controller of Backups', () => {
   let isKindAway = false;
   /** Calls for a runner that the API server does not answer. */
   let unanswered: number;
+  /** The API server makes a ConfigMap, and answers after this. */
+  let noteAnswer: Promise<void> | undefined;
   const told: string[] = [];
 
   beforeEach(async () => {
@@ -127,6 +146,7 @@ describe('the controller of Backups', () => {
     poison = undefined;
     poisonStatus = 422;
     unanswered = 0;
+    noteAnswer = undefined;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
@@ -203,8 +223,13 @@ describe('the controller of Backups', () => {
           [Symbol.asyncDispose]: () => Promise.resolve(),
         }),
     };
-    const refusing = callsThrough(client, (call, [resource, ref], go) => {
-      const isOfKind = (resource as { plural?: string } | undefined)?.plural === 'backups';
+    const refusing = callsThrough(client, (call, [resource, ref, options], go) => {
+      const { plural } = (resource ?? {}) as { plural?: string };
+      const isOfKind = plural === 'backups';
+      if (noteAnswer && call === 'create' && plural === 'configmaps') {
+        const { signal } = options as { signal: AbortSignal };
+        return answered(go() as Promise<unknown>, noteAnswer, signal);
+      }
       if (isKindAway && isOfKind) return Promise.reject(kubeError('a Backup', 404, undefined));
       const isPoisoned =
         call === 'patch' &&
@@ -792,6 +817,22 @@ describe('the controller of Backups', () => {
     await expect.poll(notes, { timeout: 5000 }).toEqual([]);
     expect(told).toEqual(['op-j', 'op-j']);
     expect(filesOf('later').filter((key) => key.includes('journal'))).toEqual([]);
+  });
+
+  it('keeps no note of one that is canceled while the answer to the note is on its way', async () => {
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    noteAnswer = promise;
+    start();
+    await create('b1');
+    await expect.poll(notes, { timeout: 10_000 }).toHaveLength(1);
+    const ref = { namespace: VELERO, name: 'b1' };
+    const annotations = { [CANCEL_ANNOTATION]: 'true' };
+    await client.patch(BACKUPS, ref, { metadata: { annotations } });
+    // What was cut off by now would have failed.
+    await new Promise((resume) => setTimeout(resume, 300));
+    resolve(undefined);
+    expect(await until('b1', 'Failed')).toMatchObject({ failureReason: 'canceled by user' });
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
   });
 
   it('removes no file of another backup of the name of one that is deleted while it runs', async () => {

@@ -242,6 +242,9 @@ describe('a backup that is deleted', () => {
     await expect
       .poll(async () => (await world.request('b1-1'))?.status?.phase, { timeout: 5000 })
       .toBe('InProgress');
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status?.errors, { timeout: 5000 })
+      .toEqual(['what its run has left is still being ended: it is deleted after that']);
     await new Promise((done) => setTimeout(done, 500));
     expect(await phaseOf('b1')).toBe('Completed');
     await world.client.delete(CONFIG_MAPS, note);
