@@ -73,6 +73,8 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     testTimeout: 120_000,
     hookTimeout: 120_000,
+    // A second, which it is by default, is nothing on a machine that has other work too.
+    expect: { poll: { timeout: 30_000 } },
     // Tests run on the sources with Node's own type stripping, as production does from a checkout.
     pool: 'forks',
     maxWorkers: Math.max(WORKERS_MIN, availableParallelism() - 1),

@@ -68,9 +68,7 @@ it('says how it ended before it waits for the API server to take its Events', as
   };
   void runDataMover({ ...moverOptions(client, directory), resourceTimeoutMs: 5000 });
   try {
-    await expect
-      .poll(() => readFileSync(terminationLog, 'utf8'), { timeout: 3000 })
-      .toMatch(/data path is canceled$/);
+    await expect.poll(() => readFileSync(terminationLog, 'utf8')).toMatch(/data path is canceled$/);
   } finally {
     rmSync(directory, { recursive: true });
   }

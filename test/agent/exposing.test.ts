@@ -45,8 +45,7 @@ describe.skipIf(!hasRealApi())('volumes as configured, on a real API server', ()
   afterEach(async () => {
     await agent?.stop();
     agent = undefined;
-    for (let i = 0; i < 20 && (await cluster.leftovers()).length > 0; i++) await sleep(100);
-    expect(await cluster.leftovers()).toEqual([]);
+    await expect.poll(() => cluster.leftovers(), { interval: 100 }).toEqual([]);
   });
 
   const startAgent = (config: Partial<ExposeConfig>): void => {

@@ -86,8 +86,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
     for (const agent of agents.splice(0)) await agent.stop();
     agents = [];
     // Nothing of ours is left after a final phase, whatever happened; the snapshot controller may be a moment behind.
-    for (let i = 0; i < 20 && (await cluster.leftovers()).length > 0; i++) await sleep(100);
-    expect(await cluster.leftovers()).toEqual([]);
+    await expect.poll(() => cluster.leftovers(), { interval: 100 }).toEqual([]);
   });
 
   const startAgent = (overrides: Partial<AgentOptions> = {}): void => {

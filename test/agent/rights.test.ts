@@ -120,8 +120,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
   afterEach(async () => {
     for (const agent of agents.splice(0)) await agent.stop();
     agents = [];
-    for (let i = 0; i < 20 && (await cluster.leftovers()).length > 0; i++) await sleep(100);
-    expect(await cluster.leftovers()).toEqual([]);
+    await expect.poll(() => cluster.leftovers(), { interval: 100 }).toEqual([]);
   });
   afterAll(async () => {
     for (const client of clients) client.close();

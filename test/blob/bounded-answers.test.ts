@@ -87,7 +87,7 @@ describe.each(STUB_KINDS)('%s', (kind) => {
       expect(error).toMatchObject({ code: 'STORAGE_FULL', facts: { status: 507 } });
       expect((error as Error).message).toMatch(/ failed: 507 .*no space left/);
       expect((error as Error).message.length).toBeLessThan(1000);
-      const late = sleep(3000, 'the connection is still open', { ref: false });
+      const late = sleep(30_000, 'the connection is still open', { ref: false });
       expect(await Promise.race([server.closed, late])).toBe('closed');
       // What the buffers of both ends hold.
       expect(server.sent()).toBeLessThan(SENT_MAX / 2);
@@ -209,7 +209,7 @@ it.each<[string, (response: ServerResponse) => void]>([
   try {
     const command = new PutObjectCommand({ Bucket: 'bucket', Key: 'key', Body: 'x' });
     const ended = client.send(command).catch((error: unknown) => error);
-    const late = sleep(3000, 'it goes on', { ref: false });
+    const late = sleep(30_000, 'it goes on', { ref: false });
     expect(await Promise.race([ended, late])).toBeInstanceOf(Error);
   } finally {
     client.destroy();

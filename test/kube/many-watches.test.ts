@@ -39,7 +39,7 @@ it('requests go on beside any number of waits', async () => {
     }).catch(() => 'ended'),
   );
   try {
-    await expect.poll(() => watches, { timeout: 5000 }).toBe(WAITS);
+    await expect.poll(() => watches).toBe(WAITS);
     const found = await client.get(CONFIG_MAPS, { namespace: 'app', name: 'one' });
     expect(found.metadata.name).toBe('one');
   } finally {

@@ -427,7 +427,7 @@ it('ends a process whose operations nobody asks about any more', async () => {
   await action.execute(item('a'), BACKUP, NEVER);
   await manager.close();
   expect(childrenOfThis()).toHaveLength(1);
-  await expect.poll(childrenOfThis, { timeout: 5000 }).toHaveLength(0);
+  await expect.poll(childrenOfThis).toHaveLength(0);
 });
 
 it('ends every process when it is closed, also those that do not end by themselves', async () => {

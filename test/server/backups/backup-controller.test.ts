@@ -580,7 +580,7 @@ describe('the controller of Backups', () => {
     await waitGone(client, BACKUPS, { namespace: VELERO, name: 'runs' }, WAIT);
     await waitGone(client, DELETE_BACKUP_REQUESTS, { namespace: VELERO, name: 'd1' }, WAIT);
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
-    await expect.poll(left, { timeout: 5000 }).toEqual([]);
+    await expect.poll(left).toEqual([]);
     expect(runs.begun[0]?.signal.aborted).toBe(true);
   });
 
@@ -614,9 +614,9 @@ describe('the controller of Backups', () => {
       });
     }
     await client.delete(BACKUPS, { namespace: VELERO, name: 'again' });
-    await expect.poll(() => told, { timeout: 5000 }).toEqual(['op-j']);
+    await expect.poll(() => told).toEqual(['op-j']);
     const left = () => [...bucket.objects.keys()].filter((key) => key.includes('/again/'));
-    await expect.poll(left, { timeout: 5000 }).toEqual([]);
+    await expect.poll(left).toEqual([]);
     runs.end(0, new CodedError('CANCELED', 'ended'));
   });
 
@@ -672,7 +672,7 @@ describe('the controller of Backups', () => {
       await new Promise((resolve) => setTimeout(resolve, 300));
       isAway = false;
       const left = () => [...bucket.objects.keys()].filter((key) => key.includes('/gone/'));
-      await expect.poll(left, { timeout: 8000 }).toEqual([]);
+      await expect.poll(left).toEqual([]);
       expect(told).toContain('op-1');
       runs.end(0, new CodedError('X', 'ended'));
       await create('gone');
@@ -699,7 +699,7 @@ describe('the controller of Backups', () => {
     await store('runs', 'InProgress', all);
     await client.delete(BACKUPS, { namespace: VELERO, name: 'runs' });
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
-    await expect.poll(left, { timeout: 5000 }).toEqual([]);
+    await expect.poll(left).toEqual([]);
     expect(told.filter((text) => text.startsWith('delete '))).toEqual([
       ...['delete stays of of-l {}', 'delete s2 of of-l {}', 'delete s3 of of-m {}'],
     ]);
@@ -785,7 +785,7 @@ describe('the controller of Backups', () => {
     expect(told).toEqual(['op-j', 'delete snap-1 of of-l {}']);
     expect(filesOf('gone')).toEqual([]);
     const second = runs.begun[1]?.backup.metadata.uid ?? '';
-    await expect.poll(notes, { timeout: 5000 }).toEqual([`longshore-backup-${second}`]);
+    await expect.poll(notes).toEqual([`longshore-backup-${second}`]);
   });
 
   it('keeps no note of one that is over, whichever server sees it', async () => {
@@ -800,7 +800,7 @@ describe('the controller of Backups', () => {
     expect(await notes()).toHaveLength(2);
     runs.end(0, new CodedError('X', 'it cannot be made'));
     await until('fails', 'Failed');
-    await expect.poll(notes, { timeout: 5000 }).toHaveLength(1);
+    await expect.poll(notes).toHaveLength(1);
     // Its run has not said that it ended what it had begun.
     expect(told).toEqual(['op-j']);
     // Nothing of it was stored: its journal alone tells of its snapshot, and goes with it.
@@ -814,7 +814,7 @@ describe('the controller of Backups', () => {
       { status: { phase: 'Failed' } },
     );
     start();
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(told).toEqual(['op-j', 'op-j']);
     expect(filesOf('later').filter((key) => key.includes('journal'))).toEqual([]);
   });
@@ -849,7 +849,7 @@ describe('the controller of Backups', () => {
     await journalOf(runs.begun[0]?.backup as Backup);
     await client.delete(BACKUPS, { namespace: VELERO, name: 'mine' });
     await gone('mine');
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(filesOf('mine')).toEqual(before);
   });
 
@@ -866,7 +866,7 @@ describe('the controller of Backups', () => {
     );
     start();
     expect(await until('runs', 'Failed')).toMatchObject({ failureReason: 'canceled by user' });
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(told).toEqual(['op-j']);
   });
 

@@ -170,7 +170,7 @@ describe('Backups that are lost', () => {
     });
     const before = keys();
     await lead();
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(keys()).toEqual(before);
   });
 
@@ -179,7 +179,7 @@ describe('Backups that are lost', () => {
     await files(backupOf('b1', 'u1', 'Completed'));
     const before = keys();
     await lead();
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(keys()).toEqual(before);
   });
 
@@ -191,7 +191,7 @@ describe('Backups that are lost', () => {
     await once.put(key, [Buffer.from(JSON.stringify({ apiVersion: 'velero.io/v1', ...backup }))]);
     expect(bucket.objects.has(key)).toBe(false);
     await lead({ bucket: (real) => bucketOf(real, { isWriteOnce: true }) });
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(bucket.objects.has(key)).toBe(true);
   });
 
@@ -238,7 +238,7 @@ describe('Backups that are lost', () => {
         },
       }),
     });
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
     expect(keys()).toEqual(before);
   });
 
@@ -329,7 +329,7 @@ describe('Backups that are lost', () => {
     const lost = await lead();
     // As a watch shows it that lists anew from a member of etcd that is behind.
     lost.add(made);
-    await expect.poll(() => lost.has(`${VELERO}/b1`), { timeout: 5000 }).toBe(false);
+    await expect.poll(() => lost.has(`${VELERO}/b1`)).toBe(false);
     expect([told, await notes()]).toEqual([[], [`longshore-backup-${made.metadata.uid}`]]);
   });
 
@@ -350,7 +350,7 @@ describe('Backups that are lost', () => {
             })
           : Promise.resolve(),
     });
-    await expect.poll(() => told, { timeout: 5000 }).toContain('thaw p');
+    await expect.poll(() => told).toContain('thaw p');
   }, 10_000);
 
   it('a server that may not read definitions gives the name back all the same', async () => {
@@ -360,6 +360,6 @@ describe('Backups that are lost', () => {
         throw new CodedError('KUBE_FORBIDDEN', 'no right');
       },
     });
-    await expect.poll(() => lost.has(`${VELERO}/b1`), { timeout: 5000 }).toBe(false);
+    await expect.poll(() => lost.has(`${VELERO}/b1`)).toBe(false);
   });
 });

@@ -129,7 +129,7 @@ describe('a backup that is deleted', () => {
       metadata: { labels: labels(backup.metadata.uid) },
       ...left,
     });
-    await expect.poll(() => world.request('old'), { timeout: 5000 }).toBeUndefined();
+    await expect.poll(() => world.request('old')).toBeUndefined();
     expect(await phaseOf('b1')).toBe('Completed');
   });
 
@@ -239,11 +239,9 @@ describe('a backup that is deleted', () => {
     await world.client.create(CONFIG_MAPS, { metadata: note, data: {} });
     await world.ask('b1');
     stop = world.run();
+    await expect.poll(async () => (await world.request('b1-1'))?.status?.phase).toBe('InProgress');
     await expect
-      .poll(async () => (await world.request('b1-1'))?.status?.phase, { timeout: 5000 })
-      .toBe('InProgress');
-    await expect
-      .poll(async () => (await world.request('b1-1'))?.status?.errors, { timeout: 5000 })
+      .poll(async () => (await world.request('b1-1'))?.status?.errors)
       .toEqual(['what its run has left is still being ended: it is deleted after that']);
     await new Promise((done) => setTimeout(done, 500));
     expect(await phaseOf('b1')).toBe('Completed');
@@ -385,7 +383,7 @@ describe('a request that is refused', () => {
     await stop();
     const later = withCalls(world.client, { clock });
     stop = world.run({ client: later });
-    await expect.poll(() => world.request('new'), { timeout: 5000 }).toBeUndefined();
+    await expect.poll(() => world.request('new')).toBeUndefined();
   });
 });
 
@@ -396,9 +394,7 @@ describe('a backup that is still made here', () => {
     stop = world.run();
     const annotations = async () =>
       (await world.client.get(BACKUPS, ref('b1'))).metadata.annotations;
-    await expect
-      .poll(async () => (await annotations())?.[CANCEL_ANNOTATION], { timeout: 5000 })
-      .toBe('true');
+    await expect.poll(async () => (await annotations())?.[CANCEL_ANNOTATION]).toBe('true');
     expect((await world.request('b1-1'))?.status?.phase).toBe('InProgress');
     expect(await phaseOf('b1')).toBe('InProgress');
     await world.store(backup);
@@ -413,7 +409,7 @@ describe('a backup that is still made here', () => {
     await world.ask('b1');
     stop = world.run();
     await expect
-      .poll(async () => (await world.request('b1-1'))?.status, { timeout: 5000 })
+      .poll(async () => (await world.request('b1-1'))?.status)
       .toEqual({
         phase: 'InProgress',
         errors: ['the backup is in phase Finalizing: it is deleted when it is over'],
@@ -757,7 +753,7 @@ describe('what a request says', () => {
     await world.ask('b1');
     stop = world.run();
     await expect
-      .poll(async () => (await world.request('b1-1'))?.status?.errors, { timeout: 5000 })
+      .poll(async () => (await world.request('b1-1'))?.status?.errors)
       .toEqual(['may not patch; it is tried again']);
     world.faults.clear();
     await world.gone('b1');
@@ -1006,7 +1002,7 @@ describe('a backup that waits for its turn to be deleted', () => {
       (await Promise.all(NAMES.map((name) => world.request(`${name}-1`)))).map(
         (request) => request?.status?.phase,
       );
-    await expect.poll(phases, { timeout: 5000 }).toEqual(NAMES.map(() => 'InProgress'));
+    await expect.poll(phases).toEqual(NAMES.map(() => 'InProgress'));
     return () => {
       released.resolve(undefined);
     };
@@ -1018,7 +1014,7 @@ describe('a backup that waits for its turn to be deleted', () => {
 
   it('stays whole where its location turns read-only, or a restore reads it, or nobody wants it deleted any more', async () => {
     const release = await held();
-    await expect.poll(async () => (await waiting()).length, { timeout: 5000 }).toBe(3);
+    await expect.poll(async () => (await waiting()).length).toBe(3);
     const [kept = '', taken = '', read = ''] = await waiting();
     await world.client.delete(DELETE_BACKUP_REQUESTS, ref(`${taken}-1`));
     await world.client.patch(RESTORES, ref(`${read}-restore`), { status: { phase: 'InProgress' } });

@@ -299,10 +299,10 @@ describe('backups whose time is over', () => {
     });
     const abort = new AbortController();
     const running = controller.run(abort.signal, () => undefined);
-    await expect.poll(requested, { timeout: 5000 }).toEqual(['first']);
+    await expect.poll(requested).toEqual(['first']);
     expect(controller.failure).toBeUndefined();
     await backup('second');
-    await expect.poll(requested, { timeout: 5000 }).toEqual(['first', 'second']);
+    await expect.poll(requested).toEqual(['first', 'second']);
     abort.abort();
     await running;
   });

@@ -102,7 +102,7 @@ describe('the journal of a backup', () => {
     const bucket = new MemoryBucket();
     await using journal = await opened(bucket, { limits: { segmentBytes: 3000, segmentMs: 20 } });
     await journal.put(item('one'));
-    await expect.poll(() => keysOf(bucket).length, { timeout: 2000 }).toBe(2);
+    await expect.poll(() => keysOf(bucket).length).toBe(2);
     await using large = await opened(bucket, { limits: { segmentBytes: 3000, segmentMs: 60_000 } });
     const before = keysOf(bucket).length;
     for (let i = 0; i < 4; i++) await large.put(item(`many-${i}`));
