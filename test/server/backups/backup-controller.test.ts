@@ -832,7 +832,7 @@ describe('the controller of Backups', () => {
     await new Promise((resume) => setTimeout(resume, 300));
     resolve(undefined);
     expect(await until('b1', 'Failed')).toMatchObject({ failureReason: 'canceled by user' });
-    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
   });
 
   it('removes no file of another backup of the name of one that is deleted while it runs', async () => {
