@@ -90,7 +90,9 @@ export class ShellSession implements AsyncDisposable {
    * Ctrl-C and waits for its end. It has the environment of the session's beginning.
    */
   async stop(text: string, wanted: string, meanwhile?: () => Promise<void>): Promise<Said> {
-    using terminal = new Terminal(['bash', '-c', `cd ${this.#cwd}\nexec ${text}`], this.#env);
+    // Tests that are started in the background ignore Ctrl-C, and so would what they start.
+    const script = `cd ${this.#cwd}\nexec ${text}`;
+    using terminal = new Terminal(['env', '--default-signal', 'bash', '-c', script], this.#env);
     await within(COMMAND_MS, terminal, `it did not show "${wanted}"`, terminal.see(wanted));
     await meanwhile?.();
     terminal.type('\x03');
