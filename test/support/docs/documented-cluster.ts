@@ -81,6 +81,9 @@ export class DocumentedCluster implements AsyncDisposable {
     await using parts = new AsyncDisposableStack();
     const scratch = tempDirectory('docs');
     parts.defer(() => fs.rmSync(scratch, { recursive: true, force: true }));
+    parts.defer(() => {
+      endProcessesOf(scratch);
+    });
     const [api, store] = await Promise.all([
       startRealApi(portBase, { isBare: true }),
       startStore('minio'),
@@ -327,4 +330,16 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
     metadata: { name: `${CLASS}-snap`, labels: { 'velero.io/csi-volumesnapshot-class': 'true' } },
     ...{ driver: SIMULATED_DRIVER, deletionPolicy: 'Delete' },
   });
+}
+
+/** What pods have left behind that were killed, such as plugins of Velero: all whose command line names a file in this folder. */
+function endProcessesOf(folder: string): void {
+  for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      const isOfFolder = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`${folder}/`);
+      if (isOfFolder) process.kill(Number(pid), 'SIGKILL');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
 }
