@@ -181,7 +181,7 @@ export class Rig {
       directory: scratch,
       readPolicies: parsePolicyConfigMap,
       helper: { image: 'registry/longshore:v1', tag: 'v1' },
-      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 40 },
+      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 400 },
       ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
       podWatch: podWatch(cluster),
       journalLimits: { segmentBytes: 2000, segmentMs: 5 },
