@@ -12,6 +12,7 @@ import type { ClusterFlags } from '../cluster.ts';
 import { printable, printLine } from '../terminal.ts';
 import { confirmed } from './confirm.ts';
 import { BACKUP, type Noun } from './noun.ts';
+import { releaseBackups } from './released-backups.ts';
 import {
   assertNoneMissing,
   assertSelected,
@@ -104,8 +105,8 @@ async function deleteAll(
         requested.push([each, await requestDeletion(each, session)]);
         return `backup ${name} is to be deleted: the server removes what is stored of it first`;
       }
-      const hasBackups = word === 'schedule' && (await ownsBackups(each, session));
-      // The garbage collector would delete them with it, those that are still made with all that they have stored.
+      const hasBackups = word === 'schedule' && (await releaseBackups(each, session)) > 0;
+      // Those that come meanwhile stay, too: one that is still made would go with all that it has stored.
       const keeping = hasBackups ? ({ propagationPolicy: 'Orphan' } as const) : {};
       await client.delete(resource, { namespace, name }, { uid, signal, ...keeping });
       return `${word} ${name} ${word === 'restore' ? 'is to be deleted' : 'is deleted'}`;
@@ -120,19 +121,6 @@ async function deleteAll(
   const last = failures.pop();
   for (const text of failures) process.stderr.write(`longshore: ${printable(text)}\n`);
   if (last !== undefined) throw new CodedError('NOT_DELETED', last);
-}
-
-/** Whether Backups belong to a Schedule, as those do that it makes with `useOwnerReferencesInBackup`. */
-async function ownsBackups(
-  { name, uid }: Doomed,
-  { client, namespace, signal }: Session,
-): Promise<boolean> {
-  const labelSelector = `velero.io/schedule-name=${validLabel(name)}`;
-  const options = { namespace, labelSelector, signal };
-  const owned = await client.collect(BACKUP.resource, options, ({ metadata }) =>
-    (metadata.ownerReferences ?? []).filter((owner) => owner.uid === uid),
-  );
-  return owned.length > 0;
 }
 
 /** As Velero's command line makes it (v1.18.3: pkg/cmd/cli/backup/delete.go). */

@@ -132,7 +132,7 @@ describe('longshore debug', () => {
         podLog: (ref, container, { previous }) => {
           asked.push(`${ref.name}/${container}/${String(previous)}`);
           if (ref.name === 'b') return Promise.reject(new Error('the node does not answer'));
-          return Promise.resolve(`password=${HIDDEN} `.repeat(10));
+          return Promise.resolve(`said password=${HIDDEN}\n`.repeat(10));
         },
       },
       { listBytes: 300, allLogsBytes: 450 },
