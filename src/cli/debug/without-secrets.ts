@@ -10,9 +10,9 @@ const ONLY_NAMES =
 /** What is before `=` or `:` in texts. Whatever may stand between is bounded here as below: a text that nearly looks like a secret takes no longer than any other one. */
 const ASSIGNED_NAME = String.raw`(?:passw(?:or)?d|passphrase|secret[\w-]{0,20}key|(?:access|account|encryption)[\w-]{0,20}key(?:[_-]?id)?|(?:api|client|customer|master|private|root|signing)[_-]?key(?:[_-]?data)?|client[_-]?secret|token|(?<=["'])auth)`;
 const BETWEEN = String.raw`\\{0,7}["']?[ \t]{0,4}[=:][ \t]{0,4}`;
-/** What begins a line, as in files of settings: the value is the rest of it, or what is indented below it. */
+/** What begins a line, as in files of settings: the value is the rest of it, or what is indented below it, of a YAML block all of its lines. */
 const SETTING = new RegExp(
-  String.raw`(^[ \t]{0,64}(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:(?:[|>][+-]?\d?)?[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
+  String.raw`(^([ \t]{0,64})(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:[|>][+-]?\d?[ \t]{0,4}(?:\n(?:\2[ \t][^\n]*|[ \t]*(?=\n)))+|[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
   'gim',
 );
 /** `password=x`, `token: x`, also in quotes, which JSON in JSON has with backslashes: up to the same quotes, where there are any. */

@@ -41,6 +41,8 @@ describe('text without secrets', () => {
     `settings:\npassword: correct horse ${HIDDEN}\nnext`,
     `settings:\n  password: |\n    ${HIDDEN}\nnext`,
     `settings:\n  token:\n    ${HIDDEN}\nnext`,
+    `settings:\n  privateKey: |\n    first\n\n    ${HIDDEN}\nnext`,
+    `settings:\n  client-key-data: >-\n    first\n     ${HIDDEN}\nnext`,
     `https://user:a@${HIDDEN}@minio:9000/bucket`,
     `{"auths":{"registry":{"auth":"${HIDDEN}"}}}`,
     `client-key-data: ${HIDDEN}`,
