@@ -79,6 +79,20 @@ describe('a kubeconfig', () => {
       `kubeconfig ${file} has no context "nope"`,
     );
   });
+  it('that is one of several is told by its number, and what none of them has is said of all', () => {
+    const [first, second] = [join(scratch, 'first'), join(scratch, 'second')];
+    fs.writeFileSync(first, JSON.stringify(config()));
+    fs.writeFileSync(second, 'contexts: [');
+    vi.stubEnv('KUBECONFIG', `${first}:${second}`);
+    const connected = (context: string) => connectToCluster({ userAgent: 'test', context });
+    expect(() => connected('two')).toThrow('cannot read the kubeconfig number 2 of KUBECONFIG: ');
+    const contexts = [{ name: 'three', context: { cluster: 'c', user: 'u' } }];
+    fs.writeFileSync(second, JSON.stringify({ contexts }));
+    expect(() => connected('nope')).toThrow(
+      'KUBECONFIG has no context "nope"; it has one, two, three',
+    );
+    connected('three').close();
+  });
   it('that is nowhere is said to be missing, and no address is made up', () => {
     vi.stubEnv('KUBECONFIG', '');
     vi.stubEnv('HOME', join(scratch, 'nobody'));

@@ -17,21 +17,31 @@ export interface ConnectOptions {
 export function connectToCluster(options: ConnectOptions): KubeClient {
   const { kubeconfig, context, userAgent, clock } = options;
   const config = new KubeConfig();
-  /** The one that was read last, also where the environment names it. */
+  /** The first one, also where the environment names it. */
   let file = kubeconfig;
+  /** KUBECONFIG may name several: the others are merged into the first. */
+  let loaded = 0;
   const load = config.loadFromFile.bind(config);
   config.loadFromFile = (name, ...more) => {
     file = name;
     load(name, ...more);
+    loaded++;
+  };
+  const merge = config.mergeConfig.bind(config);
+  config.mergeConfig = (...other) => {
+    merge(...other);
+    loaded++;
   };
   try {
     if (kubeconfig === undefined) config.loadFromDefault();
     else config.loadFromFile(kubeconfig);
   } catch (cause) {
-    const message = `cannot read the kubeconfig${file === undefined ? '' : ` ${file}`}: ${messageOf(cause)}`;
+    const which = loaded > 0 ? ` number ${loaded + 1} of KUBECONFIG` : file && ` ${file}`;
+    const message = `cannot read the kubeconfig${which ?? ''}: ${messageOf(cause)}`;
     throw new CodedError('NO_CLUSTER', message, { cause });
   }
-  const where = file === undefined ? 'the kubeconfig' : `kubeconfig ${file}`;
+  const one = file === undefined ? 'the kubeconfig' : `kubeconfig ${file}`;
+  const where = loaded > 1 ? 'KUBECONFIG' : one;
   const fault = isMadeUp(config) ? NOTHING_CONFIGURED : faultIn(config, context, where);
   if (fault !== undefined) throw new CodedError('NO_CLUSTER', fault);
   if (context !== undefined) config.setCurrentContext(context);
