@@ -33,7 +33,7 @@ export interface KnownAgents {
   readonly groups: readonly AgentGroup[];
   /** Their pods that run. */
   readonly alive: readonly Pod[];
-  /** False where DaemonSets cannot be listed: there may be others. */
+  /** False where DaemonSets cannot be listed, or pods of agents run that none of the known ones has: there may be others. */
   readonly areAll: boolean;
 }
 
@@ -52,6 +52,8 @@ export interface ServingFlags {
 
 const DEFAULT_MOVERS = 'velero';
 const DEFAULT_SELECTOR = 'role=node-agent';
+/** Of pods of Velero's agents, and of ours. */
+const AGENT_ROLE = /(^|-)node-agent/;
 /** Looked for where nobody may list: Velero's and ours. */
 const USUAL_NAMES = ['node-agent', 'longshore-node-agent'];
 
@@ -86,8 +88,13 @@ export async function loadAgents(client: KubeClient, namespace: string): Promise
   const running = pods.filter(({ status }) => status?.phase === 'Running');
   const { found, areAll } = await findDaemonSets(client, namespace, running, {});
   const groups = await groupsOf(client, namespace, found, {});
-  const alive = running.filter((pod) => groups.some((group) => isAgentOf(group, pod)));
-  return { groups, alive, areAll };
+  const isKnown = (pod: Pod): boolean => groups.some((group) => isAgentOf(group, pod));
+  const alive = running.filter(isKnown);
+  // Such as those that a shell starts, or that are not the first container.
+  const hasOthers = running.some(
+    (pod) => AGENT_ROLE.test(pod.metadata.labels?.role ?? '') && !isKnown(pod),
+  );
+  return { groups, alive, areAll: areAll && !hasOthers };
 }
 
 async function groupsOf(

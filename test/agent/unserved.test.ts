@@ -14,7 +14,20 @@ interface Agents {
   readonly wanted?: number;
 }
 
-function clusterOf(agents: readonly Agents[], mayList = true): KubeClient {
+/** A pod that says it is an agent's, and whose DaemonSet does not show how it is started. */
+const STRANGE = {
+  metadata: {
+    ...{ name: 'agent', labels: { role: 'node-agent' } },
+    ownerReferences: [{ kind: 'DaemonSet', name: 'wrapped' }],
+  },
+  spec: { nodeName: 'n', containers: [] },
+  status: { phase: 'Running' },
+};
+
+function clusterOf(
+  agents: readonly Agents[],
+  { mayList = true, others = [] }: { mayList?: boolean; others?: readonly object[] } = {},
+): KubeClient {
   const named = agents.map((each) => ({ name: 'node-agent', ...each }));
   const daemonSets = named.map(({ name, args = [], isOwn = false, wanted = 2 }) => ({
     metadata: { name },
@@ -41,7 +54,7 @@ function clusterOf(agents: readonly Agents[], mayList = true): KubeClient {
   );
   return {
     list: ({ plural }: Resource<never>) => {
-      if (plural === 'pods') return Promise.resolve(pods);
+      if (plural === 'pods') return Promise.resolve([...pods, ...others]);
       if (mayList) return Promise.resolve(daemonSets);
       return Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'));
     },
@@ -58,7 +71,7 @@ const downloadOf = (datamover?: string, dataMoverConfig?: object): DataDownload 
 const INTO_THERE = downloadOf('longshore', { 'longshore.inPlace': 'true' });
 
 const why = (agents: readonly Agents[], movement = downloadOf(), mayList = true) =>
-  whyUnserved(clusterOf(agents, mayList), 'velero', movement);
+  whyUnserved(clusterOf(agents, { mayList }), 'velero', movement);
 
 describe('nobody takes it up', () => {
   it.each<[string, readonly Agents[], DataDownload, string, boolean]>([
@@ -109,6 +122,15 @@ describe('nobody takes it up', () => {
   it('for now, where DaemonSets that nobody may list could serve it', async () => {
     expect(await why([], downloadOf(), false)).toMatchObject({ isLasting: false });
     expect(await why([{}], INTO_THERE, false)).toMatchObject({ isLasting: false });
+  });
+
+  it.each<[string, readonly Agents[], DataDownload]>([
+    ['of no DaemonSet that is known', [], downloadOf()],
+    ['beside others that do not', [{}], downloadOf('longshore')],
+    ["beside Velero's, which do not", [{}], INTO_THERE],
+  ])('for now, where agents that run may serve it: %s', async (_, agents, movement) => {
+    const client = clusterOf(agents, { others: [STRANGE] });
+    expect(await whyUnserved(client, 'velero', movement)).toMatchObject({ isLasting: false });
   });
 });
 
