@@ -92,7 +92,7 @@ export class BackupArchive {
       if (isCode(error, 'BACKUP_EXISTS')) throw error;
       const reason = options.signal?.reason as { readonly by?: unknown } | undefined;
       if (!isCode(reason, 'CANCELED') || reason?.by !== 'shutdown') {
-        await folder.abandon(error, options.assertAllowed);
+        await folder.abandon(uid, error, options.assertAllowed);
       }
       throw error;
     }

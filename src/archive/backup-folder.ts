@@ -113,12 +113,17 @@ export class BackupFolder {
   }
 
   /**
-   * After a backup could not be stored as a whole: nobody may take what is there for one. A signal may have ended already, and this is still to be done.
-   * Where something fails, it is only logged.
+   * After the Backup of a UID could not be stored as a whole: nobody may take what is there for one. A signal may have ended already, and this is still to be
+   * done. Where another one of its name has stored its files, or may be at it, all stays. Where something fails, it is only logged.
    */
-  async abandon(because: unknown, assertAllowed: () => void = () => undefined): Promise<void> {
+  async abandon(
+    uid: string,
+    because: unknown,
+    assertAllowed: () => void = () => undefined,
+  ): Promise<void> {
     const name = this.#name;
     try {
+      if (!(await this.isOf(uid, {}))) return;
       assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'));
       // With its operations known, they can still be told to stop.

@@ -141,3 +141,62 @@ describe('two clusters that store a backup of one name in one bucket at the same
     },
   );
 });
+
+describe('a cluster that fails to store its backup', () => {
+  it('leaves alone what another cluster has stored under that name meanwhile', async () => {
+    const bucket = new MemoryBucket();
+    const waits = Promise.withResolvers<undefined>();
+    const goesOn = Promise.withResolvers<undefined>();
+    const key = `${FOLDER}nightly.tar.gz`;
+    const failing = Object.assign(Object.create(bucket) as MemoryBucket, {
+      put: async (each: string, body: Body, options?: ObjectPutOptions) => {
+        if (each !== key) return bucket.put(each, body, options);
+        waits.resolve(undefined);
+        await goesOn.promise;
+        throw new CodedError('STORAGE_AWAY', 'the storage is away', { retry: 'backoff' });
+      },
+    });
+    const first = store(failing, 'one');
+    await waits.promise;
+    await store(bucket, 'two');
+    const before = [...bucket.objects.keys()];
+    goesOn.resolve(undefined);
+    await expect(first).rejects.toMatchObject({ code: 'STORAGE_AWAY' });
+    expect([...bucket.objects.keys()]).toEqual(before);
+    expect(await ownersOf(bucket)).toEqual(['two']);
+  });
+
+  it('leaves alone what another cluster is storing', async () => {
+    const bucket = new MemoryBucket();
+    bucket.objects.set(`${FOLDER}longshore-journal/two/1`, Buffer.from('x'));
+    bucket.objects.set(`${FOLDER}longshore-checksums.json`, Buffer.from('of two'));
+    const key = `${FOLDER}nightly.tar.gz`;
+    const failing = Object.assign(Object.create(bucket) as MemoryBucket, {
+      put: async (each: string, body: Body, options?: ObjectPutOptions) => {
+        if (each === key) {
+          // The other one has begun after this one had looked for what is left.
+          bucket.objects.set(`${FOLDER}longshore-checksums.json`, Buffer.from('of two'));
+          throw new CodedError('STORAGE_AWAY', 'the storage is away', { retry: 'backoff' });
+        }
+        await bucket.put(each, body, options);
+      },
+    });
+    await expect(store(failing, 'one')).rejects.toMatchObject({ code: 'STORAGE_AWAY' });
+    expect(String(bucket.objects.get(`${FOLDER}longshore-checksums.json`))).toBe('of two');
+  });
+
+  it('removes its own files but for what tells why', async () => {
+    const bucket = new MemoryBucket();
+    const failing = Object.assign(Object.create(bucket) as MemoryBucket, {
+      put: async (each: string, body: Body, options?: ObjectPutOptions) => {
+        await bucket.put(each, body, options);
+        if (each.endsWith('velero-backup.json')) throw new CodedError('STORAGE_AWAY', 'away');
+      },
+    });
+    await expect(store(failing, 'one')).rejects.toMatchObject({ code: 'STORAGE_AWAY' });
+    expect([...bucket.objects.keys()].sort()).toEqual([
+      `${FOLDER}longshore-journal/one/1`,
+      `${FOLDER}nightly-itemoperations.json.gz`,
+    ]);
+  });
+});
