@@ -21,6 +21,7 @@ import {
   selectorText,
 } from './selected.ts';
 import { type Session, withSession } from './session.ts';
+import type { Schedule } from './specs.ts';
 
 export interface DeleteFlags extends ClusterFlags, SelectFlags {
   confirm?: boolean;
@@ -30,6 +31,8 @@ export interface DeleteFlags extends ClusterFlags, SelectFlags {
 interface Doomed {
   readonly name: string;
   readonly uid: string;
+  /** A Schedule whose next backup belongs to it. */
+  readonly isOwner: boolean;
 }
 
 const NAMES_MAX = 5;
@@ -51,7 +54,7 @@ export async function deleteObjects(
   await withSession(
     flags,
     async (session) => {
-      const all = await selected(noun, names, flags, session, ({ metadata }): Doomed => metadata);
+      const all = await selected(noun, names, flags, session, doomedOf);
       if (all.found.length === 0 && all.missing.length === 0) {
         process.stderr.write(`there is no ${word} to delete in namespace ${session.namespace}\n`);
         return;
@@ -65,6 +68,11 @@ export async function deleteObjects(
     'the wait ends',
   );
 }
+
+const doomedOf = ({ metadata: { name, uid }, ...object }: KubeObject): Doomed => ({
+  ...{ name, uid },
+  isOwner: (object as Partial<Schedule>).spec?.useOwnerReferencesInBackup === true,
+});
 
 function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
   const named = namedFirst(doomed, NAMES_MAX, ({ name }) => name);
@@ -105,9 +113,9 @@ async function deleteAll(
         requested.push([each, await requestDeletion(each, session)]);
         return `backup ${name} is to be deleted: the server removes what is stored of it first`;
       }
-      const hasBackups = word === 'schedule' && (await releaseBackups(each, session)) > 0;
-      // Those that come meanwhile stay, too: one that is still made would go with all that it has stored.
-      const keeping = hasBackups ? ({ propagationPolicy: 'Orphan' } as const) : {};
+      const mayHaveBackups = word === 'schedule' && (await isWithBackups(each, session));
+      // One that is still made would go with all that it has stored.
+      const keeping = mayHaveBackups ? ({ propagationPolicy: 'Orphan' } as const) : {};
       await client.delete(resource, { namespace, name }, { uid, signal, ...keeping });
       return `${word} ${name} ${word === 'restore' ? 'is to be deleted' : 'is deleted'}`;
     });
@@ -121,6 +129,16 @@ async function deleteAll(
   const last = failures.pop();
   for (const text of failures) process.stderr.write(`longshore: ${printable(text)}\n`);
   if (last !== undefined) throw new CodedError('NOT_DELETED', last);
+}
+
+/** Releases the Backups of a Schedule. Tells whether there may be others: of who may not see or write them, or that come right now. */
+async function isWithBackups(schedule: Doomed, session: Session): Promise<boolean> {
+  try {
+    return (await releaseBackups(schedule, session)) > 0 || schedule.isOwner;
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    return true;
+  }
 }
 
 /** As Velero's command line makes it (v1.18.3: pkg/cmd/cli/backup/delete.go). */

@@ -1,9 +1,11 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { CodedError } from '../../../src/base/index.ts';
 import {
   BACKUPS,
   DELETE_BACKUP_REQUESTS,
+  KubeClient,
   type KubeObject,
   RESTORES,
   SCHEDULES,
@@ -142,15 +144,58 @@ it('restores and schedules are deleted themselves', async () => {
   expect(await api.client.list(SCHEDULES)).toEqual([]);
 });
 
-it('backups stay when their schedule is deleted, also those that belong to it', async () => {
-  const spec = { schedule: '@daily', template: {}, useOwnerReferencesInBackup: true };
-  const { apiVersion = '', kind = '', metadata } = await api.add(SCHEDULES, 'owner', { spec });
-  const owner = { apiVersion, kind, name: 'owner', uid: metadata.uid, controller: true };
-  const ref = { namespace: 'velero', name: 'owner-20261128000000' };
-  const labels = { 'velero.io/schedule-name': 'owner' };
-  await api.client.create(BACKUPS, { metadata: { ...ref, labels, ownerReferences: [owner] } });
-  const { code, out } = await api.longshore('schedule', 'delete', 'owner', '--confirm');
-  expect([code, out]).toEqual([0, 'schedule owner is deleted\n']);
-  const backup = await api.client.get(BACKUPS, ref);
-  expect(backup.metadata.ownerReferences).toBeUndefined();
+describe('backups stay when their schedule is deleted', () => {
+  afterEach(() => {
+    vi.restoreAllMocks();
+  });
+  const addSchedule = (name: string, isOwner = true) => {
+    const spec = { schedule: '@daily', template: {}, useOwnerReferencesInBackup: isOwner };
+    return api.add(SCHEDULES, name, { spec });
+  };
+  const addBackup = async ({ apiVersion = '', kind = '', metadata }: KubeObject) => {
+    const { name, uid } = metadata;
+    const ref = { namespace: 'velero', name: `${name}-20261128000000` };
+    const labels = { 'velero.io/schedule-name': name };
+    const ownerReferences = [{ apiVersion, kind, name, uid, controller: true }];
+    await api.client.create(BACKUPS, { metadata: { ...ref, labels, ownerReferences } });
+    return ref;
+  };
+  const deleteSchedule = async (name: string): Promise<void> => {
+    const { code, out } = await api.longshore('schedule', 'delete', name, '--confirm');
+    expect([code, out]).toEqual([0, `schedule ${name} is deleted\n`]);
+  };
+  const expectKept = async (ref: { namespace: string; name: string }): Promise<void> => {
+    const backup = await api.client.get(BACKUPS, ref);
+    expect(backup.metadata.ownerReferences).toBeUndefined();
+  };
+
+  it('also those that belong to it, and did when it made such ones', async () => {
+    for (const isOwner of [true, false]) {
+      const name = `owner-${isOwner}`;
+      const backup = await addBackup(await addSchedule(name, isOwner));
+      await deleteSchedule(name);
+      await expectKept(backup);
+    }
+  });
+
+  it('also one that the server makes right then', async () => {
+    const schedule = await addSchedule('busy');
+    const remove = vi.spyOn(KubeClient.prototype, 'delete');
+    let backup = { namespace: '', name: '' };
+    remove.mockImplementationOnce(async (...request) => {
+      backup = await addBackup(schedule);
+      return api.client.delete(...request);
+    });
+    await deleteSchedule('busy');
+    await expectKept(backup);
+  });
+
+  it('also where whoever deletes it may not see them', async () => {
+    const backup = await addBackup(await addSchedule('unseen', false));
+    vi.spyOn(KubeClient.prototype, 'collect').mockRejectedValue(
+      new CodedError('KUBE_FORBIDDEN', 'no'),
+    );
+    await deleteSchedule('unseen');
+    await expectKept(backup);
+  });
 });
