@@ -8,7 +8,7 @@ type Looked = Pick<VolumeMoveOptions, 'repository' | 'path' | 'isBlock'>;
 
 /**
  * How much there will be to store of a volume, in bytes: a guess at first, and exact when the upload has listed everything. Velero's CLI shows a share of
- * it, so that it is never 0, and never less than what is done.
+ * it, so that it is never less than what is done.
  */
 export class VolumeTotal {
   readonly #counters: UploadCounters;

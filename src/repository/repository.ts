@@ -77,6 +77,8 @@ export interface DataPath {
   readonly slabAddresses: readonly number[];
   /** A slab of zeros that nobody writes. */
   readonly zerosAddress: number;
+  /** As the plan of the memory says. */
+  readonly isTight: boolean;
 }
 
 /** An open repository: contents, manifests, parameters. The facade; no algorithm lives here. */
@@ -238,7 +240,7 @@ function openMemory(
       dataPath,
     };
   }
-  const { slabCount, dataLanes, packsInFlight } = dataPath.memory;
+  const { slabCount, dataLanes, packsInFlight, isTight = false } = dataPath.memory;
   // One more is for metadata.
   const packs = dataLanes + 1 + packsInFlight;
   const slabs = slabCount + 1;
@@ -252,7 +254,7 @@ function openMemory(
   return {
     memory: arena.memory,
     pack: arenaPackBuffers(arena, packs, packBytes),
-    dataPath: { pool, arena, slabAddresses, zerosAddress },
+    dataPath: { pool, arena, slabAddresses, zerosAddress, isTight },
   };
 }
 

@@ -15,7 +15,10 @@ export interface EstimateAheadOptions {
   readonly counters: UploadCounters;
 }
 
-/** An estimate of a directory that starts after a while, unless it was stopped before, or the upload has listed everything. It never throws. */
+/**
+ * An estimate of a directory that starts after a while, unless it was stopped before, the upload has listed everything, or there is no memory for its thread. It
+ * never throws.
+ */
 export class EstimateAhead {
   readonly #timer: NodeJS.Timeout;
   #isStopped = false;
@@ -30,7 +33,7 @@ export class EstimateAhead {
   }
 
   async #start({ repository, source, path, counters }: EstimateAheadOptions): Promise<void> {
-    if (counters.isListed) return;
+    if (counters.isListed || repository.dataPath?.isTight === true) return;
     const policies = await loadPolicyTree(repository, source);
     if (!this.#isStopped) this.#estimate = new SourceEstimate(path, policies);
   }

@@ -76,6 +76,15 @@ it('a budget is shared out within its bounds, and one too small is refused', () 
   expect(() => planMemory(100 * MIB, 2)).toThrow(/too low; at least 160/);
 });
 
+it.each([
+  [208, false, true],
+  [256, false, false],
+  [240, true, true],
+  [256, true, false],
+])('%i MiB, in a cloud: %s, have no room for a thread more: %s', (mib, isRemote, isTight) => {
+  expect(planMemory(mib * MIB, 2, isRemote).isTight).toBe(isTight);
+});
+
 /** What the least plan takes, by whether the storage is remote: less works, and is exceeded where all is in use. */
 const LEAST_BYTES = { local: 204 * MIB, remote: 236 * MIB };
 

@@ -6,7 +6,7 @@ import { silentLogger } from '../../src/base/index.ts';
 import { volumeSource } from '../../src/mover/snapshot-source.ts';
 import { VolumeTotal } from '../../src/mover/volume-total.ts';
 import type { Repository } from '../../src/repository/index.ts';
-import { createSnapshot, newUploadCounters } from '../../src/uploader/index.ts';
+import { createSnapshot, EstimateAhead, newUploadCounters } from '../../src/uploader/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
 /** How much of a volume there is to store, as it is told while it is uploaded. */
@@ -43,6 +43,27 @@ describe('the total of an upload', () => {
     await made.look({ repository, path: volume, isBlock: false, ...more }, source);
     return { counters, total: made };
   };
+
+  it('is not counted where the memory does not carry a thread more', async () => {
+    const tight = await openTest(join(root, 'repo'), {
+      ...{
+        threads: true,
+        memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2, isTight: true },
+      },
+    });
+    const counters = newUploadCounters();
+    const made = new VolumeTotal(counters);
+    total = made;
+    await made.look({ repository: tight, path: volume, isBlock: false }, source);
+    const beside = new EstimateAhead({ repository, source, path: volume, counters }, 0);
+    const without = new EstimateAhead({ repository: tight, source, path: volume, counters }, 0);
+    await expect.poll(() => beside.report?.bytes).toBe(BYTES);
+    expect(without.report).toBeUndefined();
+    expect(made.bytes).toBeUndefined();
+    beside.stop();
+    without.stop();
+    await tight.close();
+  });
 
   it('is counted beside the first upload of a directory, and exact once all is listed', async () => {
     const { counters, total } = await begin();
