@@ -123,12 +123,15 @@ export class BackupFolder {
   ): Promise<void> {
     const name = this.#name;
     try {
-      if (!(await this.isOf(uid, {}))) return;
+      if ((await this.hasBackup()) && (await this.#uidOfBackup()) !== uid) return;
+      const keys = await Array.fromAsync(this.#bucket.list(backupFolder(name)));
+      const own = journalFolder(name, uid);
+      if (keys.some((key) => key.startsWith(journalsFolder(name)) && !key.startsWith(own))) return;
       assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'));
       // With its operations known, they can still be told to stop.
       const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
-      for await (const key of this.#bucket.list(backupFolder(name))) {
+      for (const key of keys) {
         // Who made the backup also decides what becomes of its journal.
         const isOfJournal = key.startsWith(journalsFolder(name));
         // They tell why, as its own log does.
@@ -143,6 +146,10 @@ export class BackupFolder {
         'files of a backup that could not be stored as a whole stay in the bucket',
       );
     }
+  }
+
+  async #uidOfBackup(): Promise<string> {
+    return (await this.#loadMetadata({})).metadata.uid ?? '';
   }
 
   /** Removes what the Backup of a UID has stored; its own journal goes last. Returns whether files of another Backup stay. */

@@ -243,7 +243,7 @@ function runnerOf(
       logFormat: 'text',
       workers: 1 + (world.kills % WORKERS_MAX),
       // Longer than a busy machine lets a process wait for its turn.
-      patienceMs: 2000,
+      patienceMs: 800,
     },
   });
   return { runner, operations };
