@@ -27,7 +27,7 @@ type Parts = Pick<
 
 /** The controller of deletions on top of what backups are made with. */
 export function deletionController(common: Common, parts: Parts): DeletionController {
-  const { client, logger, namespace, host } = common;
+  const { client, logger, namespace, host, backups } = common;
   const places = createLimiter(OPEN_AT_ONCE);
   const forget: ForgetSnapshots = ({ location, password }, ids, signal) =>
     places.run(async () => {
@@ -38,7 +38,7 @@ export function deletionController(common: Common, parts: Parts): DeletionContro
       return await forgetSnapshots(opened.repository, ids, { signal });
     });
   return new DeletionController({
-    ...{ client, logger, namespace, host, ...parts },
+    ...{ client, logger, namespace, host, writers: backups.writers, ...parts },
     forget,
     defaultCredentials: (kind) => environment.credentialsFile(kind),
   });

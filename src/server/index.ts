@@ -82,7 +82,7 @@ export {
 } from './restores/run/restore-runner.ts';
 export { HostRestoreSessions } from './restores/run/host-sessions.ts';
 export { restoreOperationStore } from './restores/operation-store.ts';
-export { FileWriters } from './restores/file-writers.ts';
+export { FileWriters } from './runs/file-writers.ts';
 export { RestoreLocations } from './restores/locations.ts';
 export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';
 export {

@@ -108,7 +108,7 @@ class BackupsRun {
     this.#lost = new LostBackups({
       ...{ client, logger, namespace, assertLeading, signal },
       ...{ buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots },
-      ...{ backups: this.#backups, notes },
+      ...{ backups: this.#backups, notes, writers: shared.writers },
       onRemoved: () => {
         this.#queue.queue.add(QUEUE_KEY);
       },

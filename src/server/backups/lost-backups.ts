@@ -1,5 +1,5 @@
 import { BackupArchive } from '../../archive/index.ts';
-import { CanceledError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
@@ -9,6 +9,7 @@ import {
   type KubeClient,
   type Result,
 } from '../../kube/index.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { hasHadRun, isOver, phaseOf } from './phases.ts';
@@ -30,6 +31,8 @@ export interface LostBackupsOptions {
   readonly namespace: string;
   readonly backups: RunsView<Backup>;
   readonly notes: UnderWayNotes;
+  /** Of its files after its run. */
+  readonly writers: Pick<FileWriters, 'close'>;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
@@ -257,8 +260,12 @@ export class LostBackups {
   }
 
   async #remove(backup: Backup, lost: Lost, filesGo: boolean, signal: AbortSignal): Promise<void> {
-    const { sessions, snapshotLocations, logger, assertLeading } = this.#options;
+    const { sessions, snapshotLocations, writers, logger, assertLeading } = this.#options;
     const { name, uid } = backup.metadata;
+    if (filesGo && !(await writers.close(uid))) {
+      const text = `files of backup ${name} are still being written: they are removed when that has ended`;
+      throw new CodedError('STILL_WRITTEN', text, { retry: 'backoff' });
+    }
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
     const archive = opened && new BackupArchive(opened.bucket);
     if (opened && archive && (await hasEnded(archive, backup, signal))) {

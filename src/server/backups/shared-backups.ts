@@ -1,6 +1,7 @@
 import type { Backup } from '../../backup/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
+import { FileWriters } from '../runs/file-writers.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, isOver, phaseOf } from './phases.ts';
 
@@ -15,6 +16,8 @@ export type WatchedBackups = WatchedObjects<Backup>;
 
 /** One watch of all Backups for the controllers that need it. */
 export class SharedBackups {
+  /** Who of them writes files of a backup. */
+  readonly writers = new FileWriters();
   readonly #objects: SharedObjects<Backup>;
 
   constructor(options: SharedBackupsOptions) {

@@ -13,6 +13,7 @@ import { keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
 import { BACKUP_UID } from '../backups/labels.ts';
 import { phaseOf } from '../backups/phases.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
 import { SideWork } from '../side-work.ts';
@@ -28,6 +29,8 @@ export interface DeletionControllerOptions
   readonly host: string;
   readonly registry?: Registry;
   readonly metrics: DeletionMetrics;
+  /** Of files of backups after their runs. */
+  readonly writers: Pick<FileWriters, 'close'>;
   /** How long faults that pass may hold up one deletion. */
   readonly patienceMs?: number;
   /** Between two looks at a backup that is still made. */
@@ -45,6 +48,9 @@ const DELETION_MS_MAX = 6 * 3_600_000;
 const AGE_MS_MAX = 24 * 3_600_000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
+
+const STILL_WRITTEN =
+  'files of the backup are still being written, and nothing is deleted before that has ended: delete it again when its storage answers, or when the server was started anew';
 
 /**
  * Deletes backups as Velero's controller of that name does, one request at a time for each backup. It says in the request what could not be
@@ -215,7 +221,7 @@ class DeletionRun {
 
   /** Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and until now a person could still restore from it. */
   async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
-    const { metrics, logger } = this.#options;
+    const { metrics, writers, logger } = this.#options;
     const backup = await this.#backups.find(taken.metadata.name);
     const asked = this.#requests.objects.get(request.metadata);
     const isSame =
@@ -227,6 +233,8 @@ class DeletionRun {
     const { name, uid } = marked.metadata;
     metrics.count('attempt', marked);
     logger.info({ backup: name, uid }, 'deleting a backup');
+    // One that is completed all the while: what is stored after its files are gone would be taken for a backup.
+    if (!(await writers.close(uid))) return { backup: marked, errors: [STILL_WRITTEN] };
     return this.#delete(request, marked);
   }
 

@@ -1,7 +1,7 @@
 import type { Restore } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type AfterRun, loadAfterRun, storeAfterRun } from './contract.ts';
-import type { FileWriters } from './file-writers.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 
 export interface AfterRunFilesOptions {

@@ -5,7 +5,7 @@ import type { Restore } from '../../restore/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
 import { isFinalizing, isWaiting } from '../backups/phases.ts';
 import type { RunsView } from '../runs/runs-view.ts';
-import type { FileWriters } from './file-writers.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { phaseOf } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';

@@ -3,7 +3,7 @@ import { CodedError, isCode, type Logger } from '../../base/index.ts';
 import { archiveStore, type OperationStore, type Subject } from '../../item-operations/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
-import type { FileWriters } from './file-writers.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { RESTORE_RESOURCE } from './restore-kind.ts';
 

@@ -19,7 +19,7 @@ import { isOver } from '../backups/phases.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
-import type { FileWriters } from './file-writers.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';
 import { failedStatus } from '../runs/failed-status.ts';

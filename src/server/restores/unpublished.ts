@@ -5,7 +5,7 @@ import type { Restore } from '../../restore/index.ts';
 import { Sweep } from '../sweep.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { isOver } from '../backups/phases.ts';
-import type { FileWriters } from './file-writers.ts';
+import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { isPlaceAbsent } from './absences.ts';
 import { phaseOf, RESTORE_RESOURCE, statusOf, UNPUBLISHED } from './restore-kind.ts';

@@ -7,7 +7,7 @@ import {
   type NativeSnapshot,
   TarballWriter,
 } from '../../../src/archive/index.ts';
-import { CodedError, rfc3339Seconds, silentLogger } from '../../../src/base/index.ts';
+import { CodedError, rfc3339Seconds, silentLogger, untilAborted } from '../../../src/base/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
@@ -680,6 +680,32 @@ describe('the controller of Backups', () => {
     },
     20_000,
   );
+
+  it('completes none any more that is deleted meanwhile', async () => {
+    await create('gone', { storageLocation: 'default' }, { status: { phase: 'Finalizing' } });
+    await store('gone', 'Finalizing');
+    const putting = Promise.withResolvers<undefined>();
+    const goesOn = Promise.withResolvers<undefined>();
+    const ended = Promise.withResolvers<undefined>();
+    const put = bucket.put.bind(bucket);
+    bucket.put = async (...given) => {
+      const [key, , options] = given;
+      if (!key.endsWith('/gone/velero-backup.json')) return put(...given);
+      putting.resolve(undefined);
+      await untilAborted(options?.signal as AbortSignal, goesOn.promise);
+      await put(...given).finally(() => {
+        ended.resolve(undefined);
+      });
+    };
+    start();
+    await putting.promise;
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'gone' });
+    const left = () => [...bucket.objects.keys()].filter((key) => key.includes('/gone/'));
+    await expect.poll(left).toEqual([]);
+    goesOn.resolve(undefined);
+    await ended.promise;
+    expect(left()).toEqual([]);
+  });
 
   it('deletes what providers hold of one that is deleted before its end, as far as they do it', async () => {
     isFatal = false;

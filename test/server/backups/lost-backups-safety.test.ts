@@ -18,6 +18,7 @@ import {
 } from '../../../src/kube/index.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { FileWriters } from '../../../src/server/runs/file-writers.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { openLost } from './support/lost.ts';
@@ -34,6 +35,7 @@ interface Attack {
   readonly findPod?: (name: string) => Promise<void>;
   readonly removeSnapshots?: () => Promise<void>;
   readonly assertLeading?: () => void;
+  readonly writers?: FileWriters;
   readonly bucket?: (bucket: MemoryBucket) => Bucket;
   readonly open?: (location: string, signal: AbortSignal) => Promise<void>;
 }
@@ -144,6 +146,7 @@ describe('Backups that are lost', () => {
     };
     const { lost, ended } = await openLost({
       ...{ namespace: VELERO, client, seen: strange, buckets, signal },
+      ...(attack.writers && { writers: attack.writers }),
       say: (text) => {
         told.push(text);
         return Promise.resolve();
@@ -157,6 +160,28 @@ describe('Backups that are lost', () => {
     };
     return lost;
   }
+
+  it('keep their files while somebody writes some, who does not stop', async () => {
+    const backup = backupOf('b1', 'u1', 'Finalizing');
+    await note(backup);
+    await files(backup);
+    const writers = new FileWriters(20);
+    const writing = Promise.withResolvers<undefined>();
+    const asked = Promise.withResolvers<undefined>();
+    void writers.run('u1', (closing) => {
+      closing.addEventListener('abort', () => {
+        asked.resolve(undefined);
+      });
+      return writing.promise;
+    });
+    await lead({ writers });
+    await asked.promise;
+    await expect.poll(() => writers.close('u1')).toBe(false);
+    expect(keys()).toContain('backups/b1/velero-backup.json');
+    writing.resolve(undefined);
+    await expect.poll(keys, { timeout: 10_000 }).toEqual([]);
+    await expect.poll(notes).toEqual([]);
+  });
 
   it('files of a finished backup stay whose Backup was made again from the bucket, with another UID', async () => {
     // Killed after Completed was written, and before the note went. Then the Backup was deleted, and made again by a sync, as Velero does.

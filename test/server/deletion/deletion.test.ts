@@ -3,14 +3,16 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { BackupArchive, journalFolder } from '../../../src/archive/index.ts';
-import { CodedError, silentLogger } from '../../../src/base/index.ts';
-import { openStorage } from '../../../src/blob/index.ts';
+import { CodedError, silentLogger, untilAborted } from '../../../src/base/index.ts';
+import { type Body, type ObjectPutOptions, openStorage } from '../../../src/blob/index.ts';
+import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
   DATA_UPLOADS,
   DELETE_BACKUP_REQUESTS,
+  Discovery,
   EVENTS,
   type KubeClient,
   type KubeObject,
@@ -20,7 +22,13 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
 import { openRepository } from '../../../src/repository/index.ts';
-import { CANCEL_ANNOTATION } from '../../../src/server/index.ts';
+import {
+  backupOperationStore,
+  CANCEL_ANNOTATION,
+  FileWriters,
+  FinalizerController,
+  SharedBackups,
+} from '../../../src/server/index.ts';
 import { Attempts } from '../../../src/server/deletion/attempts.ts';
 import { DELETE_ANYWAY } from '../../../src/server/deletion/deletion.ts';
 import { deleteKept } from '../../../src/server/deletion/kept-snapshots.ts';
@@ -29,6 +37,7 @@ import { isGone } from '../../../src/server/deletion/native-snapshots.ts';
 import { STORED_UID } from '../../../src/server/deletion/ownership.ts';
 import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
+import type { MemoryBucket } from '../../support/memory-bucket.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
 import { content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
 import { withCalls } from '../../support/with-calls.ts';
@@ -417,6 +426,67 @@ describe('a backup that is still made here', () => {
     expect(await phaseOf('b1')).toBe('Finalizing');
     await stop();
     stop = world.run({ endingMsMax: 100 });
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+
+  it('is not completed any more when its deletion has begun', async () => {
+    const backup = await world.backup('b1', 'Finalizing');
+    await world.store(backup);
+    const { client, scratch: directory } = world;
+    const putting = Promise.withResolvers<undefined>();
+    const goesOn = Promise.withResolvers<undefined>();
+    const ended = Promise.withResolvers<undefined>();
+    const slow = Object.assign(Object.create(world.bucket) as MemoryBucket, {
+      put: async (key: string, body: Body, options: ObjectPutOptions = {}) => {
+        if (key.endsWith('velero-backup.json')) {
+          putting.resolve(undefined);
+          await untilAborted(options.signal as AbortSignal, goesOn.promise);
+        }
+        await world.bucket.put(key, body, options).finally(() => {
+          if (key.endsWith('velero-backup.json')) ended.resolve(undefined);
+        });
+      },
+    });
+    const buckets = {
+      open: () => Promise.resolve({ bucket: slow, [Symbol.asyncDispose]: () => Promise.resolve() }),
+    };
+    const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
+    const finalizer = new FinalizerController({
+      ...{ client, logger: silentLogger, host: 'h', backups, buckets, scratch: directory },
+      map: new OperationMap({ store: backupOperationStore(client, VELERO, buckets) }),
+      sessions: { open: () => Promise.reject(new Error('no plugins here')) },
+      discovery: () => Discovery.open(client),
+    });
+    const abort = new AbortController();
+    const finalizing = finalizer.run(abort.signal, () => undefined);
+    await putting.promise;
+    await world.ask('b1');
+    stop = world.run({ endingMsMax: 50, writers: backups.writers });
+    await world.gone('b1');
+    goesOn.resolve(undefined);
+    await ended.promise;
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+    abort.abort();
+    await finalizing;
+    const events = await client.list(EVENTS, { namespace: VELERO });
+    expect(events.map(({ reason }) => reason)).not.toContain('NotFinalized');
+  });
+
+  it('is not deleted while its files are still being written by who does not stop', async () => {
+    const backup = await world.backup('b1', 'Finalizing');
+    await world.store(backup);
+    const writers = new FileWriters(20);
+    const writing = Promise.withResolvers<undefined>();
+    void writers.run(backup.metadata.uid, () => writing.promise);
+    await world.ask('b1');
+    stop = world.run({ endingMsMax: 50, writers });
+    expect(await world.answer('b1-1')).toEqual([
+      expect.stringMatching(/^files of the backup are still being written, .* delete it again/),
+    ]);
+    expect(world.files('backups/b1/')).toContain('backups/b1/velero-backup.json');
+    writing.resolve(undefined);
+    await world.ask('b1', {}, 'b1-2');
     await world.gone('b1');
     expect([...world.bucket.objects.keys()]).toEqual([]);
   });

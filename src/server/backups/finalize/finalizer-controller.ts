@@ -29,12 +29,21 @@ export class FinalizerController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, host, backups } = this.#options;
+    const { writers } = backups;
     await using watched = await backups.open(signal);
     const finalizer = new FinalizerQueue({
       ...{ client, logger, host, kind: FOLLOWED_BACKUPS, signal },
       placeOf: ({ spec }) => spec.storageLocation ?? '',
       finalize: async ({ metadata }) => {
-        await finalize(metadata, { ...this.#options, assertLeading, signal });
+        await writers.run(metadata.uid, async (closing) => {
+          const own = AbortSignal.any([signal, closing]);
+          try {
+            await finalize(metadata, { ...this.#options, assertLeading, signal: own });
+          } catch (error) {
+            // Whoever deletes it ends it.
+            if (!closing.aborted) throw error;
+          }
+        });
         return undefined;
       },
     });

@@ -38,7 +38,9 @@ export class OperationsController implements ServerController {
         open: (backup) => sessions.open(backup, logger),
         locationOf: ({ spec }) => Promise.resolve(spec.storageLocation ?? ''),
         step: (backup, options) =>
-          operationsStep(backup, { ...options, client, map, buckets, scratch }),
+          operationsStep(backup, {
+            ...{ ...options, client, map, buckets, scratch, writers: backups.writers },
+          }),
       },
       watched,
       { signal, assertLeading },

@@ -9,6 +9,7 @@ import {
   operationsStep as stepOf,
   type StepOptions,
 } from '../../operations/operations-step.ts';
+import type { FileWriters } from '../../runs/file-writers.ts';
 import type { Buckets } from '../contract.ts';
 import { FOLLOWED_BACKUPS } from '../phases.ts';
 
@@ -16,6 +17,7 @@ export interface OperationsStepOptions extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly map: OperationMap;
   readonly buckets: Buckets;
+  readonly writers: Pick<FileWriters, 'run'>;
   /** Room for the log of a backup while something is added to it. */
   readonly scratch: string;
 }
@@ -28,7 +30,9 @@ export const operationsStep = (
   stepOf(seen, {
     ...options,
     kind: FOLLOWED_BACKUPS,
-    store: (metadata, operations) => store(metadata, operations, options),
+    store: async (metadata, operations) => {
+      await options.writers.run(seen.metadata.uid, () => store(metadata, operations, options));
+    },
   });
 
 async function store(

@@ -10,7 +10,7 @@ import type { ServerController } from '../../server.ts';
 import { Absences, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
 import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hooks.ts';
-import type { FileWriters } from '../file-writers.ts';
+import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';

@@ -9,7 +9,7 @@ import type { AskingSession } from '../../operations/session-asker.ts';
 import { isCanceled } from '../../runs/canceled.ts';
 import type { ServerController } from '../../server.ts';
 import { ABSENT_SINCE, Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
-import type { FileWriters } from '../file-writers.ts';
+import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, UNPUBLISHED } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';

@@ -11,7 +11,7 @@ import {
   type StepOptions,
 } from '../../operations/operations-step.ts';
 import { type Absences, operationsAbsent } from '../absences.ts';
-import type { FileWriters } from '../file-writers.ts';
+import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { restoreChangeOf, uncountedLost } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';

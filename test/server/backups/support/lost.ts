@@ -4,6 +4,7 @@ import { Discovery, type KubeClient } from '../../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
 import { SharedBackups } from '../../../../src/server/index.ts';
 import { BACKUP_RESOURCE } from '../../../../src/server/backups/phases.ts';
+import type { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { RunsView } from '../../../../src/server/runs/runs-view.ts';
 import type { ActionSessions, Buckets } from '../../../../src/server/backups/contract.ts';
 import { LostBackups, type RemoveSnapshots } from '../../../../src/server/backups/lost-backups.ts';
@@ -21,6 +22,7 @@ export interface LostOptions {
   /** Hears what plugins are asked to do. */
   readonly say: (text: string) => Promise<void>;
   readonly removeSnapshots: RemoveSnapshots;
+  readonly writers?: FileWriters;
 }
 
 /** What ends lost backups in a process that leads, which has looked for them and works. */
@@ -45,6 +47,7 @@ export async function openLost(options: LostOptions) {
   const watched = await backups.open();
   const lost = new LostBackups({
     ...{ ...common, backups, notes: new UnderWayNotes(common), buckets, sessions, removeSnapshots },
+    writers: options.writers ?? shared.writers,
     operations: new OperationMap({ store: backupOperationStore(seen, namespace, buckets) }),
     discovery: () => Discovery.open(client),
     snapshotLocations: () =>

@@ -17,6 +17,7 @@ import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/inde
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
 import { statusOf } from '../../../../src/server/backups/phases.ts';
+import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 import {
   AfterRunWorld,
@@ -100,7 +101,7 @@ export class World extends AfterRunWorld {
     const { signal } = new AbortController();
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const common = {
-      ...{ map, scratch, signal, logger: silentLogger },
+      ...{ map, scratch, signal, logger: silentLogger, writers: new FileWriters() },
       client: this.#clientOf(outside),
       buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
       assertLeading: () => undefined,

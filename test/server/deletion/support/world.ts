@@ -30,7 +30,7 @@ import {
   type VolumeSnapshotContent,
 } from '../../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
-import { DeletionController, DeletionMetrics } from '../../../../src/server/index.ts';
+import { DeletionController, DeletionMetrics, FileWriters } from '../../../../src/server/index.ts';
 import type { DeleteAction, ForgetSnapshots } from '../../../../src/server/deletion/contract.ts';
 import type { DeletionControllerOptions } from '../../../../src/server/deletion/deletion-controller.ts';
 import type { DeletionRequest } from '../../../../src/server/deletion/refusal.ts';
@@ -285,7 +285,7 @@ export class DeletionWorld {
           ) as never,
         ),
       forget: this.#forget(outside),
-      providerMs: 2000,
+      ...{ providerMs: 2000, writers: new FileWriters() },
       defaultCredentials: () => undefined,
       ...more,
     });

@@ -15,7 +15,7 @@ import {
   nothingLeft,
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
-import { FileWriters } from '../../../../src/server/restores/file-writers.ts';
+import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { FileWriters } from '../../../src/server/restores/file-writers.ts';
+import { FileWriters } from '../../../src/server/runs/file-writers.ts';
 
-describe('who writes files of a restore', () => {
+describe('who writes files of a backup or a restore', () => {
   it('is waited for when it is deleted, and others are kept out', async () => {
     const writers = new FileWriters();
     const { promise, resolve } = Promise.withResolvers<string>();
@@ -19,6 +19,19 @@ describe('who writes files of a restore', () => {
     expect(await writers.run('u2', () => Promise.resolve('other'))).toBe('other');
     resolve('done');
     expect([await first, await closing, await writers.close('u1')]).toEqual(['done', true, true]);
+  });
+
+  it('is told that it is deleted', async () => {
+    const writers = new FileWriters();
+    const stopped = Promise.withResolvers<string>();
+    const task = writers.run('u1', (closing) => {
+      closing.addEventListener('abort', () => {
+        stopped.resolve('stopped');
+      });
+      return stopped.promise;
+    });
+    expect(await writers.close('u1')).toBe(true);
+    expect(await task).toBe('stopped');
   });
 
   it('is not waited for without end', async () => {
