@@ -2,6 +2,7 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { expect, it } from 'vitest';
 import { posix } from '../../src/base/index.ts';
+import { hasHugePages, hugeBytes } from '../support/huge-pages.ts';
 
 it.runIf(posix().native)(
   'a flush that fails is an error, never taken for one that is not available',
@@ -20,16 +21,9 @@ it.runIf(posix().native)('memory for data has huge pages, where the kernel has t
     maximum: bytes >> 16,
     shared: true,
   });
-  const huge = (): number =>
-    fs
-      .readFileSync('/proc/self/smaps', 'utf8')
-      .split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)
-      .filter((mapping) => /^VmFlags:.* hg( |$)/m.test(mapping))
-      .reduce((sum, mapping) => sum + Number(/^Size: +(\d+) kB/m.exec(mapping)?.[1]) * 1024, 0);
-  const before = huge();
+  const before = hugeBytes();
   posix().useHugePages(new Uint8Array(memory.buffer));
-  const isKnown = fs.existsSync('/sys/kernel/mm/transparent_hugepage');
-  expect(huge() - before).toBe(isKnown ? bytes : 0);
+  expect(hugeBytes() - before).toBe(hasHugePages() ? bytes : 0);
   // What does not begin at a page is left as it is.
   posix().useHugePages(new Uint8Array(memory.buffer, 1));
 });
