@@ -44,9 +44,9 @@ export {
   createKernelMemory,
   HASH_LANES,
   Kernels,
-  type Spans,
   type StreamedMessage,
   THREADS_MAX,
 } from './wasm/kernels.ts';
+export type { Spans } from './spans.ts';
 export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';
 export type { CodecKeys } from './keys.ts';

@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import * as zlib from 'node:zlib';
 import { CodedError, giveBack, totalLength } from '../../base/index.ts';
-import type { Spans } from '../wasm/kernels.ts';
+import type { Spans } from '../spans.ts';
 import { decodeS2Stream } from './s2.ts';
 
 /** One of Kopia's compressors: its name in policies, its number in front of compressed bytes. */

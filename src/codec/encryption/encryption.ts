@@ -7,7 +7,8 @@ import {
   randomFillSync,
 } from 'node:crypto';
 import { asBuffer, assert, CodedError, giveBack } from '../../base/index.ts';
-import type { Kernels, Spans } from '../wasm/kernels.ts';
+import type { Spans } from '../spans.ts';
+import type { Kernels } from '../wasm/kernels.ts';
 import { type AeadName, type NativeAead, nativeAead } from './native-aead.ts';
 
 /** Seals and opens contents and index blobs. One per thread. */

@@ -2,7 +2,8 @@ import { createHmac } from 'node:crypto';
 import { blake2s } from '@noble/hashes/blake2.js';
 import { blake3 } from '@noble/hashes/blake3.js';
 import { CodedError } from '../../base/index.ts';
-import type { Kernels, Spans, StreamedMessage } from '../wasm/kernels.ts';
+import type { Spans } from '../spans.ts';
+import type { Kernels, StreamedMessage } from '../wasm/kernels.ts';
 
 /** The keyed hash that names contents. One per thread. */
 export interface ContentHasher {

@@ -1,9 +1,18 @@
 import { readFileSync } from 'node:fs';
 import { BUZHASH_TABLE } from '../splitter/buzhash-table.ts';
 import { assert } from '../../base/index.ts';
+import type { Spans } from '../spans.ts';
 import type { SplitterSpec } from '../splitter/spec.ts';
+import {
+  BLAKE2B_BLOCK,
+  type Blake2bKernel,
+  type Blake2bKey,
+  Blake2bLane,
+  type Blake2bResume,
+  type LaneOptions,
+} from './blake2b-lane.ts';
 
-interface Exports {
+interface Exports extends Blake2bKernel {
   cutBuzhash(
     table: number,
     ptr: number,
@@ -15,7 +24,6 @@ interface Exports {
     out: number,
   ): number;
   sha256Block(k: number, w: number, state: number, ptr: number): void;
-  blake2b1(state: number, ptr: number, count: number, step: number, last: bigint): void;
   blake2b2(stateA: number, stateB: number, a: number, b: number, count: number): void;
   blake2b3(
     stateA: number,
@@ -54,7 +62,6 @@ const CUTS = 4096;
 const CUTS_MAX = 4096;
 const WINDOW = 32_768;
 const WINDOW_BYTES = SCRATCH_BYTES - WINDOW;
-const BLAKE2B_BLOCK = 128;
 const LANE_BYTES = 128;
 /** Foreign bytes go through a window; each lane has its part, of whole blocks. */
 const LANE_WINDOW_BYTES = Math.floor(WINDOW_BYTES / HASH_LANES / BLAKE2B_BLOCK) * BLAKE2B_BLOCK;
@@ -93,9 +100,6 @@ const BLAKE2B_IV = BigUint64Array.of(
 
 const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', import.meta.url)));
 
-/** A message as pieces that follow one another; nothing is joined or copied when they lie in the memory. */
-export type Spans = readonly Uint8Array[];
-
 /** A message whose bytes are brought while it is hashed. */
 export interface StreamedMessage {
   readonly length: number;
@@ -107,20 +111,6 @@ export interface StreamedMessage {
 export function createKernelMemory(arenaBytes: number): WebAssembly.Memory {
   const pages = Math.ceil((ARENA_START + arenaBytes) / PAGE);
   return new WebAssembly.Memory({ initial: pages, maximum: 65_536, shared: true });
-}
-
-/** A keyed BLAKE2b-256: its state before and after the key block, and that block (the empty message ends with it). */
-export interface Blake2bKey {
-  readonly initial: Uint8Array;
-  readonly state: Uint8Array;
-  readonly keyBlock: Uint8Array;
-}
-
-/** A message that was left in the middle. */
-export interface Blake2bResume {
-  readonly state: Uint8Array;
-  /** Bytes of the message that are in the state: whole blocks. */
-  readonly offset: number;
 }
 
 /** The WebAssembly kernels of one thread. Not for two threads at once: each has its scratch area. */
@@ -282,6 +272,7 @@ export class Kernels {
       state: this.#scratch + STATES + at * LANE_BYTES,
       block: this.#scratch + BLOCKS + at * LANE_BYTES,
       window: this.#scratch + WINDOW + at * LANE_WINDOW_BYTES,
+      windowBytes: LANE_WINDOW_BYTES,
     });
   }
 
@@ -330,143 +321,3 @@ function abortKernel(): never {
 }
 
 const lengthOf = (spans: Spans): number => spans.reduce((sum, { length }) => sum + length, 0);
-const NO_BYTES = new Uint8Array(0);
-
-interface LaneOptions {
-  key: Blake2bKey;
-  message: { readonly length: number; readonly spans: Iterable<Uint8Array> };
-  resume: Blake2bResume | undefined;
-  wasm: Exports;
-  bytes: Uint8Array;
-  state: number;
-  block: number;
-  window: number;
-}
-
-/** One BLAKE2b message in progress: walks the spans in whole blocks and bridges their borders. */
-class Blake2bLane {
-  readonly state: number;
-  /** Where the next whole blocks lie, valid after `advance`. */
-  address = 0;
-  available = 0;
-  readonly #options: LaneOptions;
-  readonly #spans: Iterator<Uint8Array>;
-  #span: Uint8Array = NO_BYTES;
-  #offset = 0;
-  #remaining: number;
-  /** A span outside the shared memory is shown piece by piece: [start, end) of it is in the window. */
-  #shownFrom = 0;
-  #shownTo = 0;
-  #isShown = false;
-
-  constructor(options: LaneOptions) {
-    this.#options = options;
-    this.state = options.state;
-    this.#spans = options.message.spans[Symbol.iterator]();
-    this.#remaining = options.message.length;
-    options.bytes.set(options.resume?.state ?? options.key.state, this.state);
-    if (options.resume) this.#seek(options.resume.offset);
-  }
-
-  #seek(bytes: number): void {
-    this.#remaining -= bytes;
-    this.#offset = bytes;
-    while (this.#remaining > 0 && this.#offset >= this.#span.length) this.#nextSpan();
-  }
-
-  /** What is left of the offset counts from its beginning. */
-  #nextSpan(): void {
-    const next = this.#spans.next();
-    assert(next.done !== true, 'the spans of a message are as long as it');
-    this.#offset -= this.#span.length;
-    this.#span = next.value;
-    this.#isShown = false;
-  }
-
-  /** Where it stands; for the `resume` of another lane. */
-  pause(): Blake2bResume {
-    const { bytes, message } = this.#options;
-    const state = bytes.slice(this.state, this.state + 72);
-    return { state, offset: message.length - this.#remaining };
-  }
-
-  /** Makes whole blocks available and returns how many; 0 when only the last block is left. */
-  advance(): number {
-    while (this.#remaining > BLAKE2B_BLOCK) {
-      const inSpan = this.#span.length - this.#offset;
-      if (inSpan === 0) {
-        this.#nextSpan();
-        continue;
-      }
-      // The last block of the message is never "whole": it is compressed with the final flag.
-      const usable = Math.min(inSpan, this.#remaining - 1);
-      if (usable >= BLAKE2B_BLOCK) {
-        this.available = Math.floor(this.#show(usable) / BLAKE2B_BLOCK);
-        return this.available;
-      }
-      this.#copyOut(BLAKE2B_BLOCK);
-      this.#options.wasm.blake2b1(this.state, this.#options.block, 1, BLAKE2B_BLOCK, 0n);
-    }
-    return 0;
-  }
-
-  run(blocks: number): void {
-    this.#options.wasm.blake2b1(this.state, this.address, blocks, BLAKE2B_BLOCK, 0n);
-    this.skip(blocks);
-  }
-
-  skip(blocks: number): void {
-    this.#offset += blocks * BLAKE2B_BLOCK;
-    this.#remaining -= blocks * BLAKE2B_BLOCK;
-  }
-
-  /** Compresses the last block and returns the 32-byte digest. */
-  finish(): Uint8Array {
-    const { wasm, bytes, block, key, message } = this.#options;
-    const length = this.#remaining;
-    bytes.fill(0, block, block + BLAKE2B_BLOCK);
-    if (message.length === 0) {
-      // The key block is the last block then, and must be compressed anew with the flag.
-      bytes.set(key.initial, this.state);
-      bytes.set(key.keyBlock, block);
-      wasm.blake2b1(this.state, block, 1, BLAKE2B_BLOCK, 0xffffffffffffffffn);
-    } else {
-      this.#copyOut(length);
-      wasm.blake2b1(this.state, block, 1, length, 0xffffffffffffffffn);
-    }
-    return bytes.slice(this.state, this.state + 32);
-  }
-
-  /** Sets `address` to the bytes at the current offset; returns how many of `usable` lie there in a row. */
-  #show(usable: number): number {
-    const { bytes, window } = this.#options;
-    if (this.#span.buffer === bytes.buffer) {
-      this.address = this.#span.byteOffset + this.#offset;
-      return usable;
-    }
-    const isShown = this.#isShown && this.#offset >= this.#shownFrom;
-    if (!isShown || this.#shownTo - this.#offset < BLAKE2B_BLOCK) {
-      this.#isShown = true;
-      this.#shownFrom = this.#offset;
-      this.#shownTo = Math.min(this.#span.length, this.#offset + LANE_WINDOW_BYTES);
-      bytes.set(this.#span.subarray(this.#shownFrom, this.#shownTo), window);
-    }
-    this.address = window + this.#offset - this.#shownFrom;
-    return Math.min(usable, this.#shownTo - this.#offset);
-  }
-
-  /** Copies the next bytes, over span borders, to the block area. */
-  #copyOut(length: number): void {
-    let to = this.#options.block;
-    let left = length;
-    while (left > 0) {
-      if (this.#offset === this.#span.length) this.#nextSpan();
-      const take = Math.min(left, this.#span.length - this.#offset);
-      this.#options.bytes.set(this.#span.subarray(this.#offset, this.#offset + take), to);
-      to += take;
-      left -= take;
-      this.#offset += take;
-      this.#remaining -= take;
-    }
-  }
-}
