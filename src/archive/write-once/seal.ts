@@ -1,7 +1,8 @@
 import { CodedError, type Logger } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { allVersionsFolder, fileOf } from './version-keys.ts';
-import { type SealOptions, type UnsealOptions, WriteOnceBucket } from './write-once-bucket.ts';
+import type { SealedEndOptions, SealOptions, UnsealOptions } from './publication.ts';
+import { WriteOnceBucket } from './write-once-bucket.ts';
 
 /** A location's bucket as archives work with it. */
 export const bucketOf = (
@@ -32,7 +33,7 @@ export function unseal(bucket: Bucket, folder: string, options: UnsealOptions): 
 export function sealedEnd(
   bucket: Bucket,
   folder: string,
-  options: SignalOptions & { readonly uid: string },
+  options: SealedEndOptions,
 ): Promise<object | undefined> {
   return bucket instanceof WriteOnceBucket
     ? bucket.sealedEnd(folder, options)
