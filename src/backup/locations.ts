@@ -1,9 +1,11 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, messageOf } from '../base/index.ts';
 import {
   assertLasting,
   BACKUP_STORAGE_LOCATIONS,
   type KubeClient,
   type KubeObject,
+  type ObjectRef,
   SECRETS,
   VOLUME_SNAPSHOT_LOCATIONS,
 } from '../kube/index.ts';
@@ -13,7 +15,11 @@ import type { Backup, BackupSpec } from './backup-object.ts';
 export interface LocationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;
   readonly defaults: Pick<BackupDefaults, 'storageLocation' | 'snapshotLocations'>;
+  /** How long a location may take that was made a moment ago, and that no server has looked at yet; 0 where it is not waited for. */
+  readonly firstLookMs?: number | undefined;
 }
+
+const LOOK_MS = 200;
 
 interface Location extends KubeObject {
   readonly spec?: {
@@ -29,7 +35,7 @@ interface Location extends KubeObject {
 export async function findLocation(
   { metadata: { namespace } }: Backup,
   spec: BackupSpec,
-  { client, defaults }: LocationSources,
+  { client, defaults, firstLookMs = 0 }: LocationSources,
   errors: string[],
   signal?: AbortSignal,
 ): Promise<KubeObject | undefined> {
@@ -46,11 +52,7 @@ export async function findLocation(
       spec.storageLocation = preferred?.metadata.name ?? defaults.storageLocation;
     }
     const name = spec.storageLocation ?? '';
-    const location = await client.find<Location>(
-      BACKUP_STORAGE_LOCATIONS,
-      { namespace, name },
-      { signal },
-    );
+    const location = await findLookedAt({ namespace, name }, { client, firstLookMs, signal });
     if (!location) {
       const which = isChosen
         ? `server default ${name} does not exist`
@@ -75,6 +77,25 @@ export async function findLocation(
     assertLasting(error, signal);
     errors.push(`error getting backup storage location: ${messageOf(error)}`);
     return undefined;
+  }
+}
+
+/** A location without a phase is a new one: "install, then back up" would fail by a race, as it does with Velero. */
+async function findLookedAt(
+  ref: ObjectRef,
+  {
+    client,
+    firstLookMs,
+    signal,
+  }: Pick<LocationSources, 'client'> & { firstLookMs: number; signal: AbortSignal | undefined },
+): Promise<Location | undefined> {
+  const endMs = performance.now() + firstLookMs;
+  for (;;) {
+    const location = await client.find<Location>(BACKUP_STORAGE_LOCATIONS, ref, { signal });
+    if (!location || Boolean(location.status?.phase) || performance.now() >= endMs) {
+      return location;
+    }
+    await sleep(LOOK_MS, undefined, { signal });
   }
 }
 

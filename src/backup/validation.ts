@@ -18,7 +18,7 @@ import {
 } from './filters/spec-lists.ts';
 import { goDurationNs } from './hooks/durations.ts';
 import { hookErrors } from './hooks/hook-errors.ts';
-import { findLocation, findSnapshotLocations } from './locations.ts';
+import { findLocation, findSnapshotLocations, type LocationSources } from './locations.ts';
 import { orderErrors } from './ordered-resources.ts';
 
 /** What validation must know of the resource policies of a Backup. */
@@ -43,6 +43,7 @@ export interface ValidationSources {
   readonly loadPolicies?: (backup: Backup) => Promise<PolicySummary | undefined>;
   /** Whether an agent lives that serves this `spec.datamover`; undefined where that cannot be known. */
   readonly isServed?: (dataMover: string) => Promise<boolean | undefined>;
+  readonly firstLookMs?: LocationSources['firstLookMs'];
 }
 
 export interface ValidatedBackup {

@@ -119,6 +119,42 @@ describe('a Backup that says nothing', () => {
   });
 });
 
+describe('a Backup for a location that no server has looked at yet', () => {
+  const unseen = { backupstoragelocations: [object('default', { status: {} })] };
+  const refusal =
+    "backup can't be created because BackupStorageLocation default is in Unavailable status.";
+  /** What the location is like when it is asked for the third time. */
+  const after = (status: object): Partial<ValidationSources> & { asked: () => number } => {
+    let asked = 0;
+    const { client } = sourcesOf(unseen);
+    const find = async (...question: Parameters<typeof client.find>): Promise<unknown> => {
+      const found = await client.find(...question);
+      return ++asked < 3 ? found : { ...found, status };
+    };
+    return { client: { ...client, find } as never, asked: () => asked, firstLookMs: 60_000 };
+  };
+
+  it('waits for the first look at it, and goes by what that finds', async () => {
+    const good = after({ phase: 'Available' });
+    expect(await errorsOf({}, unseen, good)).toEqual([]);
+    expect(good.asked()).toBe(3);
+    expect(await errorsOf({}, unseen, after({ phase: 'Unavailable' }))).toEqual([refusal]);
+  });
+
+  it('waits no longer than it may, and not at all where nobody looks', async () => {
+    expect(await errorsOf({}, unseen, { firstLookMs: 1 })).toEqual([refusal]);
+    expect(await errorsOf({}, unseen)).toEqual([refusal]);
+  });
+
+  it('ends with a cancel', async () => {
+    const canceled = new AbortController();
+    const sources = { ...sourcesOf(unseen), firstLookMs: 60_000 };
+    const validated = validateBackup(backupOf({}), sources, canceled.signal);
+    canceled.abort(new CodedError('CANCELED', 'by the user'));
+    await expect(validated).rejects.toThrow('by the user');
+  });
+});
+
 describe('a Backup is refused', () => {
   it.each<[string, BackupSpec, World, string[]]>([
     [

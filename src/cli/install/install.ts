@@ -1,5 +1,12 @@
 import { CodedError, isCode } from '../../base/index.ts';
-import { DAEMON_SETS, DEPLOYMENTS, type KubeClient, type KubeObject } from '../../kube/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupStorageLocation,
+  DAEMON_SETS,
+  DEPLOYMENTS,
+  type KubeClient,
+  type KubeObject,
+} from '../../kube/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
 import { printText } from '../output.ts';
@@ -16,6 +23,8 @@ export interface InstallCommandFlags extends InstallFlags, ClusterFlags {
 }
 
 const READY_MS = 300_000;
+/** The server looks at a new location at once, and gives its bucket half of this to answer. */
+const LOCATION_MS = 60_000;
 
 /** Prints or applies all that an installation has. Throws `VELERO_IS_HERE`, `NOT_READY`, `UsageError`, and the `KUBE_*` errors. */
 export async function install(flags: InstallCommandFlags): Promise<void> {
@@ -34,7 +43,10 @@ export async function install(flags: InstallCommandFlags): Promise<void> {
   try {
     await assertFree(client, namespace, plan, signal);
     for (const each of plan) await applyOne(client, each, { signal, say });
-    if (flags.wait === true) await untilReady(client, namespace, signal);
+    if (flags.wait === true) {
+      await untilReady(client, namespace, signal);
+      await tellLocations(client, plan, { signal, say });
+    }
     say(
       `Longshore is installed in namespace ${namespace}: longshore node-agent status -n ${namespace}`,
     );
@@ -121,4 +133,23 @@ async function untilReady(
   }
   const text = `no server is ready after ${READY_MS / 60_000} minutes: kubectl -n ${namespace} describe deployment longshore-server`;
   throw new CodedError('NOT_READY', text);
+}
+
+/** Whether backups can be stored, as the server finds it: wrong credentials are told now, and not with the first backup. */
+async function tellLocations(
+  client: KubeClient,
+  plan: readonly Manifest[],
+  { signal, say }: { signal: AbortSignal; say: (text: string) => void },
+): Promise<void> {
+  for (const { kind, metadata } of plan) {
+    if (kind !== 'BackupStorageLocation') continue;
+    let status: BackupStorageLocation['status'];
+    const isKnown = async (): Promise<boolean> => {
+      ({ status } = (await client.find(BACKUP_STORAGE_LOCATIONS, metadata, { signal })) ?? {});
+      return Boolean(status?.phase);
+    };
+    await until(isKnown, LOCATION_MS, signal);
+    const seen = `BackupStorageLocation ${metadata.name}: ${status?.phase ?? 'not looked at yet'}`;
+    say(status?.message ?? seen);
+  }
 }

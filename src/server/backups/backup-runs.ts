@@ -53,6 +53,8 @@ export interface BackupRunsOptions {
 
 /** Our choice: the next progress says more. */
 const PROGRESS_PATIENCE_MS = 10_000;
+/** For the first check of a location, which its bucket may keep waiting for 30 s. Our choice. */
+const FIRST_LOOK_MS = 40_000;
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
@@ -212,7 +214,10 @@ export class BackupRuns {
     const nowNs = clock.nowNs();
     const checked = await validateBackup(
       given,
-      { client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
+      {
+        ...{ client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
+        firstLookMs: FIRST_LOOK_MS,
+      },
       signal,
     );
     const { backup, errors, warnings } = checked;

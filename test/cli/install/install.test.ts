@@ -6,7 +6,13 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { assetsOf } from '../../../src/cli/install/assets.ts';
 import { kustomized, type Manifest } from '../../../src/cli/install/kustomize.ts';
-import { BACKUPS, DATA_UPLOADS, DEPLOYMENTS, NAMESPACES } from '../../../src/kube/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  DATA_UPLOADS,
+  DEPLOYMENTS,
+  NAMESPACES,
+} from '../../../src/kube/index.ts';
 import { runHere } from '../../support/command-line.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { sharedPackage } from '../../support/package.ts';
@@ -161,6 +167,36 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
       // The same text, whatever the order of its fields.
       expect(isDeepStrictEqual(own, parse(stringify(each))), keyOf(each)).toBe(true);
     }
+  });
+
+  it('waits until the server is ready, and tells whether it can use the location', async () => {
+    let isOver = false;
+    const installed = run(...ALL, '-n', 'waits', '--wait').finally(() => (isOver = true));
+    const message = 'BackupStorageLocation "default" is unavailable: no such bucket';
+    const location = { namespace: 'waits', name: 'default' };
+    const seen = { status: { phase: 'Unavailable', message } };
+    const patched = async (): Promise<boolean> => {
+      const found = await api.client
+        .find(BACKUP_STORAGE_LOCATIONS, location)
+        .catch(() => undefined);
+      if (found) await api.client.patch(BACKUP_STORAGE_LOCATIONS, location, seen);
+      return found !== undefined;
+    };
+    await expect.poll(patched).toBe(true);
+    const server = { namespace: 'waits', name: 'longshore-server' };
+    await expect.poll(() => api.client.find(DEPLOYMENTS, server)).toBeDefined();
+    const ready = { replicas: 2, readyReplicas: 2, availableReplicas: 2 };
+    // The controller of Deployments counts pods, of which there are none, and says otherwise.
+    while (!isOver) {
+      await api.kubectl(
+        ...['patch', 'deployment', 'longshore-server', '-n', 'waits', '--subresource=status'],
+        ...['--type=merge', '-p', JSON.stringify({ status: ready })],
+      );
+    }
+    const { code, err, out } = await installed;
+    expect([err, code]).toEqual(['', 0]);
+    expect(out).toContain(`${message}\n`);
+    expect((await uninstall('waits')).code).toBe(0);
   });
 
   it('makes all of it, twice too, and leaves nothing behind, whatever was under way', async () => {
