@@ -416,6 +416,19 @@ describe('the controller of Backups', () => {
     );
   });
 
+  it('lets one wait whose location no server has looked at yet', async () => {
+    const place = { namespace: VELERO, name: 'unseen' };
+    await client.create(BACKUP_STORAGE_LOCATIONS, {
+      metadata: place,
+      spec: { provider: 'velero.io/fs', objectStorage: { bucket: 'c' } },
+    } as never);
+    start();
+    await create('b1', { storageLocation: 'unseen', includedNamespaces: ['a'] });
+    await until('b1', 'ReadyToStart');
+    await client.patch(BACKUP_STORAGE_LOCATIONS, place, { status: { phase: 'Available' } });
+    await until('b1', 'InProgress');
+  });
+
   it('refuses what is not valid with all reasons, also where no agent serves the mover', async () => {
     served = false;
     start();
