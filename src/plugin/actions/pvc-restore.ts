@@ -33,6 +33,7 @@ import {
   type Setting,
   SNAPSHOT_GROUP,
   snapshotTimeout,
+  withMarks,
   without,
 } from './setting.ts';
 import {
@@ -46,6 +47,7 @@ import { restoredSnapshotName } from './restored-name.ts';
 import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
 import {
   DYNAMIC_PV_RESTORE,
+  MUST_RESTORE,
   OPERATION_ID,
   RESTORE_NAME,
   RESTORE_UID,
@@ -271,12 +273,13 @@ function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   return { ...pvc, spec: without(pvc.spec, 'volumeName', 'dataSource', 'dataSourceRef') };
 }
 
+/** Of a restore that does not take snapshots by itself, it needs its own all the same: nothing else would ever fill it. */
 function fromSnapshot(
   pvc: PersistentVolumeClaim,
   snapshot: string,
   restore: Restore,
 ): RestoreOutput {
-  const item = withoutVolume(pvc);
+  const item = withMarks(withoutVolume(pvc), { annotations: { [MUST_RESTORE]: 'true' } });
   const name = restoredSnapshotName(restore, snapshot);
   const dataSource = { apiGroup: SNAPSHOT_GROUP, kind: 'VolumeSnapshot', name };
   return {

@@ -23,12 +23,18 @@ import {
   SNAPSHOT_GROUP,
   without,
 } from './setting.ts';
-import { DELETION_POLICY, FOR_BACKUP, MOVED, RETAINED_UNTIL } from './velero-names.ts';
+import {
+  DELETION_POLICY,
+  FOR_BACKUP,
+  MOVED,
+  MUST_RESTORE,
+  RETAINED_UNTIL,
+} from './velero-names.ts';
 
 const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === false;
 const SKIPPED: RestoreOutput = { skipRestore: true };
 
-/** A kept snapshot is bound to a content of its own, made from the storage's handle. */
+/** A kept snapshot is bound to a content of its own, made from the storage's handle, which a restore makes that leaves out what is the cluster's own, too. */
 export const SNAPSHOT_RESTORE: RestoreItemAction = {
   execute({ item, itemFromBackup, restore }: RestoreInput): Promise<RestoreOutput> {
     if (isWithoutVolumes(restore)) return Promise.resolve(SKIPPED);
@@ -46,6 +52,7 @@ export const SNAPSHOT_RESTORE: RestoreItemAction = {
     const annotations = {
       ...without(metadata.annotations ?? {}, FOR_BACKUP),
       [DELETION_POLICY]: 'Retain',
+      [MUST_RESTORE]: 'true',
     };
     const restored: VolumeSnapshot = {
       ...item,

@@ -13,6 +13,8 @@ export const DYNAMIC_PV_RESTORE = 'velero.io/dynamic-pv-restore';
 export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 /** On a returned item: what it names is stored whatever the filters of the backup say. */
 export const MUST_INCLUDE = 'backup.velero.io/must-include-additional-items';
+/** The same of a restore: what it names is restored whatever the filters of the restore say. */
+export const MUST_RESTORE = 'restore.velero.io/must-include-additional-items';
 export const SKIPPED_NO_CSI = 'backup.velero.io/skipped-no-csi-pv';
 
 /** On VolumeSnapshots of a backup: what a restore makes them anew from. */
