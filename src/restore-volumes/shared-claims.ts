@@ -9,14 +9,21 @@ export interface FileRestoreFact {
   readonly pod: string;
 }
 
+/** In the backup. */
+interface NamedPlace {
+  readonly namespace: string;
+  readonly name: string;
+}
+
 export interface FileBackupsOptions {
   /** Those of the restore's backup. */
   readonly backups: readonly PodVolumeBackup[];
   /** Whether this restore makes a pod of the backup, or has made it. Without it every pod is taken for one that is made. */
-  readonly isMade?: (pod: {
-    readonly namespace: string;
-    readonly name: string;
-  }) => Promise<boolean>;
+  readonly isMade?: (pod: NamedPlace) => Promise<boolean>;
+  /** Whether this restore has made a claim of the backup, whose turn is before that of its pods. Without it every claim is taken for one that is made. */
+  readonly isClaimMade?: (claim: NamedPlace) => boolean;
+  /** Told once of each claim that was there before, and is left as it is. */
+  readonly onLeft?: (claim: NamedPlace, pod: NamedPlace) => void;
   /** When the call returns, whoever continues the restore knows it. */
   readonly onFact?: (fact: FileRestoreFact) => Promise<void>;
 }
@@ -27,7 +34,7 @@ const CLAIM = 'velero.io/pvc-name';
 /**
  * Which files are restored through which pod. The files of a claim are in a backup once, with the first of its pods. Where that one is not restored, as
  * when it has ended or is in the cluster already, they are restored through another pod of the claim, and through one only. Velero leaves such a
- * claim empty.
+ * claim empty. A claim that was there before has data of its own, and may be in use by the very pod that is there: nothing is written into it through another one.
  */
 export class FileBackups {
   readonly #options: FileBackupsOptions;
@@ -35,6 +42,7 @@ export class FileBackups {
   readonly #byClaim = new Map<string, PodVolumeBackup>();
   /** Through which pod each claim is restored. */
   readonly #pods = new Map<string, string>();
+  readonly #left = new Set<string>();
 
   constructor(options: FileBackupsOptions) {
     this.#options = options;
@@ -104,15 +112,30 @@ export class FileBackups {
   /** Whether the claim is restored through this pod, which it was not backed up through. */
   async #inherits(claim: string, { spec }: PodVolumeBackup, pod: string): Promise<boolean> {
     const known = this.#pods.get(claim);
-    if (known !== undefined) return known === pod;
     const { isMade, onFact } = this.#options;
     const { namespace = '', name = '' } = spec.pod;
+    // Its own pod may have been asked for, and not be made after all: it is in the cluster, or was refused.
+    if (known !== undefined && known !== `${namespace}/${name}`) return known === pod;
     if ((await isMade?.({ namespace, name })) ?? true) return false;
+    if (!this.#isNew(claim, pod)) return false;
     this.#pods.set(claim, pod);
     await onFact?.({ kind: 'files', claim, pod });
     return true;
   }
+
+  #isNew(claim: string, pod: string): boolean {
+    const { isClaimMade, onLeft } = this.#options;
+    if (isClaimMade?.(placeOf(claim)) ?? true) return true;
+    if (!this.#left.has(claim)) onLeft?.(placeOf(claim), placeOf(pod));
+    this.#left.add(claim);
+    return false;
+  }
 }
+
+const placeOf = (id: string): NamedPlace => {
+  const [namespace = '', name = ''] = id.split('/');
+  return { namespace, name };
+};
 
 function claimOf({ metadata, spec }: PodVolumeBackup): string | undefined {
   const claim = metadata.annotations?.[CLAIM] ?? '';

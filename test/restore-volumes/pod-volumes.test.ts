@@ -439,4 +439,29 @@ describe('files of a claim of several pods', () => {
     expect(await namesOf(next, third)).toEqual([]);
     expect(await namesOf(next, other)).toEqual(['theirs']);
   });
+
+  it('are restored through another pod also where their own was asked for first, and then not made', async () => {
+    let isMade = true;
+    const files = new FileBackups({
+      ...{ backups: [shared], isMade: () => Promise.resolve(isMade) },
+    });
+    expect(await namesOf(files, podOf())).toEqual(['data']);
+    expect(await namesOf(files, other)).toEqual([]);
+    isMade = false;
+    expect(await namesOf(files, other)).toEqual(['theirs']);
+    expect(await namesOf(files, podOf())).toEqual([]);
+  });
+
+  it('are not restored through another pod over a claim that was there before', async () => {
+    const left: string[] = [];
+    const files = new FileBackups({
+      ...{ backups: [shared], isMade: () => Promise.resolve(false), isClaimMade: () => false },
+      onLeft: (claimed, pod) => left.push(`${claimed.namespace}/${claimed.name} ${pod.name}`),
+    });
+    expect(await namesOf(files, other)).toEqual([]);
+    expect(await namesOf(files, other)).toEqual([]);
+    expect(left).toEqual(['app/claim other']);
+    // Its own pod brings them all the same, as with Velero.
+    expect(await namesOf(files, podOf())).toEqual(['data']);
+  });
 });

@@ -21,6 +21,7 @@ import {
   type RestorePriorities,
   runRestore,
   type RestoreRunResult,
+  targetNamespace,
 } from '../../../restore/index.ts';
 import {
   FileBackups,
@@ -100,6 +101,8 @@ interface Beside {
   readonly inPlace: RestoredInPlace;
 }
 
+type NamedPlace = Pick<DoneItem, 'namespace' | 'name'>;
+
 /** How long an API server may be away while an item is made. Our choice, as for backups: a control plane is replaced in less. */
 const ITEM_PATIENCE_MS = 20 * 60_000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
@@ -142,6 +145,10 @@ export class RestoreRun {
     const files = new FileBackups({
       backups: sources.volumes.podVolumeBackups,
       isMade: (pod) => pods.has(pod),
+      isClaimMade: (claim) => this.#hasMade(claim),
+      onLeft: (claim, pod) => {
+        this.#sayLeft(claim, pod);
+      },
       onFact: (fact) => journal.addFact(fact),
     });
     files.resume(journal.facts.filter(isOfFiles));
@@ -357,6 +364,20 @@ export class RestoreRun {
       for (const item of journal.all()) this.#noteThere(item, inPlace);
     }
     return inPlace;
+  }
+
+  /** A claim, by its place in the backup. */
+  #hasMade(claim: NamedPlace): boolean {
+    const namespace = targetNamespace(claim.namespace, this.#request.restore);
+    const { claims } = this.#parts.journal;
+    return claims.some((made) => made.namespace === namespace && made.name === claim.name);
+  }
+
+  #sayLeft(claim: NamedPlace, pod: NamedPlace): void {
+    const namespace = targetNamespace(claim.namespace, this.#request.restore);
+    const { name } = claim;
+    const text = `the files of PersistentVolumeClaim ${namespace}/${name} are not restored through pod ${pod.name}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
+    this.#parts.log.warn(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
 
   #noteThere(item: DoneItem, inPlace: RestoredInPlace): void {

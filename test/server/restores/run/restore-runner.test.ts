@@ -200,6 +200,46 @@ describe('a restore', () => {
     ]);
   });
 
+  it('writes nothing into a claim that is there through another pod than the one of its files', async () => {
+    const volumes = [{ name: 'data', persistentVolumeClaim: { claimName: 'shared' } }];
+    const pod = (name: string) =>
+      stored('pods', `app/${name}`, {
+        spec: { containers: [{ name: 'c', image: 'i' }], volumes },
+      });
+    const claim = stored('persistentvolumeclaims', 'app/shared', { spec: {} });
+    const podVolumeBackup = {
+      ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
+      metadata: { name: 'pvb', annotations: { 'velero.io/pvc-name': 'shared' } },
+      spec: { pod: { namespace: 'app', name: 'p' }, volume: 'data', uploaderType: 'kopia' },
+      status: { phase: 'Completed', snapshotID: 'k1' },
+    };
+    const waits = async (isThere: boolean): Promise<readonly [boolean, readonly string[]]> => {
+      const world = new RestoreCluster();
+      world.namespaces('app').add('pods', pod('p').object);
+      if (isThere) world.add('persistentvolumeclaims', claim.object);
+      const rig = new Rig({ cluster: world });
+      const podVolumeBackups = [podVolumeBackup] as never;
+      await storeBackup(rig.bucket, [claim, pod('other'), pod('p')], { podVolumeBackups });
+      await rig.run();
+      const { spec } = world.get('pods', 'app/other') as unknown as {
+        spec: { initContainers?: readonly { name: string }[] };
+      };
+      const { warnings } = await rig.archive.results('r1');
+      const names = spec.initContainers?.map(({ name }) => name) ?? [];
+      const said = warnings?.namespaces?.app ?? [];
+      return [names.includes('restore-wait'), said.filter((text) => text.includes('shared'))];
+    };
+    expect(await waits(true)).toEqual([
+      false,
+      [
+        expect.stringContaining(
+          'the files of PersistentVolumeClaim app/shared are not restored through pod other',
+        ),
+      ],
+    ]);
+    expect(await waits(false)).toEqual([true, []]);
+  });
+
   it('says that a claim is empty whose moved data nothing restores', async () => {
     const info = (pvcName: string, snapshotHandle: string) => ({
       ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
