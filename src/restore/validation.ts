@@ -8,6 +8,7 @@ import {
   type ConfigMap,
   type KubeClient,
   type KubeObject,
+  validLabel,
 } from '../kube/index.ts';
 import { refusedHooks, unreadableHooks } from './hook-errors.ts';
 import type { LocalReference, Restore, RestoreSpec } from './restore-object.ts';
@@ -102,9 +103,11 @@ export async function validateRestore(
   const { backup, location, ...fetched } =
     isSourceKnown && spec.backupName ? await look.backup(spec.backupName) : { errors: [] };
   errors.push(...fetched.errors);
-  const scheduleName = backup?.metadata.labels?.[SCHEDULE_NAME];
-  // Metrics tell restores by it.
-  if (scheduleName !== undefined) spec.scheduleName = scheduleName;
+  const scheduleLabel = backup?.metadata.labels?.[SCHEDULE_NAME];
+  // Metrics tell restores by it. Of a name that is too long for a label the whole is kept, where it is given.
+  if (scheduleLabel !== undefined && validLabel(spec.scheduleName ?? '') !== scheduleLabel) {
+    spec.scheduleName = scheduleLabel;
+  }
   errors.push(...(await look.policies(spec.resourcePolicy)));
   errors.push(...(await look.modifiers(spec.resourceModifier)));
   if (isUnset(spec.itemOperationTimeout)) spec.itemOperationTimeout = sources.itemOperationTimeout;
@@ -165,7 +168,7 @@ class Look {
   ): Promise<{ readonly errors: string[]; readonly backup?: RestorableBackup }> {
     let all: RestorableBackup[];
     try {
-      const labelSelector = `${SCHEDULE_NAME}=${schedule}`;
+      const labelSelector = `${SCHEDULE_NAME}=${validLabel(schedule)}`;
       const options = { namespace: this.#namespace, labelSelector, signal: this.#signal };
       all = await this.#sources.client.list<RestorableBackup>(BACKUPS, options);
     } catch (error) {

@@ -1,7 +1,12 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { CodedError } from '../../src/base/index.ts';
-import type { KubeClient, Resource, KubeObject } from '../../src/kube/index.ts';
+import {
+  type KubeClient,
+  type KubeObject,
+  type Resource,
+  validLabel,
+} from '../../src/kube/index.ts';
 import {
   type Restore,
   type RestoreSpec,
@@ -237,6 +242,21 @@ describe('a Restore', () => {
     expect(errors).toHaveLength(1);
     expect(errors[0]).toContain('Backup b is in phase Deleting, and a part of it may be gone');
     expect(errors[0]).toContain('"kubectl delete backups.velero.io b"');
+  });
+
+  it('of a schedule whose name is too long for a label gets its backup, and keeps the name', async () => {
+    const schedule = 's'.repeat(70);
+    const labels = { 'velero.io/schedule-name': validLabel(schedule) };
+    const objects = objectsOf({ about: '', spec: {} }).map((each) => {
+      const { kind, metadata } = each as KubeObject;
+      const isBackup = kind === 'Backup' && metadata.name === 'b';
+      return isBackup ? { ...each, metadata: { ...metadata, labels } } : each;
+    });
+    const { errors, restore } = await validated({
+      ...{ about: '', spec: { scheduleName: schedule }, objects },
+    });
+    expect(errors).toEqual([]);
+    expect(restore.spec).toMatchObject({ backupName: 'b', scheduleName: schedule });
   });
 
   it('whose modifiers cannot be read is refused', async () => {

@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import { BACKUPS, type KubeObject, type NewObject } from '../../kube/index.ts';
+import { BACKUPS, type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -94,7 +94,7 @@ async function sourceOf(
     return { fromBackup };
   }
   const { client, namespace, signal } = session;
-  const labelSelector = `velero.io/schedule-name=${fromSchedule}`;
+  const labelSelector = `velero.io/schedule-name=${validLabel(fromSchedule)}`;
   const backups = await client.collect(BACKUPS, { namespace, labelSelector, signal }, (backup) => [
     { name: backup.metadata.name, phase: phaseOf(backup), startMs: startMsOf(backup) },
   ]);

@@ -1,7 +1,7 @@
 import { namespaceListErrors } from '../../backup/index.ts';
 import { isCode, messageOf, systemClock, unixSeconds } from '../../base/index.ts';
 import { parseCron, Zone } from '../../cron/index.ts';
-import type { KubeObject, NewObject } from '../../kube/index.ts';
+import { type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
 import { UsageError } from '../usage-error.ts';
 import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
 
@@ -219,7 +219,7 @@ export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): New
       name: '',
       labels: {
         ...(template.metadata?.labels ?? metadata.labels),
-        [SCHEDULE_LABEL]: metadata.name,
+        [SCHEDULE_LABEL]: validLabel(metadata.name),
         ...flags.labels,
       },
       ...annotationsOf({ ...Object.fromEntries(notes), ...flags.annotations }),

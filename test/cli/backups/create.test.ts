@@ -5,6 +5,7 @@ import {
   type KubeObject,
   RESTORES,
   SCHEDULES,
+  validLabel,
 } from '../../../src/kube/index.ts';
 import { assertCron } from '../../../src/cli/backups/specs.ts';
 import { Api } from './support/api.ts';
@@ -183,6 +184,19 @@ it('flags beside --from-schedule that say something else are told to be ignored'
   const backup = await api.client.get(BACKUPS, { namespace: 'velero', name: 'of-nightly' });
   expect(specOf(backup)).toMatchObject({ ttl: '5h0m0s' });
   expect(backup.metadata.labels).toEqual({ 'velero.io/schedule-name': 'nightly' });
+});
+
+it('a schedule whose name is too long for a label has backups and restores', async () => {
+  const name = 's'.repeat(70);
+  await api.add(SCHEDULES, name, { spec: { template: {}, schedule: '@daily' } });
+  const made = await api.longshore('backup', 'create', 'of-long', '--from-schedule', name);
+  expect([made.err, made.code]).toEqual(['', 0]);
+  const { metadata } = await api.client.get(BACKUPS, { namespace: 'velero', name: 'of-long' });
+  expect(metadata.labels).toEqual({ 'velero.io/schedule-name': validLabel(name) });
+  const restored = await api.longshore('restore', 'create', 'from-long', '--from-schedule', name);
+  expect([restored.err, restored.code]).toEqual(['', 0]);
+  const restore = await api.client.get(RESTORES, { namespace: 'velero', name: 'from-long' });
+  expect(specOf(restore)).toMatchObject({ scheduleName: name });
 });
 
 it('a schedule is paused and unpaused, one by one or all of them', async () => {
