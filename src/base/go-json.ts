@@ -216,6 +216,14 @@ export const isExactNumber = (value: object): boolean => digitsOf(value) !== und
 export const numberText = (value: number | bigint | object): string =>
   typeof value === 'object' ? (digitsOf(value) ?? '') : String(value);
 
+/** A copy of what {@link parseJsonExact} reads, which shares nothing with it. structuredClone has no way to copy its numbers. */
+export function jsonCopy<T>(value: T): T {
+  if (typeof value !== 'object' || value === null || isExactNumber(value)) return value;
+  if (Array.isArray(value)) return value.map((each: unknown) => jsonCopy(each)) as T;
+  const fields = Object.entries(value).map(([key, field]) => [key, jsonCopy(field as unknown)]);
+  return Object.fromEntries(fields) as T;
+}
+
 /**
  * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit, and JSON.stringify, too, writes them
  * so. They are opaque objects; {@link parseJsonLossless} is for those who count with them.

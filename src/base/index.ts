@@ -42,6 +42,7 @@ export {
   goJson,
   goString,
   isExactNumber,
+  jsonCopy,
   numberText,
   parseJsonExact,
   parseJsonLossless,

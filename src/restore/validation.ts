@@ -1,5 +1,5 @@
 import { goDurationNs, labelErrors, listErrors, selectorErrors } from '../backup/index.ts';
-import { messageOf } from '../base/index.ts';
+import { jsonCopy, messageOf } from '../base/index.ts';
 import {
   assertLasting,
   BACKUP_STORAGE_LOCATIONS,
@@ -77,7 +77,7 @@ export async function validateRestore(
   sources: RestoreValidationSources,
   signal?: AbortSignal,
 ): Promise<ValidatedRestore> {
-  const spec: RestoreSpec = structuredClone((given.spec as RestoreSpec | undefined) ?? {});
+  const spec: RestoreSpec = jsonCopy((given.spec as RestoreSpec | undefined) ?? {});
   const { namespace } = given.metadata;
   const look = new Look(sources, namespace, signal);
   const excluded = spec.excludedResources ?? [];

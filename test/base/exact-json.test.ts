@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { exactJson, parseJsonExact, sortedGoJson } from '../../src/base/index.ts';
+import { exactJson, jsonCopy, parseJsonExact, sortedGoJson } from '../../src/base/index.ts';
 
 const LONG =
   '{"a":12345678901234567890,"b":[-9007199254740993],"c":{"d":1.5e300},"e":"1234567890123456789"}';
@@ -17,6 +17,29 @@ describe('JSON that keeps its digits', () => {
         expect(JSON.parse(JSON.stringify(parseJsonExact(text)))).toEqual(JSON.parse(text));
       }),
     );
+  });
+});
+
+describe('a copy', () => {
+  it('keeps the digits of numbers, and shares nothing that can be changed', () => {
+    const value = parseJsonExact(LONG) as { b: unknown[]; c: { d: number } };
+    const copy = jsonCopy(value);
+    const before = exactJson(value);
+    expect(exactJson(copy)).toBe(before);
+    copy.b.push(1);
+    copy.c.d = 2;
+    expect(exactJson(value)).toBe(before);
+  });
+
+  it('is the same value, whatever it is', () => {
+    fc.assert(
+      fc.property(fc.json(), (text) => {
+        const value = parseJsonExact(text);
+        expect(exactJson(jsonCopy(value))).toBe(exactJson(value));
+      }),
+    );
+    const odd = '{"__proto__":{"a":1},"constructor":null}';
+    expect(exactJson(jsonCopy(parseJsonExact(odd)))).toBe(odd);
   });
 });
 

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, jsonCopy } from '../../base/index.ts';
 import type { ActionContext, ResourceIdentifier } from '../../backup/index.ts';
 import {
   type KubeClient,
@@ -101,7 +101,7 @@ const object = (item: Fields): KubeObject => item as unknown as KubeObject;
 
 /** A copy, changed. */
 function changed(item: KubeObject, change: (copy: Fields) => void): KubeObject {
-  const copy = structuredClone(fields(item));
+  const copy = jsonCopy(fields(item));
   change(copy);
   return object(copy);
 }
@@ -178,7 +178,7 @@ async function withClasses(
   config: Readonly<Record<string, string>>,
   existing: (name: string) => Promise<string>,
 ): Promise<KubeObject> {
-  const copy = structuredClone(fields(item));
+  const copy = jsonCopy(fields(item));
   const specs =
     item.kind === 'StatefulSet'
       ? listAt(copy, 'spec', 'volumeClaimTemplates').map((claim) => fieldsAt(claim, 'spec'))

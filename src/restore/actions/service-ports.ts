@@ -1,11 +1,11 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, jsonCopy, messageOf } from '../../base/index.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 
 const LAST_APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
 /** A copy that gets addresses and ports anew, except those that somebody chose. Velero: pkg/restore/actions/service_action.go. */
 export function withoutGivenPorts(service: Fields, preservesNodePorts: boolean): Fields {
-  const copy = structuredClone(service);
+  const copy = jsonCopy(service);
   const spec = fieldsAt(copy, 'spec');
   if (!spec) return copy;
   if (spec.clusterIP !== 'None') {

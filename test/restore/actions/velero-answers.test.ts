@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { isCode, messageOf } from '../../../src/base/index.ts';
+import { exactJson, isCode, messageOf, parseJsonExact } from '../../../src/base/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 import { openRestoreActions, type Restore } from '../../../src/restore/index.ts';
 import { type ActionCase, CASES } from '../../golden/restore-actions/cases.ts';
@@ -102,6 +102,27 @@ it('has an answer for each question', () => {
   const asked = new Set(CASES.map(({ action }) => action));
   const all = openRestoreActions({} as never, 'velero').map(({ name }) => name);
   expect([...asked].sort()).toEqual(all);
+});
+
+/** The API server takes any number of 64 bits there, and one process reads it as the next writes it. */
+it.each([
+  ['pod', '{"kind":"Pod","spec":{"terminationGracePeriodSeconds":9223372036854775807}}'],
+  ['job', '{"kind":"Job","spec":{"activeDeadlineSeconds":9223372036854775807,"selector":{}}}'],
+  ['service', '{"kind":"Service","spec":{"x":9223372036854775807,"ports":[]}}'],
+  [
+    'change-storage-class',
+    '{"kind":"StatefulSet","spec":{"template":{"spec":{"tolerations":[{"tolerationSeconds":9223372036854775807}]}}}}',
+  ],
+])('the action %s keeps a number that is longer than those of JavaScript', async (name, text) => {
+  const client = { list: () => Promise.resolve([]) };
+  const action = openRestoreActions(client as never, 'velero').find(
+    (each) => each.name === `velero.io/${name}`,
+  );
+  const given = parseJsonExact(text) as KubeObject;
+  const item = { ...given, metadata: { name: 'x', namespace: 'app' } } as KubeObject;
+  const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+  const output = await action?.execute(input, { signal });
+  expect(exactJson(output?.item)).toBe(exactJson(item));
 });
 
 describe('where Velero is wrong', () => {
