@@ -29,7 +29,7 @@ export class Contents implements AsyncDisposable {
   }
 
   /**
-   * Reads a tarball to its end. Throws `DAMAGED_ARCHIVE` that names it, `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
+   * Reads a tarball to its end. Of several entries of one path the last one counts. Throws `DAMAGED_ARCHIVE` that names it, `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
    */
   static async open(
     body: Body,
@@ -40,7 +40,8 @@ export class Contents implements AsyncDisposable {
     try {
       const entries = new Entries();
       let formatVersion = '';
-      for await (const { path, bytes } of readTarball(body, key, limits)) {
+      const read = { ...limits, mayRepeat: true };
+      for await (const { path, bytes } of readTarball(body, key, read)) {
         if (path === VERSION_PATH) formatVersion = bytes.toString('utf8', 0, 100).trim();
         entries.add(path, { offset: file.lengthBytes, length: bytes.length });
         await file.append(bytes);

@@ -306,6 +306,22 @@ describe('the contents of a backup', () => {
     expect(empty.isEmpty).toBe(true);
   });
 
+  it('that are there twice, as several workers of a Velero server store them, are the last one', async () => {
+    const path = 'resources/pods/namespaces/app/p.json';
+    const entries = ['{"first":1}', '{"last":22}'].flatMap((text, at) => [
+      { path, bytes: Buffer.from(text), mtime: 0 },
+      { path: `resources/nodes/cluster/n${at}.json`, bytes: Buffer.from('{}'), mtime: 0 },
+    ]);
+    const tar = gzipSync(Buffer.concat(await Array.fromAsync(writeTar(entries))));
+    await using contents = await Contents.open([tar], KEY, { directory: scratch });
+    const directory = { ...POD, version: undefined };
+    expect(contents.names(directory)).toEqual(['p']);
+    expect((await contents.load({ ...directory, name: 'p' }))?.toString()).toBe('{"last":22}');
+    expect([...contents.directories()]).toHaveLength(2);
+    // Whoever writes them again would have to choose.
+    await expect(Array.fromAsync(readTarball([tar], KEY))).rejects.toThrow('is there twice');
+  });
+
   it('of a directory that is named like a version are told apart', () => {
     for (const path of [
       'resources/pods/namespaces/app',

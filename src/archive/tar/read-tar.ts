@@ -8,6 +8,11 @@ export interface TarLimits {
   /** Of one item. */
   readonly entryBytesMax: number;
   readonly entriesMax: number;
+  /**
+   * For whoever takes the last of several entries of one path, as Velero does that unpacks them over each other: they are not refused. Several workers of
+   * a Velero server may store one item at the same moment (`--item-block-worker-count`).
+   */
+  readonly mayRepeat?: boolean;
 }
 
 /** A file of an archive. */
@@ -39,16 +44,16 @@ const WHAT: Record<string, string> = {
 };
 
 /**
- * The files of a tar archive in order, each whole in memory. Whoever wrote it may be anybody: paths, sizes, counts, links and paths that come
- * twice are refused with `DAMAGED_ARCHIVE`, which names the object.
+ * The files of a tar archive in order, each whole in memory. Whoever wrote it may be anybody: paths, sizes, counts, links and, where the caller does not
+ * allow for them, paths that come twice are refused with `DAMAGED_ARCHIVE`, which names the object.
  */
 export async function* readTar(
   body: Body,
   key: string,
-  { entryBytesMax, entriesMax }: TarLimits,
+  { entryBytesMax, entriesMax, mayRepeat = false }: TarLimits,
 ): AsyncGenerator<TarEntry> {
   const source = new ByteSource(body, key);
-  const seen = new PathSet();
+  const seen = mayRepeat ? undefined : new PathSet();
   let entries = 0;
   let longName: string | undefined;
   let longSize: number | undefined;
@@ -92,7 +97,7 @@ export async function* readTar(
 async function readFile(
   { name, size, mode, mtime, type }: TarHeader,
   source: ByteSource,
-  { key, seen, entryBytesMax }: { key: string; seen: PathSet; entryBytesMax: number },
+  { key, seen, entryBytesMax }: { key: string; seen: PathSet | undefined; entryBytesMax: number },
 ): Promise<TarEntry> {
   if (!FILES.includes(type)) {
     const what = WHAT[type] ?? `of type ${shown(type)}`;
@@ -102,7 +107,7 @@ async function readFile(
   if (size > entryBytesMax) {
     throw damaged(key, `its entry ${shown(name)} is longer than ${formatBytes(entryBytesMax)}`);
   }
-  if (!seen.add(name)) throw damaged(key, `its entry ${shown(name)} is there twice`);
+  if (seen?.add(name) === false) throw damaged(key, `its entry ${shown(name)} is there twice`);
   return { path: name, bytes: await source.take(size), mode, mtime };
 }
 

@@ -1,4 +1,10 @@
-import { type ItemPlace, parseItemPath, readTarball, ScratchFile } from '../../archive/index.ts';
+import {
+  CONTENT_LIMITS,
+  type ItemPlace,
+  parseItemPath,
+  readTarball,
+  ScratchFile,
+} from '../../archive/index.ts';
 import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import type { Backup, Resolved } from '../../backup/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
@@ -23,15 +29,14 @@ const FAILURES_MAX = 10;
 
 /**
  * Asks the actions about each item of a tarball, in its order. One item is in memory at a time. Velero goes by the copy of an item that names no
- * version, and so is it here. What an action says no to is told, and the next item is asked about. Throws `DAMAGED_ARCHIVE`.
+ * version, and so is it here. Of one that is there twice it asks twice. What an action says no to is told, and the next item is asked about. Throws `DAMAGED_ARCHIVE`.
  */
 export async function eachItem(pass: ItemPass): Promise<void> {
   const { tarball, signal, types, onItem, backup } = pass;
   const asked = pass.actions.map((resolved) => new Asked(resolved));
-  for await (const { path, bytes } of readTarball(
-    tarball.read(),
-    `${backup.metadata.name}.tar.gz`,
-  )) {
+  const key = `${backup.metadata.name}.tar.gz`;
+  const limits = { ...CONTENT_LIMITS, mayRepeat: true };
+  for await (const { path, bytes } of readTarball(tarball.read(), key, limits)) {
     signal.throwIfAborted();
     const place = parseItemPath(path);
     if (!place || place.version !== undefined) continue;
