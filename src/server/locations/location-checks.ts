@@ -1,4 +1,5 @@
-import { CodedError, createLimiter, type Limiter } from '../../base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, createLimiter, type Limiter, retryOf } from '../../base/index.ts';
 import { parseBackupStorageLocation, retentionOf } from '../../config/index.ts';
 import { type BackupStorageLocation, withOwnSignal } from '../../kube/index.ts';
 import { type LocationStoreOptions, openLocation } from './location-stores.ts';
@@ -8,6 +9,9 @@ import { assertValidStore } from './validity.ts';
 export const CHECK_MS = 30_000;
 /** One that takes longer than this goes on without a place. Our choice: a bucket that is well answers within a tenth of it. */
 export const YOUNG_MS = 2000;
+/** Of one check, where the service may say otherwise a moment later. Our choice. */
+const TRIES_MAX = 3;
+const PAUSE_MS = 400;
 /** Checks at once of locations that answered soon the last time, or are new. Our choice: 1,000 locations within some seconds. */
 const QUICK_AT_ONCE = 32;
 /** The same of those that did not. */
@@ -59,7 +63,7 @@ export class LocationChecks {
         once: true,
       });
       this.#left.add(key);
-      const work = this.#open(location, own.signal).finally(() => this.#left.delete(key));
+      const work = this.#tried(location, own.signal).finally(() => this.#left.delete(key));
       work.catch(() => undefined);
       try {
         await Promise.race([work, aborted.promise]);
@@ -70,6 +74,19 @@ export class LocationChecks {
         clearTimeout(timer);
       }
     });
+  }
+
+  /** A busy service refuses one request of many. Without another try every backup that begins until the next check would fail for good. */
+  async #tried(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
+    for (let tries = 1; ; tries++) {
+      try {
+        await this.#open(location, signal);
+        return;
+      } catch (error) {
+        if (tries >= TRIES_MAX || retryOf(error) === 'never') throw error;
+        await sleep(tries * PAUSE_MS, undefined, { signal });
+      }
+    }
   }
 
   async #open(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {

@@ -215,6 +215,29 @@ describe('checks of locations', () => {
     abort.abort(new Error('not the leader'));
     await expect(check).rejects.toThrow('not the leader');
   });
+  it('ask again a service that is busy for a moment, and tell in its own words that it stays so', async () => {
+    const busy = (): never => {
+      throw new CodedError('STORAGE_BUSY', 'slow down', { retry: 'backoff' });
+    };
+    for (const [refusals, tries] of [
+      [2, 3],
+      [Infinity, 3],
+    ] as const) {
+      let opened = 0;
+      const checks = checksWith(() => (++opened <= refusals ? busy() : storeOf(['backups'])));
+      const check = checks.check('k', locationOf('l'), signal);
+      if (refusals === Infinity) await expect(check).rejects.toThrow(/^slow down$/);
+      else await check;
+      expect(opened).toBe(tries);
+    }
+    let opened = 0;
+    const checks = checksWith(() => {
+      opened++;
+      throw new CodedError('STORAGE_DENIED', 'no', { retry: 'never' });
+    });
+    await expect(checks.check('k', locationOf('l'), signal)).rejects.toThrow('no');
+    expect(opened).toBe(1);
+  });
   it('close what they opened, also where it is not valid', async () => {
     let closed = 0;
     const checks = checksWith(() => ({
