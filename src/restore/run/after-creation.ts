@@ -13,7 +13,7 @@ import type { RestoreHooks } from '../hooks/exec-hooks.ts';
 import type { ItemFile, PodVolumeSteps, StartedRestoreOperation } from './contract.ts';
 import type { ItemNotes } from './existing.ts';
 import { statusOf, wantsStatus } from './object-form.ts';
-import type { Patience } from './patience.ts';
+import { type Patience, servedBy } from './patience.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
 
@@ -107,7 +107,7 @@ async function patched(
 ): Promise<unknown> {
   const more = { signal, ...(subresource !== undefined && { subresource }) };
   try {
-    await patience.ask(resource.plural, () =>
+    await patience.ask(servedBy(resource), () =>
       client.patch(resource, { name, namespace }, change, more),
     );
     return undefined;

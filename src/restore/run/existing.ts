@@ -10,7 +10,7 @@ import { type Fields, listAt, textOf } from '../actions/fields.ts';
 import type { Restore } from '../restore-object.ts';
 import type { RestoreOutcome } from './contract.ts';
 import { restoreLabels, withLabels, withoutServersFields } from './object-form.ts';
-import type { Patience } from './patience.ts';
+import { type Patience, servedBy } from './patience.ts';
 
 export interface ExistingOptions {
   readonly client: Pick<KubeClient, 'patch'>;
@@ -52,7 +52,7 @@ export async function settleExisting(
   const patch = async (change: object): Promise<string | undefined> => {
     try {
       const ref = { name, namespace };
-      await options.patience.ask(resource.plural, () =>
+      await options.patience.ask(servedBy(resource), () =>
         options.client.patch(resource, ref, change, { signal: options.signal }),
       );
       return undefined;

@@ -42,6 +42,7 @@ import {
   withLabels,
   withoutServersFields,
 } from './object-form.ts';
+import { servedBy } from './patience.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
@@ -397,7 +398,7 @@ export class ItemRestorer {
     let failure: unknown;
     let made: KubeObject | undefined;
     try {
-      made = await patience.ask(resource.plural, (isAgain) => {
+      made = await patience.ask(servedBy(resource), (isAgain) => {
         isUnsure ||= isAgain;
         return client.create(resource, object, { signal });
       });
@@ -437,7 +438,7 @@ export class ItemRestorer {
   ): Promise<KubeObject | 'unknown' | undefined> {
     const { client, patience, signal } = this.#options;
     try {
-      return await patience.ask(resource.plural, () =>
+      return await patience.ask(servedBy(resource), () =>
         client.find(resource, ref, { signal, isExact: true }),
       );
     } catch (error) {

@@ -542,6 +542,32 @@ describe('one item', () => {
       expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(tries);
     }
   });
+
+  it('does not wait with each kind of an aggregated server that does not come back', async () => {
+    const cluster = new RestoreCluster();
+    const group = 'agg.example.com';
+    cluster.groups = {
+      ...cluster.groups,
+      [group]: [
+        { plural: 'as', kind: 'A' },
+        { plural: 'bs', kind: 'B' },
+      ],
+    };
+    const refuse = (type: string): void => {
+      if (type.endsWith(group)) throw refused('KUBE_UNAVAILABLE', 'no', 503);
+    };
+    cluster.onCreate = refuse;
+    cluster.onGet = refuse;
+    const items = ['A', 'B'].map((kind) =>
+      stored(`${kind.toLowerCase()}s.${group}`, 'app/x', { apiVersion: `${group}/v1`, kind }),
+    );
+    const { log } = await run({ cluster, items, more: { patienceMs: 800 } });
+    expect(log.lists.errors.namespaces?.app).toHaveLength(2);
+    const triesOf = (plural: string): number =>
+      created(cluster).filter((call) => call.startsWith(`${plural}.${group}`)).length;
+    expect(triesOf('as')).toBeGreaterThan(1);
+    expect(triesOf('bs')).toBe(1);
+  });
 });
 
 describe('actions', () => {
