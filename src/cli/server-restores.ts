@@ -109,6 +109,7 @@ export function openRestores(
       (discovery) =>
         new ClusterRestoreRunner({
           ...{ client, discovery, buckets, sessions, operations, directory, logger },
+          hasAllVersions,
           archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
           snapshotLocations: (names, signal) =>
             loadSnapshotLocations(names, {

@@ -44,6 +44,7 @@ export {
   rehearseRestore,
 } from './rehearsal/rehearsal.ts';
 export type { VolumesInPlace } from './run/in-place.ts';
+export { type VersionChoice, wantedVersions } from './run/versions.ts';
 export { isMadeBy } from './run/object-form.ts';
 export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';

@@ -46,6 +46,7 @@ import { servedBy } from './patience.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
+import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
@@ -69,6 +70,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
 export interface TypeRules {
   readonly selection: RestoreSelection;
   readonly actions: readonly Resolved<RestoreAction>[];
+  readonly versions: ChosenVersions;
 }
 
 const MUST_INCLUDE_ANNOTATION = 'restore.velero.io/must-include-additional-items';
@@ -119,8 +121,9 @@ export class ItemRestorer {
     await this.#restoreFile(file, false);
   }
 
-  async #restoreFile(file: ItemFile, mustInclude: boolean): Promise<Result> {
+  async #restoreFile(asked: ItemFile, mustInclude: boolean): Promise<Result> {
     const { items, restore, log } = this.#options;
+    const file = inChosenVersion(asked, this.#rules.versions, items);
     const namespace = targetNamespace(file.namespace, restore);
     const { groupResource: resource, name } = file;
     const about = { resource, namespace, name };

@@ -30,6 +30,7 @@ import { RESTORE_PRIORITIES, type RestorePriorities } from './priorities.ts';
 import { Restored } from './restored.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
+import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
   readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
@@ -43,6 +44,8 @@ export interface RestoreRunOptions {
   readonly modifiers?: ResourceModifiers | undefined;
   /** That the Restore names. */
   readonly policies?: FinePolicies | undefined;
+  /** Where the backup has several versions of its types, and not only those that its cluster preferred. */
+  readonly versions?: VersionChoice | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
@@ -110,6 +113,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const rules = (said?: BackupLog): TypeRules => ({
     selection: new RestoreSelection(restore, discovery, fineFiltersOf(policies, discovery, said)),
     actions: resolveActions(options.actions, discovery),
+    versions: options.versions ? chosenVersions(items.directories(), options.versions) : new Map(),
   });
   const restorer: ItemRestorer = new ItemRestorer(
     {

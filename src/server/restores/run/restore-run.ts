@@ -22,6 +22,7 @@ import {
   runRestore,
   type RestoreRunResult,
   targetNamespace,
+  type VersionChoice,
 } from '../../../restore/index.ts';
 import {
   FileBackups,
@@ -51,6 +52,7 @@ import { MadePods } from './made-pods.ts';
 import type { RunParts } from './restore-ending.ts';
 import type { RestoreFact } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
+import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
 import { leadingClient } from './while-leading.ts';
 
@@ -70,6 +72,8 @@ export interface RestoreRunSettings {
   /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
   readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
+  /** Velero's feature `EnableAPIGroupVersions`: of a backup that has several versions of its types one is chosen. */
+  readonly hasAllVersions?: boolean;
   /** Of the ConfigMap that a Restore names. Throws what is wrong with it. */
   readonly readPolicies?: (config: ConfigMap) => FinePolicies;
   /** `--terminating-resource-timeout`. */
@@ -170,9 +174,10 @@ export class RestoreRun {
     const { journal, log, subject, signal, assertLeading } = this.#parts;
     const { client, discovery, operations, priorities, patienceMs, pollMs } = this.#settings;
     const { terminatingMs, resourceTimeoutMs } = this.#settings;
+    const versions = await this.#versions(items.formatVersion);
     return runRestore({
       ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
-      ...{ items, modifiers, policies, ...beside, volumesInPlace },
+      ...{ items, modifiers, policies, versions, ...beside, volumesInPlace },
       actions: [...this.#ownActions(files), ...(await this.#session.loadActions(signal))],
       sink: {
         put: async (item) => {
@@ -194,6 +199,15 @@ export class RestoreRun {
       ...(pollMs !== undefined && { pollMs }),
       onProgress,
     });
+  }
+
+  /** Undefined where the versions count that the backup's cluster preferred. */
+  async #versions(formatVersion: string): Promise<VersionChoice | undefined> {
+    const { discovery, hasAllVersions = false } = this.#settings;
+    // Older formats have each item once.
+    if (!hasAllVersions || formatVersion < '1.1.0') return undefined;
+    const { namespace } = this.#request.restore.metadata;
+    return versionChoice(this.#cluster, discovery, { namespace, signal: this.#parts.signal });
   }
 
   /** After the items: says what is missing, and stores what the restore leaves and its files. */
