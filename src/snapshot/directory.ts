@@ -121,15 +121,21 @@ export class DirectoryEncoder {
   }
 }
 
+/** A sum; of one beyond 2^53, which few sparse files reach, a double keeps the first digits. */
+const sum = z.union([z.number(), z.bigint().transform(Number)]);
+
+/** The same where it may be left out. */
+export const sumOrZero = sum.optional().default(0);
+
 const summarySchema = z.looseObject({
-  size: z.number().optional().default(0),
-  files: z.number().optional().default(0),
-  symlinks: z.number().optional().default(0),
-  dirs: z.number().optional().default(0),
+  size: sumOrZero,
+  files: sumOrZero,
+  symlinks: sumOrZero,
+  dirs: sumOrZero,
   maxTime: z.string().optional().default('1970-01-01T00:00:00Z'),
   incomplete: z.string().optional(),
-  numFailed: z.number().optional().default(0),
-  numIgnoredErrors: z.number().optional(),
+  numFailed: sumOrZero,
+  numIgnoredErrors: sum.optional(),
   errors: z.array(z.object({ path: z.string(), error: z.string() })).nullish(),
 });
 

@@ -10,7 +10,7 @@ import {
   RawNumber,
 } from '../base/index.ts';
 import type { Manifest, ManifestId, Repository } from '../repository/index.ts';
-import { type DirectoryEntry, encodeEntry, parseEntry } from './directory.ts';
+import { type DirectoryEntry, encodeEntry, parseEntry, sumOrZero } from './directory.ts';
 import { type SourceInfo, sourceLabels } from './source.ts';
 
 /** Counters of one upload, as the manifest stores them. */
@@ -47,7 +47,6 @@ export type NewSnapshot = Omit<Snapshot, 'id'>;
 export const USER_TAG_PREFIX = 'tag:';
 const RESERVED_LABELS = ['type', 'hostname', 'username', 'path'];
 
-const count = z.number().optional().default(0);
 const schema = z.looseObject({
   source: z.object({ host: z.string(), userName: z.string(), path: z.string() }),
   description: z.string().optional().default(''),
@@ -55,16 +54,16 @@ const schema = z.looseObject({
   endTime: z.string(),
   stats: z
     .looseObject({
-      totalSize: count,
-      excludedTotalSize: count,
-      fileCount: count,
-      cachedFiles: count,
-      nonCachedFiles: count,
-      dirCount: count,
-      excludedFileCount: count,
-      excludedDirCount: count,
-      ignoredErrorCount: count,
-      errorCount: count,
+      totalSize: sumOrZero,
+      excludedTotalSize: sumOrZero,
+      fileCount: sumOrZero,
+      cachedFiles: sumOrZero,
+      nonCachedFiles: sumOrZero,
+      dirCount: sumOrZero,
+      excludedFileCount: sumOrZero,
+      excludedDirCount: sumOrZero,
+      ignoredErrorCount: sumOrZero,
+      errorCount: sumOrZero,
     })
     .optional()
     .default({} as never),

@@ -3,13 +3,13 @@ import * as fs from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { resolveEntry, walkTree } from '../../src/snapshot/index.ts';
+import { listSnapshots, putPolicy, resolveEntry, walkTree } from '../../src/snapshot/index.ts';
 import { newUploadCounters, type UploadResult } from '../../src/uploader/index.ts';
 import { IGNORE_BYTES_MAX, loadIgnoreFile } from '../../src/uploader/ignore-file.ts';
 import { openRegular } from '../../src/uploader/regular-file.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { backUp, createTest, openTest, recordingLogger } from '../support/repositories.ts';
+import { backUp, CLIENT, createTest, openTest, recordingLogger } from '../support/repositories.ts';
 
 const work = tempDirectory('hostile');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -127,6 +127,24 @@ it.skipIf(!fs.existsSync('/dev/shm'))(
       await expect(backUp(repository, join(tree, 'endless'), { block: true })).rejects.toThrow(
         /cannot read .*endless: it is longer than 8 PiB/,
       );
+    } finally {
+      fs.rmSync(tree, { recursive: true });
+    }
+  },
+);
+
+it.skipIf(!fs.existsSync('/dev/shm'))(
+  'a snapshot is read whose sums are larger than any exact number',
+  async () => {
+    const tree = fs.mkdtempSync('/dev/shm/longshore-sums-');
+    try {
+      execFileSync('truncate', ['-s', '9P', join(tree, 'endless')]);
+      await using repository = await newRepository('sums-repo');
+      const source = { host: CLIENT.hostname, userName: CLIENT.username, path: tree };
+      await putPolicy(repository, source, { files: { maxFileSize: 1 << 30 } } as never);
+      const { snapshot } = await backUp(repository, tree);
+      expect(snapshot.stats.excludedTotalSize).toBe(9 * 2 ** 50);
+      expect(await listSnapshots(repository)).toMatchObject([{ stats: snapshot.stats }]);
     } finally {
       fs.rmSync(tree, { recursive: true });
     }
