@@ -65,6 +65,8 @@ export interface DataPathOptions {
 export const SLAB_BYTES = 4 << 20;
 /** The longest chunk of any splitter that a policy may name (8M, twice). */
 const CONTENT_BYTES_MAX = 16 << 20;
+/** Packs as plans count with them; Kopia makes repositories with packs of up to 120 MB. */
+const USUAL_PACK_BYTES = 20 << 20;
 const INDEX_MEMORY_BYTES = 48 << 20;
 /** Without a data path: one pack of data, one of metadata, and two being put. */
 const HEAP_PACKS = 4;
@@ -191,7 +193,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
   };
   const format = await loadFormat({ storage, password, clock, warn });
   const { parameters } = format;
-  const { memory, pack, dataPath } = openMemory(options, format);
+  const { memory, pack, dataLanes, dataPath } = openMemory(options, format);
   const kernels = new Kernels(memory, 0);
   const codec: BlobCodec = {
     hasher: createHasher(parameters.hash, parameters.secret, kernels),
@@ -216,7 +218,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
         ? new Uint8Array(0)
         : formatReplica(format.formatBlobBytes),
       packBuffers: pack,
-      dataLanes: options.dataPath?.memory.dataLanes ?? 1,
+      dataLanes,
       indexMemoryBytes: options.indexMemoryBytes ?? INDEX_MEMORY_BYTES,
     });
     const manifests = new ManifestManager(contents, clock, random);
@@ -228,21 +230,29 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
   }
 }
 
-function openMemory(
-  { dataPath }: OpenRepositoryOptions,
-  { parameters }: Format,
-): { memory: WebAssembly.Memory; pack: PackBuffers; dataPath: DataPath | undefined } {
+interface OpenMemory {
+  readonly memory: WebAssembly.Memory;
+  readonly pack: PackBuffers;
+  readonly dataLanes: number;
+  readonly dataPath: DataPath | undefined;
+}
+
+function openMemory({ dataPath }: OpenRepositoryOptions, { parameters }: Format): OpenMemory {
   const packBytes = packBufferBytes(parameters.maxPackSize, CONTENT_BYTES_MAX);
   if (!dataPath) {
     return {
       memory: new Arena(1 << 20).memory,
       pack: heapPackBuffers(HEAP_PACKS, packBytes),
+      dataLanes: 1,
       dataPath,
     };
   }
   const { slabCount, dataLanes, packsInFlight, isTight = false } = dataPath.memory;
   // One more is for metadata.
-  const packs = dataLanes + 1 + packsInFlight;
+  const planned = dataLanes + 1 + packsInFlight;
+  // Longer packs are fewer: what all of them take is planned, and no memory has more than 4 GiB.
+  const plannedBytes = planned * packBufferBytes(USUAL_PACK_BYTES, CONTENT_BYTES_MAX);
+  const packs = Math.min(planned, Math.max(2, Math.floor(plannedBytes / packBytes)));
   const slabs = slabCount + 1;
   const page = 1 << 16;
   const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
@@ -254,6 +264,7 @@ function openMemory(
   return {
     memory: arena.memory,
     pack: arenaPackBuffers(arena, packs, packBytes),
+    dataLanes: Math.min(dataLanes, packs - 1),
     dataPath: { pool, arena, slabAddresses, zerosAddress, isTight },
   };
 }
