@@ -25,6 +25,9 @@ import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 const LOOK_AHEAD = 12;
 /** Entries being worked on at once; more only take memory. Our choice. */
 const OUTSTANDING_MAX = 640;
+/** Entries of directories that only wait to be written, and what a directory counts as beside them. Our choice. */
+const UNWRITTEN_MAX = 32_768;
+const UNWRITTEN_SELF = 16;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
 /** Rules times characters matched before others get their turn: some 0.1 s at worst. */
@@ -36,6 +39,8 @@ export class TreeUpload {
   readonly #files: FileUpload;
   readonly #looks: DirectoryLooks;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
+  #unwritten = 0;
+  #onWritten: (() => void) | undefined;
 
   constructor(options: FileUploadOptions, files: FileUpload) {
     const { dataPath } = options.repository;
@@ -198,6 +203,8 @@ export class TreeUpload {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
       for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#looks.lookAhead(next.visit);
+      // Listing is faster than a storage that takes nothing for a while, and all that is listed is held.
+      while (this.#unwritten > UNWRITTEN_MAX) await this.#nextWritten();
       await this.#descend(visit, child, policy, outcomes, open);
     }
   }
@@ -396,8 +403,21 @@ export class TreeUpload {
     const { repository, policies } = this.#options;
     const compressor = metadataCompressor(policies.at(visit.relative));
     const writer = new DirectoryWriter(repository, compressor);
-    await writer.write(await pending);
-    return writer.finish(visit.attributes.mtimeNs, canceled);
+    const outcomes = await pending;
+    const held = outcomes.length + UNWRITTEN_SELF;
+    this.#unwritten += held;
+    try {
+      await writer.write(outcomes);
+      return await writer.finish(visit.attributes.mtimeNs, canceled);
+    } finally {
+      this.#unwritten -= held;
+      this.#onWritten?.();
+    }
+  }
+
+  /** Only one call waits at a time: a tree is walked in order. */
+  #nextWritten(): Promise<void> {
+    return new Promise((resolve) => (this.#onWritten = resolve));
   }
 
   async #loadPrevious(directories: readonly PreviousDirectory[]): Promise<PreviousEntries> {
