@@ -67,6 +67,7 @@ export function decodeListing(listing: DirectoryListing): SourceDirectory {
     entries.push(entryAt(rawName, field, targetOf.get(i)));
   });
   sortEntries(entries);
+  dropRepeated(entries);
   const renamed = entries.every(({ rawName }) => typeof rawName === 'string')
     ? []
     : makeUnique(entries);
@@ -98,6 +99,24 @@ function sortEntries(entries: SourceEntry[]): void {
     if (ascii) return a.rawName < b.rawName ? -1 : 1;
     return Buffer.compare(keys.get(a) as Buffer, keys.get(b) as Buffer);
   });
+}
+
+/**
+ * Whether a listing told a name again: a file system may do so where it was removed and made anew meanwhile, NFS where its
+ * server's places moved. In order, the same names follow each other.
+ */
+export function isRepeated({ rawName }: SourceEntry, before: SourceEntry | undefined): boolean {
+  const last = before?.rawName;
+  if (typeof rawName === 'string' || typeof last === 'string') return rawName === last;
+  return last !== undefined && Buffer.compare(rawName, last) === 0;
+}
+
+function dropRepeated(entries: SourceEntry[]): void {
+  let kept = 0;
+  for (const entry of entries) {
+    if (!isRepeated(entry, entries[kept - 1])) entries[kept++] = entry;
+  }
+  entries.length = kept;
 }
 
 /** A name as readers of the snapshot see it. */

@@ -13,7 +13,7 @@ import {
   type ThreadPool,
 } from '../volume-files/index.ts';
 import { ScratchFile } from '../repository/index.ts';
-import { entryAt, type SourceEntry } from './listing.ts';
+import { entryAt, isRepeated, type SourceEntry } from './listing.ts';
 
 const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW } = fs.constants;
 /** Names that a thread looks at in one go, and entries that are handed out together. Our choice. */
@@ -88,8 +88,12 @@ export async function* listLong(
       addRecords(runs, names, listing, options.onFailure);
     }
     let batch: SourceEntry[] = [];
+    let last: SourceEntry | undefined;
     for (const { bytes, at } of runs.merge()) {
-      batch.push(decodeRecord(bytes, at));
+      const entry = decodeRecord(bytes, at);
+      if (isRepeated(entry, last)) continue;
+      last = entry;
+      batch.push(entry);
       if (batch.length < BATCH_NAMES) continue;
       yield batch;
       batch = [];
