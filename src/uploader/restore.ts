@@ -137,7 +137,8 @@ class TreeRestore {
     const batches = selection ? selection.entriesOf(this.#context, path, all) : all;
     const own = (found: readonly DirectoryEntry[]): readonly DirectoryEntry[] => {
       const isRoot = path === '' && leaveOut !== undefined;
-      const entries = isRoot ? found.filter(({ name }) => name !== leaveOut) : found;
+      const different = withoutRepeated(found);
+      const entries = isRoot ? different.filter(({ name }) => name !== leaveOut) : different;
       return owner ? entries.map((entry) => owned(entry, owner)) : entries;
     };
     const first = await batches.next();
@@ -254,6 +255,16 @@ class TreeRestore {
     }
   }
 }
+
+/**
+ * Kopia stores a name again that a listing told it again. With other contents it is another file perhaps, whose name Kopia
+ * could not store, and is told of.
+ */
+const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
+  entries.filter(({ name, type, objectId }, i) => {
+    const next = entries[i + 1];
+    return next?.name !== name || next.type !== type || next.objectId !== objectId;
+  });
 
 /**
  * Where a single file goes: into a directory, else in the place of the file that is named. Whoever names it may name a link. What

@@ -117,6 +117,18 @@ describe('whatever a snapshot holds, nothing outside of the target is touched', 
     expect(fs.readlinkSync(at('to-plain'))).toBe(at('plain'));
   });
 
+  it('a file that is named twice, once where both are the same', async () => {
+    const other = await file('other', 'other');
+    const again = [await file('again', 'text'), await file('again', 'text')];
+    const same = await directory('root', [...again, other]);
+    expect(await restore(repository, same, at('again'))).toMatchObject({ files: 2 });
+    expect(fs.readFileSync(at('again/again'), 'utf8')).toBe('text');
+    const different = await directory('root', [...again, await file('again', 'lost'), other]);
+    await expect(restore(repository, different, at('lost'))).rejects.toMatchObject({
+      code: 'RESTORE_INCOMPLETE',
+    });
+  });
+
   it('a link and a directory of the same name', async () => {
     fs.mkdirSync(at('outside'));
     const inner = await directory('x', [await file('stolen', 'evil')]);
