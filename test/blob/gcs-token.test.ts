@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -37,6 +37,7 @@ async function startServices(token: Handler, objects: Handler, stallMs = 5000): 
   });
   return {
     storage,
+    file,
     [Symbol.asyncDispose]: async () => {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
@@ -47,6 +48,8 @@ async function startServices(token: Handler, objects: Handler, stallMs = 5000): 
 
 interface Services extends AsyncDisposable {
   readonly storage: BlobStorage;
+  /** With the credentials. */
+  readonly file: string;
 }
 
 const json = (response: ServerResponse, status: number, value: object): void => {
@@ -54,13 +57,14 @@ const json = (response: ServerResponse, status: number, value: object): void => 
   response.end(JSON.stringify(value));
 };
 
-const giveToken: Handler = (_request, response) =>
-  json(response, 200, {
-    access_token: 'access-token',
-    issued_token_type: 'urn:ietf:params:oauth:token-type:access_token',
-    token_type: 'Bearer',
-    expires_in: 3600,
-  });
+const TOKEN = {
+  access_token: 'access-token',
+  issued_token_type: 'urn:ietf:params:oauth:token-type:access_token',
+  token_type: 'Bearer',
+  expires_in: 3600,
+};
+
+const giveToken: Handler = (_request, response) => json(response, 200, TOKEN);
 
 it('sends its token with every request, and asks for it once', async () => {
   const seen: (string | undefined)[] = [];
@@ -113,4 +117,51 @@ it('a token that does not come stops nobody for good', async () => {
   ]);
   expect(asked).toBe(1);
   await remove();
+});
+
+it('asks for another token where the service refuses the one that it gave', async () => {
+  const bearers: (string | undefined)[] = [];
+  let asked = 0;
+  await using services = await startServices(
+    (_request, response) => json(response, 200, { ...TOKEN, access_token: `token-${++asked}` }),
+    ({ headers }, response) => {
+      bearers.push(headers.authorization);
+      response.writeHead(headers.authorization === 'Bearer token-1' ? 401 : 204).end();
+    },
+  );
+  await Promise.all(['p1', 'p2', 'p3'].map((id) => services.storage.deleteBlob(blobId(id))));
+  expect(bearers.sort()).toEqual([...'111222'].map((n) => `Bearer token-${n}`));
+  expect(asked).toBe(2);
+});
+
+it('a token that is refused again ends the request', async () => {
+  let requests = 0;
+  await using services = await startServices(giveToken, (_request, response) => {
+    requests++;
+    response.writeHead(401).end();
+  });
+  await expect(services.storage.deleteBlob(blobId('p1'))).rejects.toMatchObject({
+    code: 'STORAGE_DENIED',
+    retry: 'never',
+  });
+  expect(requests).toBe(2);
+});
+
+it('takes the credentials that were put into the file meanwhile', async () => {
+  await using services = await startServices(
+    (request, response) => {
+      let body = '';
+      request.on('data', (piece: Buffer) => (body += piece.toString()));
+      request.on('end', () => {
+        if (body.includes('replaced')) giveToken(request, response);
+        else json(response, 400, { error: 'invalid_grant' });
+      });
+    },
+    (_request, response) => response.writeHead(204).end(),
+  );
+  const { file, storage } = services;
+  await expect(storage.deleteBlob(blobId('p1'))).rejects.toThrow(/token/);
+  const text = readFileSync(file, 'utf8');
+  writeFileSync(file, text.replace('"longshore"', '"replaced"'));
+  await storage.deleteBlob(blobId('p1'));
 });

@@ -292,6 +292,16 @@ class GcsStorage extends RemoteStorage {
     });
   }
 
+  /** A token is revoked, or has ended by the service's clock and not by ours. */
+  protected override recover(error: unknown, mendsBefore: number): Promise<boolean> {
+    if (statusOf(error) !== 401) return Promise.resolve(false);
+    if (this.mends === mendsBefore) {
+      this.mends++;
+      this.#api.renew();
+    }
+    return Promise.resolve(true);
+  }
+
   override async close(): Promise<void> {
     await super.close();
     this.#api.close();

@@ -15,6 +15,9 @@ import { describeFailure } from '../http/failures.ts';
 import type { Transfer } from '../http/remote-storage.ts';
 import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
 
+/** What is said of keys that are no more: by Google's own service, and by that of a federation. */
+const REFUSED_KEYS = new Set([400, 401]);
+
 export interface GcsRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
   /** Below the endpoint, or the whole URL that the service gave for the rest of an upload. */
@@ -129,8 +132,13 @@ export class GcsApi {
     const storage = this.#storage;
     if (storage.customEndpoint && storage.useAuthWithCustomEndpoint !== true) return {};
     try {
-      const asked = storage.authClient.getRequestHeaders(url.href);
-      return Object.fromEntries(await this.#untilAborted(storage, asked, signal));
+      return await this.#askForToken(url, signal).catch((error: unknown) => {
+        signal.throwIfAborted();
+        if (!REFUSED_KEYS.has(statusOf(error) ?? 0)) throw error;
+        // Whoever replaces a key puts the new one into the file.
+        this.#renew(storage);
+        return this.#askForToken(url, signal);
+      });
     } catch (error) {
       signal.throwIfAborted();
       throw describeFailure({
@@ -141,6 +149,22 @@ export class GcsApi {
         cause: error,
       });
     }
+  }
+
+  async #askForToken(url: URL, signal: AbortSignal): Promise<Record<string, string>> {
+    const storage = this.#storage;
+    const asked = storage.authClient.getRequestHeaders(url.href);
+    return Object.fromEntries(await this.#untilAborted(storage, asked, signal));
+  }
+
+  /** Requests from now on ask for a token anew, with the credentials that are there then. */
+  renew(): void {
+    this.#renew(this.#storage);
+  }
+
+  /** Of several that ask for it because of one, the first does it for all. */
+  #renew(storage: Storage): void {
+    if (this.#storage === storage) this.#storage = this.#connect();
   }
 
   /**
@@ -181,7 +205,7 @@ export class GcsApi {
     const aborted = Promise.withResolvers<never>();
     const stop = (): void => {
       // All who want a token wait for one question, which has no end of its own: the next request asks anew.
-      if (this.#storage === storage) this.#storage = this.#connect();
+      this.#renew(storage);
       aborted.reject(asError(signal.reason));
     };
     signal.addEventListener('abort', stop, { once: true });
