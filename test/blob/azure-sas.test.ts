@@ -1,5 +1,6 @@
+import { createHmac } from 'node:crypto';
 import * as fs from 'node:fs';
-import { createServer } from 'node:http';
+import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
@@ -47,6 +48,64 @@ it('a SAS token that ended is read again from its file, and all requests go on w
     expect(signatures.slice(0, 2)).toEqual(['first', 'first']);
     expect(signatures.at(-1)).toBe('second');
     expect(signatures.filter((signature) => signature === 'second')).toHaveLength(4);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+});
+
+/** By which of these keys a request is signed (Shared Key, for a request without a query). */
+function signerOf({ method, headers, url }: IncomingMessage, keys: readonly string[]): string {
+  const named = (name: string): string => String(headers[name] ?? '');
+  const length = named('content-length') === '0' ? '' : named('content-length');
+  const ours = Object.keys(headers).filter((name) => name.startsWith('x-ms-'));
+  const text = [
+    ...[method, named('content-encoding'), named('content-language'), length],
+    ...['content-md5', 'content-type', 'date', 'if-modified-since', 'if-match'].map(named),
+    ...['if-none-match', 'if-unmodified-since', 'range'].map(named),
+    ...ours.sort().map((name) => `${name}:${named(name)}`),
+    `/a${url ?? ''}`,
+  ].join('\n');
+  const signedBy = (key: string): string =>
+    createHmac('sha256', Buffer.from(key, 'base64')).update(text).digest('base64');
+  return keys.find((key) => named('authorization') === `SharedKey a:${signedBy(key)}`) ?? '';
+}
+
+it('a key that was replaced is read again from its file, and nothing is asked twice with the same key', async () => {
+  const first = Buffer.from('first').toString('base64');
+  const second = Buffer.from('second').toString('base64');
+  let valid = first;
+  const signers: string[] = [];
+  const server = createServer((incoming, outgoing) => {
+    incoming.resume().once('end', () => {
+      const signer = signerOf(incoming, [first, second]);
+      signers.push(signer);
+      if (signer === valid) outgoing.writeHead(201, { etag: '"0"' });
+      else outgoing.writeHead(403, { 'x-ms-error-code': 'AuthenticationFailed' });
+      outgoing.end();
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  try {
+    const file = join(work, 'key');
+    fs.writeFileSync(file, `AZURE_STORAGE_KEY=${first}\n`);
+    const parameters = new URLSearchParams({
+      account: 'a',
+      endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+      credentialsFile: file,
+    });
+    const location = `azblob://backups/?${parameters.toString()}`;
+    await using storage = await openStorage(location, { environment: {} });
+    const put = (name: string): Promise<void> => storage.putBlob(blobId(name), [Buffer.of(1)]);
+    await put('p1');
+    valid = second;
+    await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
+    expect(signers).toEqual([first, first]);
+    fs.writeFileSync(file, `AZURE_STORAGE_KEY=${second}\n`);
+    await Promise.all(['p3', 'p4', 'p5'].map(put));
+    await put('p6');
+    expect(signers.at(-1)).toBe(second);
+    expect(signers.filter((signer) => signer === second)).toHaveLength(4);
   } finally {
     server.closeAllConnections();
     await new Promise((resolve) => server.close(resolve));

@@ -117,6 +117,7 @@ class AzureStorage extends RemoteStorage {
   readonly #name: string;
   #access: AzureAccess;
   #container: ContainerClient;
+  #renewing: Promise<boolean> | undefined;
 
   constructor(location: AzureLocation, settings: TransferSettings, access: AzureAccess) {
     super(location, settings);
@@ -367,26 +368,45 @@ class AzureStorage extends RemoteStorage {
     throw badListing(this.displayName, what, cause);
   }
 
-  /** A SAS token ends, and whoever gave it puts a new one into the file: backups may take longer than it lasts. */
-  protected override async recover(error: unknown): Promise<boolean> {
+  /**
+   * A SAS token ends, keys are replaced, and whoever does it puts the new one into the file: backups may take longer than
+   * they last.
+   */
+  protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
     const { statusCode, request } = error as RestError;
-    const isSas = this.#access.credential === undefined;
-    if (!isSas || (statusCode !== 401 && statusCode !== 403)) return false;
+    if (statusCode !== 401 && statusCode !== 403) return false;
+    const { credential } = this.#access;
+    if (credential instanceof StorageSharedKeyCredential) {
+      if (codeOf(error) !== 'AuthenticationFailed') return false;
+      if (this.mends !== mendsBefore) return true;
+      this.#renewing ??= this.#renewKey(credential).finally(() => (this.#renewing = undefined));
+      return this.#renewing;
+    }
+    if (credential !== undefined) return false;
     const found = await findAccess(this.#location, this.#environment).catch(() => undefined);
     if (!found || signatureOf(found.serviceUrl) === signatureOf(request?.url)) return false;
     // Another request may have been here first.
-    if (found.serviceUrl !== this.#access.serviceUrl) {
-      this.#access = found;
-      this.#container = connect(this.#location, found);
-    }
+    if (found.serviceUrl !== this.#access.serviceUrl) this.#enter(found);
     return true;
   }
 
+  /** Whether another key is there by now; for all who wait for it. */
+  async #renewKey(before: StorageSharedKeyCredential): Promise<boolean> {
+    const found = await findAccess(this.#location, this.#environment).catch(() => undefined);
+    if (!found || isSameKey(found, before)) return false;
+    this.#enter(found);
+    this.mends++;
+    return true;
+  }
+
+  #enter(access: AzureAccess): void {
+    this.#access = access;
+    this.#container = connect(this.#location, access);
+  }
+
   protected describe(error: unknown, { operation, id, isExclusive }: RequestInfo): CodedError {
-    const { statusCode, response, details } = error as RestError & {
-      details?: { errorCode?: string };
-    };
-    const code = details?.errorCode ?? response?.headers.get('x-ms-error-code') ?? '';
+    const { statusCode, response } = error as RestError;
+    const code = codeOf(error);
     if (statusCode === 416 && id !== undefined) return invalidRange(id, 0, 0);
     if (code === 'Md5Mismatch' && id !== undefined) return corruptBody(id);
     // A container that is being deleted answers with 409.
@@ -405,6 +425,16 @@ class AzureStorage extends RemoteStorage {
     });
   }
 }
+
+function codeOf(error: unknown): string {
+  const { response, details } = error as RestError & { details?: { errorCode?: string } };
+  return details?.errorCode ?? response?.headers.get('x-ms-error-code') ?? '';
+}
+
+const isSameKey = ({ credential }: AzureAccess, key: StorageSharedKeyCredential): boolean =>
+  credential instanceof StorageSharedKeyCredential &&
+  credential.accountName === key.accountName &&
+  credential.computeHMACSHA256('') === key.computeHMACSHA256('');
 
 const signatureOf = (url: string | undefined): string | null =>
   url === undefined ? null : new URL(url).searchParams.get('sig');
