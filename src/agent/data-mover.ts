@@ -21,6 +21,7 @@ import { askPatiently } from './asking.ts';
 import { COMPLETED_REASON } from './told-result.ts';
 import {
   ensureBackupRepository,
+  keepCredentials,
   loadRepositoryAccess,
   type RepositoryAccess,
   type RepositoryQuery,
@@ -220,6 +221,7 @@ async function moveVolume(move: Move): Promise<object> {
   const { noun } = MOVED[kind];
   const startMs = performance.now();
   await using opened = await openFor(move);
+  const stopKeeping = keepCredentials((own) => loadAccess(options, movement, own), logger);
   recorder.record(movement, 'Data-Path-Started', `Data path for ${name} started`);
   try {
     const result = await moveBytes(options, movement, opened.repository, {
@@ -251,6 +253,7 @@ async function moveVolume(move: Move): Promise<object> {
     );
     throw new Error(`Data path for ${noun} ${name} failed: ${reason}`, { cause: error });
   } finally {
+    stopKeeping();
     recorder.record(movement, 'Data-Path-Stopped', `Data path for ${name} stopped`);
   }
 }

@@ -16,6 +16,7 @@ export {
   repositoryLabels,
 } from './backup-repository.ts';
 export { EnsuredRepositories } from './ensured-repositories.ts';
+export { keepCredentials } from './kept-credentials.ts';
 export {
   loadCredentialFile,
   loadCustomerKeyFile,

@@ -19,6 +19,7 @@ import {
 import type { MaintenanceReport, Repository } from '../../../repository/index.ts';
 import {
   findBackupRepository,
+  keepCredentials,
   loadRepositoryAccess,
   type RepositoryAccess,
 } from '../../../repository-access/index.ts';
@@ -90,14 +91,17 @@ async function run(options: MaintenanceRunOptions): Promise<string> {
   const found = await findPatiently(options);
   assertNamed(options, found);
   const { directory, defaultCredentials, volumeNamespace, storageLocation } = options;
-  const access = await loadRepositoryAccess({
-    ...{ client, namespace, volumeNamespace, storageLocation, directory, defaultCredentials },
-    ...{ signal, isWriting: true },
-  });
+  const load = (own: AbortSignal): Promise<RepositoryAccess> =>
+    loadRepositoryAccess({
+      ...{ client, namespace, volumeNamespace, storageLocation, directory, defaultCredentials },
+      ...{ signal: own, isWriting: true },
+    });
+  const access = await load(signal);
   const abort = new AbortController();
   const done = new AbortController();
   const own = AbortSignal.any([signal, abort.signal]);
   const following = follow(options, found, abort, done.signal);
+  const stopKeeping = keepCredentials(load, logger);
   try {
     await using opened = await options.openRepository(access);
     own.throwIfAborted();
@@ -109,6 +113,7 @@ async function run(options: MaintenanceRunOptions): Promise<string> {
     // Why it was stopped says more than that it was.
     throw abort.signal.aborted ? abort.signal.reason : error;
   } finally {
+    stopKeeping();
     done.abort();
     await following;
   }
