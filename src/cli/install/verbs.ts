@@ -18,7 +18,10 @@ export function addInstallVerbs(program: Command): void {
     .option('--no-secret', 'without credentials: pods have an identity of their own')
     .option('--no-default-backup-location', 'without a location')
     .option('--features <names>', "of Velero's server; EnableCSI where nothing is said")
-    .option('--wait', 'return when a server is ready and has looked at the location, and say what it found')
+    .option(
+      '--wait',
+      'return when a server is ready and has looked at the location, and say what it found',
+    )
     .option('--dry-run', 'print what would be applied, and ask no cluster')
     .addOption(new Option('-o, --output <form>', 'print what is applied').choices(['yaml', 'json']))
     .addHelpText(
