@@ -48,9 +48,13 @@ export class RestoreCluster extends FakeCluster {
   }
 
   /** As the server would be asked. */
-  async resources(): Promise<Pick<Discovery, 'find' | 'findIn' | 'refresh'>> {
+  async resources(): Promise<Pick<Discovery, 'find' | 'findIn' | 'lists' | 'refresh'>> {
     this.#discovery = await this.discovery();
+    const lists = (): Discovery['lists'] => this.#discovery?.lists ?? [];
     return {
+      get lists() {
+        return lists();
+      },
       find: (name) => this.#discovery?.find(name),
       findIn: (group, resource) => this.#discovery?.findIn(group, resource),
       refresh: async () => {

@@ -346,6 +346,31 @@ describe('a restore', () => {
       stored('persistentvolumeclaims', 'app/second', { spec: {} }),
     ]);
 
+  it.each([
+    ['with the feature for that', { hasAllVersions: true, format: '1.1.0' }, 'v1'],
+    ['without it', { hasAllVersions: false, format: '1.1.0' }, 'v2'],
+    ['with it, of an older format', { hasAllVersions: true, format: '1' }, 'v2'],
+  ])(
+    'takes one of the versions that a backup has, %s',
+    async (_, { hasAllVersions, format }, version) => {
+      const group = 'new.example.com';
+      const type = `gadgets.${group}`;
+      const gadget = (of: string) => stored(type, 'app/g', { apiVersion: `${group}/${of}` });
+      // It serves v1 alone.
+      cluster.groups = { ...cluster.groups, [group]: [{ plural: 'gadgets', kind: 'Gadget' }] };
+      const rig = new Rig({ cluster, hasAllVersions });
+      const path = (of: string): string => `resources/${type}/${of}/namespaces/app/g.json`;
+      const raw = {
+        'metadata/version': `${format}\n`,
+        [path('v2-preferredversion')]: JSON.stringify(gadget('v2').object),
+        [path('v1')]: JSON.stringify(gadget('v1').object),
+      };
+      await storeBackup(rig.bucket, [gadget('v2')], { raw });
+      await rig.run();
+      expect(cluster.get(type, 'app/g')?.apiVersion).toBe(`${group}/${version}`);
+    },
+  );
+
   it('that is canceled tells its operations to stop, and says why', async () => {
     const rig: Rig = new Rig({
       cluster,

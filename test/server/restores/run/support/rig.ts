@@ -55,6 +55,7 @@ export interface Parts {
   /** Around everything that the server does outside of itself; `what` names it. */
   readonly outside?: <T>(task: () => Promise<T> | T, what: string) => Promise<T>;
   readonly spec?: object;
+  readonly hasAllVersions?: boolean;
   readonly assertLeading?: () => void;
   /** What the API server's clock says. */
   readonly now?: string;
@@ -180,6 +181,7 @@ export class Rig {
       snapshotLocations: () => Promise.resolve([]),
       directory: scratch,
       readPolicies: parsePolicyConfigMap,
+      hasAllVersions: this.#parts.hasAllVersions === true,
       helper: { image: 'registry/longshore:v1', tag: 'v1' },
       ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 400 },
       ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
