@@ -1,4 +1,4 @@
-import { messageOf, type Nanoseconds, rfc3339Seconds } from '../base/index.ts';
+import { jsonCopy, messageOf, type Nanoseconds, rfc3339Seconds } from '../base/index.ts';
 import {
   assertLasting,
   type KubeClient,
@@ -70,7 +70,7 @@ export async function validateBackup(
   signal?: AbortSignal,
 ): Promise<ValidatedBackup> {
   const { defaults } = sources;
-  const spec: BackupSpec = structuredClone(given.spec ?? {});
+  const spec: BackupSpec = jsonCopy(given.spec ?? {});
   const errors: string[] = [];
   const warnings: string[] = [];
   setDefaults(spec, defaults);

@@ -6,7 +6,7 @@ import {
   validateBackup,
   type ValidationSources,
 } from '../../src/backup/index.ts';
-import { CodedError } from '../../src/base/index.ts';
+import { CodedError, exactJson, parseJsonExact } from '../../src/base/index.ts';
 import type { KubeObject, Resource } from '../../src/kube/index.ts';
 
 const object = (name: string, more: object = {}): KubeObject =>
@@ -74,6 +74,14 @@ const errorsOf = async (
   more: Partial<ValidationSources> = {},
 ): Promise<readonly string[]> =>
   (await validateBackup(backupOf(spec), sourcesOf(world, more))).errors;
+
+it('a Backup with a number that is longer than those of JavaScript is validated, and keeps it', async () => {
+  const text = '{"uploaderConfig":{"parallelFilesUpload":9007199254740993}}';
+  const given = backupOf(parseJsonExact(text) as BackupSpec);
+  const { backup, errors } = await validateBackup(given, sourcesOf({}));
+  expect(errors).toEqual([]);
+  expect(exactJson(backup.spec)).toContain('"parallelFilesUpload":9007199254740993');
+});
 
 describe('a Backup that says nothing', () => {
   it('is completed as Velero completes it', async () => {

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { CodedError } from '../../src/base/index.ts';
+import { CodedError, exactJson, parseJsonExact } from '../../src/base/index.ts';
 import {
   type KubeClient,
   type KubeObject,
@@ -242,6 +242,14 @@ describe('a Restore', () => {
     expect(errors).toHaveLength(1);
     expect(errors[0]).toContain('Backup b is in phase Deleting, and a part of it may be gone');
     expect(errors[0]).toContain('"kubectl delete backups.velero.io b"');
+  });
+
+  it('with a number that is longer than those of JavaScript is validated, and keeps it', async () => {
+    const text = '{"backupName":"b","uploaderConfig":{"parallelFilesDownload":9007199254740993}}';
+    const spec = parseJsonExact(text) as object;
+    const { errors, restore } = await validated({ about: '', spec });
+    expect(errors).toEqual([]);
+    expect(exactJson(restore.spec)).toContain('"parallelFilesDownload":9007199254740993');
   });
 
   it('of a schedule whose name is too long for a label gets its backup, and keeps the name', async () => {

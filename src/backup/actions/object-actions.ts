@@ -1,3 +1,4 @@
+import { jsonCopy } from '../../base/index.ts';
 import { CLUSTER_ROLE_BINDINGS, type KubeClient, type KubeObject } from '../../kube/index.ts';
 import type {
   ActionContext,
@@ -114,7 +115,7 @@ function backedUpClaim(pvc: KubeObject, backup: Backup): ActionOutput {
   const given = structAt(fields, 'spec');
   const volume = textAt(given, 'volumeName');
   if (volume === '' || textAt(structAt(fields, 'status'), 'phase') !== 'Bound') return {};
-  const item = structuredClone(pvc) as KubeObject & { spec: Record<string, unknown> };
+  const item = jsonCopy(pvc) as KubeObject & { spec: Record<string, unknown> };
   const { spec, metadata } = item;
   delete spec.dataSource;
   delete spec.dataSourceRef;
