@@ -26,7 +26,9 @@ import {
   scopedResourceFilter,
   typeOf,
 } from '../../../backup/index.ts';
+import { POD_VOLUME_ACTION } from '../../../backup-volumes/index.ts';
 import {
+  actionOf,
   countsOf,
   type Operation,
   type OperationMap,
@@ -82,6 +84,11 @@ const OF_SNAPSHOTS = [
   'volumesnapshots.snapshot.storage.k8s.io',
   'volumesnapshotcontents.snapshot.storage.k8s.io',
 ];
+
+const POD_VOLUMES = 'podvolumebackups.velero.io';
+/** Of one that has completed: what was stored of a volume is found by it alone. */
+const POD_VOLUME_GONE =
+  'the PodVolumeBackup is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 
 /**
  * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos and results are completed, and its metadata
@@ -143,7 +150,7 @@ async function ended(
   const log = new FinalizerLog(logger, client.clock);
   await using resources = new AsyncDisposableStack();
   const contents = await newContents(backup, { stored, operations, log, resources }, options);
-  const volumes = await newVolumes(backup, stored, operations, options);
+  const volumes = await newVolumes(backup, { stored, operations, log }, options);
   const { errorCount, warningCount, lists } = log.results;
   const before = statusOf(backup);
   const { attempted, completed, failed } = countsOf(operations);
@@ -348,30 +355,42 @@ type VolumeUpdate = Pick<
   'volumeInfos' | 'podVolumeBackups'
 >;
 
-/** Files about volumes, where something has become known since. Lists nothing of a backup that has no such volumes. */
+/**
+ * Files about volumes, where something has become known since. Lists nothing of a backup that has no such volumes. Infos do not tell of all: a volume
+ * whose PersistentVolume is not in the backup has none, and its files are in it.
+ */
 async function newVolumes(
   backup: Backup,
-  stored: StoredArchive,
-  operations: readonly Operation[],
+  { stored, operations, log }: Pick<ContentsRequest, 'stored' | 'operations' | 'log'>,
   { client, signal }: FinalizeOptions,
 ): Promise<VolumeUpdate> {
   const infos = await stored.volumeInfos({ signal });
   const { namespace, uid } = backup.metadata;
   const scope = { namespace, labelSelector: `${BACKUP_UID}=${validLabel(uid)}`, signal };
   const moves = infos.some(({ snapshotDataMovementInfo }) => snapshotDataMovementInfo);
-  const copies = infos.some(({ pvbInfo }) => pvbInfo);
+  const filed = operations.filter((operation) => actionOf(operation) === POD_VOLUME_ACTION);
+  const hasFiles = infos.some(({ pvbInfo }) => pvbInfo);
+  const copies = filed.length > 0 || hasFiles;
   const dataUploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];
   const podVolumeBackups: PodVolumeBackup[] = copies
     ? await client.list(POD_VOLUME_BACKUPS, scope)
     : [];
   const facts = { operations, dataUploads, podVolumeBackups };
   const hasSnapshots = infos.some(({ csiSnapshotInfo }) => csiSnapshotInfo);
-  const before =
-    podVolumeBackups.length > 0 ? await stored.objects('podVolumeBackups', { signal }) : [];
+  const before = copies ? await stored.objects('podVolumeBackups', { signal }) : [];
+  const updated = updatedObjects(before, podVolumeBackups);
+  const ended = new Set((updated as PodVolumeBackup[]).filter(isCompleted).map(nameOf));
+  for (const { spec, status } of filed) {
+    const name = spec.operationID;
+    if (status.phase !== 'Completed' || ended.has(name)) continue;
+    const about = { resource: POD_VOLUMES, namespace: namespace ?? '', name };
+    log.error(POD_VOLUME_GONE, about);
+  }
   return {
-    ...((moves || copies || hasSnapshots) && { volumeInfos: updatedVolumeInfos(infos, facts) }),
-    ...(podVolumeBackups.length > 0 && {
-      podVolumeBackups: updatedObjects(before, podVolumeBackups),
-    }),
+    ...((moves || hasFiles || hasSnapshots) && { volumeInfos: updatedVolumeInfos(infos, facts) }),
+    ...(podVolumeBackups.length > 0 && { podVolumeBackups: updated }),
   };
 }
+
+const isCompleted = ({ status }: PodVolumeBackup): boolean => status?.phase === 'Completed';
+const nameOf = ({ metadata }: PodVolumeBackup): string => metadata.name;

@@ -244,6 +244,48 @@ describe('the finalizer of backups', () => {
     expect(await open.objects('podVolumeBackups')).toMatchObject([{ metadata: { name: 'pvb' } }]);
   });
 
+  const podVolumeBackup = (status: object): KubeObject =>
+    ({
+      kind: 'PodVolumeBackup',
+      metadata: { name: 'pvb', uid: 'pvb-1' },
+      spec: { pod: { namespace: 'app', name: 'p' }, volume: 'v' },
+      status,
+    }) as never;
+
+  /** Of the files of a pod's volume, whose PersistentVolume is not in the backup: no volume info tells of it. */
+  async function withFiles(now: KubeObject[]): Promise<World> {
+    const world = new World();
+    const item = { ...ITEM, resource: 'pods', name: 'p' };
+    const begun = { action: 'longshore.io/pod-volume-backup', operationId: 'pvb', item };
+    await world.begin(scratch, [begun]);
+    await new BackupArchive(world.bucket).update('b1', {
+      podVolumeBackups: [podVolumeBackup({ phase: 'InProgress' })],
+    });
+    world.answers.set('pvb', done);
+    world.labelled.push(...now);
+    await world.server(scratch).step();
+    await world.server(scratch).finalize();
+    return world;
+  }
+
+  it('stores what the files of a volume came to, also where no volume info tells of it', async () => {
+    const status = { phase: 'Completed', snapshotID: 's1' };
+    const world = await withFiles([podVolumeBackup(status)]);
+    expect(world.status).toMatchObject({ phase: 'Completed', errors: 0 });
+    const open = await new BackupArchive(world.bucket).open('b1');
+    expect(await open.objects('podVolumeBackups')).toMatchObject([{ status }]);
+  });
+
+  it('completes no backup whose PodVolumeBackup is gone before its snapshot was stored with it', async () => {
+    const world = await withFiles([]);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect((await resultsOf(world)).errors?.namespaces?.velero).toEqual([
+      expect.stringMatching(
+        /^ resource: \/podvolumebackups\.velero\.io name: \/pvb message: .*cannot be restored/,
+      ),
+    ]);
+  });
+
   it('warns of a resource that the cluster serves no more', async () => {
     const world = await finalizing({ items: [{ ...ITEM, resource: 'nothings' }] });
     await world.server(scratch).finalize();
