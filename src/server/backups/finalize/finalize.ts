@@ -85,8 +85,11 @@ const OF_SNAPSHOTS = [
   'volumesnapshotcontents.snapshot.storage.k8s.io',
 ];
 
+const UPLOADS = 'datauploads.velero.io';
 const POD_VOLUMES = 'podvolumebackups.velero.io';
-/** Of one that has completed: what was stored of a volume is found by it alone. */
+/** Of those that have completed: what was stored of a volume is found by them alone. */
+const UPLOAD_GONE =
+  'the DataUpload is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 const POD_VOLUME_GONE =
   'the PodVolumeBackup is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 
@@ -251,9 +254,11 @@ async function newContents(
   const { client, scratch, sessions, logger, signal } = options;
   const items = postOperationItems(operations);
   if (items.length === 0) return undefined;
+  const completed = operations.filter(({ status }) => status.phase === 'Completed');
+  const needed = new Set(postOperationItems(completed).map((item) => JSON.stringify(item)));
   await using files = await FinalizedFiles.create(scratch);
   await using session = await sessions.open(backup, logger);
-  await backUpAgain(items, { backup, session, files, log }, options);
+  await backUpAgain(items, { backup, needed, session, files, log }, options);
   if (files.updates.size === 0) return undefined;
   const key = `${backup.metadata.name}.tar.gz`;
   const entries = readTarball(stored.read('contents', { signal }), key);
@@ -272,6 +277,8 @@ async function newContents(
 
 interface AgainRequest {
   readonly backup: Backup;
+  /** Items of operations that have completed, as JSON. */
+  readonly needed: ReadonlySet<string>;
   readonly session: ActionSession;
   readonly files: FinalizedFiles;
   readonly log: FinalizerLog;
@@ -279,7 +286,7 @@ interface AgainRequest {
 
 async function backUpAgain(
   items: readonly ResourceIdentifier[],
-  { backup, session, files, log }: AgainRequest,
+  { backup, needed, session, files, log }: AgainRequest,
   { client, discovery: discover, signal }: FinalizeOptions,
 ): Promise<void> {
   const discovery = await discover(signal);
@@ -299,9 +306,11 @@ async function backUpAgain(
     signal.throwIfAborted();
     const { namespace, name, group, resource } = identifier;
     const about = { resource: typeOf({ group, plural: resource }), namespace, name };
+    const isNeeded = about.resource === UPLOADS && needed.has(JSON.stringify(identifier));
     try {
       const found = await backupper.load(identifier);
-      if (found.length === 0) {
+      if (found.length === 0 && isNeeded) log.error(UPLOAD_GONE, about);
+      else if (found.length === 0) {
         // Contents of snapshots go while they are looked at, and are in the backup by then.
         const level = OF_SNAPSHOTS.includes(about.resource) ? 'info' : 'warn';
         log[level]('an item that an operation was about is not in the cluster any more', about);
@@ -310,7 +319,8 @@ async function backUpAgain(
     } catch (error) {
       signal.throwIfAborted();
       if (isPassing(error) || isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
-      if (isCode(error, 'UNKNOWN_RESOURCE')) log.warn(messageOf(error), about);
+      if (isCode(error, 'UNKNOWN_RESOURCE') && isNeeded) log.error(UPLOAD_GONE, about);
+      else if (isCode(error, 'UNKNOWN_RESOURCE')) log.warn(messageOf(error), about);
       else log.error('an item could not be read again', { ...about, error });
     }
   });

@@ -114,6 +114,30 @@ describe('the finalizer of backups', () => {
     expect(gunzipSync(log ?? Buffer.alloc(0)).toString()).toContain(text);
   });
 
+  it.each([true, false])(
+    'completes no backup whose DataUpload is gone, since its volume could not be restored (the kind is served: %s)',
+    async (isServed) => {
+      const upload = {
+        group: 'velero.io',
+        resource: 'datauploads',
+        namespace: 'velero',
+        name: 'd',
+      };
+      const world = await finalizing({ items: [upload] });
+      if (isServed) {
+        const kind = { plural: 'datauploads', kind: 'DataUpload' };
+        world.cluster.groups = { ...world.cluster.groups, 'velero.io': [kind] };
+      }
+      await world.server(scratch).finalize();
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+      expect((await resultsOf(world)).errors?.namespaces?.velero).toEqual([
+        expect.stringMatching(
+          /^ resource: \/datauploads\.velero\.io name: \/d message: .*cannot be restored/,
+        ),
+      ]);
+    },
+  );
+
   it('runs no hooks of a pod that is stored anew', async () => {
     const world = await finalizing({ items: [{ ...ITEM, resource: 'pods', name: 'web' }] });
     const annotations = {
