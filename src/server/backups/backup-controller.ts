@@ -200,7 +200,7 @@ class BackupsRun {
   async #reconcileQueue(): Promise<Result> {
     this.#phases.begin();
     await this.#moveQueue();
-    return { requeueAfterMs: Math.min(LOOK_MS, this.#phases.nextMs) };
+    return { requeueAfterMs: Math.min(LOOK_MS, this.#phases.nextMs, this.#runs.nextMs) };
   }
 
   async #moveQueue(): Promise<void> {
@@ -219,12 +219,16 @@ class BackupsRun {
           queuePosition: null,
         });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
-        if (!this.#runs.hasHadRun(backup.metadata.uid)) this.#runs.begin(backup);
+        const { uid } = backup.metadata;
+        const mayBegin = !this.#runs.hasHadRun(uid) && this.#runs.restMs(uid) === 0;
+        if (mayBegin) this.#runs.begin(backup);
       }
     }
+    const needsPlace = (backup: Backup): boolean =>
+      !this.#phases.isStalled(backup) && this.#runs.restMs(backup.metadata.uid) === 0;
     const open = this.#backups
       .list()
-      .filter((backup) => !isOver(phaseOf(backup)) && !this.#phases.isStalled(backup));
+      .filter((backup) => !isOver(phaseOf(backup)) && needsPlace(backup));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
     if (!isQueueing) return;
     const namespaces = await client.collect(

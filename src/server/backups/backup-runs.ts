@@ -1,4 +1,12 @@
-import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
+import {
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  rfc3339Seconds,
+  SECOND_NS,
+  Stopwatch,
+} from '../../base/index.ts';
 import {
   type Backup,
   type BackupDefaults,
@@ -7,7 +15,7 @@ import {
   validateBackup,
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
-import { type Discovery, keyOf, type KubeClient } from '../../kube/index.ts';
+import { type Discovery, isPassing, keyOf, type KubeClient } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';
@@ -55,6 +63,8 @@ export interface BackupRunsOptions {
 const PROGRESS_PATIENCE_MS = 10_000;
 /** For the first check of a location, which its bucket may keep waiting for 30 s. Our choice. */
 const FIRST_LOOK_MS = 40_000;
+/** How long one is left alone whose next phase the API server refuses. Our choice. */
+const REST_NS = 10n * SECOND_NS;
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
@@ -73,6 +83,8 @@ export class BackupRuns {
   readonly #tasks = new Map<string, Task>();
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
+  /** Since when those are left alone that could not be run, by UID. */
+  readonly #resting = new Map<string, Stopwatch>();
 
   constructor(options: BackupRunsOptions) {
     this.#options = options;
@@ -88,9 +100,25 @@ export class BackupRuns {
     return this.#hadRun.has(uid);
   }
 
+  /**
+   * How long one is still left alone, since it could not be run; 0 where it may begin. Others have its place meanwhile: one that begins late is then one
+   * more than allowed.
+   */
+  restMs(uid: string): number {
+    const since = this.#resting.get(uid);
+    return since ? Math.max(0, Number((REST_NS - since.elapsedNs) / 1_000_000n)) : 0;
+  }
+
+  /** Until the first of those may begin again. */
+  get nextMs(): number {
+    const left = [...this.#resting.keys()].map((uid) => this.restMs(uid)).filter((ms) => ms > 0);
+    return Math.min(Infinity, ...left);
+  }
+
   /** It is gone. One that runs is to be ended by {@link endVanished}. */
   forget(uid: string): void {
     this.#hadRun.delete(uid);
+    this.#resting.delete(uid);
   }
 
   /** False where it does not run here. */
@@ -114,8 +142,10 @@ export class BackupRuns {
 
   /** Of one that is in `ReadyToStart` or `InProgress`, while no other one of its name runs. */
   begin(backup: Backup): void {
-    const { lost, logger, signal, onOver } = this.#options;
+    const { lost, logger, clock, signal, onOver } = this.#options;
     const key = keyOf(backup.metadata);
+    const { uid } = backup.metadata;
+    this.#resting.delete(uid);
     const run = runBeside({
       make: (abort) => this.#make(backup, abort),
       // While no server led.
@@ -124,6 +154,8 @@ export class BackupRuns {
       onFailed: (error) => {
         const fields = { backup: backup.metadata.name, error: messageOf(error) };
         logger.error(fields, 'a backup could not be run, and is looked at again');
+        // An API server that is away says nothing about it, and keeps all from beginning.
+        if (!isPassing(error)) this.#resting.set(uid, new Stopwatch(clock));
       },
       onOver: () => {
         const task = this.#tasks.get(key);
@@ -135,7 +167,7 @@ export class BackupRuns {
         onOver();
       },
     });
-    this.#tasks.set(key, { ...run, uid: backup.metadata.uid, hasVanished: false });
+    this.#tasks.set(key, { ...run, uid, hasVanished: false });
   }
 
   /** Resolves when nothing runs here any more. */

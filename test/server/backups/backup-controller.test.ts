@@ -122,6 +122,7 @@ describe('the controller of Backups', () => {
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
   let poisonStatus: number;
+  let refused: number;
   /** The API server does not know the kind for a while: each call is answered with 404. */
   let isKindAway = false;
   /** Calls for a runner that the API server does not answer. */
@@ -145,6 +146,7 @@ describe('the controller of Backups', () => {
     isKindAway = false;
     poison = undefined;
     poisonStatus = 422;
+    refused = 0;
     unanswered = 0;
     noteAnswer = undefined;
     told.length = 0;
@@ -235,6 +237,7 @@ describe('the controller of Backups', () => {
         call === 'patch' &&
         poison !== undefined &&
         (ref as { name: string }).name.startsWith(poison);
+      if (isPoisoned) refused++;
       return isPoisoned
         ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
         : go();
@@ -662,6 +665,25 @@ describe('the controller of Backups', () => {
       await until2(1);
       runs.end(0, new CodedError('X', 'ended'));
       await until('b-good', 'InProgress');
+    },
+  );
+
+  it.each(['ReadyToStart', 'InProgress'])(
+    'lets nobody wait for one in %s whose next phase the API server refuses, and does not ask it all the time',
+    async (phase) => {
+      const annotations = { 'longshore.io/made-by': 'longshore' };
+      const metadata = { namespace: VELERO, name: 'a-poison', annotations };
+      await create('a-poison', { includedNamespaces: ['a'] }, { metadata, status: { phase } });
+      poison = 'a-poison';
+      start();
+      if (phase === 'InProgress') {
+        await until2(1);
+        runs.end(0, new CodedError('X', 'ended'));
+      }
+      await create('b-good', { includedNamespaces: ['a'] });
+      await until('b-good', 'InProgress');
+      expect(refused).toBeGreaterThan(0);
+      expect(refused).toBeLessThan(10);
     },
   );
 
