@@ -74,19 +74,31 @@ class Building {
     let first: BlockItem | undefined;
     for (const item of versions) {
       if (!this.#options.items.take(item)) continue;
-      const added = await this.#take(item);
-      if (!added) continue;
-      this.#block.push(added);
-      first ??= added;
+      const isDone = this.#isDone(item);
+      if (isDone && !this.#mayHaveRelated(item)) continue;
+      const found = await this.#take(item, isDone);
+      if (!found) continue;
+      if (!isDone) this.#block.push(found);
+      first ??= found;
     }
     if (first) await this.#addRelated(first);
   }
 
-  async #take(item: Item): Promise<BlockItem | undefined> {
-    const { backupper, backedUp, discovery, journal, log, signal } = this.#options;
-    const { kind } = item;
+  /** An earlier try has stored it, and owes it nothing. */
+  #isDone(item: Item): boolean {
+    const { backupper, journal } = this.#options;
     const id = idOf(item);
-    if (backupper.isDone(kind, id) && journal?.owesPostHooks(kind, id) !== true) return undefined;
+    return backupper.isDone(item.kind, id) && journal?.owesPostHooks(item.kind, id) !== true;
+  }
+
+  /** The earlier try may have ended between an item and what is related to it, which may be in no list. */
+  #mayHaveRelated({ type }: Item): boolean {
+    return this.#options.actions.some(({ takesType }) => takesType(type));
+  }
+
+  async #take(item: Item, isDone: boolean): Promise<BlockItem | undefined> {
+    const { backupper, backedUp, discovery, log, signal } = this.#options;
+    const { kind } = item;
     const about = { resource: item.type, namespace: item.namespace, name: item.name };
     let object: KubeObject | undefined;
     try {
@@ -97,6 +109,7 @@ class Building {
       return undefined;
     }
     if (!object) {
+      if (isDone) return undefined;
       log.info('Skipping item because it was deleted meanwhile', about);
       backedUp.remove(kind, item);
       return undefined;

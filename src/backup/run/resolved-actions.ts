@@ -7,6 +7,8 @@ import type { ActionSelector } from './contract.ts';
 /** An action and which items it is asked about. */
 export interface Resolved<A> {
   readonly action: A;
+  /** Whether there are any of this type. */
+  readonly takesType: (type: string) => boolean;
   readonly applies: (type: string, item: KubeObject) => boolean;
 }
 
@@ -22,6 +24,7 @@ export function resolveActions<A extends { readonly appliesTo: ActionSelector }>
     const selector = parseSelector(appliesTo.selector ?? '');
     return {
       action,
+      takesType: (type) => types.takes(type),
       applies: (type, { metadata: { namespace = '', labels } }) => {
         if (!types.takes(type)) return false;
         if (namespace === '' ? !namespaces.isEverything : !namespaces.takes(namespace))

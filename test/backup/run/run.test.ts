@@ -597,6 +597,41 @@ describe('item blocks', () => {
       errors: 4,
     });
   });
+
+  it('hold what is related to an item that an earlier try has stored, though no list has it', async () => {
+    const labels = { tier: 'db' };
+    const cluster = new FakeCluster()
+      .namespaces('a')
+      .add('persistentvolumeclaims', named('a/data', { metadata: { labels } }), 'a/more')
+      .add('pods', web());
+    const spec = { labelSelector: { matchLabels: labels } };
+    const pod = { ...pvc('a', 'web'), resource: 'pods' };
+    const claimToUsers: BlockAction = {
+      name: 'pvc',
+      appliesTo: { includedResources: ['persistentvolumeclaims'] },
+      relatedItems: ({ metadata: { name } }) =>
+        Promise.resolve(name === 'data' ? [pvc('a', 'more')] : [pod]),
+    };
+    const asked = { cluster, spec, blockActions: [claimToUsers] };
+    const whole = [...(await run(asked)).sink.done.keys()].sort();
+    expect(whole).toHaveLength(4);
+    for (let stopAfter = 1; stopAfter <= whole.length; stopAfter++) {
+      const ending = new AbortController();
+      const sink = new MemorySink();
+      sink.stopAfter = stopAfter;
+      sink.stop = () => {
+        ending.abort(new CanceledError('shutdown'));
+      };
+      await expect(run({ ...asked, sink, more: { signal: ending.signal } })).rejects.toThrow();
+      sink.goOn();
+      const { log } = await run({ ...asked, sink, more: { journal: sink } });
+      expect({ stopAfter, items: [...sink.done.keys()].sort() }).toEqual({
+        stopAfter,
+        items: whole,
+      });
+      expect({ twice: sink.twice, errors: log.errorCount }).toEqual({ twice: [], errors: 0 });
+    }
+  });
 });
 
 describe('hooks', () => {
