@@ -100,11 +100,13 @@ export interface VolumeStepResult {
 
 /**
  * Takes what is done with. Each call is one step that either has happened whole or not at all, also for a process that is killed in it:
- * whoever continues the run asks the {@link ItemJournal} that was written by these calls. Calls come one at a time; a call that throws
- * ends the run.
+ * whoever continues the run asks the {@link ItemJournal} that was written by these calls. Calls come one at a time, but for `begun`; a call that
+ * throws ends the run.
  */
 export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
+  /** An action, or what is done about volumes, has begun them. Whether their item can be put is not known yet. */
+  begun?(operations: readonly StartedOperation[]): void;
   /** The first pre hook of a pod runs next: whoever comes after a kill must know that the pod may be frozen. */
   willFreeze?(item: { kind: string; namespace: string; name: string }): Promise<void>;
   /** The post hooks of a pod have run, well or not. */

@@ -220,7 +220,7 @@ export class ItemBackupper {
     if (errors.length === 0) {
       await asError(async () => {
         const done = await volumes?.after?.(type, final);
-        operations.push(...(done?.operations ?? []));
+        this.#begun(operations, done?.operations ?? []);
         facts.push(...(done?.facts ?? []));
         hasEffect ||= done?.hasEffect === true;
         errors.push(...(done?.errors ?? []));
@@ -321,18 +321,21 @@ export class ItemBackupper {
           throw new CodedError('OPERATION_TOO_LATE', text);
         }
         const [resource = '', ...group] = type.split('.');
-        operations.push({
-          action: action.name,
-          item: { group: group.join('.'), resource, namespace, name },
-          operationId,
-          postOperationItems,
-        });
+        const item = { group: group.join('.'), resource, namespace, name };
+        const started = { action: action.name, item, operationId, postOperationItems };
+        this.#begun(operations, [started]);
       }
       for (const additional of output.additionalItems ?? []) {
         await this.#backUpAdditional(additional, block, mustInclude);
       }
     }
     return object;
+  }
+
+  /** Told before anything is waited for: where the item cannot be put any more, somebody has to end them. */
+  #begun(operations: StartedOperation[], started: readonly StartedOperation[]): void {
+    operations.push(...started);
+    if (started.length > 0) this.#options.sink.begun?.(started);
   }
 
   async #backUpAdditional(

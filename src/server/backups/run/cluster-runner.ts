@@ -21,6 +21,7 @@ import {
   type ScopedLists,
   scopedResourceFilter,
   Spool,
+  type StartedOperation,
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
@@ -175,6 +176,7 @@ export class ClusterRunner implements BackupRunner {
     });
     let session: ActionSession | undefined;
     let volumes: BackupVolumes | undefined;
+    const unstored = new Set<StartedOperation>();
     try {
       log.results.info(journal.isContinued ? 'Continuing backup' : 'Starting backup');
       tellUnknownSnapshots(journal, log, name);
@@ -182,11 +184,14 @@ export class ClusterRunner implements BackupRunner {
       const onVolumes = (opened: BackupVolumes): void => {
         volumes = opened;
       };
-      return await this.#backUp(request, { archive, journal, log, session, onVolumes });
+      const parts = { archive, journal, log, session, onVolumes, unstored };
+      return await this.#backUp(request, parts);
     } catch (error) {
       // Another server goes on, and finds everything as it is.
       if (!isLeft(error, signal)) {
         const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
+        // Those that no journal tells of go on as well.
+        if (unstored.size > 0) this.#options.operations.takeOver(subjectOf(backup), [...unstored]);
         await this.#ending.fail(request, { archive, journal, log, session, snapshots }, error);
       }
       throw error;
@@ -200,10 +205,12 @@ export class ClusterRunner implements BackupRunner {
     parts: RunParts & {
       readonly session: ActionSession;
       readonly onVolumes: (opened: BackupVolumes) => void;
+      /** Operations that have begun and whose items are not in the journal yet. */
+      readonly unstored: Set<StartedOperation>;
     },
   ): Promise<RunOutcome> {
     const { backup, signal } = request;
-    const { archive, journal, log, session } = parts;
+    const { archive, journal, log, session, unstored } = parts;
     const { client, discovery, directory, operations, workers, openVolumes } = this.#options;
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
@@ -262,12 +269,16 @@ export class ClusterRunner implements BackupRunner {
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       assertLeading: request.assertLeading,
       sink: {
+        begun: (started) => {
+          for (const operation of started) unstored.add(operation);
+        },
         put: async (item) => {
           // A time-out counts from here, also for the server that goes on.
           const created = rfc3339Seconds(this.#clock.nowNs());
           const begun = item.operations.map((operation) => ({ ...operation, created }));
           await journal.put({ ...item, operations: begun });
           operations.note(subject, begun);
+          for (const operation of item.operations) unstored.delete(operation);
         },
         willFreeze: (item) => journal.willFreeze(item),
         postHooksDone: (item) => journal.postHooksDone(item),

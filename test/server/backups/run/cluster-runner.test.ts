@@ -13,7 +13,9 @@ import type { BackupAction } from '../../../../src/backup/index.ts';
 import { type KubeObject, VOLUME_SNAPSHOTS } from '../../../../src/kube/index.ts';
 import { Journal } from '../../../../src/server/backups/run/journal.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
+import { bucketThrough } from '../../../support/bucket-through.ts';
 import { canMount, mountSmallDisk } from '../../../support/full-disk.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { noise } from '../../../support/noise.ts';
 
 import { scratch, Rig, configMaps, reasonOf, pathsIn } from './support/rig.ts';
@@ -112,6 +114,32 @@ describe('a run of a backup', () => {
       phase: 'Failed',
       failureReason: `backup execution failed: cannot ask for the volumes of a backup: something else; ${text}`,
     });
+  });
+
+  it.each([
+    ['that cannot be stored any more', 'never'],
+    ['that is canceled while the bucket is away', 'backoff'],
+  ] as const)('tells operations to stop that are in no journal, of one %s', async (_, retry) => {
+    const begun: string[] = [];
+    const begins: BackupAction = {
+      ...moves,
+      execute: (item, ...more) => {
+        begun.push(item.metadata.name);
+        return moves.execute(item, ...more);
+      },
+    };
+    const rig: Rig = new Rig({
+      ...{ cluster: configMaps(2), actions: [begins] },
+      bucket: bucketThrough(new MemoryBucket(), async (call, _key, task) => {
+        if (call !== 'put' || begun.length === 0) return task();
+        await expect.poll(() => begun.length).toBe(2);
+        if (retry === 'backoff') rig.abort.abort(new CanceledError('user'));
+        throw new CodedError('BLOB_REFUSED', 'no longer', { retry });
+      }),
+    });
+    const code = retry === 'never' ? 'ARCHIVE_NOT_WRITTEN' : 'CANCELED';
+    expect(await reasonOf(rig.run())).toMatchObject({ code });
+    expect(rig.canceled.sort()).toEqual(['op-c0', 'op-c1']);
   });
 
   it('ends where its process has to, while operations are told to stop, and leaves the rest to the next one', async () => {
