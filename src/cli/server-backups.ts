@@ -7,7 +7,7 @@ import {
   loadSnapshotLocations,
   operationTimeoutNs,
 } from '../backup-volumes/index.ts';
-import { CodedError, type Logger, systemClock } from '../base/index.ts';
+import { CodedError, type Logger } from '../base/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
 import { Discovery, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
 import {
@@ -41,6 +41,7 @@ import {
 } from '../volume-policy/index.ts';
 import type { BackupSettings } from './server-backup-settings.ts';
 import { locationBuckets } from './server-buckets.ts';
+import { serverClock } from './server-clock.ts';
 import type { Common } from './server-common.ts';
 import { deletionController } from './server-deletion.ts';
 import { GLOBAL_POLICIES, serverPoliciesOf } from './server-policies.ts';
@@ -72,7 +73,8 @@ export async function openBackups(
   });
   const deletionMetrics = new DeletionMetrics(registry);
   const store = backupOperationStore(client, namespace, buckets);
-  const operations = new OperationMap({ store, logger });
+  const clock = serverClock(client);
+  const operations = new OperationMap({ store, logger, clock });
   const sessions = new HostSessions(
     reads.client,
     () => {
@@ -121,11 +123,7 @@ export async function openBackups(
   const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
-    // What it writes is compared with the API server's times, and expires by its clock; a node's own may be days behind.
-    clock: {
-      nowNs: () => client.clock.nowNs(),
-      monotonicNs: () => systemClock.monotonicNs?.() ?? 0n,
-    },
+    clock,
     ...{ client, logger, namespace, host: common.host, backups, buckets, sessions, operations },
     discovery: theDiscovery,
     snapshotLocations,
@@ -145,6 +143,7 @@ export async function openBackups(
               operations,
               directory,
               logger,
+              clock,
             },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
             openVolumes: async ({

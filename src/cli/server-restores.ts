@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { mkdirSync } from 'node:fs';
 import { BackupArchive } from '../archive/index.ts';
 import { loadSnapshotLocations } from '../backup-volumes/index.ts';
-import { CodedError, systemClock } from '../base/index.ts';
+import { CodedError } from '../base/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
 import { type ConfigMap, DEPLOYMENTS, Discovery } from '../kube/index.ts';
 import {
@@ -33,6 +33,7 @@ import {
 import { parsePolicyConfigMap } from '../volume-policy/index.ts';
 import type { BackupSettings } from './server-backup-settings.ts';
 import { locationBuckets } from './server-buckets.ts';
+import { serverClock } from './server-clock.ts';
 import type { Common } from './server-common.ts';
 import type { RestoreControllerName } from './server-controllers.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
@@ -93,7 +94,8 @@ export function openRestores(
   const writers = new FileWriters();
   const places = { buckets, locations, writers };
   const store = restoreOperationStore({ ...places, client, namespace, logger });
-  const operations = new OperationMap({ store, logger });
+  const clock = serverClock(client);
+  const operations = new OperationMap({ store, logger, clock });
   const sessions = new HostRestoreSessions(() => {
     if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
     return plugins.host();
@@ -108,7 +110,7 @@ export function openRestores(
     runner ??= Discovery.open(client, { hasAllVersions, logger }).then(
       (discovery) =>
         new ClusterRestoreRunner({
-          ...{ client, discovery, buckets, sessions, operations, directory, logger },
+          ...{ client, discovery, buckets, sessions, operations, directory, logger, clock },
           hasAllVersions,
           archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
           snapshotLocations: (names, signal) =>
@@ -143,11 +145,7 @@ export function openRestores(
           readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
         },
         metrics: new RestoreMetrics(registry),
-        // What it writes is compared with the API server's times.
-        clock: {
-          nowNs: () => client.clock.nowNs(),
-          monotonicNs: () => systemClock.monotonicNs?.() ?? 0n,
-        },
+        clock,
       }),
       'restore-operations': new RestoreOperationsController({
         ...{ ...after, sessions },
