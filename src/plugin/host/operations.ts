@@ -9,8 +9,8 @@ interface Held {
 }
 
 /**
- * Velero ends an operation after its itemOperationTimeout, 4 h unless a backup says more, with a cancel. A process that is kept for
- * longer than this belongs to an operation that nobody asks about any more. Our choice.
+ * Since its last question. An operation is asked about every few seconds until it is over or its itemOperationTimeout, which may be days, ends it with a
+ * cancel: this one is of nobody any more. Our choice.
  */
 const KEPT_MS_MAX = 24 * 3_600_000;
 
@@ -38,10 +38,12 @@ export class Operations {
     });
   }
 
-  /** The process that began it, while it runs. */
+  /** The process that began it, while it runs. It is kept for longer by that. */
   processOf(plugin: PluginId, id: string): PluginProcess | undefined {
-    const process = this.#held.get(keyOf(plugin, id))?.process;
-    return process?.isGone === false ? process : undefined;
+    const held = this.#held.get(keyOf(plugin, id));
+    if (held?.process.isGone !== false) return undefined;
+    this.#kept.get(held.owner)?.refresh();
+    return held.process;
   }
 
   over(plugin: PluginId, id: string): void {
@@ -59,7 +61,7 @@ export class Operations {
     const late = setTimeout(() => {
       this.#logger.warn(
         { command },
-        'operations of this plugin are not over after a day; it is ended',
+        'nobody has asked about operations of this plugin for a day; it is ended',
       );
       this.#end(owner);
     }, this.#keptMsMax);

@@ -37,7 +37,7 @@ export interface HostOptions extends RegistryOptions {
   readonly callMsMax?: number;
   /** The longest that the stream of an object may stand still because of the plugin. 10 min by default, our choice. */
   readonly streamMsMax?: number;
-  /** The longest that a process is kept for its operations. */
+  /** The longest that a process is kept for its operations while nobody asks about them. */
   readonly keptMsMax?: number;
 }
 
