@@ -424,6 +424,33 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     for (const name of names) expect((await jobsOf(name)).length, name).toBe(1);
   }, 120_000);
 
+  it('keeps no place for Jobs of restic repositories, whose end it does not look at', async () => {
+    const names = ['old-default-restic', 'older-default-restic'];
+    for (const name of names) {
+      await client.create(BACKUP_REPOSITORIES, {
+        metadata: repositoryOf(name),
+        spec: {
+          ...{ volumeNamespace: 'old', backupStorageLocation: 'default', repositoryType: 'restic' },
+          ...{ maintenanceFrequency: '1h0m0s', resticIdentifier: '' },
+        },
+      } as never);
+      const containers = [{ name: 'c', image: 'velero', command: ['/velero'] }];
+      await client.create(JOBS, {
+        metadata: { ...repositoryOf(`${name}-1`), labels: { 'velero.io/repo-name': name } },
+        spec: { suspend: true, template: { spec: { restartPolicy: 'Never', containers } } },
+      } as never);
+    }
+    startServer();
+    const { metadata } = await ensure('beside-restic');
+    await age(metadata.name, 61);
+    const done = await waitRepository(metadata.name, (found) => resultsOf(found).length === 1);
+    expect(resultsOf(done)).toEqual(['Succeeded']);
+    for (const name of names) {
+      await client.delete(JOBS, repositoryOf(`${name}-1`), { propagationPolicy: 'Background' });
+      await client.delete(BACKUP_REPOSITORIES, repositoryOf(name));
+    }
+  }, 90_000);
+
   it('records a ConfigMap that cannot be read, and a Deployment that is not there', async () => {
     startServer();
     const { metadata } = await ensure('config');

@@ -150,6 +150,8 @@ class RepositoryRun {
       this.#jobChanged(after, before);
     });
     for (const repository of this.#repositories.list()) {
+      // Nobody here would see those of restic's end.
+      if (!isKept(repository)) continue;
       const label = repositoryLabelOf(repository.metadata.name);
       const jobs = this.#jobOutlines(label);
       this.#keeper.count({ key: keyOf(repository.metadata), repository, jobs });
@@ -210,8 +212,7 @@ class RepositoryRun {
   async #reconcile(key: string): Promise<Result | undefined> {
     let repository = this.#repositories.get(refOf(key));
     if (!repository || repository.metadata.deletionTimestamp !== undefined) return undefined;
-    // Restic's are Velero's alone.
-    if (repository.spec.repositoryType !== 'kopia') return undefined;
+    if (!isKept(repository)) return undefined;
     const location = await this.#location(repository);
     const connected = await this.#connections.reconcile(key, repository, location, this.#writer);
     ({ repository } = connected);
@@ -291,7 +292,7 @@ class RepositoryRun {
   *described(): Generator<DescribedRepository> {
     const nowNs = this.#options.client.clock.nowNs();
     for (const repository of this.#repositories.list()) {
-      if (repository.spec.repositoryType !== 'kopia') continue;
+      if (!isKept(repository)) continue;
       const location = this.#locations.get({
         namespace: repository.metadata.namespace,
         name: repository.spec.backupStorageLocation,
@@ -321,6 +322,9 @@ class RepositoryRun {
  */
 export const passwordVersionOf = ({ metadata }: KubeObject): string =>
   `${metadata.uid}/${metadata.resourceVersion}`;
+
+/** Restic's are Velero's alone. */
+const isKept = ({ spec }: BackupRepository): boolean => spec.repositoryType === 'kopia';
 
 const specText = (object: KubeObject): string =>
   JSON.stringify((object as { spec?: unknown }).spec ?? null);
