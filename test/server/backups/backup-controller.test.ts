@@ -424,7 +424,7 @@ describe('the controller of Backups', () => {
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: place,
       spec: { provider: 'velero.io/fs', objectStorage: { bucket: 'c' } },
-    } as never);
+    });
     start();
     await create('b1', { storageLocation: 'unseen', includedNamespaces: ['a'] });
     await until('b1', 'ReadyToStart');
