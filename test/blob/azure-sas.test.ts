@@ -11,47 +11,67 @@ import { tempDirectory } from '../support/kopia.ts';
 const work = tempDirectory('azure-sas');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
-it('a SAS token that ended is read again from its file, and all requests go on with the new one', async () => {
-  let valid = 'first';
-  const signatures: string[] = [];
+/** A server that takes puts by whom it is told to take for valid, and a storage that reads its credentials from a file. */
+async function startAzure(
+  credentials: string,
+  whoAsks: (request: IncomingMessage) => string,
+  isValid: (who: string) => boolean,
+) {
+  const asked: string[] = [];
   const server = createServer((incoming, outgoing) => {
     incoming.resume().once('end', () => {
-      const signature = new URL(incoming.url ?? '', 'http://stub').searchParams.get('sig') ?? '';
-      signatures.push(signature);
-      if (signature === valid) outgoing.writeHead(201, { etag: '"0"' });
+      const who = whoAsks(incoming);
+      asked.push(who);
+      if (isValid(who)) outgoing.writeHead(201, { etag: '"0"' });
       else outgoing.writeHead(403, { 'x-ms-error-code': 'AuthenticationFailed' });
       outgoing.end();
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  try {
-    const file = join(work, 'credentials');
-    const grant = (signature: string): void => {
-      fs.writeFileSync(file, `AZURE_STORAGE_SAS_TOKEN=sv=2024-01-01&sp=rwdl&sig=${signature}\n`);
-    };
-    grant('first');
-    const parameters = new URLSearchParams({
-      account: 'a',
-      endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-      credentialsFile: file,
-    });
-    const location = `azblob://backups/?${parameters.toString()}`;
-    await using storage = await openStorage(location, { environment: {} });
-    const put = (name: string): Promise<void> => storage.putBlob(blobId(name), [Buffer.of(1)]);
-    await put('p1');
-    valid = 'second';
-    // Nobody has put a new one there yet: that is an error, and not tried for ever.
-    await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
-    grant('second');
-    await Promise.all(['p3', 'p4', 'p5'].map(put));
-    await put('p6');
-    expect(signatures.slice(0, 2)).toEqual(['first', 'first']);
-    expect(signatures.at(-1)).toBe('second');
-    expect(signatures.filter((signature) => signature === 'second')).toHaveLength(4);
-  } finally {
-    server.closeAllConnections();
-    await new Promise((resolve) => server.close(resolve));
-  }
+  const file = join(work, 'credentials');
+  fs.writeFileSync(file, credentials);
+  const parameters = new URLSearchParams({
+    account: 'a',
+    endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    credentialsFile: file,
+  });
+  const storage = await openStorage(`azblob://backups/?${parameters.toString()}`, {
+    environment: {},
+  });
+  return {
+    asked,
+    put: (name: string): Promise<void> => storage.putBlob(blobId(name), [Buffer.of(1)]),
+    grant: (text: string) => {
+      fs.writeFileSync(file, text);
+    },
+    [Symbol.asyncDispose]: async () => {
+      await storage.close();
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+it('a SAS token that ended is read again from its file, and all requests go on with the new one', async () => {
+  let valid = 'first';
+  const settings = (signature: string): string =>
+    `AZURE_STORAGE_SAS_TOKEN=sv=2024-01-01&sp=rwdl&sig=${signature}\n`;
+  await using azure = await startAzure(
+    settings('first'),
+    ({ url = '' }) => new URL(url, 'http://stub').searchParams.get('sig') ?? '',
+    (signature) => signature === valid,
+  );
+  const { asked, put, grant } = azure;
+  await put('p1');
+  valid = 'second';
+  // Nobody has put a new one there yet: that is an error, and not tried for ever.
+  await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
+  grant(settings('second'));
+  await Promise.all(['p3', 'p4', 'p5'].map(put));
+  await put('p6');
+  expect(asked.slice(0, 2)).toEqual(['first', 'first']);
+  expect(asked.at(-1)).toBe('second');
+  expect(asked.filter((signature) => signature === 'second')).toHaveLength(4);
 });
 
 /** By which of these keys a request is signed (Shared Key, for a request without a query). */
@@ -75,41 +95,21 @@ it('a key that was replaced is read again from its file, and nothing is asked tw
   const first = Buffer.from('first').toString('base64');
   const second = Buffer.from('second').toString('base64');
   let valid = first;
-  const signers: string[] = [];
-  const server = createServer((incoming, outgoing) => {
-    incoming.resume().once('end', () => {
-      const signer = signerOf(incoming, [first, second]);
-      signers.push(signer);
-      if (signer === valid) outgoing.writeHead(201, { etag: '"0"' });
-      else outgoing.writeHead(403, { 'x-ms-error-code': 'AuthenticationFailed' });
-      outgoing.end();
-    });
-  });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  try {
-    const file = join(work, 'key');
-    fs.writeFileSync(file, `AZURE_STORAGE_KEY=${first}\n`);
-    const parameters = new URLSearchParams({
-      account: 'a',
-      endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-      credentialsFile: file,
-    });
-    const location = `azblob://backups/?${parameters.toString()}`;
-    await using storage = await openStorage(location, { environment: {} });
-    const put = (name: string): Promise<void> => storage.putBlob(blobId(name), [Buffer.of(1)]);
-    await put('p1');
-    valid = second;
-    await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
-    expect(signers).toEqual([first, first]);
-    fs.writeFileSync(file, `AZURE_STORAGE_KEY=${second}\n`);
-    await Promise.all(['p3', 'p4', 'p5'].map(put));
-    await put('p6');
-    expect(signers.at(-1)).toBe(second);
-    expect(signers.filter((signer) => signer === second)).toHaveLength(4);
-  } finally {
-    server.closeAllConnections();
-    await new Promise((resolve) => server.close(resolve));
-  }
+  await using azure = await startAzure(
+    `AZURE_STORAGE_KEY=${first}\n`,
+    (request) => signerOf(request, [first, second]),
+    (signer) => signer === valid,
+  );
+  const { asked, put, grant } = azure;
+  await put('p1');
+  valid = second;
+  await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
+  expect(asked).toEqual([first, first]);
+  grant(`AZURE_STORAGE_KEY=${second}\n`);
+  await Promise.all(['p3', 'p4', 'p5'].map(put));
+  await put('p6');
+  expect(asked.at(-1)).toBe(second);
+  expect(asked.filter((signer) => signer === second)).toHaveLength(4);
 });
 
 it('a page that repeats the URL it was asked for brings neither the token nor itself into a message', async () => {
