@@ -1,7 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { cpSync, globSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
 import { NAMESPACES } from '../../src/kube/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
 import {
   CHART,
   dryRun,
@@ -34,6 +36,57 @@ const FOR_BACKUPS = [
   ...['server.features=EnableCSI', 'server.replicas=2', 'server.resources.limits.memory=1Gi'],
   ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
 ].join(',');
+
+interface Kustomization {
+  readonly kind: string;
+  readonly resources: readonly string[];
+  readonly images?: unknown;
+}
+const IMAGE = 'registry.example.com/longshore:7';
+const MANIFESTS = join(ROOT, 'manifests');
+const kustomizationOf = (name: string): Kustomization =>
+  parse(readFileSync(join(MANIFESTS, name, 'kustomization.yaml'), 'utf8')) as Kustomization;
+
+/** Images of all containers, whatever the kind. */
+const imagesOf = (objects: unknown): string[] =>
+  [...JSON.stringify(objects).matchAll(/"image":"([^"]*)"/g)].map(([, image = '']) => image);
+
+/** Images of the files that an overlay includes, also by way of other overlays. */
+const imagesBelow = (name: string): string[] =>
+  kustomizationOf(name).resources.flatMap((path) => {
+    if (!path.endsWith('.yaml')) return imagesBelow(join(name, path));
+    return imagesOf(parseManifests(readFileSync(join(MANIFESTS, name, path), 'utf8')));
+  });
+
+const WITH_IMAGE = globSync('*/kustomization.yaml', { cwd: MANIFESTS })
+  .map((file) => dirname(file))
+  .filter((name) => kustomizationOf(name).kind === 'Kustomization' && imagesBelow(name).length > 0)
+  .sort();
+
+/** A copy of our manifests in which one overlay names `IMAGE`, as its comment says. */
+function withImage(name: string): string {
+  const copy = tempDirectory('manifests');
+  cpSync(MANIFESTS, copy, { recursive: true });
+  const file = join(copy, name, 'kustomization.yaml');
+  const own = 'newName: registry.example.com/longshore\n    newTag: "7"';
+  const text = readFileSync(file, 'utf8').replace('newName: longshore', own);
+  writeFileSync(file, text);
+  return join(copy, name);
+}
+
+describe('the image of an overlay', () => {
+  it('belongs to these overlays', () => {
+    expect(WITH_IMAGE).toEqual(
+      expect.arrayContaining(['beside-velero', 'instead-of-velero', 'server', 'verify', 'whole']),
+    );
+  });
+
+  // The name stays the same, so that an overlay on top can set it as well.
+  it.each(WITH_IMAGE)('%s has an images stanza for all of its containers', (name) => {
+    expect(new Set(imagesBelow(name))).toEqual(new Set(['longshore']));
+    expect(kustomizationOf(name).images).toEqual([{ name: 'longshore', newName: 'longshore' }]);
+  });
+});
 
 describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   let api: RealApi;
@@ -84,6 +137,11 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       expect(await dryRun(api, renderChart(api, ...flags))).toContain('daemonset.apps/');
     },
   );
+
+  it.each(WITH_IMAGE)('kubectl sets the image of overlay %s as its stanza says', async (name) => {
+    const rendered = parseManifests(await api.kubectl('kustomize', withImage(name)));
+    expect(new Set(imagesOf(rendered))).toEqual(new Set([IMAGE]));
+  });
 
   it.each([
     ['server', 2, ''],

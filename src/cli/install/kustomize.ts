@@ -24,7 +24,14 @@ interface Kustomization {
     readonly target: { readonly kind: string; readonly name: string };
     readonly patch: string;
   }[];
+  readonly images?: readonly Image[];
   readonly [field: string]: unknown;
+}
+
+interface Image {
+  readonly name: string;
+  readonly newName?: string;
+  readonly newTag?: string;
 }
 
 interface Subject {
@@ -34,7 +41,9 @@ interface Subject {
 }
 
 /** Names are left as they are, so that the fields that refer to them need no care. */
-const KNOWN = ['apiVersion', 'kind', 'namespace', 'resources', 'patches', 'configurations'];
+const KNOWN = [
+  ...['apiVersion', 'kind', 'namespace', 'resources', 'patches', 'images', 'configurations'],
+];
 const CLUSTER_KINDS = [
   'Namespace',
   'ClusterRole',
@@ -54,6 +63,7 @@ export function kustomized(folder: string): Manifest[] {
     namespace,
     resources = [],
     patches = [],
+    images = [],
     ...rest
   } = parse(readFileSync(file, 'utf8')) as Kustomization;
   const unknown = Object.keys(rest).find((key) => !KNOWN.includes(key));
@@ -67,8 +77,27 @@ export function kustomized(folder: string): Manifest[] {
     const steps: unknown = parse(patch);
     objects = objects.map((each) => (isMeant(each) ? (jsonPatch(each, steps) as Manifest) : each));
   }
+  for (const each of objects) setImages(each, images);
   if (namespace !== undefined) moveInto(namespace, objects);
   return objects;
+}
+
+/** In all containers below `value`, whatever the kind. */
+function setImages(value: unknown, images: readonly Image[]): void {
+  if (typeof value !== 'object' || value === null) return;
+  for (const [key, field] of Object.entries(value)) {
+    if (key === 'containers' || key === 'initContainers') {
+      for (const container of field as { image?: string }[]) setImage(container, images);
+    } else setImages(field, images);
+  }
+}
+
+function setImage(container: { image?: string }, images: readonly Image[]): void {
+  const [, name = '', tag] = /^(.*?)(?::([^:/]+))?$/.exec(container.image ?? '') ?? [];
+  const found = images.find((each) => each.name === name);
+  if (!found) return;
+  const { newName = name, newTag = tag } = found;
+  container.image = newTag === undefined ? newName : `${newName}:${newTag}`;
 }
 
 function load(path: string): Manifest[] {
