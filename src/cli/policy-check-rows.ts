@@ -9,8 +9,8 @@ import {
 } from '../volume-policy/index.ts';
 import type { Column } from './table.ts';
 
-const NAMESPACE: Column = { title: 'NAMESPACE', min: 6 };
-const VOLUME: Column = { title: 'VOLUME', min: 10 };
+const NAMESPACE: Column = { title: 'NAMESPACE', isWhole: true };
+const VOLUME: Column = { title: 'VOLUME', isWhole: true };
 const OUTCOME: Column = { title: 'OUTCOME' };
 const WHY: Column = { title: 'WHY', min: 16 };
 const VELERO: Column = { title: 'VELERO 1.18', min: 9, leaveOut: 1 };

@@ -6,8 +6,10 @@ export interface Column {
   readonly shorten?: (cell: string) => string;
   /** Left out on a narrow terminal; the highest first. */
   readonly leaveOut?: number;
-  /** May be cut down to so many characters. */
+  /** May be cut down to so many characters. Without it, the column is never cut. */
   readonly min?: number;
+  /** A name to copy: it stays on one line, even if that line is wider than the terminal. */
+  readonly isWhole?: boolean;
   /** Which end of a cell goes. */
   readonly cut?: 'start' | 'end';
 }
@@ -80,10 +82,12 @@ function records(columns: readonly Column[], rows: readonly Row[], width: number
   const label = longest([columns.map(({ title }) => title)]) + GAP.length;
   const room = Math.max(8, width - label);
   return rows.flatMap((row, i) => {
-    const lines = columns.flatMap(({ title }, at) => {
+    const lines = columns.flatMap(({ title, isWhole = false }, at) => {
       const value = row[at] ?? '';
       if (value === '') return [];
-      return wrap(value, room).map((part, n) => (n === 0 ? title : '').padEnd(label) + part);
+      return (isWhole ? [value] : wrap(value, room)).map(
+        (part, n) => (n === 0 ? title : '').padEnd(label) + part,
+      );
     });
     return i === 0 ? lines : ['', ...lines];
   });

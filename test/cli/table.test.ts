@@ -1,4 +1,11 @@
 import { describe, expect, it } from 'vitest';
+import {
+  BACKUP_COLUMNS,
+  RESTORE_COLUMNS,
+  SCHEDULE_COLUMNS,
+} from '../../src/cli/backups/columns.ts';
+import { LOCATION_COLUMNS } from '../../src/cli/locations/get.ts';
+import { columnsOf } from '../../src/cli/policy-check-rows.ts';
 import { type Column, fittingTable, wideTable } from '../../src/cli/table.ts';
 
 const COLUMNS: Column[] = [
@@ -71,5 +78,29 @@ describe('a table', () => {
     expect(fittingTable(COLUMNS, [], 80)).toHaveLength(1);
     const [, row = ''] = fittingTable([{ title: 'A' }], [['\u001b[31m']], 80);
     expect(row).toBe('\\x1b[31m');
+  });
+});
+
+describe.each<[string, readonly Column[], string[]]>([
+  ['backups', [...BACKUP_COLUMNS], ['NAME']],
+  ['restores', [...RESTORE_COLUMNS], ['NAME']],
+  ['schedules', [...SCHEDULE_COLUMNS], ['NAME']],
+  ['locations', [...LOCATION_COLUMNS], ['NAME']],
+  ['policy-check', columnsOf([], false), ['NAMESPACE', 'VOLUME']],
+])('the table of %s', (_, columns, names) => {
+  /** Every cell is as long as it gets. */
+  const rowWith = (length: number): string[] =>
+    columns.map(({ title }) => (names.includes(title) ? 'n'.repeat(length) : 'some words here'));
+
+  it.each([40, 80, 120])('never cuts a name at %i columns: other columns go first', (width) => {
+    for (const length of [1, 24, 40, 63, 79, 120, 253]) {
+      const lines = fittingTable(columns, [rowWith(length), rowWith(3)], width);
+      const whole = new RegExp(`(?:^|\\s)n{${length}}(?:\\s|$)`);
+      expect(lines.some((line) => whole.test(line))).toBe(true);
+      expect(lines.join('\n')).not.toMatch(/n…/);
+      // Only a line with a name may be wider.
+      const wide = lines.filter((line) => line.length > width);
+      expect(wide.every((line) => whole.test(line))).toBe(true);
+    }
   });
 });

@@ -15,7 +15,7 @@ export interface Shown {
 const column = (title: string, more: Omit<Column, 'title'> = {}): Column => ({ title, ...more });
 
 export const BACKUP_COLUMNS: readonly Column[] = [
-  column('NAME', { min: 12 }),
+  column('NAME', { isWhole: true }),
   column('STATUS'),
   column('ERRORS', { leaveOut: 1 }),
   column('WARNINGS', { leaveOut: 2 }),
@@ -28,7 +28,7 @@ export const BACKUP_COLUMNS: readonly Column[] = [
 ];
 
 export const RESTORE_COLUMNS: readonly Column[] = [
-  column('NAME', { min: 12 }),
+  column('NAME', { isWhole: true }),
   column('BACKUP', { min: 12 }),
   column('STATUS'),
   column('STARTED', { leaveOut: 4 }),
@@ -41,7 +41,7 @@ export const RESTORE_COLUMNS: readonly Column[] = [
 ];
 
 export const SCHEDULE_COLUMNS: readonly Column[] = [
-  column('NAME', { min: 12 }),
+  column('NAME', { isWhole: true }),
   column('STATUS'),
   column('CREATED', { leaveOut: 3 }),
   column('SCHEDULE'),

@@ -139,7 +139,7 @@ function totalsText(volumes: readonly DescribedVolume[]): string {
 }
 
 const COLUMNS: readonly Column[] = [
-  { title: 'VOLUME', min: 16, cut: 'start' },
+  { title: 'VOLUME', isWhole: true },
   { title: 'HOW', leaveOut: 3 },
   { title: 'PHASE' },
   { title: 'NODE', leaveOut: 4 },

@@ -16,8 +16,8 @@ export interface GetLocationFlags extends ClusterFlags {
 }
 
 /** Velero's columns, in its order. */
-const COLUMNS: readonly Column[] = [
-  { title: 'NAME', min: 12 },
+export const LOCATION_COLUMNS: readonly Column[] = [
+  { title: 'NAME', isWhole: true },
   { title: 'PROVIDER', leaveOut: 3 },
   { title: 'BUCKET/PREFIX', leaveOut: 4, min: 12 },
   { title: 'PHASE' },
@@ -57,7 +57,7 @@ export async function getLocations(
         printText(`${printable(`backupstoragelocation.velero.io/${metadata.name}`)}\n`);
       }
     } else if (found.length > 0) {
-      printTable(COLUMNS, found.map(cellsOf), { isWide: output === 'wide' });
+      printTable(LOCATION_COLUMNS, found.map(cellsOf), { isWide: output === 'wide' });
       for (const location of found) tellProblem(location);
     } else if (names.length === 0) {
       const how = '"longshore install" makes one, and so does "velero backup-location create"';
