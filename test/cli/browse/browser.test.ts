@@ -27,7 +27,7 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
   let base: string;
   beforeAll(async () => {
     const source = join(work, 'volume');
-    fs.mkdirSync(join(source, 'hostile'), { recursive: true });
+    fs.mkdirSync(join(source, 'uploads'), { recursive: true });
     for (const name of ['config', 'data', 'logs']) fs.mkdirSync(join(source, name));
     fs.writeFileSync(join(source, 'config/app.yaml'), 'replicas: 3\n', { mode: 0o640 });
     fs.writeFileSync(join(source, 'data/orders.db'), Buffer.alloc(3_000_000, 'x'));
@@ -35,7 +35,7 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
     fs.writeFileSync(join(source, 'README'), 'What is here\n');
     fs.symlinkSync('config/app.yaml', join(source, 'app.yaml'));
     for (const name of [EVIL, TURNED, LONG, 'two\nlines']) {
-      fs.writeFileSync(join(source, 'hostile', name), 'evil');
+      fs.writeFileSync(join(source, 'uploads', name), 'evil');
     }
     for (const path of fs.readdirSync(source, { recursive: true }) as string[]) {
       fs.lutimesSync(join(source, path), 1_795_600_000, 1_795_600_000);
@@ -115,10 +115,10 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
   });
 
   it('names that somebody chose are text', async () => {
-    await browser.goTo(placeOf('/hostile'));
+    await browser.goTo(placeOf('/uploads'));
     const title = await browser.evaluate('document.title');
     const seen = String(await browser.evaluate('document.body.innerText'));
-    expect([title, await browser.evaluate('document.images.length')]).toEqual(['hostile', 0]);
+    expect([title, await browser.evaluate('document.images.length')]).toEqual(['uploads', 0]);
     expect(seen).toContain(EVIL);
     expect(seen).not.toContain('\u202e');
     expect(seen).not.toContain('two\nlines');
@@ -126,9 +126,9 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
 
   it.each([
     ['a directory', '/', 'shop/data'],
-    ['names without a place to break', '/hostile', 'shop/data'],
+    ['names without a place to break', '/uploads', 'shop/data'],
     ['a raw volume', '/', 'shop/disk'],
-    ['a file', `/hostile/${LONG}`, 'shop/data'],
+    ['a file', `/uploads/${LONG}`, 'shop/data'],
   ])('%s is as wide as a phone, in light and dark', async (_, path, volume) => {
     await browser.send('Emulation.setDeviceMetricsOverride', PHONE);
     const colours: unknown[] = [];
