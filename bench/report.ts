@@ -35,7 +35,7 @@ function row(result: Result): string {
     of(result, side, 'peakMiB').toFixed(0),
   ];
   const stored = ((result.storedBytes.ours ?? 0) / (result.storedBytes.kopia ?? 0)).toFixed(3);
-  const verdict = `${ratioOf(result).toFixed(2)}${bar === undefined || ratioOf(result) >= bar ? '' : ' (missed)'}`;
+  const verdict = `${ratioOf(result).toFixed(2)}${isMissed(result) ? ' (missed)' : ''}`;
   const all = [
     `${name}: ${title}`,
     ...cells('ours'),
@@ -76,6 +76,97 @@ export function peersTable(results: readonly Result[]): string {
     `|${'---|'.repeat(sides.length + 1)}`,
     ...rows,
   ].join('\n');
+}
+
+/** What a saved run says about itself: `bench/results/report.json`. */
+export interface Report {
+  readonly date: string;
+  readonly commit: string;
+  readonly node: string;
+  readonly kopia: string;
+  readonly cpu: string;
+  readonly cores: number;
+  readonly results: readonly Result[];
+}
+
+const isMissed = (result: Result): boolean =>
+  result.scenario.bar !== undefined && ratioOf(result) < result.scenario.bar;
+
+/** `ours / Kopia's`. */
+const pair = (result: Result, field: keyof Measurement, digits: number): string =>
+  `${of(result, 'ours', field).toFixed(digits)} / ${of(result, 'kopia', field).toFixed(digits)}`;
+
+const table = (rows: readonly (readonly string[])[]): string =>
+  rows
+    .toSpliced(1, 0, rows[0]?.map(() => '---') ?? [])
+    .map((cells) => `| ${cells.join(' | ')} |`)
+    .join('\n');
+
+function conditionsText({ date, commit, node, kopia, cpu, cores, results }: Report): string {
+  const pairs = Math.min(...results.map(({ runs }) => runs.ours?.length ?? 0));
+  return `Measured on ${date} at commit ${commit}: ${cores} cores (${cpu}), Node ${node}, Kopia ${kopia}, medians of at least ${pairs} pairs.`;
+}
+
+function engineTable(report: Report): string {
+  const rows = report.results.map((result) => [
+    `${result.scenario.name}: ${result.scenario.title}`,
+    pair(result, 'seconds', 1),
+    pair(result, 'peakMiB', 0),
+    ratioOf(result).toFixed(2),
+  ]);
+  const header = ['Longshore / Kopia', 'seconds', 'peak MiB', 'times as fast'];
+  return `${conditionsText(report)}\n\n${table([header, ...rows])}`;
+}
+
+function missedTable({ results }: Report): string {
+  const rows = results
+    .filter(isMissed)
+    .map((result) => [
+      `${result.scenario.name}: ${result.scenario.title}`,
+      pair(result, 'seconds', 2),
+      pair(result, 'cpuSeconds', 2),
+      pair(result, 'peakMiB', 0),
+      ratioOf(result).toFixed(2),
+      String(result.scenario.bar),
+    ]);
+  const header = ['missed: Longshore / Kopia', 'seconds', 'CPU s', 'peak MiB', 'ratio', 'bar'];
+  const met = results
+    .filter((result) => !isMissed(result))
+    .map((result) => `${result.scenario.name} ${ratioOf(result).toFixed(2)}`);
+  return `${table([header, ...rows])}\n\nMet: ${met.join(', ')}.`;
+}
+
+/** `text`: the report of `bench/s3.ts`, of which only the table is stored. */
+function s3Table(text: string): string {
+  const rows = text
+    .split('\n')
+    .filter((line) => /^\| [A-Z]: /.test(line))
+    .map((line) => {
+      const [title = '', ours, , , memory, kopia, , , kopiaMemory, ratio = '', bar = ''] = line
+        .split('|')
+        .slice(1, -1)
+        .map((cell) => cell.trim());
+      return [title, `${ours} / ${kopia}`, `${memory} / ${kopiaMemory}`, ratio, bar];
+    });
+  return table([['Longshore / Kopia', 'seconds', 'peak MiB', 'times as fast', 'bar'], ...rows]);
+}
+
+/** A page with its blocks of figures written again from the saved reports. Throws if a block is unknown. */
+export function withFigures(page: string, report: Report, s3: string): string {
+  const blocks: Readonly<Partial<Record<string, () => string>>> = {
+    conditions: () => conditionsText(report),
+    engine: () => engineTable(report),
+    missed: () => missedTable(report),
+    s3: () => s3Table(s3),
+  };
+  return page.replaceAll(
+    /(<!-- figures: (\w+) .*?-->\n).*?(<!-- end of figures -->)/gs,
+    (_, head: string, name: string, end: string) => {
+      const block = blocks[name];
+      if (!block) throw new Error(`no such figures: ${name}`);
+      return `${head}\n${block()}\n\n${end}`;
+    },
+  );
 }
 
 const BAR_HEIGHT = 14;
