@@ -144,7 +144,7 @@ export function openRestores(
           readPolicies: restorePoliciesOf,
           readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
         },
-        metrics: new RestoreMetrics(registry),
+        metrics: new RestoreMetrics(registry, () => restores.list()),
         clock,
       }),
       'restore-operations': new RestoreOperationsController({

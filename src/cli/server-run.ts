@@ -327,6 +327,10 @@ function controllerOf(
 }
 
 const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
+  exist: (schedules: readonly string[]) => {
+    metrics.exist(schedules);
+    deletionMetrics.exist(schedules);
+  },
   begin: (schedule: string) => {
     metrics.begin(schedule);
     deletionMetrics.begin(schedule);

@@ -96,7 +96,7 @@ beforeAll(async () => {
   registerSyncMetrics(server, () => []);
   new BackupMetrics(server, { backups: () => [] });
   new DeletionMetrics(server);
-  new RestoreMetrics(server);
+  new RestoreMetrics(server, () => []);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },

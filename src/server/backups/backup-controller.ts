@@ -177,8 +177,7 @@ class BackupsRun {
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
       if (!this.#runs.has(keyOf(after.metadata))) this.#lost.over(after);
-      // Of what the other controllers have ended little is kept, but for what is counted.
-      this.#options.metrics.ended(after, before);
+      this.#options.metrics.ended(after);
     }
     // The place that it had is free.
     if (!after || phaseOf(after) !== (before && phaseOf(before))) this.#queue.queue.add(QUEUE_KEY);

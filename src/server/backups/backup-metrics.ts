@@ -16,6 +16,13 @@ interface CountedStatus {
   readonly progress?: { readonly totalItems?: number };
 }
 
+/** A backup that is over, with the time of its end. */
+interface Ended {
+  readonly backup: Backup;
+  readonly status: CountedStatus;
+  readonly endMs: number;
+}
+
 export interface BackupMetricsOptions {
   /** Backups as the cluster has them, asked at each scrape; undefined where this process does not follow them. */
   readonly backups: () => readonly Backup[] | undefined;
@@ -27,22 +34,43 @@ export interface BackupMetricsOptions {
 export class BackupMetrics {
   readonly #counters: Record<string, Counter<'schedule'>>;
   readonly #duration: Histogram<'schedule'>;
-  readonly #items: Gauge<'schedule'>;
-  readonly #itemErrors: Gauge<'schedule'>;
-  readonly #lastStatus: Gauge<'schedule'>;
-  readonly #tarball: Gauge<'schedule'>;
   readonly #snapshots: SnapshotMetrics;
+  readonly #backups: () => readonly Backup[] | undefined;
   /** Schedules that have series. */
   readonly #begun = new Set<string>();
   /** Schedules that are gone, while some of their backups are still there. */
   readonly #gone = new Set<string>();
+  /** All schedules that there are; undefined where this process was not told. */
+  #existing: Set<string> | undefined;
+  /** The newest backup whose tarball this process made. Keys are schedules. */
+  readonly #tarballs = new Map<string, { readonly uid: string; readonly bytes: number }>();
 
   constructor(registry: Registry, { backups, hasCsi = false }: BackupMetricsOptions) {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> =>
       new Counter({ name: `velero_backup_${name}`, help, labelNames: LABELS, registers });
-    const gauge = (name: string, help: string): Gauge<'schedule'> =>
-      new Gauge({ name: `velero_backup_${name}`, help, labelNames: LABELS, registers });
+    // The values come from the Backups at each scrape. A value in memory would be lost at a restart,
+    // and would miss backups that another leader ended.
+    const gauge = (
+      name: string,
+      help: string,
+      valueOf: (newest: Ended | undefined, schedule: string) => number | undefined,
+      isCounted = isOver,
+    ): Gauge<'schedule'> => {
+      const values = (): [string, number | undefined][] => this.#values(valueOf, isCounted);
+      return new Gauge({
+        name: `velero_backup_${name}`,
+        help,
+        labelNames: LABELS,
+        registers,
+        collect() {
+          this.reset();
+          for (const [schedule, value] of values()) {
+            if (value !== undefined) this.set({ schedule }, value);
+          }
+        },
+      });
+    };
     this.#counters = {
       attempt: counter('attempt_total', 'Total number of attempted backups'),
       success: counter('success_total', 'Total number of successful backups'),
@@ -58,13 +86,29 @@ export class BackupMetrics {
       buckets: DURATION_BUCKETS,
       registers,
     });
-    this.#items = gauge('items_total', 'Total number of items backed up');
-    this.#itemErrors = gauge('items_errors', 'Total number of errors encountered during backup');
-    this.#lastStatus = gauge(
+    this.#backups = backups;
+    gauge(
+      'items_total',
+      'Total number of items backed up',
+      (newest) => newest?.status.progress?.totalItems ?? 0,
+    );
+    gauge(
+      'items_errors',
+      'Total number of errors encountered during backup',
+      (newest) => newest?.status.errors ?? 0,
+    );
+    // Velero: 1 before the first backup of a schedule.
+    gauge(
       'last_status',
       'Last status of the backup. A value of 1 is success, 0 is failure',
+      (newest) => (!newest || phaseOf(newest.backup) === 'Completed' ? 1 : 0),
     );
-    this.#tarball = gauge('tarball_size_bytes', 'Size, in bytes, of a backup');
+    gauge(
+      'tarball_size_bytes',
+      'Size, in bytes, of a backup',
+      (newest, schedule) => this.#tarballBytes(newest, schedule),
+      (phase) => phase === 'Completed' || phase === 'PartiallyFailed',
+    );
     new Gauge({
       name: 'velero_backup_total',
       help: 'Current number of existent backups',
@@ -92,7 +136,7 @@ export class BackupMetrics {
         }
       },
     });
-    const isGone = (schedule: string): boolean => this.#gone.has(schedule);
+    const isGone = (schedule: string): boolean => this.#isGone(schedule);
     new Gauge({
       name: 'velero_backup_last_successful_timestamp',
       help: 'Last time a backup ran successfully, Unix timestamp in seconds',
@@ -110,16 +154,25 @@ export class BackupMetrics {
     this.begin('');
   }
 
+  /** Every schedule of the cluster, when this process begins to follow them. Removes the series of all others. */
+  exist(schedules: readonly string[]): void {
+    for (const schedule of [...this.#begun]) {
+      if (schedule !== '' && !schedules.includes(schedule)) this.end(schedule);
+    }
+    this.#existing = new Set(schedules);
+  }
+
   /** Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that an alert sees the first failure as a change. */
   begin(schedule: string): void {
     this.#gone.delete(schedule);
+    this.#existing?.add(schedule);
+    this.#beginSeries(schedule);
+  }
+
+  #beginSeries(schedule: string): void {
     if (this.#begun.has(schedule)) return;
     this.#begun.add(schedule);
-    const labels = { schedule };
-    for (const counter of Object.values(this.#counters)) counter.inc(labels, 0);
-    this.#items.set(labels, 0);
-    this.#itemErrors.set(labels, 0);
-    this.#lastStatus.set(labels, 1);
+    for (const counter of Object.values(this.#counters)) counter.inc({ schedule }, 0);
     this.#snapshots.begin(schedule);
   }
 
@@ -127,12 +180,38 @@ export class BackupMetrics {
   end(schedule: string): void {
     this.#begun.delete(schedule);
     this.#gone.add(schedule);
+    this.#existing?.delete(schedule);
+    this.#tarballs.delete(schedule);
     const labels = { schedule };
     for (const counter of Object.values(this.#counters)) counter.remove(labels);
-    for (const gauge of [this.#items, this.#itemErrors, this.#lastStatus, this.#tarball])
-      gauge.remove(labels);
     this.#duration.remove(labels);
     this.#snapshots.end(schedule);
+  }
+
+  #isGone(schedule: string): boolean {
+    if (schedule === '') return false;
+    return this.#gone.has(schedule) || this.#existing?.has(schedule) === false;
+  }
+
+  /** A value for each schedule that is there. None while another process follows the Backups. */
+  #values<T>(
+    valueOf: (newest: Ended | undefined, schedule: string) => T,
+    isCounted: (phase: string) => boolean,
+  ): [string, T][] {
+    const known = this.#backups();
+    if (!known) return [];
+    const newest = newestOf(known, isCounted);
+    return [...new Set([...this.#begun, ...newest.keys()])]
+      .filter((schedule) => !this.#isGone(schedule))
+      .map((schedule) => [schedule, valueOf(newest.get(schedule), schedule)]);
+  }
+
+  /** Undefined where another process made the newest one, or it is deleted. */
+  #tarballBytes(newest: Ended | undefined, schedule: string): number | undefined {
+    const own = this.#tarballs.get(schedule);
+    if (!own || newest?.backup.metadata.uid === own.uid) return own?.bytes;
+    const backup = this.#backups()?.find(({ metadata }) => metadata.uid === own.uid);
+    return backup && !isOver(phaseOf(backup)) ? own.bytes : undefined;
   }
 
   attempted(backup: Backup): void {
@@ -140,9 +219,7 @@ export class BackupMetrics {
   }
 
   invalid(backup: Backup): void {
-    const labels = this.#labelsOf(backup);
-    this.#counters.validation?.inc(labels);
-    this.#lastStatus.set(labels, 0);
+    this.#counters.validation?.inc(this.#labelsOf(backup));
   }
 
   /** All of its items are in its files, and its status says so. `tarballBytes`: where this process has made the file. */
@@ -153,28 +230,24 @@ export class BackupMetrics {
   }
 
   tarball(backup: Backup, sizeBytes: number): void {
-    this.#tarball.set(this.#labelsOf(backup), sizeBytes);
+    const { schedule } = this.#labelsOf(backup);
+    this.#tarballs.set(schedule, { uid: backup.metadata.uid, bytes: sizeBytes });
   }
 
-  /** It has its last phase now; `before`: as it was, with its items. */
-  ended(backup: Backup, before: Backup): void {
+  /** The backup has its last phase now. */
+  ended(backup: Backup): void {
     const labels = this.#labelsOf(backup);
-    const { errors = 0, warnings = 0, ...status } = (backup.status ?? {}) as CountedStatus;
+    const { warnings = 0, ...status } = (backup.status ?? {}) as CountedStatus;
     const phase = phaseOf(backup);
     if (!['Completed', 'PartiallyFailed', 'Failed'].includes(phase)) return;
-    const isSuccess = phase === 'Completed';
-    const which = isSuccess ? 'success' : phase === 'Failed' ? 'failure' : 'partial';
+    const which = phase === 'Completed' ? 'success' : phase === 'Failed' ? 'failure' : 'partial';
     this.#counters[which]?.inc(labels);
     if (warnings > 0) this.#counters.warning?.inc(labels);
-    this.#lastStatus.set(labels, isSuccess ? 1 : 0);
     const startMs = msOf(status.startTimestamp);
     const endMs = msOf(status.completionTimestamp);
     if (startMs !== undefined && endMs !== undefined) {
       this.#duration.observe(labels, (endMs - startMs) / 1000);
     }
-    const { progress } = (before.status ?? {}) as CountedStatus;
-    this.#items.set(labels, progress?.totalItems ?? 0);
-    this.#itemErrors.set(labels, errors);
     if (phase !== 'Failed') this.#snapshots.ended(labels.schedule, backup);
   }
 
@@ -183,13 +256,10 @@ export class BackupMetrics {
     this.#snapshots.deleted(backup);
   }
 
-  /** Its series begin where they have not: what is told now must not be overwritten by their beginning. */
+  /** Begins the series of its schedule first: beginning them later would overwrite the count. */
   #labelsOf(backup: Backup): { schedule: string } {
     const schedule = scheduleOf(backup);
-    // One that is gone, and whose last backups still end, is told of as before.
-    const isGone = this.#gone.has(schedule);
-    this.begin(schedule);
-    if (isGone) this.#gone.add(schedule);
+    this.#beginSeries(schedule);
     return { schedule };
   }
 }
@@ -199,13 +269,35 @@ const scheduleOf = ({ metadata }: Backup): string =>
 
 /** When the newest completed backup of each schedule ended, in seconds since 1970. Velero: getLastSuccessBySchedule. */
 function lastSuccesses(backups: readonly Backup[]): Map<string, number> {
-  const newest = new Map<string, number>();
+  const seconds = new Map<string, number>();
+  for (const [schedule, { status, endMs }] of newestOf(backups, (p) => p === 'Completed')) {
+    if (msOf(status.completionTimestamp) !== undefined) seconds.set(schedule, endMs / 1000);
+  }
+  return seconds;
+}
+
+/** The backup that ended last, for each schedule. */
+function newestOf(
+  backups: readonly Backup[],
+  isCounted: (phase: string) => boolean,
+): Map<string, Ended> {
+  const newest = new Map<string, Ended>();
   for (const backup of backups) {
-    if (phaseOf(backup) !== 'Completed') continue;
-    const endMs = msOf((backup.status as CountedStatus).completionTimestamp);
-    if (endMs === undefined) continue;
+    if (!isCounted(phaseOf(backup))) continue;
+    const status = (backup.status ?? {}) as CountedStatus;
+    // A backup that was not valid has no end, and began when it was created.
+    const endMs =
+      msOf(status.completionTimestamp) ??
+      msOf(status.startTimestamp) ??
+      msOf(backup.metadata.creationTimestamp) ??
+      0;
     const schedule = scheduleOf(backup);
-    newest.set(schedule, Math.max(newest.get(schedule) ?? 0, endMs / 1000));
+    const before = newest.get(schedule);
+    const isNewer =
+      !before ||
+      endMs > before.endMs ||
+      (endMs === before.endMs && backup.metadata.name > before.backup.metadata.name);
+    if (isNewer) newest.set(schedule, { backup, status, endMs });
   }
   return newest;
 }

@@ -48,6 +48,7 @@ interface Counted {
   readonly completionTimestamp?: string;
   /** Until then its files may be locked. */
   readonly expiration?: string;
+  readonly progress?: { readonly totalItems?: number };
   readonly csiVolumeSnapshotsAttempted?: number;
   readonly csiVolumeSnapshotsCompleted?: number;
 }
@@ -64,7 +65,8 @@ function trimmed(backup: Backup): Backup {
   const pending = backup.metadata.annotations?.[SYNC_PENDING];
   const { errors, warnings, startTimestamp, completionTimestamp, expiration, ...counted } =
     (backup.status ?? {}) as Counted;
-  const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted } = counted;
+  const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted, progress } = counted;
+  const totalItems = progress?.totalItems;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
     ...{ apiVersion: backup.apiVersion, kind: backup.kind },
@@ -76,6 +78,7 @@ function trimmed(backup: Backup): Backup {
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
     status: {
       ...{ phase, errors, warnings, startTimestamp, completionTimestamp, expiration },
+      ...(totalItems !== undefined && { progress: { totalItems } }),
       ...(csiVolumeSnapshotsAttempted !== undefined && {
         ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
       }),

@@ -6,6 +6,8 @@ const LABELS = ['schedule'] as const;
 /** Velero's metrics of deletions, by its names (pkg/metrics/metrics.go, v1.18.3). */
 export class DeletionMetrics {
   readonly #counters: Readonly<Record<'attempt' | 'success' | 'failure', Counter<'schedule'>>>;
+  /** Schedules that have series. */
+  readonly #begun = new Set<string>();
 
   constructor(registry: Registry) {
     const counter = (what: string, help: string): Counter<'schedule'> => {
@@ -21,17 +23,28 @@ export class DeletionMetrics {
     this.begin('');
   }
 
+  /** All schedules that there are, when this process begins to follow them. */
+  exist(schedules: readonly string[]): void {
+    for (const schedule of [...this.#begun]) {
+      if (schedule !== '' && !schedules.includes(schedule)) this.end(schedule);
+    }
+  }
+
   /** As for all metrics of backups: there before the first one is counted. */
   begin(schedule: string): void {
+    this.#begun.add(schedule);
     for (const counter of Object.values(this.#counters)) counter.inc({ schedule }, 0);
   }
 
   /** The schedule is gone. */
   end(schedule: string): void {
+    this.#begun.delete(schedule);
     for (const counter of Object.values(this.#counters)) counter.remove({ schedule });
   }
 
   count(what: 'attempt' | 'success' | 'failure', { metadata }: Backup): void {
-    this.#counters[what].inc({ schedule: metadata.labels?.['velero.io/schedule-name'] ?? '' });
+    const schedule = metadata.labels?.['velero.io/schedule-name'] ?? '';
+    this.#begun.add(schedule);
+    this.#counters[what].inc({ schedule });
   }
 }

@@ -200,9 +200,10 @@ class RestoresRun {
   }
 
   async #reconcileQueue(): Promise<Result> {
-    const all = this.#restores.list();
-    this.#options.metrics.exist(all.length);
-    const waiting = all.filter((restore) => this.#isDue(restore)).sort(byTurn);
+    const waiting = this.#restores
+      .list()
+      .filter((restore) => this.#isDue(restore))
+      .sort(byTurn);
     for (const restore of waiting) {
       if (!this.#turns.isFree) break;
       await this.#begin(restore, this.#turns.take());

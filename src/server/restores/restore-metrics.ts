@@ -6,13 +6,13 @@ const LABELS = ['schedule'] as const;
 
 /** Velero's metrics of restores, by its names (pkg/metrics/metrics.go). */
 export class RestoreMetrics {
-  readonly #total: Gauge;
   readonly #counters: Record<
     'attempt' | 'invalid' | 'success' | 'partial' | 'failed',
     Counter<'schedule'>
   >;
 
-  constructor(registry: Registry) {
+  /** `restores` is called at each scrape. It returns undefined if this process does not follow them. */
+  constructor(registry: Registry, restores: () => readonly Restore[] | undefined) {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> => {
       const made = new Counter({
@@ -22,8 +22,16 @@ export class RestoreMetrics {
       made.inc({ schedule: '' }, 0);
       return made;
     };
-    this.#total = new Gauge({
-      ...{ name: 'velero_restore_total', help: 'Current number of existent restores', registers },
+    new Gauge({
+      name: 'velero_restore_total',
+      help: 'Current number of existent restores',
+      registers,
+      collect() {
+        const known = restores();
+        if (known) this.set(known.length);
+        // A process that does not lead knows nothing of them, which is not 0.
+        else this.remove();
+      },
     });
     this.#counters = {
       attempt: counter('attempt_total', 'Total number of attempted restores'),
@@ -35,11 +43,6 @@ export class RestoreMetrics {
       partial: counter('partial_failure_total', 'Total number of partially failed restores'),
       failed: counter('failed_total', 'Total number of failed restores'),
     };
-  }
-
-  /** How many there are. */
-  exist(count: number): void {
-    this.#total.set(count);
   }
 
   attempted(restore: Restore): void {

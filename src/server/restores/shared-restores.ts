@@ -27,6 +27,11 @@ export class SharedRestores {
     return this.#objects.failure;
   }
 
+  /** All Restores of the namespace; undefined where nobody follows them. */
+  list(): readonly Restore[] | undefined {
+    return this.#objects.list();
+  }
+
   /** Resolves after the first list, or an abort. */
   open(signal: AbortSignal): Promise<WatchedRestores> {
     return this.#objects.open(signal);

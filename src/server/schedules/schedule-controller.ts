@@ -34,8 +34,13 @@ export interface ScheduleControllerOptions {
   readonly backups: SharedBackups;
   /** Of schedules that do not say whether their first time is skipped. */
   readonly skipsImmediately: boolean;
-  /** Series of backups by schedule: Velero has them from the first look at one, and until it is gone. */
+  /**
+   * Series of backups, as Velero has them: from the first look at a schedule until it is gone. Names
+   * are values of the label that backups have.
+   */
   readonly series?: {
+    /** All that there are when this process begins to lead. */
+    readonly exist: (schedules: readonly string[]) => void;
     readonly begin: (schedule: string) => void;
     readonly end: (schedule: string) => void;
   };
@@ -128,7 +133,12 @@ class ScheduleRun {
       this.#look();
     }, LOOK_MS);
     try {
-      await this.#schedules.run(signal);
+      await this.#schedules.run(signal, {
+        onSynced: () => {
+          const names = this.#schedules.objects.list().map(({ metadata: { name } }) => name);
+          this.#options.series?.exist(names.map(validLabel));
+        },
+      });
     } finally {
       clearInterval(timer);
     }
@@ -162,14 +172,15 @@ class ScheduleRun {
 
   *intervals(): Generator<{ readonly schedule: string; readonly seconds: number }> {
     for (const [key, { interval }] of this.#known) {
-      if (interval !== undefined) yield { schedule: refOf(key).name, seconds: interval };
+      if (interval !== undefined)
+        yield { schedule: validLabel(refOf(key).name), seconds: interval };
     }
   }
 
   async #reconcile(key: string): Promise<Result | undefined> {
     const cached = this.#schedules.objects.get(refOf(key));
     if (!cached || cached.metadata.deletionTimestamp !== undefined) {
-      if (this.#known.delete(key)) this.#options.series?.end(refOf(key).name);
+      if (this.#known.delete(key)) this.#options.series?.end(validLabel(refOf(key).name));
       return undefined;
     }
     const known = this.#knownOf(key, cached);
@@ -182,7 +193,7 @@ class ScheduleRun {
     known.lookAtNs = undefined;
     known.interval = plan?.interval;
     if (!plan) return undefined;
-    this.#options.series?.begin(schedule.metadata.name);
+    this.#options.series?.begin(validLabel(schedule.metadata.name));
     this.#tell(schedule, known, plan);
     known.aheadSince = plan.isAhead ? (known.aheadSince ?? unixSeconds(nowNs)) : undefined;
     const written = plan.patch ? await this.#write(schedule, known, plan.patch) : schedule;

@@ -341,7 +341,9 @@ class SyncRun {
 
   *described(): Generator<SyncedLocation> {
     for (const [key, { memory }] of this.#known) {
-      yield { name: refOf(key).name, refused: memory.refused, held: memory.held };
+      const { refused, held } = memory;
+      // Until the first sync is over nothing is known. A 0 would end an alert.
+      if (held !== undefined) yield { name: refOf(key).name, refused, held };
     }
   }
 }

@@ -15,8 +15,8 @@ export class SyncMemory {
   /** When each was refused, by a clock that may have been wrong. */
   readonly #refusedAtMs = new Map<string, number>();
   #missing = new Map<string, Missing>();
-  /** Backups in the cluster that are not in the bucket, and stay. */
-  held = 0;
+  /** Backups in the cluster that are not in the bucket, and stay. Undefined before the first sync. */
+  held: number | undefined;
 
   /** True the first time. */
   isNew(said: string): boolean {

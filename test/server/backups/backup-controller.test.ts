@@ -386,6 +386,9 @@ describe('the controller of Backups', () => {
     // No operation says that it was completed.
     expect(metrics).toContain(`velero_csi_snapshot_failure_total${ofBackup} 1`);
     expect(metrics).toContain('velero_backup_total 1');
+    // What the watch keeps of a backup that is over is enough for these.
+    expect(metrics).toContain('velero_backup_items_total{schedule=""} 5');
+    expect(metrics).toContain('velero_backup_last_status{schedule=""} 1');
     const reasonsNow = async (): Promise<string[]> =>
       (await client.list(EVENTS, { namespace: VELERO }))
         .filter(({ involvedObject: { kind, name } }) => kind === 'Backup' && name === 'b1')

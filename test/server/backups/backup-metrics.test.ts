@@ -74,10 +74,9 @@ describe('metrics of backups', () => {
   });
 
   it('count snapshots of providers when the items are done, and tell the size of the tarball', async () => {
-    metrics.itemsDone(
-      backupOf('a', { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 }, 'daily'),
-      1234,
-    );
+    const counts = { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 };
+    known = [backupOf('a', counts, 'daily'), backupOf('b', {}, 'daily')];
+    metrics.itemsDone(backupOf('a', counts, 'daily'), 1234);
     // As another server stored it: its size is not known here.
     metrics.itemsDone(backupOf('b', { volumeSnapshotsAttempted: 1 }, 'daily'));
     expect(await samples('velero_volume_snapshot')).toEqual([
@@ -101,7 +100,7 @@ describe('metrics of backups', () => {
       phase: 'Completed',
       csiVolumeSnapshotsCompleted: 2,
     });
-    metrics.ended(after, after);
+    metrics.ended(after);
     expect(await samples('backupName="a"')).toEqual([
       'velero_csi_snapshot_attempt_total{schedule="",backupName="a"} 3',
       'velero_csi_snapshot_success_total{schedule="",backupName="a"} 2',
@@ -110,7 +109,7 @@ describe('metrics of backups', () => {
     metrics.deleted(after);
     expect(await samples('backupName="a"')).toEqual([]);
     const failed = backupOf('f', { phase: 'Failed', ...attempted });
-    metrics.ended(failed, failed);
+    metrics.ended(failed);
     expect(await samples('backupName="f"')).toEqual([]);
   });
 
@@ -131,15 +130,15 @@ describe('metrics of backups', () => {
 
   it('have no series of a schedule that is gone', async () => {
     metrics.begin('daily');
-    const backup = backupOf(
-      'a',
-      { phase: 'Completed', warnings: 1, startTimestamp: '2026-01-01T00:00:00Z' },
-      'daily',
-    );
-    const status = { ...backup.status, completionTimestamp: '2026-01-01T00:01:00Z' };
+    const status = {
+      ...{ phase: 'Completed', warnings: 1, startTimestamp: '2026-01-01T00:00:00Z' },
+      completionTimestamp: '2026-01-01T00:01:00Z',
+    };
+    const backup = backupOf('a', status, 'daily');
+    known = [backup];
     metrics.attempted(backup);
     metrics.itemsDone(backup, 5);
-    metrics.ended({ ...backup, status }, backup);
+    metrics.ended(backup);
     expect((await samples('schedule="daily"')).length).toBeGreaterThan(20);
     metrics.end('daily');
     expect(await samples('schedule="daily"')).toEqual([]);
@@ -151,10 +150,98 @@ describe('metrics of backups', () => {
       ...{ phase: 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
       completionTimestamp: '2026-01-01T00:16:40Z',
     };
-    metrics.ended(backupOf('a', status), backupOf('a', { progress: { totalItems: 7 } }));
+    metrics.ended(backupOf('a', status));
     const duration = await samples('velero_backup_duration_seconds_bucket');
     expect(duration.find((line) => line.includes('le="900"'))).toMatch(/ 0$/);
     expect(duration.find((line) => line.includes('le="1800"'))).toMatch(/ 1$/);
-    expect(await samples('items_total')).toEqual(['velero_backup_items_total{schedule=""} 7']);
+  });
+
+  describe('of the newest backup of a schedule', () => {
+    const ran = (name: string, phase: string, at: string, more: object = {}): Backup =>
+      backupOf(name, { phase, startTimestamp: at, completionTimestamp: at, ...more }, 'nightly');
+    const good = ran('n-1', 'Completed', '2026-11-26T02:00:00Z', { progress: { totalItems: 9 } });
+    const bad = ran('n-2', 'Failed', '2026-11-27T02:00:00Z', {
+      errors: 3,
+      progress: { totalItems: 7 },
+    });
+    /** Status, items, errors, as a new process tells them. */
+    const told = async (): Promise<(number | undefined)[]> => {
+      const lines = await samples('{schedule="nightly"}');
+      return ['last_status', 'items_total', 'items_errors'].map((name) => {
+        const line = lines.find((text) => text.startsWith(`velero_backup_${name}{`));
+        return line === undefined ? undefined : Number(line.split(' ')[1]);
+      });
+    };
+
+    it('tell the same after a restart, in whichever order the Backups come', async () => {
+      metrics.begin('nightly');
+      expect(await told()).toEqual([1, 0, 0]);
+      known = [good, bad];
+      expect(await told()).toEqual([0, 7, 3]);
+      known = [bad, good];
+      expect(await told()).toEqual([0, 7, 3]);
+    });
+
+    it('leave out backups that run, or are being deleted', async () => {
+      metrics.begin('nightly');
+      known = [good, backupOf('n-2', { phase: 'InProgress', errors: 1 }, 'nightly')];
+      expect(await told()).toEqual([1, 9, 0]);
+      known = [good, ran('n-2', 'Deleting', '2026-11-27T02:00:00Z', { errors: 3 })];
+      expect(await told()).toEqual([1, 9, 0]);
+    });
+
+    it('go back to the one before when the newest is deleted', async () => {
+      known = [good, bad];
+      metrics.begin('nightly');
+      metrics.ended(bad);
+      known = [good];
+      metrics.deleted(bad);
+      expect(await told()).toEqual([1, 9, 0]);
+    });
+
+    it('tell of one that was not valid, which has no time of its end', async () => {
+      const invalid = backupOf('n-3', { phase: 'FailedValidation' }, 'nightly');
+      invalid.metadata.creationTimestamp = '2026-11-28T02:00:00Z';
+      known = [invalid, good];
+      metrics.begin('nightly');
+      metrics.invalid(invalid);
+      expect(await told()).toEqual([0, 0, 0]);
+    });
+
+    it('tell nothing while another process leads, whatever this one told before', async () => {
+      known = [good];
+      metrics.begin('nightly');
+      metrics.itemsDone(good, 1234);
+      metrics.ended(good);
+      known = undefined;
+      expect(await told()).toEqual([undefined, undefined, undefined]);
+      expect(await samples('tarball_size')).toEqual([]);
+      // Another process made the newest one: this one does not know its size.
+      known = [good, ran('n-4', 'Completed', '2026-11-29T02:00:00Z', { errors: 1 })];
+      expect(await told()).toEqual([1, 0, 1]);
+      expect(await samples('tarball_size')).toEqual([]);
+      known = [good];
+      expect(await samples('tarball_size')).toHaveLength(1);
+    });
+
+    it('are not there for a schedule that was deleted before the process began', async () => {
+      known = [good, bad];
+      metrics.exist(['weekly']);
+      expect(await told()).toEqual([undefined, undefined, undefined]);
+      expect(await samples('last_successful')).toEqual([]);
+      // Made again meanwhile, as by GitOps.
+      metrics.begin('nightly');
+      expect(await told()).toEqual([0, 7, 3]);
+      metrics.end('nightly');
+      expect(await told()).toEqual([undefined, undefined, undefined]);
+    });
+
+    it('go with a schedule that was deleted while another process led', async () => {
+      known = [good];
+      metrics.begin('nightly');
+      metrics.ended(good);
+      metrics.exist([]);
+      expect(await samples('schedule="nightly"')).toEqual([]);
+    });
   });
 });

@@ -161,10 +161,11 @@ describe('the controller of Restores', () => {
     });
     writers = new FileWriters();
     const common = { client: own, logger: silentLogger, namespace: VELERO };
+    const restores = new SharedRestores(common);
     const controller = new RestoreController({
       host: 'h',
       ...common,
-      restores: new SharedRestores(common),
+      restores,
       locations: new RestoreLocations(own, VELERO),
       buckets: {
         open: () =>
@@ -175,7 +176,7 @@ describe('the controller of Restores', () => {
       operations: { forget: () => undefined },
       runner: () => Promise.resolve(runs),
       validation: { itemOperationTimeout: '4h0m0s' },
-      metrics: new RestoreMetrics(registry),
+      metrics: new RestoreMetrics(registry, () => restores.list()),
       ...{ foundMs: 50, writers },
     });
     const running = controller.run(abort.signal, () => undefined);
@@ -251,7 +252,10 @@ describe('the controller of Restores', () => {
     expect(over.status).not.toHaveProperty('completionTimestamp');
     await soon(() => runs.forgotten.includes('r1'));
     expect(await registry.metrics()).toContain('velero_restore_attempt_total{schedule=""} 1');
+    expect(await registry.metrics()).toMatch(/^velero_restore_total 1$/m);
     await stop?.();
+    // Another process leads now. This one knows no number.
+    expect(await registry.metrics()).not.toMatch(/^velero_restore_total /m);
     const events = await client.list(EVENTS, { namespace: VELERO });
     expect(events.map((event) => (event as { reason?: string }).reason)).toEqual(
       expect.arrayContaining(['InProgress', 'Finalizing']),

@@ -18,8 +18,13 @@ import {
   type KubeClient,
   type KubeObject,
   NAMESPACES,
+  validLabel,
 } from '../../../src/kube/index.ts';
-import { ScheduleController, SharedBackups } from '../../../src/server/index.ts';
+import {
+  ScheduleController,
+  type ScheduleControllerOptions,
+  SharedBackups,
+} from '../../../src/server/index.ts';
 import { SCHEDULE_RESOURCE, type ScheduleStatus } from '../../../src/server/schedules/schedule.ts';
 import { LOOK_MS } from '../../../src/server/schedules/schedule-controller.ts';
 import { tempDirectory } from '../../support/kopia.ts';
@@ -62,7 +67,9 @@ describe('schedules', () => {
 
   /** A server that leads; returns what ends it. */
   function lead(
-    options: { client?: KubeClient; skipsImmediately?: boolean } = {},
+    options: Partial<
+      Pick<ScheduleControllerOptions, 'client' | 'skipsImmediately' | 'series'>
+    > = {},
   ): () => Promise<void> {
     const abort = new AbortController();
     registry = new Registry();
@@ -71,6 +78,7 @@ describe('schedules', () => {
       ...{ ...common, host: 'h', registry, clock, zone: Zone.utc },
       backups: new SharedBackups(common),
       skipsImmediately: options.skipsImmediately ?? false,
+      ...(options.series && { series: options.series }),
     });
     const running = controller.run(abort.signal, () => {
       assertLeading();
@@ -402,5 +410,20 @@ describe('schedules', () => {
     await settle();
     expect(await backups()).toEqual([]);
     expect(await registry.metrics()).not.toContain('schedule="nightly"');
+  });
+
+  it('tells metrics first which there are, by the label that backups have', async () => {
+    const long = 'n'.repeat(70);
+    await add(long);
+    const told: string[] = [];
+    const tell = (verb: string) => (names: string | readonly string[]) => {
+      told.push(`${verb} ${String(names)}`);
+    };
+    lead({ series: { exist: tell('exist'), begin: tell('begin'), end: tell('end') } });
+    const label = validLabel(long);
+    await eventually(() => told.slice(0, 2)).toEqual([`exist ${label}`, `begin ${label}`]);
+    await eventually(() => registry.metrics()).toContain(`schedule="${label}"`);
+    await client.delete(SCHEDULE_RESOURCE, { namespace: VELERO, name: long });
+    await eventually(() => told.at(-1)).toBe(`end ${label}`);
   });
 });

@@ -345,4 +345,16 @@ describe('the sync of all locations', () => {
       'longshore_backup_sync_missing_backups{backup_location_name="a"} 1',
     );
   });
+
+  it('tells no numbers before its first sync, so that a restart ends no alert', async () => {
+    await add('a');
+    await add('b');
+    buckets.delete('a');
+    lead();
+    await eventually(() => synced('b')).toBeDefined();
+    await eventually(() => opened.includes('a')).toBe(true);
+    const metrics = await registry.metrics();
+    expect(metrics).toContain('longshore_backup_sync_refused_backups{backup_location_name="b"} 0');
+    expect(metrics).not.toContain('backup_location_name="a"');
+  });
 });

@@ -82,7 +82,7 @@ function controllersOf(
     new RestoreController({
       ...{ ...common, namespace: NAMESPACE, host, operations, runner: theRunner },
       validation: { itemOperationTimeout: '4h0m0s' },
-      metrics: new RestoreMetrics(new Registry()),
+      metrics: new RestoreMetrics(new Registry(), () => []),
       // As `longshore server` has it: what it writes is compared with the API server's times.
       clock: {
         nowNs: () => client.clock.nowNs(),
