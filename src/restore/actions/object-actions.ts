@@ -11,6 +11,7 @@ import { type Restore, targetNamespace } from '../restore-object.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 import { PluginConfigs } from './plugin-config.ts';
 import { withoutGivenPorts } from './service-ports.ts';
+import { mappedSubject } from './subjects.ts';
 
 export type RestoreActionClient = Pick<KubeClient, 'list' | 'find'>;
 
@@ -194,8 +195,7 @@ async function withClasses(
 function withSubjects(item: KubeObject, restore: Restore): KubeObject {
   return changed(item, (copy) => {
     for (const subject of listAt(copy, 'subjects')) {
-      if (typeof subject.namespace !== 'string') continue;
-      subject.namespace = targetNamespace(subject.namespace, restore);
+      Object.assign(subject, mappedSubject(subject, restore));
     }
   });
 }

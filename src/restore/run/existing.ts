@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/index.ts';
+import { isCode, isExactNumber, messageOf } from '../../base/index.ts';
 import {
   createMergePatch,
   isSameJson,
@@ -6,14 +6,15 @@ import {
   type KubeObject,
   type Resource,
 } from '../../kube/index.ts';
-import { type Fields, listAt, textOf } from '../actions/fields.ts';
+import { type Fields, fieldsAt, isFields, listAt, textOf } from '../actions/fields.ts';
+import { isCopy, isOfCopy, missingSubjects, subjectText } from '../actions/subjects.ts';
 import type { Restore } from '../restore-object.ts';
 import type { RestoreOutcome } from './contract.ts';
 import { restoreLabels, withLabels, withoutServersFields } from './object-form.ts';
 import { type Patience, servedBy } from './patience.ts';
 
 export interface ExistingOptions {
-  readonly client: Pick<KubeClient, 'patch'>;
+  readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly patience: Patience;
   readonly restore: Restore;
   readonly signal: AbortSignal;
@@ -26,6 +27,14 @@ export interface ItemNotes {
   error(message: string): void;
 }
 
+/** The backed-up version of an object that exists in the cluster. */
+export interface BackedUp {
+  /** The object as it is in the backup, in the namespace that it is restored to. */
+  readonly given?: KubeObject | undefined;
+  /** The modifiers of the Restore changed it, so that the backed-up version is not wanted. */
+  readonly isModified?: boolean;
+}
+
 /**
  * What is done with an object that the cluster has already: nothing where it is the same, a patch where it is to be updated, else a warning in Velero's
  * words. One that is being deleted will be missing in the cluster, whatever it is like now. `wanted` has the labels of the restore. Returns what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
@@ -35,18 +44,26 @@ export async function settleExisting(
   found: KubeObject,
   wanted: KubeObject,
   resource: Resource<KubeObject>,
-  { notes, ...options }: ExistingOptions & { readonly notes: ItemNotes },
+  {
+    notes,
+    given,
+    isModified = false,
+    ...options
+  }: ExistingOptions & BackedUp & { readonly notes: ItemNotes },
 ): Promise<RestoreOutcome | undefined> {
   const { restore } = options;
   const labels = restoreLabels(restore);
   const policy = restore.spec.existingResourcePolicy ?? '';
-  const present = withoutServersFields(found);
   const { namespace, name } = wanted.metadata;
   if (found.metadata.deletionTimestamp !== undefined) {
     const text = `could not restore, ${wanted.kind ?? ''} ${JSON.stringify(name)} is there and being deleted: restore again when it is gone`;
     // Who has made it makes another one, as of a pod that is replaced.
     if (hasController(found)) notes.warn(text);
     else notes.error(text);
+    return undefined;
+  }
+  if (isClustersOwn(found, resource)) {
+    notes.info(`Restore of ${name} skipped: the cluster has its own, which a controller writes`);
     return undefined;
   }
   const patch = async (change: object): Promise<string | undefined> => {
@@ -65,21 +82,31 @@ export async function settleExisting(
     const failure = await patch({ metadata: { labels } });
     if (failure !== undefined) notes.error(failure);
   };
+  const bound = isBinding(resource)
+    ? await settleSubjects(found, wanted, resource, { notes, ...options })
+    : undefined;
+  const current = bound?.current ?? found;
+  const present = withoutServersFields(current);
   // It lacks these by nature, and that is no difference.
   const labelled = withLabels(present, labels);
-  if (isSameJson(labelled, wanted)) {
+  const settled = settledForm(bound?.wanted ?? wanted, labelled, resource, given);
+  const inBackup = given && withLabels(withoutServersFields(given), labels);
+  // Actions change pods and claims before they are restored. Compare the backed-up form, too.
+  const isUntouched = (): boolean =>
+    inBackup !== undefined && !isModified && isSameObject(labelled, inBackup);
+  if (isSameObject(labelled, settled) || (policy !== 'update' && isUntouched())) {
     if (policy === 'update') await patchLabels();
     notes.info(
       `Restore of ${name} skipped: it already exists in the cluster and is the same as the backed up version`,
     );
-    return undefined;
+    return bound?.outcome;
   }
   const isAccount = resource.group === '' && resource.plural === 'serviceaccounts';
   if (isAccount || policy === 'update') {
     const change = isAccount
-      ? createMergePatch(labelled, mergedAccount(labelled, wanted))
-      : createMergePatch(present, wanted);
-    if (!change) return undefined;
+      ? createMergePatch(labelled, mergedAccount(labelled, settled))
+      : createMergePatch(present, settled);
+    if (!change) return bound?.outcome;
     const failure = await patch(change);
     if (failure === undefined) return 'updated';
     notes.warn(failure);
@@ -92,6 +119,181 @@ export async function settleExisting(
     `could not restore, ${shown} already exists. Warning: the in-cluster version is different than the backed-up version`,
   );
   return undefined;
+}
+
+/** ConfigMaps that a controller of the cluster writes into each namespace. */
+const PUBLISHED_CONFIG_MAPS = [
+  'kube-root-ca.crt',
+  'openshift-service-ca.crt',
+  'istio-ca-root-cert',
+];
+const ENDPOINTS_MARKS = {
+  label: 'endpoints.kubernetes.io/managed-by',
+  time: 'endpoints.kubernetes.io/last-change-trigger-time',
+};
+const SLICE_LABEL = 'endpointslice.kubernetes.io/managed-by';
+
+/** The cluster decides what these objects hold. An update would be undone, or do harm. */
+function isClustersOwn(
+  { metadata: { name, namespace, labels, annotations } }: KubeObject,
+  { group, plural }: Resource<KubeObject>,
+): boolean {
+  const isOfApiServer = namespace === 'default' && name === 'kubernetes';
+  switch (`${plural}.${group}`) {
+    case 'configmaps.':
+      return PUBLISHED_CONFIG_MAPS.includes(name);
+    case 'endpoints.':
+      return (
+        isOfApiServer ||
+        labels?.[ENDPOINTS_MARKS.label] !== undefined ||
+        annotations?.[ENDPOINTS_MARKS.time] !== undefined
+      );
+    case 'endpointslices.discovery.k8s.io':
+      return isOfApiServer || labels?.[SLICE_LABEL]?.endsWith('.k8s.io') === true;
+    // A holder renews it every few seconds. An update would depose a living leader.
+    case 'leases.coordination.k8s.io':
+      return true;
+    default:
+      return false;
+  }
+}
+
+/**
+ * The wanted object with the fields that only the cluster decides. These are the fields that an action
+ * removed from the backed-up version, such as a Service's clusterIP. A PersistentVolume keeps its claim.
+ */
+function settledForm(
+  wanted: KubeObject,
+  present: KubeObject,
+  { group, plural }: Resource<KubeObject>,
+  given: KubeObject | undefined,
+): KubeObject {
+  const settled = given
+    ? (withClusterFields(wanted, present, withoutServersFields(given)) as KubeObject)
+    : wanted;
+  const isVolume = group === '' && plural === 'persistentvolumes';
+  if (!isVolume || !fieldsAt(settled, 'spec')) return settled;
+  const spec = { ...fieldsAt(settled, 'spec') };
+  const claimRef = fieldsAt(present, 'spec', 'claimRef');
+  if (claimRef) spec.claimRef = claimRef;
+  else delete spec.claimRef;
+  return { ...settled, spec } as KubeObject;
+}
+
+function withClusterFields(wanted: unknown, present: unknown, given: unknown): unknown {
+  if (Array.isArray(wanted) && Array.isArray(present) && Array.isArray(given)) {
+    if (wanted.length !== present.length || wanted.length !== given.length) return wanted;
+    return wanted.map((each, i) => withClusterFields(each, present[i], given[i]));
+  }
+  if (![wanted, present, given].every((each) => isFields(each) && !isExactNumber(each))) {
+    return wanted;
+  }
+  const [asked, current, stored] = [wanted, present, given] as [Fields, Fields, Fields];
+  const left = Object.entries(current).filter(
+    ([key]) => Object.hasOwn(stored, key) && !Object.hasOwn(asked, key),
+  );
+  const kept = Object.entries(asked).map(([key, value]): [string, unknown] =>
+    Object.hasOwn(current, key) && Object.hasOwn(stored, key)
+      ? [key, withClusterFields(value, current[key], stored[key])]
+      : [key, value],
+  );
+  return Object.fromEntries([...kept, ...left]);
+}
+
+/** Annotations that controllers write while they work. */
+const CONTROLLERS_ANNOTATIONS = new Set([
+  'deployment.kubernetes.io/revision',
+  'control-plane.alpha.kubernetes.io/leader',
+  ...['pv.kubernetes.io/bind-completed', 'pv.kubernetes.io/bound-by-controller'],
+  'volume.kubernetes.io/selected-node',
+  ...['volume.kubernetes.io/storage-provisioner', 'volume.beta.kubernetes.io/storage-provisioner'],
+]);
+/** For example `snapshot.storage.kubernetes.io/pvc-as-source-protection` during a snapshot. */
+const CLUSTERS_FINALIZER = /^(foregroundDeletion|orphan|([a-z0-9.-]+\.)?kubernetes\.io\/.*)$/;
+
+const isSameObject = (a: KubeObject, b: KubeObject): boolean =>
+  isSameJson(usersPart(a), usersPart(b));
+
+/** Without what servers and controllers note in an object. */
+function usersPart(object: KubeObject): KubeObject {
+  const metadata: Fields = { ...object.metadata };
+  delete metadata.managedFields;
+  const annotations = Object.entries(object.metadata.annotations ?? {}).filter(
+    ([key]) => !CONTROLLERS_ANNOTATIONS.has(key),
+  );
+  metadata.annotations = Object.fromEntries(annotations);
+  metadata.finalizers = (object.metadata.finalizers ?? []).filter(
+    (each) => !CLUSTERS_FINALIZER.test(each),
+  );
+  return { ...object, metadata: metadata as unknown as KubeObject['metadata'] };
+}
+
+const isBinding = ({ group, plural }: Resource<KubeObject>): boolean =>
+  group === 'rbac.authorization.k8s.io' && /^(cluster)?rolebindings$/.test(plural);
+
+interface SettledSubjects {
+  /** As the cluster has the binding now. */
+  readonly current: KubeObject;
+  /** Has all subjects of the present one. */
+  readonly wanted: KubeObject;
+  readonly outcome: RestoreOutcome | undefined;
+}
+
+/**
+ * A binding outside of the copied namespaces also serves the originals. Subjects of the copies are added
+ * to it, and none is removed. The policy does not matter: without the binding the copies have no rights.
+ * Returns undefined if the binding is restored like any other object.
+ */
+async function settleSubjects(
+  found: KubeObject,
+  wanted: KubeObject,
+  resource: Resource<KubeObject>,
+  { client, patience, restore, signal, notes }: ExistingOptions & { readonly notes: ItemNotes },
+): Promise<SettledSubjects | undefined> {
+  const { namespace, name } = wanted.metadata;
+  const isOfCopies = listAt(wanted, 'subjects').some((each) => isOfCopy(each, restore));
+  if (!isOfCopies || (namespace !== undefined && isCopy(namespace, restore))) return undefined;
+  const shown = `${wanted.kind ?? ''} ${JSON.stringify(name)}`;
+  let current = found;
+  let outcome: RestoreOutcome | undefined;
+  const isUpdate = restore.spec.existingResourcePolicy === 'update';
+  const missing = (): Fields[] =>
+    missingSubjects(wanted, current).filter((each) => isUpdate || isOfCopy(each, restore));
+  const texts = missing().map(subjectText).join(', ');
+  const [role, otherRole] = [fieldsAt(wanted, 'roleRef'), fieldsAt(found, 'roleRef')];
+  if (texts !== '' && !isSameJson(role, otherRole)) {
+    notes.error(
+      `${shown} exists and binds ${textOf(otherRole?.kind)} ${JSON.stringify(otherRole?.name)}, and not ${textOf(role?.kind)} ${JSON.stringify(role?.name)}: ${texts} has no rights by it. Create a binding of another name for them`,
+    );
+  } else if (texts !== '') {
+    try {
+      await patience.ask(servedBy(resource), async () => {
+        const more = missing();
+        if (more.length === 0) return;
+        const { resourceVersion } = current.metadata;
+        const subjects = [...listAt(current, 'subjects'), ...more];
+        const ref = { name, namespace };
+        try {
+          const change = { metadata: { resourceVersion }, subjects };
+          await client.patch(resource, ref, change, { signal });
+          current = { ...current, subjects } as KubeObject;
+        } catch (error) {
+          // Somebody else changed it. The next try starts from the new version.
+          if (isCode(error, 'KUBE_CONFLICT')) {
+            current = (await client.find(resource, ref, { signal, isExact: true })) ?? current;
+          }
+          throw error;
+        }
+      });
+      outcome = 'updated';
+      notes.info(`${shown} exists: subjects are added to it, and none is removed (${texts})`);
+    } catch (error) {
+      signal.throwIfAborted();
+      notes.error(`could not add ${texts} to ${shown}: ${messageOf(error)}`);
+    }
+  }
+  const subjects = [...listAt(current, 'subjects'), ...missingSubjects(wanted, current)];
+  return { current, wanted: { ...wanted, subjects } as KubeObject, outcome };
 }
 
 const hasController = ({ metadata: { ownerReferences = [] } }: KubeObject): boolean =>

@@ -5,13 +5,14 @@ import {
   typeOf,
 } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
-import type {
-  Discovery,
-  KubeClient,
-  KubeObject,
-  PersistentVolume,
-  PersistentVolumeClaim,
-  Resource,
+import {
+  type Discovery,
+  isSameJson,
+  type KubeClient,
+  type KubeObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  type Resource,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
@@ -92,6 +93,8 @@ interface Work {
   readonly operations: StartedRestoreOperation[];
   /** It is there already, and its volume is brought back. */
   isInPlace: boolean;
+  /** The modifiers of the Restore changed it. */
+  isModified: boolean;
   isClean: boolean;
   exists: boolean;
   outcome: RestoreOutcome | undefined;
@@ -187,7 +190,7 @@ export class ItemRestorer {
     this.#merged.begin(file);
     const work: Work = {
       ...{ file, given, namespace, operations: [] },
-      ...{ isInPlace: false, isClean: true, exists: false },
+      ...{ isInPlace: false, isModified: false, isClean: true, exists: false },
       ...{ outcome: undefined, restoredAs: undefined },
       notes: {
         info: (message) => {
@@ -266,6 +269,7 @@ export class ItemRestorer {
     }
     if (modifiers) {
       const modified = modifiers.apply(item, type);
+      work.isModified = !isSameJson(modified.item, item);
       item = modified.item;
       for (const error of modified.errors) notes.error(error);
     }
@@ -417,7 +421,12 @@ export class ItemRestorer {
         throw new CodedError('NOT_RESTORED', `error restoring ${id}: ${messageOf(failure)}`);
       work.exists = true;
       if (!(isUnsure && isMadeBy(restore, found, isClockSetBack?.()))) {
-        work.outcome = await settleExisting(found, object, resource, { ...this.#options, notes });
+        const { isModified } = work;
+        const about = { notes, given: givenIn(work, object), isModified };
+        work.outcome = await settleExisting(found, object, resource, {
+          ...this.#options,
+          ...about,
+        });
         return;
       }
       notes.info('It was created before this restore was interrupted');
@@ -454,6 +463,12 @@ export class ItemRestorer {
 }
 
 const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string => `${apiVersion}/${kind}`;
+
+/** The backed-up object in its new namespace. Undefined if an action changed its kind. */
+function givenIn({ given, namespace }: Work, object: KubeObject): KubeObject | undefined {
+  if (given.kind !== object.kind) return undefined;
+  return namespace === '' ? given : { ...given, metadata: { ...given.metadata, namespace } };
+}
 
 /** As Velero's errors name an item. */
 const idOfItem = (

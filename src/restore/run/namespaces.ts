@@ -7,6 +7,8 @@ import type { BackedUpItems } from './contract.ts';
 import { readItem } from './item-file.ts';
 import type { Patience } from './patience.ts';
 
+const NAME_LABEL = 'kubernetes.io/metadata.name';
+
 export interface NamespacesOptions {
   readonly client: Pick<KubeClient, 'find' | 'create'>;
   readonly items: BackedUpItems;
@@ -125,7 +127,11 @@ export class RestoredNamespaces {
     if (!bytes) return { metadata: { name: target } };
     try {
       const { metadata, spec } = readItem(file, bytes) as KubeObject & { spec?: object };
-      const { labels, annotations } = metadata;
+      const { annotations } = metadata;
+      // The API server has it on each namespace. Policies select namespaces by it.
+      const labels = metadata.labels?.[NAME_LABEL]
+        ? { ...metadata.labels, [NAME_LABEL]: target }
+        : metadata.labels;
       return {
         metadata: { name: target, ...(labels && { labels }), ...(annotations && { annotations }) },
         ...(spec && { spec }),

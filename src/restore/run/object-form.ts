@@ -1,6 +1,6 @@
 import type { KubeObject } from '../../kube/index.ts';
 import { validLabel } from '../../kube/index.ts';
-import { fieldsAt, textOf } from '../actions/fields.ts';
+import { fieldsAt, listAt, textOf } from '../actions/fields.ts';
 import type { Restore } from '../restore-object.ts';
 
 /** Forms that an object has on its way into the cluster. None of these changes what it is given. */
@@ -37,11 +37,43 @@ export const withLabels = <T extends KubeObject>(object: T, labels: RestoreLabel
   metadata: { ...object.metadata, labels: { ...object.metadata.labels, ...labels } },
 });
 
-/** Pods and Jobs that have ended are not run again. */
+/** When an object of a kind that runs once has ended: its phases, and its conditions with their status. */
+interface End {
+  readonly phases?: readonly string[];
+  readonly conditions?: readonly `${string}=${string}`[];
+}
+
+const SUCCEEDED_OR_NOT: End = { conditions: ['Succeeded=True', 'Succeeded=False'] };
+/**
+ * Velero only skips Jobs with a completionTime, and a Job that failed has none. With SuccessCriteriaMet or
+ * FailureTarget the outcome is decided, and only pods are still ending (KEP 3850, KEP 3998).
+ */
+const ENDS: ReadonlyMap<string, End> = new Map<string, End>([
+  ['pods', { phases: ['Succeeded', 'Failed'] }],
+  [
+    'jobs.batch',
+    {
+      conditions: ['Complete=True', 'Failed=True', 'SuccessCriteriaMet=True', 'FailureTarget=True'],
+    },
+  ],
+  ['workflows.argoproj.io', { phases: ['Succeeded', 'Failed', 'Error'] }],
+  ['taskruns.tekton.dev', SUCCEEDED_OR_NOT],
+  ['pipelineruns.tekton.dev', SUCCEEDED_OR_NOT],
+]);
+
+/** Objects that have done their work. A restore does not run them again. */
 export function isCompleted(type: string, object: KubeObject): boolean {
+  const end = ENDS.get(type);
+  if (!end) return false;
   const status = fieldsAt(object, 'status');
-  if (type === 'pods') return ['Succeeded', 'Failed'].includes(textOf(status?.phase));
-  return type === 'jobs.batch' && textOf(status?.completionTime) !== '';
+  if (type === 'jobs.batch' && textOf(status?.completionTime) !== '') return true;
+  const said = listAt(status, 'conditions').map(
+    (each) => `${textOf(each.type)}=${textOf(each.status)}`,
+  );
+  return (
+    end.phases?.includes(textOf(status?.phase)) === true ||
+    end.conditions?.some((each) => said.includes(each)) === true
+  );
 }
 
 /** A node makes it by itself. */

@@ -425,14 +425,61 @@ describe('one item', () => {
     }
   });
 
-  it.each([
+  const conditions = (type: string, status: string): object => ({
+    status: {
+      conditions: [
+        { type: 'Suspended', status: 'False' },
+        { type, status },
+      ],
+    },
+  });
+  const ofType = (type: string, more: object): StoredItem => {
+    const group = type.slice(type.indexOf('.') + 1);
+    const isOther = ['tekton.dev', 'argoproj.io'].includes(group);
+    return stored(type, 'app/x', { ...(isOther && { apiVersion: `${group}/v1` }), ...more });
+  };
+  const oneShotKinds = (): RestoreCluster => {
+    const cluster = new RestoreCluster();
+    cluster.groups = {
+      ...cluster.groups,
+      'argoproj.io': [{ plural: 'workflows', kind: 'workflows' }],
+      'tekton.dev': [
+        { plural: 'taskruns', kind: 'taskruns' },
+        { plural: 'pipelineruns', kind: 'pipelineruns' },
+      ],
+    };
+    return cluster;
+  };
+
+  it.each<[string, object]>([
     ['pods', { status: { phase: 'Succeeded' } }],
     ['pods', { status: { phase: 'Failed' } }],
     ['jobs.batch', { status: { completionTime: '2025-01-01T00:00:00Z' } }],
+    ['jobs.batch', conditions('Complete', 'True')],
+    // Over backoffLimit, over activeDeadlineSeconds, or by a pod failure policy.
+    ['jobs.batch', conditions('Failed', 'True')],
+    // The outcome is decided; only its pods are still ending.
+    ['jobs.batch', conditions('FailureTarget', 'True')],
+    ['jobs.batch', conditions('SuccessCriteriaMet', 'True')],
+    ['taskruns.tekton.dev', conditions('Succeeded', 'False')],
+    ['pipelineruns.tekton.dev', conditions('Succeeded', 'True')],
+    ['workflows.argoproj.io', { status: { phase: 'Error' } }],
   ])('does not run again what has ended: %s', async (type, more) => {
-    const { made, result } = await only(stored(type, 'app/x', more));
+    const { made, result } = await only(ofType(type, more), { cluster: oneShotKinds() });
     expect(made).toBeUndefined();
     expect(Object.keys(result.resourceList())).toEqual(['v1/Namespace']);
+  });
+
+  it.each<[string, object]>([
+    ['jobs.batch', { status: { active: 1, failed: 2 } }],
+    ['jobs.batch', conditions('Suspended', 'True')],
+    ['jobs.batch', conditions('Failed', 'False')],
+    ['deployments.apps', conditions('Complete', 'True')],
+    ['taskruns.tekton.dev', conditions('Succeeded', 'Unknown')],
+    ['workflows.argoproj.io', { status: { phase: 'Running' } }],
+  ])('runs what has not ended: %s', async (type, more) => {
+    const { made } = await only(ofType(type, more), { cluster: oneShotKinds() });
+    expect(made).toBeDefined();
   });
 
   it('leaves pods to the node that made them', async () => {
