@@ -46,6 +46,17 @@ export const resultsSchema = z.looseObject({
 export type Result = z.infer<typeof resultSchema>;
 export type Results = z.infer<typeof resultsSchema>;
 
+/** For people: entries about the run itself, then about the cluster, then namespace by namespace. */
+export function resultEntries(result: Result | undefined): string[] {
+  const { velero, cluster, namespaces } = result ?? {};
+  const ofNamespaces = Object.entries(namespaces ?? {}).sort(([a], [b]) => compareUtf8(a, b));
+  return [
+    ...(velero ?? []),
+    ...(cluster ?? []).map((text) => `cluster: ${text}`),
+    ...ofNamespaces.flatMap(([name, texts]) => texts.map((text) => `namespace ${name}: ${text}`)),
+  ];
+}
+
 const RESULT = goStruct({
   velero: omitEmpty,
   cluster: omitEmpty,

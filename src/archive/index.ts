@@ -8,7 +8,14 @@ export type { BackupUpdate, NewBackup } from './encoded-files.ts';
 export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';
-export type { NativeSnapshot, ResourceList, Result, Results, StoredBackup } from './files.ts';
+export {
+  type NativeSnapshot,
+  type ResourceList,
+  type Result,
+  resultEntries,
+  type Results,
+  type StoredBackup,
+} from './files.ts';
 export {
   FORMAT_VERSION,
   type ItemDirectory,

@@ -22,6 +22,7 @@ import {
   type VolumeSource,
 } from '../server/index.ts';
 import { ClusterBackupFiles } from './browse/backup-files.ts';
+import { StoredMessages } from './page-messages.ts';
 import type { Common } from './server-common.ts';
 import { RecentRates, secondsLeft } from './status-rows.ts';
 
@@ -52,6 +53,7 @@ export async function openStatusPage(
   const volumes = new FollowedVolumes(client, namespace);
   const view = new PageView({ client, logger, namespace, volumes });
   const access = new Access({ reviews: clusterReviews(client, namespace), logger, clock });
+  const messages = new StoredMessages({ client, logger, namespace });
   await using ends = new AsyncDisposableStack();
   const files = hasFiles
     ? {
@@ -61,7 +63,8 @@ export async function openStatusPage(
     : undefined;
   const listener = ends.use(
     await listenHttp(address, 'the status page', LIMITS, ({ isLoopback }) => {
-      return new PageHandler({ view, volumes, access, files, logger, clock, isLoopback }).handle;
+      const sources = { view, volumes, messages, access, files };
+      return new PageHandler({ ...sources, logger, clock, isLoopback }).handle;
     }),
   );
   const stop = new AbortController();

@@ -103,6 +103,8 @@ export type {
   OpenEntry,
 } from './page/files/contract.ts';
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
+export type { RunRow } from './page/rows.ts';
+export { MESSAGES_MAX, type MessageSource, type RunMessages } from './page/run-parts.ts';
 export { PageView } from './page/view.ts';
 export {
   type MovedBytes,

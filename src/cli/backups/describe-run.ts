@@ -1,6 +1,5 @@
 import type { MovementDescription } from '../../agent/index.ts';
-import type { Result } from '../../archive/index.ts';
-import { compareUtf8 } from '../../base/index.ts';
+import { resultEntries } from '../../archive/index.ts';
 import { averageRate, secondsLeft } from '../status-rows.ts';
 import { type DescribedVolume, loadStored, loadVolumes, storedVolume } from './described.ts';
 import { isOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
@@ -108,8 +107,8 @@ export async function describeRun(noun: Noun, run: Run, session: Session): Promi
     volumes,
     errorCount: status.errors ?? 0,
     warningCount: status.warnings ?? 0,
-    ...(files && { errors: entriesOf(files.results.errors) }),
-    ...(files && { warnings: entriesOf(files.results.warnings) }),
+    ...(files && { errors: resultEntries(files.results.errors) }),
+    ...(files && { warnings: resultEntries(files.results.warnings) }),
     ...(typeof stored === 'string' && { notRead: stored }),
     reasons: reasons.filter((reason) => reason !== ''),
     next: adviceOf(noun, run, volumes, nowMs),
@@ -145,17 +144,6 @@ function noteOf(row: MovementDescription): string {
   if (!waitsFor.startsWith('its data: ')) return `waits for ${waitsFor}`;
   const more = waitsFor.indexOf(';');
   return more < 0 ? '' : waitsFor.slice(more + 1).trim();
-}
-
-/** Those about the run itself, then those about the cluster, then namespace by namespace. */
-function entriesOf(result: Result | undefined): string[] {
-  const { velero, cluster, namespaces } = result ?? {};
-  const ofNamespaces = Object.entries(namespaces ?? {}).sort(([a], [b]) => compareUtf8(a, b));
-  return [
-    ...(velero ?? []),
-    ...(cluster ?? []).map((text) => `cluster: ${text}`),
-    ...ofNamespaces.flatMap(([name, texts]) => texts.map((text) => `namespace ${name}: ${text}`)),
-  ];
 }
 
 function againText({ spec }: Run): string {

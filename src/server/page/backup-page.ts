@@ -12,11 +12,17 @@ import {
 } from './layout.ts';
 import { footerOf, outagesOf, type PageOptions } from './overview.ts';
 import type { RunRow } from './rows.ts';
-import { countsText, factsList, itemsOf, itsVolumesSection } from './run-parts.ts';
+import {
+  countsText,
+  factsList,
+  itemsOf,
+  itsVolumesSection,
+  messagesSections,
+} from './run-parts.ts';
 
 /** A backup's own page: `/backups/NAME`. */
 export function backupDocument(
-  { world, volumesOf, hasFiles, logout }: PageOptions,
+  { world, volumesOf, messages, hasFiles, logout }: PageOptions,
   backup: RunRow,
   page: number,
 ): string {
@@ -32,6 +38,7 @@ export function backupDocument(
         </ul>
       </nav>`,
     main: html`${outagesOf(world)} ${factsList(factsOf(backup, world.nowMs))}
+      ${messagesSections(messages)}
       ${itsVolumesSection({ world, run: backup, volumes, page, hasFiles })}
       <section aria-labelledby="restores">
         <h2 id="restores">Restores of it</h2>

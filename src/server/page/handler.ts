@@ -24,6 +24,8 @@ import {
   sessionCookie,
   sessionIdOf,
 } from './login.ts';
+import type { RunRow } from './rows.ts';
+import { hasMessages, type MessageSource } from './run-parts.ts';
 import { overviewDocument, type PageOptions } from './overview.ts';
 import { restoreDocument } from './restore-page.ts';
 import { Sessions } from './sessions.ts';
@@ -34,6 +36,8 @@ import type { VolumeSource } from './volumes.ts';
 export interface PageHandlerOptions {
   readonly view: Pick<PageView, 'look'>;
   readonly volumes: Pick<VolumeSource, 'of'>;
+  /** Undefined if stored errors and warnings are not shown. */
+  readonly messages?: MessageSource | undefined;
   readonly access: Access;
   /** Undefined where files of backups are not shown. */
   readonly files?: FilesOptions | undefined;
@@ -162,7 +166,7 @@ export class PageHandler {
   }
 
   async #page(url: URL, hasSession: boolean): Promise<Answer> {
-    const { view, volumes } = this.#options;
+    const { view, volumes, messages } = this.#options;
     const [, kind, encoded] = RUN_PATH.exec(url.pathname) ?? [];
     if (url.pathname !== '/' && encoded === undefined) return notFound('There is no such page.');
     const world = await view.look();
@@ -175,12 +179,19 @@ export class PageHandler {
     const query = listingQueryOf(url.searchParams);
     if (encoded === undefined) return ok(overviewDocument(options, query));
     const name = decoded(encoded) ?? '';
-    if (kind === 'restores') {
-      const restore = world.restoresByName.get(name);
-      return restore ? ok(restoreDocument(options, restore, query.page)) : notFound(NO_RESTORE);
+    const withMessages = async (run: RunRow, location: string): Promise<PageOptions> => ({
+      ...options,
+      messages: hasMessages(run) ? await messages?.of(run, location) : undefined,
+    });
+    if (kind === 'backups') {
+      const backup = world.backupsByName.get(name);
+      if (!backup) return notFound(NO_BACKUP);
+      return ok(backupDocument(await withMessages(backup, backup.location), backup, query.page));
     }
-    const backup = world.backupsByName.get(name);
-    return backup ? ok(backupDocument(options, backup, query.page)) : notFound(NO_BACKUP);
+    const restore = world.restoresByName.get(name);
+    if (!restore) return notFound(NO_RESTORE);
+    const location = world.backupsByName.get(restore.of)?.location ?? '';
+    return ok(restoreDocument(await withMessages(restore, location), restore, query.page));
   }
 
   async #login(request: IncomingMessage): Promise<Answer> {

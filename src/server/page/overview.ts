@@ -6,6 +6,7 @@ import { listingPath, type ListingQuery } from './listing.ts';
 import { isMoving, movingSections, totalsOf } from './moving.ts';
 import { type Problem, problemsOf } from './problems.ts';
 import type { RunRow } from './rows.ts';
+import type { RunMessages } from './run-parts.ts';
 import {
   backupsSection,
   locationsSection,
@@ -29,6 +30,8 @@ const STANDING_SECTIONS = [
 export interface PageOptions {
   readonly world: World;
   readonly volumesOf: (run: RunRow) => readonly PageVolume[];
+  /** Stored errors and warnings of the run that is shown, or why they cannot be read. */
+  readonly messages?: RunMessages | string | undefined;
   /** Whether files of backups are shown to those who may see them. */
   readonly hasFiles: boolean;
   /** Undefined where nobody has to log in. */

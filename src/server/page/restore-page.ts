@@ -3,12 +3,18 @@ import { html, type HtmlValue, named } from './html.ts';
 import { backupLink, documentOf, type Facts, numberText, phaseOf, timeOf } from './layout.ts';
 import { footerOf, outagesOf, type PageOptions } from './overview.ts';
 import type { RunRow } from './rows.ts';
-import { countsText, factsList, itemsOf, itsVolumesSection } from './run-parts.ts';
+import {
+  countsText,
+  factsList,
+  itemsOf,
+  itsVolumesSection,
+  messagesSections,
+} from './run-parts.ts';
 import type { World } from './view.ts';
 
 /** A restore's own page: `/restores/NAME`. */
 export function restoreDocument(
-  { world, volumesOf, logout }: PageOptions,
+  { world, volumesOf, messages, logout }: PageOptions,
   restore: RunRow,
   page: number,
 ): string {
@@ -23,6 +29,7 @@ export function restoreDocument(
         </ul>
       </nav>`,
     main: html`${outagesOf(world)} ${factsList(factsOf(world, restore))}
+      ${messagesSections(messages)}
       ${itsVolumesSection({ world, run: restore, volumes, page, hasFiles: false })}
       <p class="dim">As of ${timeOf(world.nowMs, world.nowMs)}, in UTC.</p>`,
   });

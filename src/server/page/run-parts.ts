@@ -1,10 +1,11 @@
-import { type Html, html, named } from './html.ts';
+import { type Html, html, type HtmlValue, named } from './html.ts';
 import { volumeLink } from './files/documents.ts';
 import {
   barOf,
   bytesOf,
   type Facts,
   leftOf,
+  moreOf,
   numberText,
   phaseOf,
   rateOf,
@@ -13,7 +14,7 @@ import {
 } from './layout.ts';
 import { pageOf } from './listing.ts';
 import { bytesText, totalsOf } from './moving.ts';
-import type { Counts, RunRow } from './rows.ts';
+import type { Counts, RunRow, Tone } from './rows.ts';
 import { pagesOf } from './tables.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
@@ -25,6 +26,59 @@ export interface ItsVolumesOptions {
   readonly page: number;
   /** Whether the names of volumes lead to their files. */
   readonly hasFiles: boolean;
+}
+
+/** Of one kind, as many as the page shows. */
+export const MESSAGES_MAX = 50;
+
+interface Messages {
+  readonly count: number;
+  readonly texts: readonly string[];
+}
+
+/** Errors and warnings that a backup or restore has stored in the bucket. */
+export interface RunMessages {
+  readonly errors: Messages;
+  readonly warnings: Messages;
+}
+
+/** Where the page has the errors and warnings of ended runs from. */
+export interface MessageSource {
+  /** `location`: where its backup is. Resolves with a sentence if they cannot be read. Never rejects. */
+  of(run: RunRow, location: string): Promise<RunMessages | string>;
+}
+
+/** Whether a run may have stored errors or warnings. */
+export const hasMessages = ({ isOver, phase, errors, warnings }: RunRow): boolean =>
+  isOver && phase !== 'FailedValidation' && (errors + warnings > 0 || phase.includes('Failed'));
+
+/** Errors and warnings of one backup or restore. `messages`: undefined if it has none. */
+export function messagesSections(messages: RunMessages | string | undefined): HtmlValue {
+  if (messages === undefined) return undefined;
+  if (typeof messages === 'string') {
+    return html`<p class="tone-doubtful">
+      Its errors and warnings cannot be read from the bucket: ${named(messages)}
+    </p>`;
+  }
+  const { errors, warnings } = messages;
+  return [
+    messagesSection({ id: 'errors', title: 'Errors', tone: 'bad' }, errors),
+    messagesSection({ id: 'warnings', title: 'Warnings', tone: 'doubtful' }, warnings),
+  ];
+}
+
+function messagesSection(
+  { id, title, tone }: { readonly id: string; readonly title: string; readonly tone: Tone },
+  { count, texts }: Messages,
+): HtmlValue {
+  if (count === 0) return undefined;
+  return html`<section aria-labelledby="${id}">
+    <h2 id="${id}">${title}</h2>
+    <ul class="problems">
+      ${texts.map((text) => html`<li class="tone-${tone}"><p>${named(text)}</p></li>`)}
+    </ul>
+    ${moreOf(count, texts.length)}
+  </section>`;
 }
 
 /** Volumes that were moved for one backup or restore, on the page of that one. */

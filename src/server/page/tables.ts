@@ -11,7 +11,7 @@ import {
   timeOf,
 } from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
-import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
+import { type RepositoryRow, type RunRow, type ScheduleRow, toneOf } from './rows.ts';
 import type { World } from './view.ts';
 import { repositoryKey } from './volumes.ts';
 
@@ -35,7 +35,7 @@ export function schedulesSection(world: World): Html {
         return [
           named(schedule.name),
           html`<code>${schedule.cron}</code>`,
-          schedule.isPaused ? 'paused' : phaseOf(schedule.phase),
+          [schedule.isPaused ? 'paused' : phaseOf(schedule.phase), ' ', whyOf(schedule)],
           nextOf(schedule, nowMs),
           last ? [backupLink(last.name), ' ', timeOf(last.beganMs, nowMs)] : 'none yet',
           last ? [outcomeOf(last), lastWholeOf(last, whole, nowMs)] : '',
@@ -47,6 +47,10 @@ export function schedulesSection(world: World): Html {
     ${moreOf(schedules.length, shown.length)}
   </section>`;
 }
+
+/** The message beside a phase that is not good. */
+const whyOf = ({ phase, why }: { readonly phase: string; readonly why: string }): HtmlValue =>
+  why !== '' && toneOf(phase) === 'bad' && named(why);
 
 /** Where the last one was not good it matters how old the one is that was. */
 function lastWholeOf(last: RunRow, whole: RunRow | undefined, nowMs: number): HtmlValue {
@@ -204,6 +208,7 @@ export function repositoriesSection(world: World): Html {
         'Last verification',
         '#Size',
         'Moved',
+        'Problem',
       ],
       rows: shown.map((row) => [
         named(row.name),
@@ -217,6 +222,7 @@ export function repositoriesSection(world: World): Html {
         verificationOf(row, nowMs),
         row.packBytes === undefined ? 'not measured' : bytesOf(row.packBytes),
         movedOf(world, row),
+        whyOf(row),
       ]),
       empty: 'There is no repository.',
     })}
@@ -256,7 +262,7 @@ export function locationsSection({ locations, nowMs }: World): Html {
         named(row.bucket),
         phaseOf(row.phase),
         timeOf(row.validatedMs, nowMs, 'never'),
-        [row.isDefault && 'default ', row.isReadOnly && 'read-only'],
+        [row.isDefault && 'default ', row.isReadOnly && 'read-only ', whyOf(row)],
       ]),
       empty: 'There is no location.',
     })}
