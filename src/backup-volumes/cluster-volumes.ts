@@ -143,6 +143,9 @@ export class ClusterVolumes implements BackupVolumes {
     const chosen = new Map<string, Because>();
     for (const volume of pod.spec.volumes ?? []) {
       const { yes, because } = await this.#options.helper.filesDecision(volume, pod);
+      // A running pod has its volumes: the lists that say otherwise are older than the pod.
+      if (because.by === 'noVolume' && pod.status?.phase === 'Running')
+        throw new CodedError(because.code, because.text);
       if (!yes) continue;
       chosen.set(volume.name, because);
     }

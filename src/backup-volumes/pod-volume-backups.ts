@@ -74,9 +74,10 @@ export class PodVolumeBackups {
       }
       return { operations: [], skipped, made: [], errors };
     };
-    const claims = await this.#claimsOf(pod);
+    // A pod that does not run has nothing to read, so a missing PVC is no error.
     const notRunning = whyNotRunning(pod);
-    if (notRunning !== undefined) return skipAll(notRunning, claims.errors);
+    if (notRunning !== undefined) return skipAll(notRunning, []);
+    const claims = await this.#claimsOf(pod);
     try {
       await this.#assertAgent(pod);
       await this.#repositories.ensure(namespace);

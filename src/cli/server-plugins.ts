@@ -71,7 +71,8 @@ export class ServerPlugins implements AsyncDisposable {
           inPlaceHindrance(client, download, signal),
       }),
     };
-    const load = () => Promise.resolve(openActions(setting));
+    const load = (own: Logger = logger) =>
+      Promise.resolve(openActions({ ...setting, logger: own }));
     const all = [
       ...pluginsFor({ hasCsi: !makesAny && isCsiOn, load }),
       ...(makesRestores ? [podVolumeRestorePlugin(load)] : []),

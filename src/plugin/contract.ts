@@ -1,3 +1,4 @@
+import type { Logger } from '../base/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 
 /**
@@ -212,8 +213,11 @@ interface Registered<Kind extends string, Action> {
   /** `<DNS subdomain>/<name>`, unlike all others of its kind. */
   readonly name: string;
   readonly appliesTo: ResourceSelector;
-  /** Called once, when the action is first needed: most processes only list. */
-  readonly open: () => Promise<Action>;
+  /**
+   * Called once, when the action is first needed: most processes only list. `logger`: for a process
+   * that serves several backups. A backup counts the warnings and errors that are logged there.
+   */
+  readonly open: (logger?: Logger) => Promise<Action>;
 }
 
 /** An action under its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go). */

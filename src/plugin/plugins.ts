@@ -1,3 +1,4 @@
+import type { Logger } from '../base/index.ts';
 import type { OpenActions } from './actions/index.ts';
 import type { Plugin } from './contract.ts';
 
@@ -5,7 +6,7 @@ export interface PluginSettings {
   /** The server runs with `EnableCSI`: Velero's own actions take the snapshots and make the uploads. */
   readonly hasCsi: boolean;
   /** Called when the first action is. */
-  readonly load: () => Promise<OpenActions>;
+  readonly load: (logger?: Logger) => Promise<OpenActions>;
 }
 
 const PVCS = { includedResources: ['persistentvolumeclaims'] };
@@ -25,19 +26,19 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
     kind: 'DeleteItemAction',
     name: 'longshore.io/dataupload-delete',
     appliesTo: UPLOADS,
-    open: async () => (await load()).uploadDelete(),
+    open: async (logger) => (await load(logger)).uploadDelete(),
   };
   const groupDeletion: Plugin = {
     kind: 'DeleteItemAction',
     name: 'longshore.io/group-snapshot-delete',
     appliesTo: CONTENTS,
-    open: async () => (await load()).groupDelete(),
+    open: async (logger) => (await load(logger)).groupDelete(),
   };
   const podVolumes: Plugin = {
     kind: 'BackupItemActionV2',
     name: 'longshore.io/pod-volume-backup',
     appliesTo: POD_VOLUMES,
-    open: async () => (await load()).podVolumeOperation(),
+    open: async (logger) => (await load(logger)).podVolumeOperation(),
   };
   // Velero's make the same snapshots and uploads, also for `datamover: longshore`.
   if (hasCsi) return [deletion, groupDeletion, podVolumes];
@@ -49,61 +50,61 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-pvc-backupper',
       appliesTo: PVCS,
-      open: async () => (await load()).pvcBackup(),
+      open: async (logger) => (await load(logger)).pvcBackup(),
     },
     {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-volumesnapshot-backupper',
       appliesTo: SNAPSHOTS,
-      open: async () => (await load()).snapshotBackup(),
+      open: async (logger) => (await load(logger)).snapshotBackup(),
     },
     {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-volumesnapshotcontent-backupper',
       appliesTo: CONTENTS,
-      open: async () => (await load()).contentBackup(),
+      open: async (logger) => (await load(logger)).contentBackup(),
     },
     {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-volumesnapshotclass-backupper',
       appliesTo: CLASSES,
-      open: async () => (await load()).classBackup(),
+      open: async (logger) => (await load(logger)).classBackup(),
     },
     {
       kind: 'RestoreItemActionV2',
       name: 'longshore.io/csi-pvc-restorer',
       appliesTo: PVCS,
-      open: async () => (await load()).pvcRestore(),
+      open: async (logger) => (await load(logger)).pvcRestore(),
     },
     {
       kind: 'RestoreItemActionV2',
       name: 'longshore.io/csi-volumesnapshot-restorer',
       appliesTo: SNAPSHOTS,
-      open: async () => (await load()).snapshotRestore(),
+      open: async (logger) => (await load(logger)).snapshotRestore(),
     },
     {
       kind: 'RestoreItemActionV2',
       name: 'longshore.io/csi-volumesnapshotcontent-restorer',
       appliesTo: CONTENTS,
-      open: async () => (await load()).contentRestore(),
+      open: async (logger) => (await load(logger)).contentRestore(),
     },
     {
       kind: 'RestoreItemActionV2',
       name: 'longshore.io/csi-volumesnapshotclass-restorer',
       appliesTo: CLASSES,
-      open: async () => (await load()).classRestore(),
+      open: async (logger) => (await load(logger)).classRestore(),
     },
     {
       kind: 'RestoreItemActionV2',
       name: 'longshore.io/dataupload',
       appliesTo: UPLOADS,
-      open: async () => (await load()).uploadResults(),
+      open: async (logger) => (await load(logger)).uploadResults(),
     },
     {
       kind: 'ItemBlockAction',
       name: 'longshore.io/pvc',
       appliesTo: PVCS,
-      open: async () => (await load()).pvcBlock(),
+      open: async (logger) => (await load(logger)).pvcBlock(),
     },
   ];
 }
@@ -113,5 +114,5 @@ export const podVolumeRestorePlugin = (load: PluginSettings['load']): Plugin => 
   kind: 'RestoreItemActionV2',
   name: 'longshore.io/pod-volume-restore',
   appliesTo: { includedResources: ['podvolumerestores.velero.io'] },
-  open: async () => (await load()).podVolumeRestoreOperation(),
+  open: async (logger) => (await load(logger)).podVolumeRestoreOperation(),
 });

@@ -9,7 +9,9 @@ export type Because =
   | { readonly by: 'snapshotVolumes'; readonly value: boolean | undefined }
   /** No file-system backup is ever made of such a volume. */
   | { readonly by: 'source'; readonly source: string }
-  | { readonly by: 'backupExcludePVC' };
+  | { readonly by: 'backupExcludePVC' }
+  /** The PVC does not exist or is not bound, so there are no data. `text`: a sentence about it. */
+  | { readonly by: 'noVolume'; readonly code: 'NO_VOLUME' | 'NO_PVC'; readonly text: string };
 
 /** What decided, as people read it. `isOneSource`: all rules that they can mean are of one document. */
 export function becauseText(because: Because, { isOneSource = false } = {}): string {
@@ -28,6 +30,8 @@ export function becauseText(because: Because, { isOneSource = false } = {}): str
       return `${because.source}: never backed up by files`;
     case 'backupExcludePVC':
       return 'the backup leaves PVCs out';
+    case 'noVolume':
+      return because.text;
   }
 }
 

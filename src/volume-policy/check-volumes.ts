@@ -156,7 +156,7 @@ function judge(joined: Joined, options: CheckOptions): Verdict {
     decision: decideFiles(options, { facts: mount.volume, user: userOf(mount), view, hasPv }),
   }));
   const users = mounts.map(userOf);
-  return compose(joined, options, files, decideSnapshot(options, { view, hasPv, users }));
+  return compose(joined, options, files, decideSnapshot(options, { view, hasPv, users }), 'none');
 }
 
 /** By the three views that Velero has of one volume, see `veleroViewOf`. */
@@ -190,6 +190,7 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
     options,
     files,
     isSkipped ? { yes: false, because: { by: 'rule', rule: again } } : decision,
+    'error',
   );
 }
 
@@ -207,6 +208,7 @@ function compose(
   options: CheckOptions,
   files: readonly { readonly mount: Mount; readonly decision: Decision | undefined }[],
   snapshot: Decision | undefined,
+  withoutVolume: Outcome,
 ): Verdict {
   const chosen = files.filter(({ decision }) => decision?.yes === true);
   const byFiles =
@@ -221,7 +223,7 @@ function compose(
   if (excluded) return excluded;
   if (!snapshot) {
     const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : undefined;
-    return { outcome: 'error', problem };
+    return { outcome: withoutVolume, problem };
   }
   const { because } = snapshot;
   if (!snapshot.yes) {
@@ -235,7 +237,7 @@ function compose(
   }
   if (!pv) {
     const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : 'no volume';
-    return { outcome: 'error', because, problem };
+    return { outcome: withoutVolume, because, problem };
   }
   const plan = planSnapshot({
     action: because.by === 'rule' ? because.rule.action : undefined,

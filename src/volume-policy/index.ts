@@ -60,6 +60,7 @@ export {
   type VolumeHelperOptions,
   type VolumeItem,
   type VolumeLookup,
+  whyUnbound,
 } from './volume-helper.ts';
 export { cut, joined, YamlDocument } from './yaml-document.ts';
 export { type Field, fieldsOf } from './yaml-fields.ts';

@@ -58,10 +58,10 @@ export class VolumeHelper {
 
   /** Throws `NO_VOLUME` for a PVC without a volume that no rule is about, as Velero. */
   async shouldPerformSnapshot(item: VolumeItem): Promise<boolean> {
-    return (await this.snapshotDecision(item)).yes;
+    return answerOf(await this.snapshotDecision(item));
   }
 
-  /** The same with what decided. */
+  /** The same with what decided. A PVC without a volume that no rule is about is a no. */
   async snapshotDecision(item: VolumeItem): Promise<Decision> {
     const { pv, pvc } = await this.#volumeOf(item);
     const view = this.#viewOf({ pv, pvc });
@@ -69,7 +69,7 @@ export class VolumeHelper {
     // Pods are asked for only where they count.
     const first = decideSnapshot(this.#options, { view, hasPv, users: [] });
     if (first?.because.by === 'rule') return first;
-    if (!first) throw withoutVolume(pvc);
+    if (!first) return withoutVolume(pvc);
     const { claim } = pv ?? {};
     const users = claim ? await this.#options.volumes.usersOf(claim.namespace, claim.name) : [];
     return decideSnapshot(this.#options, { view, hasPv, users }) ?? first;
@@ -77,15 +77,20 @@ export class VolumeHelper {
 
   /** Throws `NO_PVC` for a volume whose PVC is not there, and `NO_VOLUME` as above. */
   async shouldPerformFsBackup(volume: PodVolumeObject, pod: PodObject): Promise<boolean> {
-    return (await this.filesDecision(volume, pod)).yes;
+    return answerOf(await this.filesDecision(volume, pod));
   }
 
+  /** A volume whose PVC does not exist, or is not bound, is a no. */
   async filesDecision(volume: PodVolumeObject, pod: PodObject): Promise<Decision> {
     const facts = factsOfPodVolume(volume, pod);
     const { namespace = '', name } = pod.metadata;
     const refused = refusalOf(this.#options, facts);
     if (refused) return refused;
-    const found = this.#options.policies ? await this.#volumeOfPod(facts, namespace, name) : {};
+    const found = this.#options.policies ? await this.#volumeOfPod(facts, namespace) : {};
+    if (!found) {
+      const text = `PVC ${namespace}/${facts.claim ?? ''}, which pod ${namespace}/${name} mounts, is not there`;
+      return { yes: false, because: { by: 'noVolume', code: 'NO_PVC', text } };
+    }
     const user = {
       pod: name,
       annotations: fileAnnotationsOf(pod.metadata.annotations ?? {}),
@@ -98,8 +103,7 @@ export class VolumeHelper {
       view,
       hasPv: found.pv !== undefined,
     });
-    if (!decision) throw withoutVolume(found.pvc);
-    return decision;
+    return decision ?? withoutVolume(found.pvc);
   }
 
   /** Names of the volumes of a pod whose files are backed up, and of those that its annotation keeps out. */
@@ -107,8 +111,9 @@ export class VolumeHelper {
     const included: string[] = [];
     const optedOut: string[] = [];
     for (const volume of pod.spec.volumes ?? []) {
-      const { yes, because } = await this.filesDecision(volume, pod);
-      if (yes) included.push(volume.name);
+      const decision = await this.filesDecision(volume, pod);
+      const { because } = decision;
+      if (answerOf(decision)) included.push(volume.name);
       else if (because.by === 'annotation') optedOut.push(volume.name);
     }
     return { included, optedOut };
@@ -190,24 +195,26 @@ export class VolumeHelper {
   async #volumeOfPod(
     { claim }: PodVolumeFacts,
     namespace: string,
-    pod: string,
-  ): Promise<{ readonly pv?: PvFacts | undefined; readonly pvc?: PvcFacts | undefined }> {
+  ): Promise<
+    { readonly pv?: PvFacts | undefined; readonly pvc?: PvcFacts | undefined } | undefined
+  > {
     if (claim === undefined) return {};
     const pvc = await this.#options.volumes.pvc(namespace, claim);
-    if (!pvc) {
-      const text = `PVC ${namespace}/${claim}, which pod ${namespace}/${pod} mounts, is not there`;
-      throw new CodedError('NO_PVC', text);
-    }
+    if (!pvc) return undefined;
     return { pvc, pv: await this.#pvOf(pvc) };
   }
 }
 
-function withoutVolume(pvc: PvcFacts | undefined): CodedError {
+function withoutVolume(pvc: PvcFacts | undefined): Decision {
   const { namespace = '', name = '', volumeName = '', phase = '' } = pvc ?? {};
-  return new CodedError(
-    'NO_VOLUME',
-    `PVC ${namespace}/${name} ${whyUnbound({ volumeName, phase })}`,
-  );
+  const text = `PVC ${namespace}/${name} ${whyUnbound({ volumeName, phase })}`;
+  return { yes: false, because: { by: 'noVolume', code: 'NO_VOLUME', text } };
+}
+
+/** Plugins get Velero's answer: an error for a PVC without a volume. */
+function answerOf({ yes, because }: Decision): boolean {
+  if (because.by === 'noVolume') throw new CodedError(because.code, because.text);
+  return yes;
 }
 
 /** Velero's words (pkg/util/kube/pvc_pv.go). */

@@ -232,12 +232,7 @@ async function backedUp(
     done.set(name, [...(done.get(name) ?? []), what]);
   };
   for (const pod of world.pods) {
-    try {
-      await cluster.before('pods', pod);
-    } catch {
-      // The pod is not in the backup, and its claim is told of.
-      continue;
-    }
+    await cluster.before('pods', pod);
     await cluster.after('pods', pod);
   }
   for (const file of files) {
@@ -254,7 +249,8 @@ async function backedUp(
     }
     try {
       const planned = await choice.snapshotOf(claim, backup, signal);
-      if (planned && planned.way !== 'native') note(claim.metadata.name, planned.way);
+      if (planned.way !== undefined && planned.way !== 'native')
+        note(claim.metadata.name, planned.way);
     } catch {
       note(claim.metadata.name, 'error');
     }

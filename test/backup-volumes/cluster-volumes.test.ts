@@ -77,7 +77,13 @@ function opened({
     hasClaim: () => Promise.resolve(hasClaim),
     hasAction: (type: string) => type === action,
     filesDecision: ({ name }: { name: string }) =>
-      Promise.resolve({ yes: filesOf.includes(name), because: { by: 'nothing' } }),
+      Promise.resolve({
+        yes: filesOf.includes(name),
+        because:
+          name === 'unbound'
+            ? { by: 'noVolume', code: 'NO_VOLUME', text: 'PVC a/c has no volume' }
+            : { by: 'nothing' },
+      }),
   } as unknown as VolumeHelper;
   const lines: string[] = [];
   const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
@@ -276,6 +282,25 @@ describe('a pod that does not run', () => {
     // There is no agent, which is said of the second one: it has been asked for.
     const { errors = [] } = (await volumes.after('pods', running)) ?? {};
     expect(errors.map(String).join()).toContain('daemonset pod not found in running state');
+  });
+});
+
+describe('a pod whose PVC is not bound', () => {
+  const podIn = (phase: string) =>
+    ({
+      metadata: { name: 'p', namespace: 'a', uid: 'p' },
+      spec: { volumes: [{ name: 'unbound', persistentVolumeClaim: { claimName: 'c' } }] },
+      status: { phase },
+    }) as unknown as KubeObject;
+  it('is in the backup, and nothing is read of the PVC', async () => {
+    const { volumes } = opened();
+    await volumes.before('pods', podIn('Pending'));
+    expect(await volumes.after('pods', podIn('Pending'))).toBeUndefined();
+  });
+  it('is an error if the pod runs: then the list of PVCs is out of date', async () => {
+    await expect(opened().volumes.before('pods', podIn('Running'))).rejects.toMatchObject({
+      code: 'NO_VOLUME',
+    });
   });
 });
 

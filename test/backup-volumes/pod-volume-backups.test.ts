@@ -188,6 +188,14 @@ describe("backups of a pod's volumes", () => {
       { message: expect.stringContaining('bucket away') as string },
     ]);
   });
+  it('a claim that does not exist is no error of a pod that does not run', async () => {
+    const world = new World();
+    world.hasClaim = false;
+    const waiting = { ...pod(), status: { phase: 'Pending' as const } };
+    const { errors, skipped } = await world.open().begin(waiting, ['data']);
+    expect(errors).toEqual([]);
+    expect(skipped.get('data')).toContain('pod is not running');
+  });
   it('a claim that is not there, or an API server that refuses one, is an error of the pod', async () => {
     const world = new World();
     world.hasClaim = false;

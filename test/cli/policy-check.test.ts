@@ -140,13 +140,16 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
     });
 
     it('ends with 3 where a backup would report an error, and names rules that decide nothing', async () => {
-      const more = `${RULES}- conditions: {nfs: {server: nobody}}\n  action: {type: skip}\n`;
+      const way = '- conditions: {nfs: {server: 10.0.0.1}}\n  action: {type: snapshot-csi}\n';
+      const more = `${RULES}${way}- conditions: {nfs: {server: nobody}}\n  action: {type: skip}\n`;
       const { status, out, err } = await run(['-f', file(more), '--include-namespaces', 'o*']);
-      expect(rowsOf(out).slice(2)).toEqual([
-        'other | far | snapshot (csi) | rule 2, line 5',
-        'other | waiting | error | the PVC has no volume backing this claim',
+      const refused = 'Velero 1.18 refuses the whole document because of the action snapshot-csi';
+      expect(rowsOf(out).slice(1)).toEqual([
+        ' | PV free | error | rule 4, line 9, but the volume is of no CSI driver',
+        `other | far | snapshot (csi) | rule 2, line 5 | error: ${refused}`,
+        `other | waiting | none | the PVC has no volume backing this claim | error: ${refused}`,
       ]);
-      expect(err).toContain('rule 4, line 9, decides about no volume\n');
+      expect(err).toContain('rule 5, line 11, decides about no volume\n');
       expect(status).toBe(3);
     });
 

@@ -143,7 +143,7 @@ it('names what nobody backs up although a rule asks for its files', async () => 
   ]);
 });
 
-it('tells errors, excluded PVCs, volumes that nobody has claimed, and those of other namespaces', async () => {
+it('tells PVCs without a volume, excluded PVCs, volumes that nobody has claimed, and those of other namespaces', async () => {
   const world = new World()
     .volume('b', CSI, { pvc: { labels: { 'velero.io/exclude-from-backup': 'true' } } })
     .volume('c', CSI, { namespace: 'other' });
@@ -159,13 +159,13 @@ it('tells errors, excluded PVCs, volumes that nobody has claimed, and those of o
   });
   expect(checked.map(brief)).toEqual([
     ['free', 'none', 'no PVC has the volume, and a CSI snapshot is taken of a PVC'],
-    ['a', 'error', 'the PVC has no volume backing this claim'],
+    ['a', 'none', 'the PVC has no volume backing this claim'],
     ['b', 'skip', 'the PVC has the label velero.io/exclude-from-backup=true'],
   ]);
   const wanted = await world.check('[{action: {type: snapshot}}]', { hasNamespace });
   expect(brief(wanted[1] as CheckedVolume)).toEqual([
     'a',
-    'error',
+    'none',
     'the PVC has no volume backing this claim',
   ]);
 });

@@ -149,7 +149,7 @@ export class GroupSnapshots {
     const members: GroupMember[] = [];
     for (const claim of await patiently(list, signal)) {
       const planned = await this.#choice.snapshotOf(claim, backup.original ?? backup, signal);
-      if (planned && !isLeftToOthers(planned)) {
+      if (planned.way !== undefined && !isLeftToOthers(planned)) {
         assertSameWay(claim, value, planned.backup, backup);
         members.push({ claim, volume: planned.pv });
       }

@@ -8,6 +8,7 @@ import {
   type NewObject,
   type PersistentVolume,
   type PersistentVolumeClaim,
+  PVCS,
   validLabel,
   VOLUME_SNAPSHOTS,
 } from '../../kube/index.ts';
@@ -46,7 +47,7 @@ import {
   SNAPSHOT_WAY,
   UPLOAD_NAME,
 } from './velero-names.ts';
-import { type PlannedBackup, VolumeChoice } from './volume-choice.ts';
+import { isBound, type PlannedBackup, VolumeChoice } from './volume-choice.ts';
 
 /**
  * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has workers for blocks of items (one,
@@ -80,10 +81,14 @@ export class PvcBackup implements BackupItemAction {
 
   async execute(item: KubeObject, backup: Backup, context: CallContext): Promise<BackupOutput> {
     if (isFinalizing(backup)) return {};
-    const pvc = item as PersistentVolumeClaim;
     const { signal } = context;
+    const pvc = await this.#asBound(item as PersistentVolumeClaim, signal);
     const planned = await this.#choice.snapshotOf(pvc, backup, signal);
-    if (!planned) {
+    if (planned.way === undefined) {
+      if (planned.withoutVolume !== undefined) {
+        this.#tellWithoutVolume(pvc, planned.withoutVolume);
+        return {};
+      }
       this.#tellLeftOut(pvc, backup);
       this.#setting.logger.info({ PVC: placeOf(pvc) }, 'no snapshot is wanted of this PVC');
       return {};
@@ -125,6 +130,26 @@ export class PvcBackup implements BackupItemAction {
     } finally {
       this.#places.release();
     }
+  }
+
+  /** A PVC may be bound between the list and its turn. The backup must not miss its data. */
+  async #asBound(
+    listed: PersistentVolumeClaim,
+    signal: AbortSignal,
+  ): Promise<PersistentVolumeClaim> {
+    if (isBound(listed)) return listed;
+    const { namespace, name, uid } = listed.metadata;
+    const { client } = this.#setting;
+    const now = await patiently(() => client.find(PVCS, { namespace, name }, { signal }), signal);
+    return now?.metadata.uid === uid && isBound(now) ? now : listed;
+  }
+
+  #tellWithoutVolume({ metadata }: PersistentVolumeClaim, reason: string): void {
+    const { namespace, name } = metadata;
+    this.#setting.logger.warn(
+      { resource: 'persistentvolumeclaims', namespace, name, error: reason },
+      'a PVC has no volume: the backup has the PVC, and no data',
+    );
   }
 
   /** With the item itself, so that it is told once, whichever process has cut the group, and however often one was killed since. */

@@ -3,11 +3,13 @@ import { type PersistentVolume, type PersistentVolumeClaim, PVS } from '../../ku
 import {
   type Decision,
   factsOfPv,
+  factsOfPvc,
   planSnapshot,
   refusedText,
   ruleText,
   VolumeHelper,
   type VolumePolicies,
+  whyUnbound,
 } from '../../volume-policy/index.ts';
 import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import type { Backup } from '../contract.ts';
@@ -29,6 +31,12 @@ export interface PlannedSnapshot {
   readonly backup: PlannedBackup;
 }
 
+export interface NoSnapshot {
+  readonly way: undefined;
+  /** Why there are no data that a snapshot could have; undefined if none is wanted. */
+  readonly withoutVolume?: string;
+}
+
 /**
  * Whether and how the backup takes a snapshot of a PVC. Velero's server asks its policies only for its own action, by name: ours ask themselves,
  * with the same answers. Of one backup policies and pods are read once: a process serves one backup.
@@ -45,14 +53,14 @@ export class VolumeChoice {
   }
 
   /**
-   * How the volume of a PVC is to be snapshotted; undefined where it is not. Throws for a PVC without a volume that no policy is about,
-   * as Velero does, and `WAY_REFUSED` where a rule names a way that the volume cannot go.
+   * How the volume of a PVC is to be snapshotted. A PVC without a volume has no data to lose, and
+   * gets no snapshot; Velero fails. Throws `WAY_REFUSED` if a rule names a way that the volume cannot go.
    */
   async snapshotOf(
     pvc: PersistentVolumeClaim,
     backup: Backup,
     signal: AbortSignal,
-  ): Promise<PlannedSnapshot | undefined> {
+  ): Promise<PlannedSnapshot | NoSnapshot> {
     const policies = await this.#policiesOf(backup);
     const pv = isBound(pvc) ? await this.#volumeOf(pvc, signal) : undefined;
     const helper = new VolumeHelper({
@@ -68,20 +76,27 @@ export class VolumeChoice {
       },
     });
     const decision = await helper.snapshotDecision({ pvc });
-    if (!decision.yes) return undefined;
-    // A policy wants a snapshot of what has no volume.
-    if (!pv) throw new CodedError('NO_VOLUME', `PVC ${placeOf(pvc)} has no volume to snapshot`);
+    const { yes, because } = decision;
+    if (because.by === 'noVolume') return { way: undefined, withoutVolume: because.text };
+    if (!yes) return { way: undefined };
+    // A rule wants a snapshot of a PVC that is not bound.
+    if (!pv) {
+      const withoutVolume = `PVC ${placeOf(pvc)} ${whyUnbound(factsOfPvc(pvc))}`;
+      return { way: undefined, withoutVolume };
+    }
     return plannedFor(pv, decision, backup);
   }
 
-  async #volumeOf(pvc: PersistentVolumeClaim, signal: AbortSignal): Promise<PersistentVolume> {
+  async #volumeOf(
+    pvc: PersistentVolumeClaim,
+    signal: AbortSignal,
+  ): Promise<PersistentVolume | undefined> {
     const name = pvc.spec.volumeName ?? '';
     try {
       return await patiently(() => this.#setting.client.get(PVS, { name }, { signal }), signal);
     } catch (cause) {
       if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
-      const text = `failed to get PV ${name} for PVC ${placeOf(pvc)}: it is gone`;
-      throw new CodedError('NO_VOLUME', text, { cause });
+      return undefined;
     }
   }
 
@@ -131,7 +146,8 @@ function plannedFor(pv: PersistentVolume, { because }: Decision, backup: Backup)
   return { pv, way: plan.way, backup: planned };
 }
 
-const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>
+/** Velero's rule for a PVC that has a volume: phase and name must be there. */
+export const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>
   (spec.volumeName ?? '') !== '' && status?.phase === 'Bound';
 
 const claimOf = ({ metadata: { namespace = '', name, uid } }: PersistentVolumeClaim) => ({

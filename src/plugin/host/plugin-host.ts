@@ -271,9 +271,12 @@ export class PluginManager implements AsyncDisposable {
   }
 
   /** One of our own in this process is opened once, as a plugin's process is: what it remembers is of use to the next call. */
-  #openedOnce<Action>(plugin: Plugin, open: () => Promise<Action>): () => Promise<Action> {
+  #openedOnce<Action>(
+    plugin: Plugin,
+    open: (logger?: Logger) => Promise<Action>,
+  ): () => Promise<Action> {
     const before = this.#opened.get(plugin) as (() => Promise<Action>) | undefined;
-    const action = before ?? opened(open);
+    const action = before ?? opened(() => open(this.#logger));
     this.#opened.set(plugin, action);
     return action;
   }

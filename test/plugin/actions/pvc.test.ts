@@ -26,7 +26,12 @@ const signal = new AbortController().signal;
 let test: TestCluster;
 let actions: OpenActions;
 const errors: string[] = [];
-const logger: Logger = { ...silentLogger, error: (_, message) => errors.push(message) };
+const warnings: object[] = [];
+const logger: Logger = {
+  ...silentLogger,
+  error: (_, message) => errors.push(message),
+  warn: (fields) => warnings.push(fields),
+};
 
 beforeAll(async () => {
   test = await TestCluster.start({ nodes: ['node-1'] });
@@ -42,6 +47,12 @@ async function volume(name: string): Promise<PersistentVolumeClaim> {
   await test.makeVolume(APP, name);
   return pvcOf(test.client, APP, name);
 }
+
+const policy = async (name: string, text: string): Promise<{ kind: string; name: string }> => {
+  const metadata = { name, namespace: NAMESPACE };
+  await test.client.create(CONFIG_MAPS, { metadata, data: { policies: text } });
+  return { kind: 'configmap', name };
+};
 
 const snapshotsOf = async (backup: Backup): Promise<string[]> => {
   const labelSelector = `velero.io/backup-uid=${backup.metadata.uid}`;
@@ -189,11 +200,6 @@ it('does nothing while a backup is being finalized', async () => {
 
 it('leaves volumes alone that a policy, a pod or the backup says no to', async () => {
   const pvc = await volume('chosen');
-  const policy = async (name: string, text: string): Promise<{ kind: string; name: string }> => {
-    const metadata = { name, namespace: NAMESPACE };
-    await test.client.create(CONFIG_MAPS, { metadata, data: { policies: text } });
-    return { kind: 'configmap', name };
-  };
   const skip = await policy(
     'skip',
     'version: v1\nvolumePolicies: [{conditions: {csi: {}}, action: {type: skip}}]',
@@ -229,8 +235,7 @@ it('leaves volumes alone that a policy, a pod or the backup says no to', async (
   await expect(execute(pvc, bad)).rejects.toThrow('the only version is v1');
 });
 
-it('says what is wrong with a PVC that cannot be snapshotted', async () => {
-  const backup = backupOf('b-wrong');
+it('warns about a PVC without a volume, and takes no snapshot of it', async () => {
   const unbound = await test.client.create(PVCS, {
     metadata: { name: 'unbound', namespace: APP },
     spec: {
@@ -239,9 +244,52 @@ it('says what is wrong with a PVC that cannot be snapshotted', async () => {
       resources: { requests: { storage: '1Gi' } },
     },
   });
-  await expect(execute(unbound, backup)).rejects.toThrow(
-    'PVC app/unbound has no volume backing this claim',
-  );
+  const rule = 'version: v1\nvolumePolicies: [{action: {type: snapshot}}]';
+  const backups = [
+    backupOf('b-unbound'),
+    backupOf('b-unbound-kept', { snapshotMoveData: false }),
+    backupOf('b-unbound-off', { snapshotVolumes: false }),
+    backupOf('b-unbound-rule', { resourcePolicy: await policy('unbound', rule) }),
+  ];
+  for (const backup of backups) {
+    warnings.length = 0;
+    expect(await execute(unbound, backup)).toEqual({});
+    expect(warnings).toEqual([
+      {
+        ...{ resource: 'persistentvolumeclaims', namespace: APP, name: 'unbound' },
+        error: 'PVC app/unbound has no volume backing this claim',
+      },
+    ]);
+    await expectNothingLeft(backup);
+  }
+  const lost = stored({
+    ...unbound,
+    ...{ spec: { ...unbound.spec, volumeName: 'gone' }, status: { phase: 'Lost' } },
+  });
+  warnings.length = 0;
+  expect(await execute(lost, backupOf('b-lost'))).toEqual({});
+  expect(warnings).toMatchObject([
+    { error: 'PVC app/unbound is in phase Lost and is not bound to a volume' },
+  ]);
+  const skips = 'version: v1\nvolumePolicies: [{action: {type: skip}}]';
+  warnings.length = 0;
+  const skipped = backupOf('b-unbound-skip', { resourcePolicy: await policy('skips', skips) });
+  expect(await execute(unbound, skipped)).toEqual({});
+  expect(warnings).toEqual([]);
+});
+
+it('takes the snapshot of a PVC that was bound after it was listed', async () => {
+  const pvc = await volume('bound-since');
+  const spec = { ...pvc.spec, volumeName: '' };
+  const listed = stored({ ...pvc, spec, status: { phase: 'Pending' } });
+  const backup = backupOf('b-late', { snapshotMoveData: false });
+  const { item } = await execute(listed, backup);
+  expect(item).toMatchObject({ spec: { volumeName: pvc.spec.volumeName } });
+  expect(await snapshotsOf(backup)).toHaveLength(1);
+});
+
+it('says what is wrong with a PVC that cannot be snapshotted', async () => {
+  const backup = backupOf('b-wrong');
   const pvc = await volume('classless');
   const classless = { ...pvc, spec: { ...pvc.spec, storageClassName: '' } };
   await expect(execute(classless, backup)).rejects.toThrow(

@@ -112,6 +112,7 @@ const NO_ANNOTATIONS = 'no API server has such an object; it is in the backup as
 const WHOSE_AGENTS =
   'which agents serve a mover is for them to say: an upload waits for its agent, as for one that restarts';
 /** Where ours is meant to be another one, and why. */
+const NO_DATA = 'a claim without a volume has no data to lose: it is in the backup as it is';
 const OTHERWISE: Readonly<Record<string, readonly [why: string, ours: object]>> = {
   'a claim that a pod uses twice, for its block': [
     'a pod is in a block once',
@@ -135,6 +136,9 @@ const OTHERWISE: Readonly<Record<string, readonly [why: string, ours: object]>> 
     WHOSE_AGENTS,
     { operationId: 'du-uid-b.uid-1' },
   ],
+  'a claim of a driver whose volume is gone': [NO_DATA, { additionalItems: [], snapshots: [] }],
+  'a claim of a driver that has no volume': [NO_DATA, { additionalItems: [], snapshots: [] }],
+  'a claim of a driver that is not bound': [NO_DATA, { additionalItems: [], snapshots: [] }],
   'the operation of a snapshot whose content has an error without a word': [
     'Velero takes an error without a word for success',
     { progress: { completed: false, err: '' } },

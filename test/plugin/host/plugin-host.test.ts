@@ -294,6 +294,34 @@ it('runs actions of its own program beside those of files, which cannot take the
   expect(opened).toBe(1);
 });
 
+it('actions of its own program log where the manager says, so that a backup counts it', async () => {
+  const builtIn: Plugin[] = [
+    {
+      kind: 'BackupItemActionV2',
+      name: 'test.longshore.io/says',
+      appliesTo: {},
+      open: (logger) =>
+        Promise.resolve({
+          execute: () => {
+            logger?.warn({}, 'said of this backup');
+            return Promise.resolve({});
+          },
+        }),
+    },
+  ];
+  const host = await open({}, { builtIn });
+  const said = [];
+  for (let backup = 0; backup < 2; backup++) {
+    const { logger, lines } = memoryLogger();
+    await using manager = host.manager(logger);
+    await manager
+      .backupItemAction('test.longshore.io/says')
+      .action.execute(item('a'), BACKUP, NEVER);
+    said.push(lines.length);
+  }
+  expect(said).toEqual([1, 1]);
+});
+
 it("tells a plugin's errors by their texts, and where they were thrown", async () => {
   const host = await open({ ours: starting(OURS), others: starting(OTHERS) });
   await using manager = host.manager(memoryLogger().logger);
