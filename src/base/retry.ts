@@ -4,6 +4,8 @@ import { CodedError, isCanceled, type Retry } from './errors.ts';
 export interface RetryBudget {
   attemptsMax: number;
   delayMsMax: number;
+  /** For this error, instead of that of the options. */
+  tryingMsMax?: number;
 }
 
 export interface RetryOptions {
@@ -38,12 +40,14 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
       return await task();
     } catch (error) {
       if (retryOf(error) === 'never') throw error;
-      const { attemptsMax, delayMsMax } = options.budgetOf(error);
+      const budget = options.budgetOf(error);
+      const { attemptsMax, delayMsMax } = budget;
       if (attempt >= attemptsMax) throw spent(error, attempt, performance.now() - startMs);
       const backoffMs = Math.min(delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
       const delayMs = Math.max(backoffMs * (0.5 + Math.random() / 2), askedDelayMs(error));
       const elapsedMs = performance.now() - startMs;
-      if (elapsedMs + delayMs > tryingMsMax) throw spent(error, attempt, elapsedMs);
+      if (elapsedMs + delayMs > (budget.tryingMsMax ?? tryingMsMax))
+        throw spent(error, attempt, elapsedMs);
       options.onRetry?.(error, attempt);
       await sleep(delayMs, undefined, { ...(options.signal && { signal: options.signal }) });
     }

@@ -1,6 +1,6 @@
 import { dataMoversOf as moversIn } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
-import { connectToCluster, type KubeClient } from '../kube/index.ts';
+import { type ConnectOptions, connectToCluster, type KubeClient } from '../kube/index.ts';
 import { VERSION } from './version.ts';
 
 /** How commands find the cluster, and what of it they look at. */
@@ -14,10 +14,11 @@ export interface ClusterFlags {
 export function clusterOf(
   flags: ClusterFlags,
   program = 'longshore-node-agent',
+  { refusedMs }: Pick<ConnectOptions, 'refusedMs'> = {},
 ): { client: KubeClient; namespace: string } {
   const { kubeconfig, context, namespace } = flags;
   const userAgent = `${program}/${VERSION}`;
-  const client = connectToCluster({ kubeconfig, context, userAgent });
+  const client = connectToCluster({ kubeconfig, context, userAgent, refusedMs });
   return { client, namespace: namespace ?? environment.veleroNamespace };
 }
 

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { environment } from '../config/index.ts';
-import { connectToCluster } from '../kube/index.ts';
+import { connectToCluster, REFUSED_MS } from '../kube/index.ts';
 import { createServerLogger } from '../observability/index.ts';
 import { runMaintenance } from '../repository/index.ts';
 import { runMaintenanceJob } from '../server/index.ts';
@@ -36,6 +36,7 @@ export async function maintainRepository(flags: RepoMaintenanceFlags): Promise<v
   const client = connectToCluster({
     kubeconfig: flags.kubeconfig,
     userAgent: `longshore-repo-maintenance/${VERSION}`,
+    refusedMs: REFUSED_MS,
   });
   const { jobName: name, jobUid: uid } = environment;
   try {

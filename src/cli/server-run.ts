@@ -1,4 +1,4 @@
-import { ReadsAhead } from '../kube/index.ts';
+import { ReadsAhead, REFUSED_MS } from '../kube/index.ts';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -112,6 +112,7 @@ export async function runServer(
   const { client, namespace } = clusterOf(
     { ...flags, ...(context !== undefined && { context }) },
     'longshore-server',
+    { refusedMs: REFUSED_MS },
   );
   const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
   const registry = new Registry();

@@ -122,11 +122,26 @@ export {
   type WriteOptions,
 } from './client/client.ts';
 export { ReadsAhead } from './client/reads-ahead.ts';
-export { connectToCluster } from './client/connect.ts';
+export { type ConnectOptions, connectToCluster } from './client/connect.ts';
 export { Controller, type ControllerOptions, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
-export { assertLasting, isPassing } from './client/errors.ts';
+export { assertLasting, isPassing, isPassingAnswer } from './client/errors.ts';
+export {
+  isExtensionAway,
+  isStoreAway,
+  isUnauthorized,
+  type Meaning,
+  meaningOf,
+} from './client/answers.ts';
+export {
+  type Asked,
+  askedFor,
+  judged,
+  LastingRefusals,
+  Patience,
+  REFUSED_MS,
+} from './client/patience.ts';
 export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';

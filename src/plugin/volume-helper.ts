@@ -5,7 +5,7 @@
  *     const helper = await helpers.of(backup);
  *     if (await helper.shouldPerformSnapshot({ pvc })) …
  */
-import { connectToCluster } from '../kube/index.ts';
+import { connectToCluster, REFUSED_MS } from '../kube/index.ts';
 import { VolumeHelpers } from './backup-policies.ts';
 
 export {
@@ -21,7 +21,11 @@ export { VolumeHelpers } from './backup-policies.ts';
 export function connectVolumeHelpers(
   options: { readonly kubeconfig?: string; readonly context?: string } = {},
 ): VolumeHelpers & Disposable {
-  const client = connectToCluster({ ...options, userAgent: 'longshore-volume-helper' });
+  const client = connectToCluster({
+    ...options,
+    userAgent: 'longshore-volume-helper',
+    refusedMs: REFUSED_MS,
+  });
   return Object.assign(new VolumeHelpers(client), {
     [Symbol.dispose]: () => {
       client.close();

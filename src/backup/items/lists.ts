@@ -1,5 +1,11 @@
 import { isCode, withRetry } from '../../base/index.ts';
-import type { KubeClient, KubeObject, ServedResource } from '../../kube/index.ts';
+import {
+  isExtensionAway,
+  type KubeClient,
+  type KubeObject,
+  meaningOf,
+  type ServedResource,
+} from '../../kube/index.ts';
 
 export interface ListQuestion {
   readonly resource: ServedResource;
@@ -28,8 +34,17 @@ const FIRST_PAGE = 20;
  */
 const ANSWER_PER_PAGE = 4;
 const TRIES_MAX = 4;
+/** For an answer that may change within seconds: six seconds at least. */
+const FAILED_TRIES_MAX = 6;
 const RETRY_MS = 500;
 const RETRY_MS_MAX = 5000;
+
+/** A kind whose own server is away is told soon: the API server itself is waited for by the client. */
+function triesMax(error: unknown): number {
+  if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) return 1;
+  const isOwn = meaningOf(error) === 'refused for now' && !isExtensionAway(error);
+  return isOwn ? FAILED_TRIES_MAX : TRIES_MAX;
+}
 
 /**
  * Lists objects page by page, and gives `take` each page before the next one is asked for; `restart` says that everything taken so far
@@ -65,7 +80,7 @@ export async function listPages(
     try {
       page = await withRetry(ask, {
         budgetOf: (error) => ({
-          attemptsMax: isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED') ? TRIES_MAX : 1,
+          attemptsMax: triesMax(error),
           delayMsMax: RETRY_MS_MAX,
         }),
         firstDelayMs: limits.retryMs ?? RETRY_MS,

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
+import { isUnauthorized } from '../client/answers.ts';
 import {
   endsInitialEvents,
   type KubeClient,
@@ -32,7 +33,6 @@ const BACKOFF_MAX_MS = 8000;
 /** A server that has not ended the first part by then, and says nothing, never will. */
 const INITIAL_SILENCE_MS = 30_000;
 const STREAM_FAILURES_MAX = 3;
-const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
 /** Without its watch for no longer than this, an agent hears of things as soon as others do. */
 const AWAY_MS = 2000;
 /** A watch that lived for this long was no failure, even if it broke. */
@@ -250,7 +250,7 @@ export class Cache<T extends KubeObject> {
 
   /** Servers refuse what they do not know; and what breaks off again and again may come through in pages. */
   #streamFailure(error: unknown, isOpened: boolean): unknown {
-    const isRefused = retryOf(error) === 'never' && !isCode(error, ...NO_RIGHTS);
+    const isRefused = retryOf(error) === 'never' && !isUnauthorized(error);
     if (isOpened) this.#streamFailures++;
     const isHopeless = isRefused || this.#streamFailures >= STREAM_FAILURES_MAX;
     return isHopeless ? notStreamed(error) : error;

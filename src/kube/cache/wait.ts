@@ -2,7 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
+import { meaningOf } from '../client/answers.ts';
 import type { KubeClient, ObjectRef } from '../client/client.ts';
+import { REFUSED_MS } from '../client/patience.ts';
 import { withOwnSignal } from './own-signal.ts';
 
 export interface WaitOptions {
@@ -51,6 +53,7 @@ async function lookUntilFound<T extends KubeObject, R>(
   let untilMs = performance.now() + timeoutMs;
   const mostMs = untilMs + awayMsMax;
   let awaySinceMs: number | undefined;
+  let refusedSinceMs: number | undefined;
   for (;;) {
     let isDue = false;
     let isListed = false;
@@ -64,6 +67,7 @@ async function lookUntilFound<T extends KubeObject, R>(
       const nowMs = performance.now();
       if (awaySinceMs !== undefined) untilMs = Math.min(mostMs, untilMs + nowMs - awaySinceMs);
       awaySinceMs = undefined;
+      refusedSinceMs = undefined;
       if (nowMs >= untilMs) throw timedOut(resource, ref, timeoutMs);
       const result = await withOwnSignal(signal, async (own) => {
         const timer = setTimeout(
@@ -90,7 +94,12 @@ async function lookUntilFound<T extends KubeObject, R>(
       signal.throwIfAborted();
       if (isDue) continue;
       const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
-      if (!isServers || (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE'))) throw error;
+      if (!isServers) throw error;
+      if (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE')) {
+        refusedSinceMs ??= performance.now();
+        const isForNow = meaningOf(error) === 'refused for now';
+        if (!isForNow || performance.now() - refusedSinceMs >= REFUSED_MS) throw error;
+      }
       if (!isListed) {
         awaySinceMs ??= askedMs;
         if (performance.now() >= mostMs) throw timedOut(resource, ref, timeoutMs, error);

@@ -11,11 +11,13 @@ export interface ConnectOptions {
   readonly userAgent: string;
   /** The node's own, where it is not the system's. */
   readonly clock?: Clock | undefined;
+  /** How long 401 and 403 are retried, which may pass. Left out: a person waits for the answer. */
+  readonly refusedMs?: number | undefined;
 }
 
 /** A client of the cluster that the kubeconfig or the pod names. Throws `NO_CLUSTER`. */
 export function connectToCluster(options: ConnectOptions): KubeClient {
-  const { kubeconfig, context, userAgent, clock } = options;
+  const { kubeconfig, context, userAgent, clock, refusedMs } = options;
   const config = new KubeConfig();
   /** The first one, also where the environment names it. */
   let file = kubeconfig;
@@ -45,7 +47,7 @@ export function connectToCluster(options: ConnectOptions): KubeClient {
   const fault = isMadeUp(config) ? NOTHING_CONFIGURED : faultIn(config, context, where);
   if (fault !== undefined) throw new CodedError('NO_CLUSTER', fault);
   if (context !== undefined) config.setCurrentContext(context);
-  return new KubeClient(new Transport(config, userAgent, clock));
+  return new KubeClient(new Transport(config, userAgent, clock, { refusedMs }));
 }
 
 const NOTHING_CONFIGURED =

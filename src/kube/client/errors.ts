@@ -34,9 +34,11 @@ function codeOf(httpStatus: number, reason: string | undefined): string {
 
 const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 'KUBE_GONE']);
 
+/** An answer of the API server that says nothing about the thing in question. */
+export const isPassingAnswer = (error: unknown): boolean => isCode(error, ...PASSING);
+
 /** The API server was away or busy, somebody else was first, or it was canceled: nothing is wrong with the object. */
-export const isPassing = (error: unknown): boolean =>
-  isCanceled(error) || isCode(error, ...PASSING);
+export const isPassing = (error: unknown): boolean => isCanceled(error) || isPassingAnswer(error);
 
 /**
  * For whoever reports an error as something that is wrong with an object. An API server that is away says nothing about the object, so that whoever asked tries

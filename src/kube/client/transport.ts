@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises';
 import * as http from 'node:http';
 import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,6 +18,7 @@ import {
 import { ServerClock } from './server-clock.ts';
 import { handshakeFor } from './websocket.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
+import { LastingRefusals, whileUnauthorized } from './patience.ts';
 
 export interface Request {
   readonly method: string;
@@ -27,7 +29,7 @@ export interface Request {
   readonly signal?: AbortSignal | undefined;
   /** For messages: what was being done to which object. */
   readonly what: string;
-  /** Without it {@link REQUEST_MS}; 0 for streams, which have their own watch over silence. */
+  /** Without it {@link REQUEST_MS} or {@link WRITE_MS}; 0 for streams, which have their own watch over silence. */
   readonly timeoutMs?: number;
   /** Forms of the answer that are asked for; JSON where nothing is said. */
   readonly accept?: string | undefined;
@@ -44,6 +46,11 @@ export interface UpgradeRequest extends Pick<Request, 'path' | 'what' | 'signal'
 
 /** A request that takes longer has lost its server. client-go has no limit here; a hang would be silent. */
 const REQUEST_MS = 32_000;
+/**
+ * Writes and commands wait for admission: kube-apiserver gives webhooks up to 30 s each, and a request 60 s in all (--request-timeout). It
+ * ends what nobody waits for any more, so that the object would never be made.
+ */
+const WRITE_MS = 75_000;
 /** How long credentials are used before they are asked for again: tokens in files are replaced every hour or so. */
 const CREDENTIALS_NS = 10n * SECOND_NS;
 /**
@@ -55,6 +62,11 @@ const SOCKETS_MAX = 32;
 const BUSY_ATTEMPTS_MAX = 10;
 const BUSY_MS_MAX = 10_000;
 const ERROR_BYTES_MAX = 64 << 10;
+
+/** The part of client-node's User that it has no type for. */
+interface UserWithTokenFile {
+  readonly authProvider?: { readonly config?: { readonly tokenFile?: string } };
+}
 
 interface Connection {
   readonly options: https.RequestOptions;
@@ -76,8 +88,17 @@ export class Transport {
   #connectionUntilNs = 0n;
   #identity = '';
   #agents: Pick<Connection, 'agent' | 'streams'> | undefined;
+  readonly #refusedMs: number;
+  readonly #refusals = new LastingRefusals();
 
-  constructor(config: KubeConfig, userAgent: string, clock: Clock = systemClock) {
+  /** `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams are told at once. */
+  constructor(
+    config: KubeConfig,
+    userAgent: string,
+    clock: Clock = systemClock,
+    { refusedMs = 0 }: { readonly refusedMs?: number | undefined } = {},
+  ) {
+    this.#refusedMs = refusedMs;
     const cluster = config.getCurrentCluster();
     if (!cluster) {
       const text = 'no Kubernetes cluster is configured: set KUBECONFIG, or run in a pod';
@@ -154,6 +175,30 @@ export class Transport {
    * and says for how long is asked again, as client-go does.
    */
   async open(request: Request): Promise<http.IncomingMessage> {
+    const isStream = request.timeoutMs === 0;
+    return isStream
+      ? this.#openFree(request)
+      : this.#allowed(request, () => this.#openFree(request));
+  }
+
+  #allowed<T>(
+    request: Pick<Request, 'path' | 'signal'> & { readonly method?: string },
+    task: () => Promise<T>,
+  ): Promise<T> {
+    if (this.#refusedMs === 0) return task();
+    const refusals = this.#refusals;
+    const right = rightOf(request);
+    return whileUnauthorized(task, {
+      signal: request.signal,
+      refusedMs: this.#refusedMs,
+      wasLasting: () => refusals.has(right),
+      onLasting: () => {
+        refusals.note(right);
+      },
+    });
+  }
+
+  async #openFree(request: Request): Promise<http.IncomingMessage> {
     for (let attempt = 1; ; attempt++) {
       try {
         return await this.#openOnce(request);
@@ -191,7 +236,7 @@ export class Transport {
     // ControllerRevision with an & in it could not be patched any more, since its data would seem to change.
     const body = request.body === undefined ? undefined : goEscaped(JSON.stringify(request.body));
     const isTls = this.#base.protocol === 'https:';
-    const timeoutMs = request.timeoutMs ?? REQUEST_MS;
+    const timeoutMs = request.timeoutMs ?? (request.method === 'GET' ? REQUEST_MS : WRITE_MS);
     const sentMs = this.#clock.ownMs();
     return new Promise((resolve, reject) => {
       const sent = (isTls ? https : http).request({
@@ -228,9 +273,13 @@ export class Transport {
 
   /**
    * Asks for a connection of one of the protocols, by a WebSocket. Whoever gets it closes it. Throws the `KUBE_*` errors; the time limit is
-   * that of other requests, and ends with the answer.
+   * that of writes, and ends with the answer.
    */
   async upgrade(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
+    return await this.#allowed(request, () => this.#upgradeOnce(request));
+  }
+
+  async #upgradeOnce(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
     const { what, signal, path, protocols } = request;
     signal?.throwIfAborted();
     const { options } = await this.#connect();
@@ -259,8 +308,8 @@ export class Transport {
         );
       };
       const late = setTimeout(() => {
-        sent.destroy(new Error(`no answer within ${REQUEST_MS / 1000} s`));
-      }, REQUEST_MS);
+        sent.destroy(new Error(`no answer within ${WRITE_MS / 1000} s`));
+      }, WRITE_MS);
       sent.on('close', () => {
         clearTimeout(late);
       });
@@ -277,6 +326,7 @@ export class Transport {
       });
       sent.on('response', (response) => {
         const code = response.statusCode ?? 0;
+        if (code === 401) this.#connectionUntilNs = 0n;
         void readStatus(response).then((status) => {
           response.destroy();
           reject(kubeError(what, code, status));
@@ -300,6 +350,13 @@ export class Transport {
   async #authenticate(): Promise<Connection> {
     const options: https.RequestOptions = {};
     await this.#config.applyToHTTPSOptions(options);
+    // client-node keeps what it has read for a minute: a token that was replaced would be refused until then.
+    const user = this.#config.getCurrentUser() as UserWithTokenFile | null;
+    const tokenFile = user?.authProvider?.config?.tokenFile;
+    if (tokenFile !== undefined) {
+      const token = (await readFile(tokenFile, 'utf8')).trim();
+      options.headers = { ...options.headers, Authorization: `Bearer ${token}` };
+    }
     const { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername, headers, auth } =
       options;
     const tls = { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername };
@@ -330,6 +387,14 @@ export class Transport {
     this.#agents?.agent.destroy();
     this.#agents?.streams.destroy();
   }
+}
+
+/** Verb, kind, namespace and subresource: rights are about these, and seldom about a name. */
+function rightOf({ method = 'GET', path }: { method?: string; path: string }): string {
+  const [place = ''] = path.split('?');
+  const found =
+    /^(\/api|\/apis\/[^/]+)\/[^/]+(\/namespaces\/[^/]+)?\/([^/]+)(?:\/[^/]+(\/.*)?)?$/.exec(place);
+  return found ? [method, ...found.slice(1)].join(' ') : `${method} ${place}`;
 }
 
 async function readStatus(response: http.IncomingMessage): Promise<Status | undefined> {

@@ -1,6 +1,7 @@
 import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
 import type { Event, KubeObject, NewObject } from '../api/core.ts';
 import { EVENTS } from '../api/resources.ts';
+import { meaningOf } from '../client/answers.ts';
 import type { KubeClient } from '../client/client.ts';
 
 export interface EventRecorderOptions {
@@ -115,8 +116,7 @@ export class EventRecorder {
           this.#waiting.set(event.key, { ...newer, times: newer.times + event.times });
           return;
         }
-        const isPassing = isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED');
-        if (!isPassing || attempt >= ATTEMPTS_MAX) {
+        if (meaningOf(error) === 'refused' || attempt >= ATTEMPTS_MAX) {
           const fields = { reason: event.reason, error: messageOf(error) };
           logger.warn(fields, 'an event could not be written');
           return;

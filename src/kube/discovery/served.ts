@@ -2,6 +2,7 @@ import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient } from '../client/client.ts';
+import { isStoreAway } from '../client/answers.ts';
 import { isPassing } from '../client/errors.ts';
 
 /** A resource as a server says that it serves it. */
@@ -220,6 +221,7 @@ const isOfServer = (error: unknown, group: string): boolean =>
   isPassing(error) &&
   (group === '' ||
     isCode(error, 'KUBE_THROTTLED') ||
+    isStoreAway(error) ||
     !(error instanceof CodedError && error.facts.httpStatus !== undefined));
 
 const groupVersionOf = (group: string, version: string): string =>

@@ -1,6 +1,13 @@
 import { createHash } from 'node:crypto';
 import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
-import type { DataDownload, DataUpload, KubeClient, KubeObject } from '../../kube/index.ts';
+import {
+  type DataDownload,
+  type DataUpload,
+  isUnauthorized,
+  judged,
+  type KubeClient,
+  type KubeObject,
+} from '../../kube/index.ts';
 import type { Backup, ResourceIdentifier } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
@@ -54,12 +61,13 @@ export const DELETION_MS = 60_000;
 /** An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an error. Our choice. */
 const TRYING_MS_MAX = 60_000;
 
-/** A request that is repeated while the API server is away or busy. For what may be done twice. */
-export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
-  withRetry(
+/** Retries a request while the API server is away, busy or refuses it for now. For what may be done twice. */
+export function patiently<T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+  const once = judged(task, { only: isUnauthorized });
+  return withRetry(
     async () => {
       try {
-        return await task();
+        return await once();
       } catch (error) {
         // Somebody else was first: asking again changes nothing.
         if (isCode(error, 'KUBE_CONFLICT', 'KUBE_GONE'))
@@ -74,6 +82,7 @@ export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Prom
       signal,
     },
   );
+}
 
 /** The API server is away: what it would say may be known at the next call. */
 export const isAway = (error: unknown): boolean =>

@@ -1,10 +1,12 @@
 import type { BackupLog } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
+  askedFor,
   createMergePatch,
   CUSTOM_RESOURCE_DEFINITIONS,
   type KubeClient,
   type KubeObject,
+  type Patience,
   type Pod,
   type Resource,
 } from '../../kube/index.ts';
@@ -13,7 +15,6 @@ import type { RestoreHooks } from '../hooks/exec-hooks.ts';
 import type { ItemFile, PodVolumeSteps, StartedRestoreOperation } from './contract.ts';
 import type { ItemNotes } from './existing.ts';
 import { statusOf, wantsStatus } from './object-form.ts';
-import { type Patience, servedBy } from './patience.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
 
@@ -107,7 +108,7 @@ async function patched(
 ): Promise<unknown> {
   const more = { signal, ...(subresource !== undefined && { subresource }) };
   try {
-    await patience.ask(servedBy(resource), () =>
+    await patience.ask(askedFor(`patch ${subresource ?? ''}`, resource, namespace), () =>
       client.patch(resource, { name, namespace }, change, more),
     );
     return undefined;
@@ -138,7 +139,7 @@ async function waitServed({ metadata: { name } }: KubeObject, options: Options):
   try {
     isServed = await untilTrue(
       async () => {
-        const found = await patience.ask('customresourcedefinitions', () =>
+        const found = await patience.ask(askedFor('get', CUSTOM_RESOURCE_DEFINITIONS), () =>
           client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal }),
         );
         if (!found) throw new CodedError('CRD_NOT_READY', 'it was deleted meanwhile');

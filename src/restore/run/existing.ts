@@ -1,9 +1,11 @@
 import { isCode, isExactNumber, messageOf } from '../../base/index.ts';
 import {
+  askedFor,
   createMergePatch,
   isSameJson,
   type KubeClient,
   type KubeObject,
+  type Patience,
   type Resource,
 } from '../../kube/index.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from '../actions/fields.ts';
@@ -11,7 +13,6 @@ import { isCopy, isOfCopy, missingSubjects, subjectText } from '../actions/subje
 import type { Restore } from '../restore-object.ts';
 import type { RestoreOutcome } from './contract.ts';
 import { restoreLabels, withLabels, withoutServersFields } from './object-form.ts';
-import { type Patience, servedBy } from './patience.ts';
 
 export interface ExistingOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
@@ -69,7 +70,7 @@ export async function settleExisting(
   const patch = async (change: object): Promise<string | undefined> => {
     try {
       const ref = { name, namespace };
-      await options.patience.ask(servedBy(resource), () =>
+      await options.patience.ask(askedFor('patch', resource, namespace), () =>
         options.client.patch(resource, ref, change, { signal: options.signal }),
       );
       return undefined;
@@ -267,7 +268,7 @@ async function settleSubjects(
     );
   } else if (texts !== '') {
     try {
-      await patience.ask(servedBy(resource), async () => {
+      await patience.ask(askedFor('patch', resource, namespace), async () => {
         const more = missing();
         if (more.length === 0) return;
         const { resourceVersion } = current.metadata;

@@ -6,6 +6,7 @@ import {
 } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
+  askedFor,
   type Discovery,
   isSameJson,
   type KubeClient,
@@ -43,7 +44,6 @@ import {
   withLabels,
   withoutServersFields,
 } from './object-form.ts';
-import { servedBy } from './patience.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
@@ -405,7 +405,7 @@ export class ItemRestorer {
     let failure: unknown;
     let made: KubeObject | undefined;
     try {
-      made = await patience.ask(servedBy(resource), (isAgain) => {
+      made = await patience.ask(askedFor('create', resource, namespace), (isAgain) => {
         isUnsure ||= isAgain;
         return client.create(resource, object, { signal });
       });
@@ -450,7 +450,7 @@ export class ItemRestorer {
   ): Promise<KubeObject | 'unknown' | undefined> {
     const { client, patience, signal } = this.#options;
     try {
-      return await patience.ask(servedBy(resource), () =>
+      return await patience.ask(askedFor('get', resource, ref.namespace), () =>
         client.find(resource, ref, { signal, isExact: true }),
       );
     } catch (error) {

@@ -1,11 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BackupLog } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
-import { type KubeClient, type KubeObject, NAMESPACES } from '../../kube/index.ts';
+import {
+  askedFor,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+  type Patience,
+} from '../../kube/index.ts';
 import type { Restore } from '../restore-object.ts';
 import type { BackedUpItems } from './contract.ts';
 import { readItem } from './item-file.ts';
-import type { Patience } from './patience.ts';
 
 const NAME_LABEL = 'kubernetes.io/metadata.name';
 
@@ -79,7 +84,7 @@ export class RestoredNamespaces {
     const untilMs = performance.now() + terminatingMs;
     for (let asked = 0; ; asked++) {
       const found = await patience
-        .ask('namespaces', () => client.find(NAMESPACES, { name }, { signal }))
+        .ask(askedFor('get', NAMESPACES), () => client.find(NAMESPACES, { name }, { signal }))
         .catch((cause: unknown) => {
           const text = `error getting namespace ${name}: ${messageOf(cause)}`;
           throw new CodedError('NAMESPACE_UNKNOWN', text, { cause });
@@ -101,7 +106,7 @@ export class RestoredNamespaces {
     await willCreate?.(target);
     let isNew = true;
     try {
-      await patience.ask('namespaces', async (isAgain) => {
+      await patience.ask(askedFor('create', NAMESPACES), async (isAgain) => {
         try {
           await client.create(NAMESPACES, made, { signal });
         } catch (error) {

@@ -6,7 +6,7 @@ import {
   resolveActions,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
-import { type Discovery, type KubeClient, type Pod, PODS } from '../../kube/index.ts';
+import { type Discovery, type KubeClient, Patience, type Pod, PODS } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import { dueExecHooks, hookGroups } from '../hooks/due-hooks.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
@@ -24,7 +24,6 @@ import { readItem } from './item-file.ts';
 import { ItemRestorer, type TypeRules } from './item-restorer.ts';
 import { RestoredNamespaces } from './namespaces.ts';
 import { isMadeBy } from './object-form.ts';
-import { Patience } from './patience.ts';
 import { type PlannedFolder, planRestore } from './plan.ts';
 import { RESTORE_PRIORITIES, type RestorePriorities } from './priorities.ts';
 import { Restored } from './restored.ts';
@@ -102,7 +101,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { priorities = RESTORE_PRIORITIES, pollMs = POLL_MS } = options;
   const { terminatingMs = TIMEOUT_MS, resourceTimeoutMs = TIMEOUT_MS } = options;
   const restored = new Restored();
-  const patience = new Patience(signal, options.patienceMs);
+  const patience = new Patience({ signal, awayMs: options.patienceMs });
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
     ...{ ...options, patience, terminatingMs, pollMs },
     willCreate: (name) => journaled(options.sink.willCreateNamespace?.(name), signal),

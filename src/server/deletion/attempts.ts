@@ -7,6 +7,8 @@ import {
   withRetry,
 } from '../../base/index.ts';
 
+import { isUnauthorized, judged } from '../../kube/index.ts';
+
 export interface AttemptsOptions {
   readonly logger: Logger;
   /** Of the backup, for the log. */
@@ -62,8 +64,9 @@ export class Attempts {
     const { logger, backup, signal, patienceMs, onWaiting } = this.#options;
     const startMs = performance.now();
     let hasFailed = false;
+    const once = judged(task, { only: isUnauthorized });
     try {
-      return await withRetry(() => task().catch(rethrown), {
+      return await withRetry(() => once().catch(rethrown), {
         budgetOf: (error) => ({
           attemptsMax: isCode(error, ...PLUGIN_CODES) ? PLUGIN_ATTEMPTS : Infinity,
           delayMsMax: DELAY_MS_MAX,

@@ -16,6 +16,7 @@ import {
   refOf,
   type Result,
   withOwnSignal,
+  isPassingAnswer,
 } from '../../kube/index.ts';
 import { isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
 import type { Buckets } from '../backups/contract.ts';
@@ -203,7 +204,7 @@ class DownloadRun {
       };
     } catch (error) {
       this.#signal.throwIfAborted();
-      if (isCode(error, ...CLUSTER_AWAY)) throw error;
+      if (isPassingAnswer(error)) throw error;
       const { name } = source.location.metadata;
       const text = `backup storage location ${name}: ${redactAndCut(messageOf(error))}`;
       return { failure: text, retryMs: retryOf(error) === 'never' ? undefined : MISSING_MS };
@@ -317,8 +318,6 @@ interface Known {
   said?: string;
 }
 
-/** Of the API server, which says nothing about a location. */
-const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE'];
 const AT_ONCE_BY_ITSELF: Pick<Limiter, 'run'> = { run: (task) => task() };
 
 /** Rejects at the end of the time, whether or not the task ends by its signal. */

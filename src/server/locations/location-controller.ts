@@ -2,7 +2,6 @@ import type { Registry } from 'prom-client';
 import {
   asError,
   codeOf,
-  isCode,
   type Logger,
   messageOf,
   redact,
@@ -16,6 +15,7 @@ import {
   keyOf,
   refOf,
   type Result,
+  isPassingAnswer,
 } from '../../kube/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
@@ -47,8 +47,6 @@ const MESSAGE_CHARS_MAX = 2000;
 /** When to look at which location is the default. */
 const AT_START = 'start';
 const AT_CHANGE = 'change';
-/** Of the API server, which says nothing about a location. */
-const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE'];
 
 /**
  * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that one of them at most is the default.
@@ -193,7 +191,7 @@ class LocationRun {
     try {
       await this.#checks.check(key, location, this.#signal);
     } catch (error) {
-      if (this.#signal.aborted || isCode(error, ...CLUSTER_AWAY)) throw error;
+      if (this.#signal.aborted || isPassingAnswer(error)) throw error;
       problem = asError(error);
     }
     return { state, at: rfc3339Seconds(client.clock.nowNs()), problem };

@@ -18,6 +18,7 @@ import {
   keyOf,
   refOf,
   type Result,
+  isPassingAnswer,
 } from '../../kube/index.ts';
 import { isWaiting } from '../backups/phases.ts';
 import { serverEvents } from '../server-events.ts';
@@ -175,7 +176,7 @@ export class FollowedOperations<T extends Followed> {
       return undefined;
     } catch (error) {
       if (this.#signal.aborted) throw error;
-      if (isCode(error, ...OF_CLUSTER)) {
+      if (isPassingAnswer(error) || isCode(error, 'LEADERSHIP_LOST')) {
         logger.debug({ [kind.word]: object.metadata.name, error: messageOf(error) }, 'asked again');
         return next;
       }
@@ -298,12 +299,3 @@ export class FollowedOperations<T extends Followed> {
 }
 
 const isGoing = (object: Followed): boolean => object.metadata.deletionTimestamp !== undefined;
-
-/** Of the API server, which says nothing about a location. */
-const OF_CLUSTER = [
-  'KUBE_UNAVAILABLE',
-  'KUBE_THROTTLED',
-  'KUBE_CONFLICT',
-  'KUBE_GONE',
-  'LEADERSHIP_LOST',
-];

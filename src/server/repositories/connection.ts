@@ -1,5 +1,10 @@
 import { isCanceled, isCode, messageOf, redactAndCut, rfc3339Seconds } from '../../base/index.ts';
-import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
+import {
+  type BackupRepository,
+  CONFIG_MAPS,
+  isPassingAnswer,
+  type KubeObject,
+} from '../../kube/index.ts';
 import { attemptedAt, CONNECTED, connectionOf, placeIn } from './connected-to.ts';
 import { isHeld } from './password-change/hold.ts';
 import { type Preparation, Preparations, type PreparationsOptions } from './preparations.ts';
@@ -242,15 +247,8 @@ export class Connections {
 /** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
 const isOfCluster = (error: unknown): boolean =>
   isCanceled(error) ||
-  isCode(
-    error,
-    'LEADERSHIP_LOST',
-    'KUBE_CONFLICT',
-    'KUBE_UNAVAILABLE',
-    'KUBE_THROTTLED',
-    'KUBE_GONE',
-    'PASSWORD_CHANGE_UNDER_WAY',
-  );
+  isPassingAnswer(error) ||
+  isCode(error, 'LEADERSHIP_LOST', 'PASSWORD_CHANGE_UNDER_WAY');
 
 /** What an attempt may end with that tells for sure that a Ready repository is of no use as it is. */
 const NOT_OURS = ['WRONG_PASSWORD', 'REPOSITORY_CORRUPTED', 'STORAGE_NOT_EMPTY'] as const;

@@ -1,3 +1,4 @@
+import { isUnauthorized, judged } from '../../kube/index.ts';
 import { CodedError, type Logger, messageOf, retryOf, withRetry } from '../../base/index.ts';
 
 /** How long a bucket may be away while a backup waits for it. Our choice: longer than services restart, shorter than a night. */
@@ -17,10 +18,12 @@ export async function patiently<T>(
   task: () => Promise<T>,
   { what, logger, signal, patienceMs = PATIENCE_MS }: PatienceOptions,
 ): Promise<T> {
+  // A refusal that lasts is the answer.
+  const once = judged(task, { only: isUnauthorized });
   return withRetry(
     () => {
       signal.throwIfAborted();
-      return task();
+      return once();
     },
     {
       budgetOf: () => ({ attemptsMax: Infinity, delayMsMax: DELAY_MS_MAX }),

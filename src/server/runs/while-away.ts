@@ -10,7 +10,16 @@ import {
   withRetry,
 } from '../../base/index.ts';
 import { assertAlone } from '../../backup/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
+import {
+  isExtensionAway,
+  isStoreAway,
+  isUnauthorized,
+  judged,
+  type KubeClient,
+  LastingRefusals,
+  meaningOf,
+  REFUSED_MS,
+} from '../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {
@@ -33,6 +42,10 @@ const PATIENCE_MS = 20 * 60_000;
  */
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
+/** For an answer that may change within seconds: eight seconds in all. Our choice. */
+const FAILED_AGAIN_MAX = 5;
+/** Between questions to an API server whose store is away: it answers everything else. */
+const STORE_DELAY_MS_MAX = 5000;
 
 /**
  * Requests of all backups of a process at once, whatever number of workers and backups it has. Our choice: half of the sockets that a client has, so
@@ -46,7 +59,10 @@ const AT_ONCE = 16;
  */
 const BUSY_MS_MAX = 180_000;
 const BUSY_DELAY_MS_MAX = 15_000;
-const COUNTED = ['get', 'find', 'list', 'listPage', 'collect', 'create', 'replace', 'patch'];
+const COUNTED = [
+  ...['get', 'find', 'list', 'listPage', 'collect'],
+  ...['create', 'replace', 'patch', 'delete'],
+];
 
 const limiters = new WeakMap<object, Limiter>();
 
@@ -86,8 +102,14 @@ function waiterOf({
         signal.throwIfAborted();
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
         if (isOnce && isSent(error)) throw error;
+        if (isStoreAway(error) && performance.now() - sinceMs <= patienceMs) {
+          const delayMs = Math.min(STORE_DELAY_MS_MAX, AGAIN_MS * 2 ** tries);
+          await sleep(delayMs, undefined, { signal });
+          continue;
+        }
         if (await answers()) {
-          if (again >= (isAnswer(error) ? againMax : AGAIN_MAX)) throw error;
+          const max = againMax > 0 && isOwnFailure(error) ? FAILED_AGAIN_MAX : againMax;
+          if (again >= (isAnswer(error) ? max : AGAIN_MAX)) throw error;
           await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
           continue;
         }
@@ -102,10 +124,16 @@ function waiterOf({
   };
 }
 
-/** The task again while the API server is too busy for it: nothing of it was done. */
+interface BusyOptions extends Omit<WhileAwayOptions, 'client' | 'logger'> {
+  readonly refusals: LastingRefusals;
+  /** What the request needs, for {@link LastingRefusals}. */
+  readonly right: string;
+}
+
+/** Retries while the API server is too busy, or refuses for want of a right: nothing was done. */
 function whileBusy<T>(
   task: () => Promise<T>,
-  { signal, patienceMs = BUSY_MS_MAX, assertLeading }: Omit<WhileAwayOptions, 'client' | 'logger'>,
+  { signal, patienceMs = BUSY_MS_MAX, assertLeading, refusals, right }: BusyOptions,
 ): Promise<T> {
   let isFirst = true;
   const ask = (): Promise<T> => {
@@ -113,9 +141,17 @@ function whileBusy<T>(
     isFirst = false;
     return task();
   };
-  return withRetry(ask, {
+  const once = judged(ask, {
+    refusedMs: Math.min(patienceMs, REFUSED_MS),
+    only: isUnauthorized,
+    wasLasting: () => refusals.has(right),
+    onLasting: () => {
+      refusals.note(right);
+    },
+  });
+  return withRetry(once, {
     budgetOf: (error) => ({
-      attemptsMax: isCode(error, 'KUBE_THROTTLED') ? Infinity : 1,
+      attemptsMax: isCode(error, 'KUBE_THROTTLED') || isUnauthorized(error) ? Infinity : 1,
       delayMsMax: BUSY_DELAY_MS_MAX,
     }),
     ...{ firstDelayMs: AGAIN_MS, tryingMsMax: Math.min(patienceMs, BUSY_MS_MAX), signal },
@@ -125,6 +161,10 @@ function whileBusy<T>(
 const isSent = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.isSent === true;
 
+/** The API server failed by itself, and not what it has asked. */
+const isOwnFailure = (error: unknown): boolean =>
+  meaningOf(error) === 'refused for now' && !isExtensionAway(error);
+
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
 
@@ -133,6 +173,16 @@ const READS: Readonly<Record<string, number>> = {
   ...{ get: AGAIN_MAX, find: AGAIN_MAX, list: AGAIN_MAX, collect: AGAIN_MAX },
   listPage: 0,
 };
+
+/** By its arguments: a resource, and an object, a reference or options. */
+function rightOf(method: string, [resource, about]: readonly unknown[]): string {
+  const { plural = '', group = '' } = (resource ?? {}) as { plural?: string; group?: string };
+  const { namespace, metadata } = (about ?? {}) as {
+    namespace?: string;
+    metadata?: { namespace?: string };
+  };
+  return `${method} ${plural}.${group} ${namespace ?? metadata?.namespace ?? ''}`;
+}
 
 /**
  * The client, whose reads wait for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does
@@ -145,6 +195,7 @@ export function patientClient(
   options: Omit<WhileAwayOptions, 'client'>,
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
+  const refusals = new LastingRefusals();
   // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse. What freezes one is not.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
@@ -153,7 +204,10 @@ export function patientClient(
     const run = async (): ReturnType<KubeClient['exec']> => {
       assertAlone(options.assertLeading);
       try {
-        return await whileBusy(() => client.exec(question), { ...options, signal });
+        return await whileBusy(() => client.exec(question), {
+          ...options,
+          ...{ signal, refusals, right: `exec ${question.namespace}` },
+        });
       } catch (error) {
         // The connection has ended before the command said how it did, as where a kubelet restarts.
         if (!isSent(error) || !isCode(error, 'EXEC_FAILED')) throw error;
@@ -175,7 +229,11 @@ export function patientClient(
         const ask = (): Promise<unknown> => method.apply(target, given);
         // While it waits for an API server that is away or busy, it takes nobody's place.
         const call = COUNTED.includes(String(key))
-          ? (): Promise<unknown> => whileBusy(() => limiter.run(ask), options)
+          ? (): Promise<unknown> =>
+              whileBusy(() => limiter.run(ask), {
+                ...{ ...options, refusals },
+                right: rightOf(String(key), given),
+              })
           : ask;
         const isNamed =
           key === 'create' &&

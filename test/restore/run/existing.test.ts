@@ -1,6 +1,11 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError } from '../../../src/base/index.ts';
-import { applyMergePatch, type KubeObject, type Resource } from '../../../src/kube/index.ts';
+import {
+  applyMergePatch,
+  type KubeObject,
+  Patience,
+  type Resource,
+} from '../../../src/kube/index.ts';
 import { openRestoreActions, type RestoreSpec } from '../../../src/restore/index.ts';
 import { settleExisting } from '../../../src/restore/run/existing.ts';
 import {
@@ -8,7 +13,6 @@ import {
   withLabels,
   withoutServersFields,
 } from '../../../src/restore/run/object-form.ts';
-import { Patience } from '../../../src/restore/run/patience.ts';
 import { restoreOf } from '../support/restore.ts';
 
 type Json = Record<string, unknown>;
@@ -70,7 +74,12 @@ async function settle({ type, wanted, onPatch, ...rest }: Case): Promise<Settled
     withLabels(sent, restoreLabels(restore)),
     resourceOf(type, rest.inBackup),
     {
-      ...{ client: client as never, patience: new Patience(signal, 1000, 1), restore, signal },
+      ...{
+        client: client as never,
+        patience: new Patience({ signal, awayMs: 1000, firstDelayMs: 1 }),
+        restore,
+        signal,
+      },
       ...{ given, isModified: rest.isModified ?? false },
       notes: {
         info: (text) => said.infos.push(text),

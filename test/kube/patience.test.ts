@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
-import { CodedError } from '../../../src/base/index.ts';
-import { Patience } from '../../../src/restore/run/patience.ts';
+import { CodedError } from '../../src/base/index.ts';
+import { askedFor, Patience } from '../../src/kube/index.ts';
 
+const THINGS = askedFor('create', { group: '', plural: 'things' });
 const { signal } = new AbortController();
 const refusal = (code: string): CodedError => new CodedError(code, 'refused', { retry: 'backoff' });
 
@@ -20,10 +21,10 @@ function answers(...codes: (string | undefined)[]) {
 }
 
 it('takes a conflict that stays for an answer, with each item anew', async () => {
-  const patience = new Patience(signal, 5000, 1);
+  const patience = new Patience({ signal, awayMs: 5000, firstDelayMs: 1 });
   for (let item = 0; item < 2; item++) {
     const server = answers('KUBE_CONFLICT');
-    await expect(patience.ask('things', server.ask)).rejects.toMatchObject({
+    await expect(patience.ask(THINGS, server.ask)).rejects.toMatchObject({
       code: 'KUBE_CONFLICT',
     });
     expect(server.asked).toBe(6);
@@ -31,10 +32,10 @@ it('takes a conflict that stays for an answer, with each item anew', async () =>
 });
 
 it('asks again after conflicts, however often the server was away before them', async () => {
-  const patience = new Patience(signal, 60_000, 1);
+  const patience = new Patience({ signal, awayMs: 60_000, firstDelayMs: 1 });
   const away = Array.from({ length: 4 }, () => 'KUBE_UNAVAILABLE');
   const conflicts = Array.from({ length: 5 }, () => 'KUBE_CONFLICT');
   const server = answers(...away, ...conflicts, undefined);
-  expect(await patience.ask('things', server.ask)).toBe('done');
+  expect(await patience.ask(THINGS, server.ask)).toBe('done');
   expect(server.asked).toBe(10);
 });

@@ -1,0 +1,144 @@
+import { CodedError } from '../../base/index.ts';
+
+/**
+ * What an answer of the API server means for whoever asked.
+ * - `away`: the API server or its store cannot answer. Retry for minutes. A write may have been done.
+ * - `refused for now`: the answer may change within seconds. Retry for a short, bounded time; an
+ *   answer that lasts is the answer.
+ * - `refused`: the answer. Retrying changes nothing.
+ */
+export type Meaning = 'away' | 'refused for now' | 'refused';
+
+interface Row {
+  /** The HTTP status; undefined for a request without an answer. */
+  readonly status: number | undefined;
+  /** Part of the message; left out for all answers with this status that no row before has. */
+  readonly message?: RegExp;
+  readonly meaning: Meaning;
+  /** An extension of the API server does not work: a webhook, an aggregated API, a definition. */
+  readonly isExtension?: true;
+}
+
+/** Kubernetes is kubernetes/kubernetes v1.34, etcd is etcd-io/etcd v3.6. The first row counts. */
+const ROWS: readonly Row[] = [
+  // No answer: the connection was refused, broke or was silent. The API server may be restarting.
+  { status: undefined, meaning: 'away' },
+
+  // The ServiceAccount authenticator reads the account from etcd, and its cache is empty after a
+  // start: valid tokens get 401. A token file may also have been replaced just now.
+  // Kubernetes: pkg/serviceaccount/claims.go, Validate.
+  { status: 401, meaning: 'refused for now' },
+
+  // A new ResourceQuota has no status yet. Kubernetes: plugin/resourcequota/controller.go.
+  { status: 403, message: /status unknown for quota/, meaning: 'refused for now' },
+  // Admission plugins after a start. Kubernetes: apiserver/pkg/admission/plugin, WaitForReady.
+  { status: 403, message: /not yet ready to handle request/, meaning: 'refused for now' },
+  // The controller makes it a moment after the namespace. Kubernetes: plugin/serviceaccount.
+  {
+    status: 403,
+    message: /error looking up service account [^ ]*\/default: serviceaccount "default" not found/,
+    meaning: 'refused for now',
+  },
+  // A webhook may use the words of the rows below in its own message, and means it.
+  { status: 403, message: /admission webhook "[^"]*" denied the request/, meaning: 'refused' },
+  // The RBAC authorizer knows no bindings, or no roles, until its caches are filled after a start.
+  // Nothing in the message tells this from a right that is missing.
+  // Kubernetes: plugin/pkg/auth/authorizer/rbac/rbac.go; apiserver/pkg/endpoints/handlers/responsewriters.
+  { status: 403, message: /forbidden: User "|RBAC: |forbidden\s*$/i, meaning: 'refused for now' },
+  // A proxy or an authorizer without a message.
+  { status: 403, message: /HTTP status 403$/, meaning: 'refused for now' },
+  // Admission: quotas, Pod Security, limits, a namespace that is being deleted, policies.
+  { status: 403, meaning: 'refused' },
+
+  // The path is not served: a definition or an aggregated API is not there yet. Only a restore
+  // can hope for it. Kubernetes: apimachinery/pkg/api/errors, NewGenericServerResponse.
+  {
+    status: 404,
+    message: /could not find the requested resource|404 page not found|no matches for kind/,
+    meaning: 'refused',
+    isExtension: true,
+  },
+  // No such object.
+  { status: 404, meaning: 'refused' },
+
+  // The object exists.
+  { status: 409, message: /already exists/, meaning: 'refused' },
+  // Somebody else wrote at the same moment, as a quota that is being counted.
+  { status: 409, meaning: 'refused for now' },
+
+  // The version of a list or watch is too old: the whole list works.
+  { status: 410, meaning: 'refused for now' },
+
+  // Priority and fairness, or etcd with too many requests: nothing was done.
+  { status: 429, meaning: 'away' },
+
+  // etcd elects a leader, restarts or is slow. The API server has no other code for it.
+  // etcd: api/v3rpc/rpctypes/error.go; "rpc error" comes from its client.
+  {
+    status: 500,
+    message: /etcdserver: |rpc error: code = |etcdclient: |raft: /,
+    meaning: 'away',
+  },
+  // Kubernetes: apiserver/pkg/admission/plugin/webhook/errors; apiextensions-apiserver, conversion.
+  {
+    status: 500,
+    message: /failed calling webhook|failed to call webhook|conversion webhook for/,
+    meaning: 'refused for now',
+    isExtension: true,
+  },
+  // Anything else that the API server could not do: reach a kubelet, count a quota.
+  { status: 500, meaning: 'refused for now' },
+
+  // A load balancer without an API server behind it, an API server that starts or ends, a request
+  // that took too long; or an aggregated API whose own server is away.
+  { status: 408, meaning: 'away' },
+  { status: 502, meaning: 'away' },
+  { status: 503, meaning: 'away' },
+  { status: 504, meaning: 'away' },
+];
+
+/** The status of errors that were made without one. */
+const STATUS_OF: Readonly<Record<string, number>> = {
+  KUBE_UNAUTHORIZED: 401,
+  KUBE_FORBIDDEN: 403,
+  KUBE_NOT_FOUND: 404,
+  KUBE_ALREADY_EXISTS: 409,
+  KUBE_CONFLICT: 409,
+  KUBE_GONE: 410,
+  KUBE_INVALID: 422,
+  KUBE_THROTTLED: 429,
+};
+
+function rowOf(error: unknown): Row | undefined {
+  if (!(error instanceof CodedError) || !error.code.startsWith('KUBE_')) return undefined;
+  const { code, message, facts } = error;
+  if (code === 'KUBE_ALREADY_EXISTS') return { status: 409, meaning: 'refused' };
+  const status = STATUS_OF[code] ?? facts.httpStatus;
+  if (status === undefined && code !== 'KUBE_UNAVAILABLE') return undefined;
+  return ROWS.find((row) => row.status === status && (row.message?.test(message) ?? true));
+}
+
+/** Errors of something else than the API server mean `refused`: their own code decides. */
+export function meaningOf(error: unknown): Meaning {
+  if (error instanceof CodedError && error.facts.isLasting === true) return 'refused';
+  return rowOf(error)?.meaning ?? 'refused';
+}
+
+/**
+ * The API server works, and what it asks about the object does not: a webhook, a conversion, the
+ * kind's own server or definition. Looks at the causes too.
+ */
+export function isExtensionAway(error: unknown): boolean {
+  for (let cause = error; cause instanceof Error; cause = cause.cause) {
+    if (rowOf(cause)?.isExtension === true) return true;
+  }
+  return false;
+}
+
+/** The API server itself says that its store cannot answer: it answers everything else. */
+export const isStoreAway = (error: unknown): boolean =>
+  rowOf(error)?.meaning === 'away' && error instanceof CodedError && error.facts.httpStatus === 500;
+
+/** A refusal for want of an identity or a right. */
+export const isUnauthorized = (error: unknown): boolean =>
+  error instanceof CodedError && ['KUBE_UNAUTHORIZED', 'KUBE_FORBIDDEN'].includes(error.code);

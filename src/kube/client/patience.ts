@@ -1,0 +1,185 @@
+import { CodedError, isCode, withRetry } from '../../base/index.ts';
+import type { Resource } from '../api/resources.ts';
+import type { KubeObject } from '../api/core.ts';
+import { isUnauthorized, meaningOf } from './answers.ts';
+
+/**
+ * How long an answer that is `refused for now` is retried. Our choice: an API server fills its
+ * caches within ten seconds of its start, and etcd elects a leader within five.
+ */
+export const REFUSED_MS = 45_000;
+/** How long an API server may be away. Our choice: a control plane is replaced in less. */
+const AWAY_MS = 180_000;
+const FIRST_DELAY_MS = 500;
+const DELAY_MS_MAX = 15_000;
+const REFUSED_DELAY_MS_MAX = 5000;
+/** Tries in 15 s. Other writers, such as the counter of a quota, are done by then. Our choice. */
+const CONFLICTS_MAX = 6;
+/** A refusal that lasted is not waited for again within this time. Our choice. */
+const REMEMBERED_MS = 600_000;
+/** More refusals that lasted mean a missing role, not a hiccup: nothing is waited for then. */
+const REMEMBERED_MAX = 8;
+
+/** Refusals that were retried in vain: each right that is missing costs one wait, not one a request. */
+export class LastingRefusals {
+  readonly #untilMs = new Map<string, number>();
+
+  has(right: string): boolean {
+    const nowMs = performance.now();
+    for (const [each, untilMs] of this.#untilMs) {
+      if (untilMs <= nowMs) this.#untilMs.delete(each);
+    }
+    return this.#untilMs.has(right) || this.#untilMs.size >= REMEMBERED_MAX;
+  }
+
+  note(right: string): void {
+    if (!this.has(right)) this.#untilMs.set(right, performance.now() + REMEMBERED_MS);
+  }
+}
+
+export interface JudgedOptions {
+  /** {@link REFUSED_MS} if left out. */
+  readonly refusedMs?: number | undefined;
+  /** A conflict is retried if it cannot be about a version that was read. */
+  readonly conflictsMax?: number;
+  /** Undefined: no refusal was retried in vain before. */
+  readonly wasLasting?: (() => boolean) | undefined;
+  readonly onLasting?: (() => void) | undefined;
+  /** All other errors stay as they are. */
+  readonly only?: (error: unknown) => boolean;
+}
+
+/**
+ * The task, for {@link withRetry}: `retry` of its errors follows the table of answers. An answer that
+ * is `refused for now` is retried for a bounded time in a row. Then the error has the fact
+ * `isLasting`, which keeps callers from waiting again. Errors of others stay as they are.
+ */
+export function judged<T>(
+  task: () => Promise<T>,
+  { refusedMs = REFUSED_MS, conflictsMax = 1, wasLasting, onLasting, only }: JudgedOptions = {},
+): () => Promise<T> {
+  let sinceMs: number | undefined;
+  let conflicts = 0;
+  return async () => {
+    try {
+      return await task();
+    } catch (error) {
+      if (!(error instanceof CodedError) || !error.code.startsWith('KUBE_')) throw error;
+      if (only?.(error) === false) throw error;
+      const meaning = meaningOf(error);
+      if (meaning !== 'refused for now') {
+        sinceMs = undefined;
+        throw meaning === 'away' ? error : withRetryOf(error, 'never');
+      }
+      if (error.code === 'KUBE_CONFLICT') {
+        throw withRetryOf(error, ++conflicts < conflictsMax ? 'backoff' : 'never');
+      }
+      const isFirst = sinceMs === undefined;
+      sinceMs ??= performance.now();
+      const isOver = isFirst ? wasLasting?.() === true : performance.now() - sinceMs >= refusedMs;
+      if (!isOver) throw withRetryOf(error, 'backoff');
+      onLasting?.();
+      const seconds = Math.round((performance.now() - sinceMs) / 1000);
+      const text = isFirst ? error.message : `${error.message} (for ${seconds} s)`;
+      const { code, cause, facts } = error;
+      throw new CodedError(code, text, { cause, facts: { ...facts, isLasting: true } });
+    }
+  };
+}
+
+function withRetryOf(error: CodedError, retry: 'never' | 'backoff'): CodedError {
+  if (error.retry === retry) return error;
+  const { code, message, cause, facts } = error;
+  return new CodedError(code, message, { cause, retry, facts });
+}
+
+/** What a request is about: it decides what is waited for only once. */
+export interface Asked {
+  /** What answers it. An aggregated server has all kinds of its group. */
+  readonly server: string;
+  /** What must be allowed. */
+  readonly right: string;
+}
+
+export const askedFor = (
+  verb: string,
+  { group, plural }: Pick<Resource<KubeObject>, 'group' | 'plural'>,
+  namespace = '',
+): Asked => ({
+  server: group === '' ? plural : group,
+  right: `${verb} ${plural}.${group} ${namespace}`,
+});
+
+export interface PatienceOptions {
+  readonly signal: AbortSignal;
+  /** How long the API server may be away; a refusal lasts no longer. Less in tests. */
+  readonly awayMs?: number | undefined;
+  readonly firstDelayMs?: number;
+}
+
+/**
+ * Retries requests of one run by the table of answers: an item must not be missing because the API
+ * server was away or refused it for a moment. A server that did not come back once, and a right that
+ * is missing, are not waited for with each item. A conflict that stays is none: a webhook may refuse
+ * in that way.
+ */
+export class Patience {
+  readonly #options: PatienceOptions;
+  readonly #gone = new Set<string>();
+  readonly #refusals = new LastingRefusals();
+
+  constructor(options: PatienceOptions) {
+    this.#options = options;
+  }
+
+  /** `isAgain`: an earlier request may have been done, without an answer. */
+  async ask<T>({ server, right }: Asked, task: (isAgain: boolean) => Promise<T>): Promise<T> {
+    const { signal, awayMs = AWAY_MS, firstDelayMs = FIRST_DELAY_MS } = this.#options;
+    let isAgain = false;
+    const once = judged(() => task(isAgain), {
+      refusedMs: Math.min(REFUSED_MS, awayMs),
+      conflictsMax: CONFLICTS_MAX,
+      wasLasting: () => this.#refusals.has(right),
+      onLasting: () => {
+        this.#refusals.note(right);
+      },
+    });
+    try {
+      const answer = await withRetry(once, {
+        budgetOf: (error) => ({
+          attemptsMax: isAway(error) && this.#gone.has(server) ? 1 : Infinity,
+          delayMsMax: isAway(error) ? DELAY_MS_MAX : REFUSED_DELAY_MS_MAX,
+          // A refusal has its own bound: it often follows when the API server is back.
+          tryingMsMax: isAway(error) ? awayMs : Infinity,
+        }),
+        firstDelayMs,
+        signal,
+        onRetry: (error) => {
+          isAgain ||= isCode(error, 'KUBE_UNAVAILABLE');
+        },
+      });
+      this.#gone.delete(server);
+      return answer;
+    } catch (error) {
+      if (isAway(error)) this.#gone.add(server);
+      throw error;
+    }
+  }
+}
+
+const isAway = (error: unknown): boolean => meaningOf(error) === 'away';
+
+/** Retries what the API server has refused before it did anything, for {@link REFUSED_MS}. */
+export function whileUnauthorized<T>(
+  task: () => Promise<T>,
+  { signal, ...options }: JudgedOptions & { readonly signal?: AbortSignal | undefined },
+): Promise<T> {
+  return withRetry(judged(task, { ...options, only: isUnauthorized }), {
+    budgetOf: (error) => ({
+      attemptsMax: isUnauthorized(error) ? Infinity : 1,
+      delayMsMax: REFUSED_DELAY_MS_MAX,
+    }),
+    firstDelayMs: FIRST_DELAY_MS,
+    signal,
+  });
+}
