@@ -36,11 +36,13 @@ export {
   journalsFolder,
   type MoverLogOwner,
   moverLogsFolder,
+  restoreFolder,
   restoreJournalFolder,
+  restoreKey,
 } from './layout.ts';
 export { type MoverLog, MoverLogArchive } from './mover-logs.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
-export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
+export { RestoreArchive, type RestoreFiles, type RestoreRef } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
 export { locationProblem, standingOf } from './states.ts';
 export {

@@ -93,7 +93,9 @@ export type RestoreFile =
   | 'itemOperations'
   | 'volumeInfos'
   /** Ours: what a run leaves to whoever ends the restore. Velero reads its own names only, and deletes everything in the folder. */
-  | 'afterRun';
+  | 'afterRun'
+  /** Ours: whose files the folder has. */
+  | 'owner';
 
 /** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */
 export function restoreKey(restore: string, file: RestoreFile): string {
@@ -111,6 +113,8 @@ export function restoreKey(restore: string, file: RestoreFile): string {
       return `${folder}${restore}-volumeinfo.json.gz`;
     case 'afterRun':
       return `${folder}longshore-after-run.json.gz`;
+    case 'owner':
+      return `${folder}longshore-owner.json`;
   }
 }
 

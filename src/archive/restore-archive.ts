@@ -1,4 +1,4 @@
-import type { z } from 'zod';
+import { z } from 'zod';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { isCode } from '../base/index.ts';
 import { deleteFolder, type DeletionOptions } from './delete-folder.ts';
@@ -13,9 +13,21 @@ import {
   resultsSchema,
 } from './files.ts';
 import { gunzipped } from './gzip.ts';
-import { decodeJson, decodeJsonGzip, encodeJsonGzip, encodeListsGzip } from './json-file.ts';
+import {
+  decodeJson,
+  decodeJsonGzip,
+  encodeJsonGzip,
+  encodeListsGzip,
+  wholeOf,
+} from './json-file.ts';
 import { type LogTailOptions, putLogTail } from './log-tail.ts';
-import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
+import {
+  moverLogsFolder,
+  type RestoreFile,
+  restoreFolder,
+  restoreJournalFolder,
+  restoreKey,
+} from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
 import { assertNotApart, seal, sealedEnd, unseal } from './write-once/seal.ts';
 import {
@@ -32,6 +44,19 @@ export interface RestoreFiles {
   readonly resourceList?: ResourceList | ResourceNames;
   readonly volumeInfos?: readonly RestoreVolumeInfo[];
 }
+
+/** The Restore that the files of a folder belong to. Two clusters may have a Restore of one name in one bucket. */
+export interface RestoreRef {
+  readonly name: string;
+  readonly uid: string;
+}
+
+const ownerSchema = z.looseObject({ restoreUID: z.string().min(1) });
+const operationSchema = z.looseObject({ spec: z.looseObject({ restoreUID: z.string().min(1) }) });
+/** Our choice: an owner file has 100 bytes. */
+const OWNER_BYTES_MAX = 64 << 10;
+/** Longer files do not belong to a restore that anybody ends. Our choice, as for the files that they are. */
+const SIGN_BYTES_MAX = 64 << 20;
 
 /** What is stored of restores, in the location of their backup, where and as Velero 1.18 has it. There is no file that stands for a whole one. */
 export class RestoreArchive {
@@ -109,6 +134,73 @@ export class RestoreArchive {
       if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
       throw error;
     }
+  }
+
+  /**
+   * The UID of the Restore that the files belong to; undefined if no file names it. Velero's files name it only if the restore
+   * has item operations. Throws what the bucket throws.
+   */
+  async ownerOf(name: string, options: SignalOptions = {}): Promise<string | undefined> {
+    const owner = await this.#sign(restoreKey(name, 'owner'), ownerSchema, options);
+    if (owner) return owner.restoreUID;
+    const left = await this.#sign(restoreKey(name, 'afterRun'), ownerSchema, options);
+    if (left) return left.restoreUID;
+    const key = restoreKey(name, 'itemOperations');
+    const operations = await this.#sign(key, z.array(operationSchema), options);
+    return operations?.[0]?.spec.restoreUID;
+  }
+
+  /** Undefined if the file is missing, or damaged: another one may tell. */
+  async #sign<S extends z.ZodType>(
+    key: string,
+    schema: S,
+    options: SignalOptions,
+  ): Promise<z.infer<S> | undefined> {
+    const body = this.#bucket.get(key, options);
+    const isPlain = key.endsWith('.json');
+    try {
+      const text = isPlain
+        ? [await wholeOf(body, key, OWNER_BYTES_MAX)]
+        : gunzipped(body, { key, bytesMax: SIGN_BYTES_MAX });
+      return await decodeJson(text, key, schema);
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return undefined;
+      throw error;
+    }
+  }
+
+  /**
+   * Notes that the files of the folder belong to this Restore, whose run begins. Returns false if the folder already has files of another
+   * Restore, or files that nobody can tell the owner of: they are older than this run. May be repeated. Throws what the bucket throws.
+   */
+  async claim({ name, uid }: RestoreRef, options: DeletionOptions = {}): Promise<boolean> {
+    const { assertAllowed, ...rest } = options;
+    const key = restoreKey(name, 'owner');
+    const known = await this.#sign(key, ownerSchema, rest);
+    if (known) return known.restoreUID === uid;
+    if (!(await this.#isFree({ name, uid }, rest))) return false;
+    assertAllowed?.();
+    const bytes = Buffer.from(`${JSON.stringify({ version: 1, restoreUID: uid })}\n`);
+    try {
+      await this.#bucket.put(key, [bytes], { ...rest, ifAbsent: true });
+      return true;
+    } catch (error) {
+      if (!isCode(error, 'BLOB_EXISTS')) throw error;
+      return (await this.#sign(key, ownerSchema, rest))?.restoreUID === uid;
+    }
+  }
+
+  /** Whether the folder has nothing but files of this Restore. Logs of data movers do not tell whose they are. */
+  async #isFree({ name, uid }: RestoreRef, options: SignalOptions): Promise<boolean> {
+    if ((await this.ownerOf(name, options)) === uid) return true;
+    const logs = moverLogsFolder({ kind: 'Restore', name });
+    const journal = restoreJournalFolder(name, uid);
+    let hasOthers = false;
+    for await (const key of this.#bucket.list(restoreFolder(name), options)) {
+      if (key.startsWith(journal)) return true;
+      hasOthers ||= !key.startsWith(logs);
+    }
+    return !hasOthers;
   }
 
   /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */

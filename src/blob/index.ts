@@ -13,6 +13,7 @@ export {
   hasBlob,
   listAll,
   type PutOptions,
+  refusesWrites,
   type Retention,
   type RetentionMode,
   type SignalOptions,

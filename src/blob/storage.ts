@@ -1,8 +1,10 @@
 import {
   CodedError,
   type CodedErrorOptions,
+  codeOf,
   isCode,
   type Nanoseconds,
+  retryOf,
   type RetryOptions,
 } from '../base/index.ts';
 
@@ -156,6 +158,19 @@ export async function listAll(storage: BlobStorage, prefix: string): Promise<Blo
   const blobs = await Array.fromAsync(storage.listBlobs(prefix));
   return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
+
+/** Answers to a put or a deletion that stay the same: no permission, no space, a lock, a rule of the service. */
+const REFUSALS = [
+  ...['STORAGE_DENIED', 'STORAGE_FULL', 'STORAGE_READ_ONLY', 'STORAGE_CREDENTIALS'],
+  ...['STORAGE_FAILED', 'BLOB_EXISTS', 'UNSUPPORTED_PUT', 'UNSUPPORTED_CHECKSUM'],
+];
+
+/**
+ * Whether a storage refuses a put or a deletion. A storage that is away or busy refuses nothing: its errors say that
+ * another try may help.
+ */
+export const refusesWrites = (error: unknown): boolean =>
+  REFUSALS.includes(codeOf(error) ?? '') && retryOf(error) === 'never';
 
 /** Whether a blob is there, asked for by name: a listing may be old. Throws what the storage throws. */
 export async function hasBlob(storage: BlobStorage, id: BlobId): Promise<boolean> {

@@ -49,6 +49,8 @@ export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/ma
 export { BackupController, type BackupControllerOptions } from './backups/backup-controller.ts';
 export { CANCEL_ANNOTATION } from '../plugin/index.ts';
 export { BackupMetrics } from './backups/backup-metrics.ts';
+export { RestoreBucket } from './restores/files/restore-bucket.ts';
+export { RESTORE_FILES_LABEL } from './restores/files/cluster-files.ts';
 export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.ts';
 export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';
 export { HostSessions } from './backups/run/host-sessions.ts';

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { bucketOf } from '../../archive/index.ts';
+import { bucketOf, type RestoreRef } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
 import {
@@ -19,6 +19,7 @@ import {
   type RepositoryAccess,
 } from '../../repository-access/index.ts';
 import { BACKUP, findNamed, type Noun, type Run } from './noun.ts';
+import { RestoreBucket } from '../../server/index.ts';
 import type { Session } from './session.ts';
 
 /** The Secret that pods of Velero mount for locations without one of their own, and its key. */
@@ -41,25 +42,35 @@ export async function withBucketOf<T>(
       ? run
       : ((await findNamed(BACKUP, run.spec?.backupName ?? '', session)) as Run);
   const location = await findLocation(backup.spec?.storageLocation ?? '', session);
-  return await withBucketOfLocation(location, session, (bucket) =>
-    work(bucket, location.metadata.name),
+  const { name, uid } = object.metadata;
+  return await withBucketOfLocation(
+    location,
+    session,
+    (bucket) => work(bucket, location.metadata.name),
+    word === 'restore' ? { name, uid } : undefined,
   );
 }
 
-/** Works with the bucket of a location. Throws what the API server and the bucket throw. */
+/** Works with the bucket of a location, with the files of a Restore that the cluster keeps. Throws what the API server and the bucket throw. */
 export async function withBucketOfLocation<T>(
   location: BackupStorageLocation,
   session: Session,
   work: (bucket: Bucket) => Promise<T>,
+  restore?: RestoreRef,
 ): Promise<T> {
   environment.forgetMissingCredentials();
   const directory = mkdtempSync(join(tmpdir(), 'longshore-bucket-'));
   try {
     const credentialsFile = await defaultCredentials(location, session, directory);
     const options = { ...session, directory, defaultCredentials: () => credentialsFile };
-    await using opened = await openLocationBucket(reachable(location), options, async (place) =>
-      bucketOf(await openBucket(place), { isWriteOnce: isWriteOnce(location) }),
-    );
+    await using opened = await openLocationBucket(reachable(location), options, async (place) => {
+      const bucket = await openBucket(place);
+      const { client, namespace } = session;
+      const { name } = location.metadata;
+      const own = { client, namespace, location: name, isReader: true };
+      const files = restore ? new RestoreBucket(bucket, { ...own, restore }) : bucket;
+      return bucketOf(files, { isWriteOnce: isWriteOnce(location) });
+    });
     return await work(opened.bucket);
   } finally {
     rmSync(directory, { recursive: true, force: true });

@@ -327,6 +327,8 @@ export interface Secret extends KubeObject {
 
 export interface ConfigMap extends KubeObject {
   data?: Record<string, string>;
+  /** Values in base64. */
+  binaryData?: Record<string, string>;
 }
 
 export interface ObjectReference {

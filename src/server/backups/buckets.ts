@@ -1,8 +1,9 @@
-import { bucketOf } from '../../archive/index.ts';
+import { bucketOf, type RestoreRef } from '../../archive/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import { isWriteOnce } from '../../config/index.ts';
 import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
+import { RestoreBucket } from '../restores/files/restore-bucket.ts';
 import type { LocationStoreOptions } from '../locations/location-stores.ts';
 import type { Buckets, OpenBucket } from './contract.ts';
 
@@ -19,12 +20,25 @@ export class LocationBuckets implements Buckets {
     this.#options = options;
   }
 
-  async open(name: string, signal: AbortSignal): Promise<OpenBucket> {
+  async open(name: string, signal: AbortSignal, restore?: RestoreRef): Promise<OpenBucket> {
     const options = { ...this.#options, signal };
     const location = await loadLocation(name, options);
     const once = { isWriteOnce: isWriteOnce(location), logger: options.logger };
-    return openLocationBucket(location, options, async (place) =>
-      bucketOf(await options.openBucket(place), once),
-    );
+    const { client, namespace } = options;
+    let files: RestoreBucket | undefined;
+    const opened = await openLocationBucket(location, options, async (place) => {
+      const bucket = await options.openBucket(place);
+      if (!restore) return bucketOf(bucket, once);
+      const { name: ofRestore, uid } = restore;
+      files = new RestoreBucket(bucket, {
+        ...{ client, namespace, location: name, restore: { name: ofRestore, uid } },
+      });
+      return bucketOf(files, once);
+    });
+    return {
+      bucket: opened.bucket,
+      ...(files && { files }),
+      [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
+    };
   }
 }

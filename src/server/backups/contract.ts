@@ -1,8 +1,10 @@
+import type { RestoreRef } from '../../archive/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { Backup, BackupAction, BlockAction, Progress } from '../../backup/index.ts';
 import type { OperationAsker } from '../../item-operations/index.ts';
 import type { VolumeSnapshotter } from '../../plugin/index.ts';
+import type { RestoreBucket } from '../restores/files/restore-bucket.ts';
 
 /**
  * What the controllers of backups ask of each other. The backup controller decides when a Backup runs and writes its phases; a runner
@@ -13,13 +15,16 @@ import type { VolumeSnapshotter } from '../../plugin/index.ts';
 /** The storage of a location, by the credentials of now. Whoever opens it closes it. */
 export interface OpenBucket extends AsyncDisposable {
   readonly bucket: Bucket;
+  /** If it was opened for a Restore: whose files are in the bucket, and which ones the cluster keeps. */
+  readonly files?: Pick<RestoreBucket, 'claim' | 'upload' | 'deleteKept' | 'assertInBucket'>;
 }
 
 export interface Buckets {
   /**
-   * By the name of a BackupStorageLocation. Throws `NO_LOCATION` where there is none, and what the API server and the storage throw.
+   * `location` is the name of a BackupStorageLocation. For a Restore, files that the bucket refuses are kept in the cluster.
+   * Throws `NO_LOCATION` if there is none, and errors of the API server and the storage.
    */
-  open(location: string, signal: AbortSignal): Promise<OpenBucket>;
+  open(location: string, signal: AbortSignal, restore?: RestoreRef): Promise<OpenBucket>;
 }
 
 /** The actions that one backup asks: our own in this process, and those of plugins, whose processes end with the session. */

@@ -13,7 +13,7 @@ import {
   type PodVolumeBackup,
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
-import type { Buckets } from '../backups/contract.ts';
+import type { Buckets, OpenBucket } from '../backups/contract.ts';
 import { readLeftRun } from '../backups/run/left-run.ts';
 import {
   nativeSnapshotsOf,
@@ -33,7 +33,7 @@ import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
 import { deleteNative } from './native-snapshots.ts';
 import { neverBegan, type Ownership, ownershipOf, STORED_UID, wasStored } from './ownership.ts';
-import { deleteRestores, restoresOf } from './restores.ts';
+import { deleteRestores, type FoundRestore, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
 import { CALL_MS_MAX, within } from './within.ts';
 
@@ -137,12 +137,16 @@ class Deletion {
   }
 
   async #deleteRestores(namespace: string): Promise<void> {
-    const { attempts, client, backup, signal } = this.#options;
+    const { attempts, client, backup, buckets, signal } = this.#options;
+    const location = backup.spec.storageLocation ?? '';
     const query = { namespace, backup: backup.metadata.name };
     const restores = await attempts.attempt('error listing restore API objects', () =>
       restoresOf(client, query, signal),
     );
-    if (restores) await deleteRestores(restores, { ...this.#options, bucket: this.#bucket });
+    if (!restores) return;
+    const open = (restore: FoundRestore): Promise<OpenBucket> =>
+      buckets.open(location, signal, restore);
+    await deleteRestores(restores, { ...this.#options, open });
   }
 
   /** Whatever could not be deleted is told, with what to do about it. */

@@ -1,7 +1,8 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode } from '../../base/index.ts';
-import type { Bucket } from '../../blob/index.ts';
 import { type KubeClient, type KubeObject, RESTORES, waitGone } from '../../kube/index.ts';
+import type { OpenBucket } from '../backups/contract.ts';
+import { hasBegun } from '../restores/restore-kind.ts';
 import type { Attempts } from './attempts.ts';
 
 /** A Restore, as far as it is looked at. */
@@ -52,21 +53,26 @@ export async function deleteRestores(
   restores: readonly FoundRestore[],
   options: {
     readonly client: KubeClient;
-    readonly bucket: Bucket;
+    /** The bucket of the backup, as one of the restores works with it. */
+    readonly open: (restore: FoundRestore) => Promise<OpenBucket>;
     readonly attempts: Attempts;
     readonly assertLeading: () => void;
     readonly signal: AbortSignal;
   },
 ): Promise<void> {
-  const { client, bucket, attempts, assertLeading, signal } = options;
+  const { client, open, attempts, assertLeading, signal } = options;
   for (const restore of restores) {
     const { namespace, name, uid } = restore;
     await attempts.attempt(`error deleting restore ${namespace ?? ''}/${name}`, async () => {
-      assertLeading();
-      await new RestoreArchive(bucket).delete(name, {
-        signal,
-        assertAllowed: assertLeading,
-      });
+      if (hasBegun(restore.phase)) {
+        await using opened = await open(restore);
+        assertLeading();
+        await new RestoreArchive(opened.bucket).delete(name, {
+          signal,
+          assertAllowed: assertLeading,
+        });
+        await opened.files?.deleteKept(signal);
+      }
       await client.delete(RESTORES, { namespace, name }, { uid, signal });
       await release(client, restore, signal);
       await waitGone(client, RESTORES, restore, { timeoutMs: GOING_MS, signal });

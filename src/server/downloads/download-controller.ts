@@ -215,6 +215,7 @@ class DownloadRun {
     const { client, namespace, stores } = this.#options;
     const { owner, key, location } = source;
     if (source.isOfOperations) await this.#save(owner, signal);
+    if (owner.kind === 'Restore') await this.#assertInBucket(source, signal);
     const once = await this.#signOnce(source, signal);
     if (once !== undefined) return once;
     const options = { ...stores, client, namespace };
@@ -244,6 +245,17 @@ class DownloadRun {
     await using opened = await buckets.open(location.metadata.name, signal);
     if (!(await opened.bucket.has(key, { signal }))) this.#sayMissing(owner, key);
     return await opened.bucket.signedUrl(key, URL_MS, { signal });
+  }
+
+  /** Throws `UNSUPPORTED_URL` for a file that the cluster keeps, because the bucket could not be written. */
+  async #assertInBucket(
+    { owner, key, location }: DownloadSource,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { buckets } = this.#options;
+    if (!buckets) return;
+    await using opened = await buckets.open(location.metadata.name, signal, owner);
+    await opened.files?.assertInBucket(key, { signal });
   }
 
   /** By the way the storage learns its region and the service's time, which a URL depends on. True where nobody can tell. */

@@ -23,7 +23,8 @@ export class AfterRunFiles {
   /** Throws what {@link loadAfterRun} and {@link RestoreLocations.of} throw. */
   async load(restore: Restore, signal: AbortSignal): Promise<AfterRun | undefined> {
     const { buckets, locations } = this.#options;
-    await using opened = await buckets.open(await locations.of(restore, signal), signal);
+    const location = await locations.of(restore, signal);
+    await using opened = await buckets.open(location, signal, restore.metadata);
     return await loadAfterRun(opened.bucket, restore.metadata, { signal });
   }
 
@@ -37,7 +38,8 @@ export class AfterRunFiles {
     const { uid } = restore.metadata;
     const before = this.#changes.get(uid) ?? Promise.resolve();
     const write = async (): Promise<AfterRun | undefined> => {
-      await using opened = await buckets.open(await locations.of(restore, signal), signal);
+      const location = await locations.of(restore, signal);
+      await using opened = await buckets.open(location, signal, restore.metadata);
       const left = await loadAfterRun(opened.bucket, restore.metadata, { signal });
       if (!left) return undefined;
       const next = changed(left);

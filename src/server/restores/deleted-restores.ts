@@ -1,5 +1,6 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import { refusesWrites } from '../../blob/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
@@ -7,7 +8,7 @@ import { isFinalizing, isWaiting } from '../backups/phases.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
-import { phaseOf } from './restore-kind.ts';
+import { hasBegun, phaseOf } from './restore-kind.ts';
 import type { RestoreRunner } from './run/contract.ts';
 
 export interface DeletedRestoresOptions {
@@ -57,7 +58,7 @@ export class DeletedRestores {
 
   /** Also of one that is gone already. */
   async removeFiles(restore: Restore): Promise<void> {
-    const { operations, writers, logger, assertLeading, signal } = this.#options;
+    const { operations, writers, logger } = this.#options;
     const { name, uid } = restore.metadata;
     const location = await this.#locationOf(restore);
     if (location !== undefined) {
@@ -69,18 +70,30 @@ export class DeletedRestores {
         const text = 'somebody still writes files of a restore that is deleted: they may stay';
         logger.warn({ restore: name, uid }, text);
       }
-      await using opened = await this.#openedIfThere(location);
-      if (opened) {
-        assertLeading();
-        const options = { signal, assertAllowed: assertLeading };
-        await new RestoreArchive(opened.bucket).delete(name, options);
-      }
+      await using opened = await this.#openedIfThere(location, restore);
+      if (opened && hasBegun(phase)) await this.#delete(restore, opened);
     } else {
       const text = 'files of a restore stay in the bucket, since its backup is gone';
       logger.info({ restore: name, uid }, text);
     }
     operations.forget(uid);
     this.#told.delete(uid);
+  }
+
+  /** A bucket that cannot be written keeps the files. The Restore does not wait for that. */
+  async #delete({ metadata }: Restore, { bucket, files }: OpenBucket): Promise<void> {
+    const { assertLeading, logger, signal } = this.#options;
+    const { name, uid } = metadata;
+    assertLeading();
+    try {
+      await new RestoreArchive(bucket).delete(name, { signal, assertAllowed: assertLeading });
+    } catch (error) {
+      if (!refusesWrites(error)) throw error;
+      const fields = { restore: name, uid, error: messageOf(error) };
+      logger.warn(fields, 'files of a deleted restore stay in a bucket that cannot be written');
+    }
+    assertLeading();
+    await files?.deleteKept(signal);
   }
 
   async #end(restore: Restore, location: string): Promise<void> {
@@ -109,10 +122,10 @@ export class DeletedRestores {
     }
   }
 
-  async #openedIfThere(location: string): Promise<OpenBucket | undefined> {
+  async #openedIfThere(location: string, { metadata }: Restore): Promise<OpenBucket | undefined> {
     const { buckets, signal } = this.#options;
     try {
-      return await buckets.open(location, signal);
+      return await buckets.open(location, signal, metadata);
     } catch (error) {
       if (isCode(error, 'NO_LOCATION')) return undefined;
       throw error;

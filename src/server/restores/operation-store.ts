@@ -34,7 +34,7 @@ export function restoreOperationStore(options: RestoreOperationStoreOptions): Op
     signal = new AbortController().signal,
     task: (store: OperationStore) => Promise<T>,
   ): Promise<T> => {
-    await using opened = await buckets.open(await locationOf(subject, signal), signal);
+    await using opened = await buckets.open(await locationOf(subject, signal), signal, subject);
     const archives = {
       backups: new BackupArchive(opened.bucket),
       restores: new RestoreArchive(opened.bucket),

@@ -28,6 +28,10 @@ export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? 
 export const isOurs = ({ metadata }: Restore): boolean =>
   metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
+/** Before its run a Restore has no files: files of its name in the bucket belong to another Restore. */
+export const hasBegun = (phase: string): boolean =>
+  !['', 'New', 'FailedValidation'].includes(phase);
+
 /** Of a Restore, for the map of its operations. */
 export const subjectOf = ({ metadata: { name, uid } }: Restore) =>
   ({ kind: 'Restore', name, uid }) as const;

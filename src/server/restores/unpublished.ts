@@ -62,7 +62,7 @@ export class UnpublishedRestores extends Sweep {
     const { client, buckets, locations, assertLeading, signal } = this.#options;
     const { namespace, name, uid } = restore.metadata;
     const location = await locations.of(restore, signal);
-    await using opened = await buckets.open(location, signal);
+    await using opened = await buckets.open(location, signal, { name, uid });
     const archive = new RestoreArchive(opened.bucket);
     await archive.assertNotApart(name, { signal });
     const end = { ...statusOf(restore) };

@@ -493,6 +493,28 @@ describe('the controller of Restores', () => {
     await gone('r2');
   });
 
+  it('lets one go whose bucket cannot be written, and leaves the files of one that never began', async () => {
+    start();
+    await create('r1');
+    await soon(() => runs.names.length === 1);
+    runs.finish(0, new Error('over'));
+    await inPhase('r1', 'Failed');
+    const key = 'restores/r1/restore-r1-logs.gz';
+    bucket.objects.set(key, Buffer.from('log'));
+    const own = bucket.delete.bind(bucket);
+    bucket.delete = () => Promise.reject(new CodedError('STORAGE_DENIED', 'read-only'));
+    await remove('r1');
+    await gone('r1');
+    expect(bucket.objects.has(key)).toBe(true);
+    bucket.delete = own;
+    // Files of this name are those of another cluster.
+    await create('r1', { backupName: 'b1', scheduleName: 's' });
+    await inPhase('r1', 'FailedValidation');
+    await remove('r1');
+    await gone('r1');
+    expect(bucket.objects.has(key)).toBe(true);
+  });
+
   it('leaves one alone that cannot be written, and takes others', async () => {
     poison = 'r1';
     await create('r1');

@@ -94,7 +94,7 @@ export async function finalizeRestore(
   if (restore.metadata.deletionTimestamp !== undefined) return undefined;
   try {
     await using opened = await openPlace(restore, options);
-    return await look(restore, opened.bucket, options);
+    return await look(restore, opened, options);
   } catch (error) {
     if (!isPlaceAbsent(error)) throw error;
     return await withoutPlace(restore, messageOf(error), options);
@@ -104,7 +104,8 @@ export async function finalizeRestore(
 const openPlace = async (
   restore: Restore,
   { buckets, locations, signal }: FinalizeRestoreOptions,
-): Promise<OpenBucket> => buckets.open(await locations.of(restore, signal), signal);
+): Promise<OpenBucket> =>
+  buckets.open(await locations.of(restore, signal), signal, restore.metadata);
 
 /** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so; what is there of its files is published later, if it ever can be. */
 async function withoutPlace(
@@ -150,7 +151,7 @@ async function write(
 
 async function look(
   given: Restore,
-  bucket: Bucket,
+  { bucket, files }: OpenBucket,
   options: FinalizeRestoreOptions,
 ): Promise<LookAgain | undefined> {
   const { client, logger, map, signal, assertLeading, waits, absences } = options;
@@ -178,20 +179,31 @@ async function look(
   await removeJournal(restore, bucket, options);
   const archive = new RestoreArchive(bucket);
   const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
-  const lines = endLines(restore, operations, left, log.lines);
-  if (lines.length > 0) {
-    assertLeading();
-    const { scratch: directory } = options;
-    await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
-    const stored = await storedResults(archive, name, signal);
-    const results = mergedResults(stored, resultsOf(lines, 'sentence'));
-    assertLeading();
-    await archive.put(name, { results }, { signal });
-  }
-  if (volumeInfos) {
-    assertLeading();
-    await archive.put(name, { volumeInfos }, { signal });
-  }
+  const store = async (): Promise<void> => {
+    const lines = endLines(restore, operations, left, log.lines);
+    if (lines.length > 0) {
+      assertLeading();
+      const { scratch: directory } = options;
+      await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
+      const stored = await storedResults(archive, name, signal);
+      const results = mergedResults(stored, resultsOf(lines, 'sentence'));
+      assertLeading();
+      await archive.put(name, { results }, { signal });
+    }
+    if (volumeInfos) {
+      assertLeading();
+      await archive.put(name, { volumeInfos }, { signal });
+    }
+  };
+  const sayKept = async (): Promise<boolean> => {
+    const kept = await files?.upload({ signal, assertAllowed: assertLeading });
+    if (kept !== undefined) log.warn(kept);
+    return kept !== undefined;
+  };
+  const isSaid = await sayKept();
+  await store();
+  // The bucket may have refused these files first.
+  if (!isSaid && (await sayKept())) await store();
   const { errorCount, warningCount } = log.results;
   const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
   const said = { errors: errorCount, warnings: warningCount };

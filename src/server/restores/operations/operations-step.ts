@@ -65,7 +65,8 @@ async function store(
   const lines = restoreFailureLines(restore, operations);
   if (lines.length === 0) return;
   const { name } = restore.metadata;
-  await using opened = await buckets.open(await locations.of(restore, signal), signal);
+  const location = await locations.of(restore, signal);
+  await using opened = await buckets.open(location, signal, restore.metadata);
   const archive = new RestoreArchive(opened.bucket);
   const stored = await storedResults(archive, name, signal);
   assertLeading();

@@ -11,6 +11,7 @@ import {
 import type { Bucket } from '../../../blob/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../restore/index.ts';
+import type { OpenBucket } from '../../backups/contract.ts';
 import { cancelOperations } from '../../operations/cancel.ts';
 import { endingSignal } from '../../runs/ending.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
@@ -38,6 +39,7 @@ const failureEnd = (reason: unknown): z.infer<typeof failureSchema> => ({
 /** What one run works with. */
 export interface RunParts extends Leading {
   readonly bucket: Bucket;
+  readonly files?: OpenBucket['files'] | undefined;
   readonly journal: RestoreJournal;
   readonly log: RestoreLog;
   readonly subject: Subject;
@@ -58,7 +60,7 @@ export class RestoreEnding {
   /** Its operations are told to stop. Its log and results are stored, so that somebody can read why. */
   async fail(
     request: RestoreRequest,
-    { bucket, journal, log, subject, signal, assertLeading }: RunParts,
+    { bucket, files, journal, log, subject, signal, assertLeading }: RunParts,
     { session, reason }: { readonly session: RestoreSession | undefined; readonly reason: unknown },
   ): Promise<void> {
     const { restore, leaving } = request;
@@ -86,6 +88,8 @@ export class RestoreEnding {
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     try {
       const known = await operations.get(subject, late);
+      const kept = await files?.upload({ signal: late, assertAllowed: assertLeading });
+      if (kept !== undefined) log.warn(kept);
       const logFile = await journal.finishLog();
       const archive = new RestoreArchive(bucket);
       await archive.put(

@@ -367,7 +367,7 @@ export async function journaledOperations(
         ...records.items.flatMap(({ ops = [] }) => ops as unknown as JournaledOperation[]),
       );
     } catch (error) {
-      if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
+      if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND', 'JOURNAL_NOT_KEPT')) throw error;
     }
   }
   return operations;

@@ -51,7 +51,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const { buckets, directory, logger, patienceMs } = this.#options;
     const { name, uid } = restore.metadata;
     const { signal, assertLeading } = whileLeading(request);
-    await using opened = await patiently(() => buckets.open(location, signal), {
+    await using opened = await patiently(() => buckets.open(location, signal, { name, uid }), {
       ...{ what: 'open the bucket of a restore', logger, signal, patienceMs },
     });
     const { bucket } = opened;
@@ -62,6 +62,10 @@ export class ClusterRestoreRunner implements RestoreRunner {
       await patiently(() => this.#ending.assertNotFailed(request, { bucket, signal }), {
         ...{ what: 'look for the files of an earlier run', logger, signal, patienceMs },
       });
+      await patiently(
+        () => opened.files?.claim({ signal, assertAllowed: assertLeading }) ?? Promise.resolve(),
+        { what: 'look whose files the bucket has', logger, signal, patienceMs },
+      );
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         ...{ clock: this.#clock, limits: this.#options.journalLimits },
@@ -80,7 +84,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       ...{ entries: journal.entries, clock: this.#clock },
     });
     return await this.#make(request, {
-      ...{ bucket, journal: opening, log, subject, signal, assertLeading },
+      ...{ bucket, files: opened.files, journal: opening, log, subject, signal, assertLeading },
     });
   }
 
@@ -109,15 +113,15 @@ export class ClusterRestoreRunner implements RestoreRunner {
   }
 
   async end(restore: Restore, location: string, signal: AbortSignal): Promise<void> {
-    await using opened = await this.#options.buckets.open(location, signal);
     const { name, uid } = restore.metadata;
+    await using opened = await this.#options.buckets.open(location, signal, { name, uid });
     const subject: Subject = { kind: 'Restore', name, uid, location };
     await this.#ending.cancel(restore, subject, { bucket: opened.bucket, signal });
   }
 
   async forget(restore: Restore, location: string, signal: AbortSignal): Promise<void> {
-    await using opened = await this.#options.buckets.open(location, signal);
     const { name, uid } = restore.metadata;
+    await using opened = await this.#options.buckets.open(location, signal, { name, uid });
     await removeRestoreJournal({ bucket: opened.bucket, name, uid, signal });
   }
 }

@@ -29,6 +29,8 @@ export class AfterRunWorld {
   /** Of the location; servers that are made from now on go by it. */
   mode: { readonly isWriteOnce: boolean };
   readonly #inner: Bucket;
+  /** Throws what the bucket answers instead of carrying a call out. */
+  allow: (call: string, key: string) => Promise<void> | void = () => undefined;
 
   constructor({ isWriteOnce = false, bucket }: Place) {
     this.mode = { isWriteOnce };
@@ -36,14 +38,18 @@ export class AfterRunWorld {
     this.files = bucketOf(this.#inner, this.mode);
   }
 
-  protected bucketOf(outside: Outside): Bucket {
+  protected bucketOf(outside: Outside, inner: (bucket: Bucket) => Bucket = (same) => same): Bucket {
     const through = bucketThrough(this.#inner, (call, key, task) => {
       if (call === 'put' || call === 'get') {
         this.requests.push(`${call} ${key.split('/').at(-1) ?? ''}`);
       }
-      return outside(task, call !== 'list');
+      const allowed = async () => {
+        await this.allow(call, key);
+        return await task();
+      };
+      return outside(allowed, call !== 'list');
     });
-    return bucketOf(through, this.mode);
+    return bucketOf(inner(through), this.mode);
   }
 
   protected askerOf(outside: Outside): OperationAsker {

@@ -46,7 +46,12 @@ describe('hooks that a run has left', () => {
     const { hooks } = world.server('');
     hooks.begin(world.restore);
     await hooks.ended();
-    expect(world.requests).toEqual(['GET backups', `get ${FILE}`]);
+    expect(world.requests).toEqual([
+      'GET backups',
+      // Whether the cluster keeps the file, and whose files the bucket has.
+      ...['GET configmaps', 'get longshore-owner.json'],
+      `get ${FILE}`,
+    ]);
   });
 
   it('fail where their pod is gone', async () => {

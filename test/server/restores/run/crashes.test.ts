@@ -1,5 +1,4 @@
 import { describe, expect, it } from 'vitest';
-import { bucketOf } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError, isCode } from '../../../../src/base/index.ts';
 import type { ExecQuestion } from '../../../../src/backup/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
@@ -33,6 +32,8 @@ const TAKEN_OVER = [
 ];
 /** Of so many points of a server that takes over it is killed at one. */
 const OF_TAKEN_OVER = process.env.SOAK === '1' ? 1 : 2;
+/** Of so many points a server is killed at one, while the bucket refuses. */
+const SAMPLE = process.env.SOAK === '1' ? 1 : 30;
 /** Restores that are made side by side, since they wait for files most of the time. */
 const AT_ONCE = 8;
 
@@ -43,6 +44,16 @@ const segment = (key: string): string => key.replace(/(?<=\/\d{8})-[0-9a-f]{8}/,
 type Point = string;
 
 class Killed extends Error {}
+
+const REFUSALS = {
+  ...{ denied: 'STORAGE_DENIED', full: 'STORAGE_FULL', locked: 'STORAGE_FAILED' },
+} as const;
+
+/** From which put of the restore on the bucket refuses all that it refuses. A locked one refuses to replace and to delete objects. */
+interface Refusal {
+  readonly kind: keyof typeof REFUSALS;
+  readonly from: number;
+}
 
 const HOOKS = {
   resources: [
@@ -62,8 +73,13 @@ class World {
   /** How often a command has run, by pod. */
   readonly ran = new Map<string, number>();
   kills = 0;
+  /** Puts of the restore so far, and how many of them were refused. */
+  puts = 0;
+  refused = 0;
+  readonly #refusal: Refusal | undefined;
 
-  constructor(seed: number) {
+  constructor(seed: number, refusal?: Refusal) {
+    this.#refusal = refusal;
     this.random = randomOf(seed);
     this.mode = { isWriteOnce: seed % 2 === 0 };
     // In the cluster already, and another one than in the backup.
@@ -72,6 +88,19 @@ class World {
       metadata: { name: 'c0', namespace: 'b', uid: 'x', resourceVersion: '1' },
       data: { text: 'other' },
     });
+  }
+
+  /** Throws if the bucket refuses the call from now on. */
+  async allow(call: string, key: string): Promise<void> {
+    if (!this.#refusal || !key.startsWith('restores/')) return;
+    if (call !== 'put' && call !== 'delete') return;
+    const { kind, from } = this.#refusal;
+    const isPut = call === 'put';
+    const isLate = (isPut ? this.puts++ : this.puts) >= from;
+    const isThere = kind === 'locked' && (await this.bucket.has(key));
+    if (!isLate || (kind === 'full' && !isPut) || (kind === 'locked' && !isThere)) return;
+    this.refused++;
+    throw new CodedError(REFUSALS[kind], `${call} of ${key} refused`);
   }
 
   store(): Promise<void> {
@@ -121,7 +150,7 @@ class Life {
       },
     ];
     this.rig = new Rig({
-      ...{ cluster: world.cluster, bucket: bucketOf(this.#bucket, world.mode), actions },
+      ...{ cluster: world.cluster, bucket: this.#bucket, mode: world.mode, actions },
       spec: { hooks: HOOKS },
       outside: (task, what) => this.outside(task, what),
       exec: (question) => this.#exec(question),
@@ -166,6 +195,7 @@ class Life {
     return bucketThrough(this.#world.bucket, (call, key, task) =>
       this.outside(
         async () => {
+          await this.#world.allow(call, key);
           if (call !== 'put') return task();
           away();
           const result = await task();
@@ -182,13 +212,14 @@ class Life {
 async function restore(
   seed: number,
   ends: readonly Point[] = [],
+  refusal?: Refusal,
 ): Promise<{ world: World; points: Set<Point>[] }> {
-  const world = new World(seed);
+  const world = new World(seed, refusal);
   await world.store();
   const points: Set<Point>[] = [];
   for (let tries = 0; ; tries++) {
     expect(tries, `seed ${seed} goes on for ever`).toBeLessThan(60);
-    const isByChance = ends.length === 0 && world.kills < KILLS_MAX;
+    const isByChance = !refusal && ends.length === 0 && world.kills < KILLS_MAX;
     const life = new Life(world, { rate: isByChance ? (seed % 6) * 0.005 : 0, end: ends[tries] });
     points.push(life.points);
     try {
@@ -224,8 +255,7 @@ async function assertDoneOnce({
   mode,
 }: World): Promise<void> {
   if (mode.isWriteOnce) expect(versions.putTwice).toEqual([]);
-  const bucket = bucketOf(versions, mode);
-  const { archive } = new Rig({ cluster, bucket });
+  const { archive, bucket } = new Rig({ cluster, bucket: versions, mode });
   const list = await archive.resourceList('r1');
   const ids = (kind: string, count: number): string[] =>
     ['a', 'b'].flatMap((space) =>
@@ -244,12 +274,13 @@ async function assertDoneOnce({
   expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
     ['op-a/v0', 'op-a/v1', 'op-b/v0', 'op-b/v1'].sort(),
   );
-  const made = cluster.calls.filter((call) => call.startsWith('create'));
+  const isItem = (call: string): boolean => call.startsWith('create') && !call.includes(' velero/');
+  const made = cluster.calls.filter(isItem);
   // Asked again is only what was under way when a process died.
   expect(made.length).toBeLessThanOrEqual(22 + 40 * kills);
   const left = await loadAfterRun(bucket, { name: 'r1', uid: 'u1' });
   expect(left?.hooks.attempted).toBe(8);
-  const failures = await hookErrors(new Rig({ cluster, bucket }));
+  const failures = await hookErrors(new Rig({ cluster, bucket: versions, mode }));
   expect(left?.hooks.failed).toBe(failures.length);
   const mayHaveRun = failures.filter((text) => text.includes('may have run')).length;
   expect(mayHaveRun).toBeLessThanOrEqual(8 * kills);
@@ -301,6 +332,39 @@ describe('a restore by servers that die', () => {
     expect(killed).toBeGreaterThanOrEqual(POINTS_MIN);
   }, 600_000);
 });
+
+describe.each(['denied', 'full', 'locked'] as const)(
+  'a restore from a bucket that cannot be written (%s)',
+  (kind) => {
+    it.each([UNDISTURBED, UNDISTURBED + 1])(
+      'does everything once, whichever put is the first one to be refused: seed %i',
+      async (seed) => {
+        for (let from = 0; ; from++) {
+          const { world } = await restore(seed, [], { kind, from });
+          await assertDoneOnce(world);
+          if (world.refused === 0) {
+            expect(from).toBeGreaterThan(5);
+            break;
+          }
+          // A server that is killed anywhere: another one goes on with what the cluster has kept.
+          const { points } = await restore(seed, [], { kind, from });
+          const ends = [...(points[0] ?? [])].filter((_, at) => at % SAMPLE === from % SAMPLE);
+          for (let at = 0; at < ends.length; at += AT_ONCE) {
+            const now = ends.slice(at, at + AT_ONCE);
+            await Promise.all(
+              now.map(async (end) => {
+                const { world: other } = await restore(seed, [end], { kind, from });
+                await assertDoneOnce(other);
+              }),
+            );
+          }
+          if (kind === 'locked') break;
+        }
+      },
+      300_000,
+    );
+  },
+);
 
 /** A volume that is there, which is written to while servers die; the operation is one that is known by its name, as the DataDownload of the action. */
 describe('a restore in place by servers that die', () => {

@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { bucketOf } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
@@ -78,7 +77,7 @@ describe('a restore', () => {
   it('that has failed in a location that is written once has failed, also for the server after one that was killed then', async () => {
     const inner = new VersionedBucket();
     const server = () =>
-      new Rig({ cluster, bucket: bucketOf(inner, { isWriteOnce: true }), actions: [moves] });
+      new Rig({ cluster, bucket: inner, mode: { isWriteOnce: true }, actions: [moves] });
     const before = await reasonOf(server().run());
     expect(before).toMatchObject({ code: 'NO_DOWNLOAD' });
     const log = inner.objects.get('restores/r1/restore-r1-logs.gz');
@@ -102,12 +101,13 @@ describe('a restore', () => {
         return Promise.reject(new CodedError('STORAGE_FAILED', 'away', { retry: 'backoff' }));
       }
     }
-    const rig = new Rig({ cluster, bucket: bucketOf(new Failing(), { isWriteOnce: true }) });
+    const rig = new Rig({ cluster, bucket: new Failing(), mode: { isWriteOnce: true } });
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
     expect(rig.isUnpublished).toBe(true);
     const well = new Rig({
       cluster,
-      bucket: bucketOf(new VersionedBucket(), { isWriteOnce: true }),
+      bucket: new VersionedBucket(),
+      mode: { isWriteOnce: true },
     });
     expect(await reasonOf(well.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
     expect(well.isUnpublished).toBe(false);
@@ -280,7 +280,7 @@ describe('a restore', () => {
     const put = bucket.put.bind(bucket);
     bucket.put = async (key, ...given) => {
       await put(key, ...given);
-      if (key.endsWith('itemoperations.json.gz')) {
+      if (key.endsWith('restore-r1-itemoperations.json.gz')) {
         isLeading = false;
         await put('restores/r1/restore-r1-results.gz', [Buffer.from('newer')]);
       }

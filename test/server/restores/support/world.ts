@@ -5,6 +5,7 @@ import {
   OperationMap,
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
+import type { Bucket } from '../../../../src/blob/index.ts';
 import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../../../src/plugin/index.ts';
 import type { Restore } from '../../../../src/restore/index.ts';
@@ -15,6 +16,12 @@ import {
   nothingLeft,
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
+import type { OpenBucket } from '../../../../src/server/backups/contract.ts';
+import { RESTORE_FILES_LABEL } from '../../../../src/server/restores/files/cluster-files.ts';
+import {
+  RestoreBucket,
+  type RestoreBucketOptions,
+} from '../../../../src/server/restores/files/restore-bucket.ts';
 import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
@@ -108,6 +115,7 @@ export class World extends AfterRunWorld {
       const begun = { action: CLAIM_ACTION, operationId, item };
       return orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs()));
     });
+    await new RestoreArchive(this.bucket).claim(SUBJECT);
     await this.archive.put('r1', { itemOperations, results: {}, volumeInfos, resourceList: {} });
     await storeAfterRun(this.files, SUBJECT, { ...nothingLeft('u1'), ...left });
     this.say({ restoreItemOperationsAttempted: operationIds.length });
@@ -145,18 +153,19 @@ export class World extends AfterRunWorld {
 
   /** What reads or waits for a Restore of this process ends with it. */
   server(scratch: string, outside: Outside = calm, timeouts: { resourceNs?: bigint } = {}) {
-    const bucket = this.bucketOf(outside);
     const asker = this.askerOf(outside);
     const client = this.#clientOf(outside);
     const abort = new AbortController();
     const { signal } = abort;
     const assertLeading = (): void => undefined;
-    const buckets = {
-      open: () =>
-        this.hasLocation
-          ? Promise.resolve({ bucket, ...nothing })
-          : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
+    const open = async (): Promise<OpenBucket> => {
+      if (!this.hasLocation) throw new CodedError('NO_LOCATION', 'no location default');
+      let files: RestoreBucket | undefined;
+      const bucket = this.bucketOf(outside, (raw) => (files = this.#filesOf(raw, client)));
+      await Promise.resolve();
+      return { bucket, ...(files && { files }), ...nothing };
     };
+    const buckets = { open };
     const resourceNs = timeouts.resourceNs ?? 600n * SECOND_NS;
     const absences = new Absences({
       ...{ client, clock: this.clock, boundNs: resourceNs, assertLeading },
@@ -207,6 +216,17 @@ export class World extends AfterRunWorld {
     };
   }
 
+  #filesOf(raw: Bucket, client: RestoreBucketOptions['client']): RestoreBucket {
+    const { name, uid } = SUBJECT;
+    const restore = { name, uid };
+    return new RestoreBucket(raw, { client, namespace: 'velero', location: 'default', restore });
+  }
+
+  /** The files of the restore, wherever they are. */
+  get stored(): Bucket {
+    return this.bucketOf(calm, (raw) => this.#filesOf(raw, this.#clientOf(calm)));
+  }
+
   readonly #waits = new WeakMap<AbortController, Waits>();
   #waitsOf(of: AbortController): Waits {
     const waits = this.#waits.get(of) ?? new Waits(this.clock);
@@ -235,10 +255,11 @@ export class World extends AfterRunWorld {
         const { metadata, status } = change as Restore;
         if (resource.plural !== 'restores') {
           const found = cluster.get(resource.plural, ref.name);
-          if (found?.metadata.resourceVersion !== metadata.resourceVersion) {
+          const expected = (metadata as KubeObject['metadata'] | undefined)?.resourceVersion;
+          if (expected !== undefined && found?.metadata.resourceVersion !== expected) {
             throw refused('KUBE_CONFLICT', 'somebody has changed it');
           }
-          return cluster.patch(resource, ref, change);
+          return await cluster.patch(resource, ref, change);
         }
         const { resourceVersion } = metadata;
         const now = this.restore.metadata;
@@ -256,19 +277,30 @@ export class World extends AfterRunWorld {
         this.restore = { ...this.restore, metadata: changed };
         return this.restore;
       });
-    const list = (resource: Resource<KubeObject>) =>
+    const list = (
+      resource: Resource<KubeObject>,
+      { labelSelector }: { labelSelector?: string } = {},
+    ) =>
       outside(() => {
         requests.push(`LIST ${resource.plural}`);
-        return structuredClone(cluster.objects.get(resource.plural) ?? []);
+        const all = structuredClone(cluster.objects.get(resource.plural) ?? []);
+        const [label = '', value] = labelSelector?.split('=') ?? [];
+        const isOfFiles = label === RESTORE_FILES_LABEL;
+        return all.filter(({ metadata }) => !isOfFiles || metadata.labels?.[label] === value);
+      });
+    const create = (resource: Resource<KubeObject>, object: KubeObject) =>
+      outside(() => {
+        requests.push(`CREATE ${resource.plural}`);
+        return cluster.create(resource, object);
       });
     const remove = (resource: Resource<KubeObject>, { name, namespace }: KubeObject['metadata']) =>
       outside(() => {
         requests.push(`DELETE ${resource.plural} ${name}`);
         cluster.remove(resource.plural, `${namespace ?? ''}/${name}`);
       });
-    return { find, patch, list, delete: remove, clock } as unknown as Pick<
+    return { find, patch, list, create, delete: remove, clock } as unknown as Pick<
       KubeClient,
-      'find' | 'patch' | 'list' | 'delete' | 'clock'
+      'find' | 'patch' | 'list' | 'create' | 'delete' | 'clock'
     >;
   }
 }

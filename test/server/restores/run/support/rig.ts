@@ -1,6 +1,6 @@
 import * as fs from 'node:fs';
 import { afterAll } from 'vitest';
-import { BackupArchive, RestoreArchive } from '../../../../../src/archive/index.ts';
+import { BackupArchive, bucketOf, RestoreArchive } from '../../../../../src/archive/index.ts';
 import { CodedError, silentLogger } from '../../../../../src/base/index.ts';
 import type { ExecQuestion } from '../../../../../src/backup/index.ts';
 import type { Bucket } from '../../../../../src/blob/index.ts';
@@ -11,6 +11,7 @@ import {
 } from '../../../../../src/item-operations/index.ts';
 import type { KubeClient, Pod } from '../../../../../src/kube/index.ts';
 import type { Restore, RestoreAction } from '../../../../../src/restore/index.ts';
+import { RestoreBucket } from '../../../../../src/server/restores/files/restore-bucket.ts';
 import { ClusterRestoreRunner } from '../../../../../src/server/restores/run/restore-runner.ts';
 import { parsePolicyConfigMap } from '../../../../../src/volume-policy/index.ts';
 import { RestoreCluster } from '../../../../restore/support/cluster.ts';
@@ -48,6 +49,8 @@ export const storeBackup = (
 export interface Parts {
   readonly cluster: RestoreCluster;
   readonly bucket?: Bucket;
+  /** Of the location. */
+  readonly mode?: { readonly isWriteOnce: boolean };
   readonly actions?: readonly RestoreAction[];
   readonly ask?: OperationAsker['ask'];
   readonly cancel?: OperationAsker['cancel'];
@@ -88,7 +91,8 @@ function podWatch(cluster: RestoreCluster) {
 
 /** A server that makes one restore. */
 export class Rig {
-  readonly bucket: Bucket;
+  readonly #inner: Bucket;
+  readonly #client: KubeClient;
   readonly canceled: string[] = [];
   readonly progress: object[] = [];
   readonly untold: string[] = [];
@@ -101,15 +105,34 @@ export class Rig {
 
   constructor(parts: Parts) {
     this.#parts = parts;
-    this.bucket = parts.bucket ?? new MemoryBucket();
-    const { bucket } = this;
-    const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
-    this.operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
+    this.#inner = parts.bucket ?? new MemoryBucket();
+    if (!parts.cluster.get('namespaces', 'velero')) parts.cluster.namespaces('velero');
+    this.#client = this.#clientOf(parts);
+    const archives = () => ({
+      backups: new BackupArchive(this.bucket),
+      restores: new RestoreArchive(this.bucket),
+    });
+    this.operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives())) });
     this.runner = this.#open();
   }
 
-  async #open(): Promise<ClusterRestoreRunner> {
-    const { cluster, actions = [], exec } = this.#parts;
+  /** As a server has opened it for this restore. */
+  #files(): RestoreBucket {
+    const { name, uid } = RESTORE.metadata;
+    return new RestoreBucket(this.#inner, {
+      ...{ client: this.#client, namespace: 'velero', location: 'default', restore: { name, uid } },
+    });
+  }
+
+  #bucketOf(files: Bucket): Bucket {
+    return bucketOf(files, this.#parts.mode ?? { isWriteOnce: false });
+  }
+
+  get bucket(): Bucket {
+    return this.#bucketOf(this.#files());
+  }
+
+  #clientOf({ cluster, exec }: Parts): KubeClient {
     const outside = <T>(task: () => Promise<T> | T, what: string): Promise<T> =>
       this.#parts.outside?.(task, what) ?? Promise.resolve(task());
     const named = (verb: string, { plural }: { plural: string }, object: object): string => {
@@ -117,11 +140,10 @@ export class Rig {
       const { namespace = '', name } = { ...ref, ...metadata } as Record<string, string>;
       return `${verb} ${plural} ${namespace}/${name ?? ''}`;
     };
-    const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const list = async (resource: never, options: never): Promise<unknown[]> =>
       (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
     const { now = '2026-11-26T12:00:00Z' } = this.#parts;
-    const client = {
+    return {
       clock: { nowNs: () => BigInt(Date.parse(now)) * 1_000_000n },
       listPage: cluster.listPage,
       collect: async (resource: never, options: never, take: (item: unknown) => unknown[]) =>
@@ -152,11 +174,29 @@ export class Rig {
           () => exec?.(question) ?? Promise.resolve({ stdout: '', stderr: '' }),
           `exec ${question.namespace}/${question.pod} ${question.command.join(' ')}`,
         ),
+      delete: (resource: { plural: string }, ref: { namespace: string; name: string }) =>
+        outside(
+          () => {
+            cluster.remove(resource.plural, `${ref.namespace}/${ref.name}`);
+            return true;
+          },
+          named('delete', resource, ref),
+        ),
     } as unknown as KubeClient;
+  }
+
+  async #open(): Promise<ClusterRestoreRunner> {
+    const { cluster, actions = [] } = this.#parts;
+    const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     return new ClusterRestoreRunner({
-      client,
+      client: this.#client,
       discovery: (await cluster.resources()) as never,
-      buckets: { open: () => Promise.resolve({ bucket: this.bucket, ...nothing }) },
+      buckets: {
+        open: () => {
+          const files = this.#files();
+          return Promise.resolve({ bucket: this.#bucketOf(files), files, ...nothing });
+        },
+      },
       archiveOf: (opened) => new BackupArchive(opened),
       sessions: {
         open: () =>

@@ -1,0 +1,226 @@
+import { describe, expect, it } from 'vitest';
+import { RestoreArchive } from '../../../../src/archive/index.ts';
+import { CodedError } from '../../../../src/base/index.ts';
+import type { Bucket } from '../../../../src/blob/index.ts';
+import type { ConfigMap, KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import { RESTORE_FILES_LABEL } from '../../../../src/server/restores/files/cluster-files.ts';
+import { RestoreBucket } from '../../../../src/server/restores/files/restore-bucket.ts';
+import { RestoreCluster } from '../../../restore/support/cluster.ts';
+import { bucketThrough } from '../../../support/bucket-through.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+
+const RESULTS = 'restores/r1/restore-r1-results.gz';
+const LOG = 'restores/r1/restore-r1-logs.gz';
+const JOURNAL = (uid: string, at: number): string =>
+  `restores/r1/longshore-journal/${uid}/00000001-abcdef01-${String(at).padStart(8, '0')}`;
+const MIB = 1 << 20;
+const { signal } = new AbortController();
+const assertAllowed = (): void => undefined;
+
+const bytesOf = async (bucket: Bucket, key: string): Promise<string> =>
+  Buffer.concat(await Array.fromAsync(bucket.get(key))).toString();
+const codeOf = (task: Promise<unknown>): Promise<unknown> =>
+  task.then(
+    () => undefined,
+    (error: unknown) => (error as CodedError).code,
+  );
+
+/** A cluster with a Restore r1, and a bucket that refuses what it is told to. */
+class Place {
+  readonly cluster = new RestoreCluster().namespaces('velero');
+  readonly uid: string;
+  readonly bucket: MemoryBucket;
+  refuses: (call: string, key: string) => boolean = () => false;
+
+  constructor(uid: string, bucket = new MemoryBucket()) {
+    this.uid = uid;
+    this.bucket = bucket;
+  }
+
+  /** As another process opens it. */
+  open(): RestoreBucket {
+    const { cluster, uid } = this;
+    const client = {
+      find: (...asked: Parameters<typeof cluster.find>) => cluster.find(...asked),
+      create: cluster.create,
+      patch: cluster.patch,
+      list: (_: Resource<KubeObject>, { labelSelector = '' }: { labelSelector?: string }) =>
+        Promise.resolve(this.maps.filter(({ metadata }) => hasLabel(metadata, labelSelector))),
+      delete: (_: Resource<KubeObject>, { namespace, name }: KubeObject['metadata']) => {
+        cluster.remove('configmaps', `${namespace ?? ''}/${name}`);
+        return Promise.resolve(true);
+      },
+    } as unknown as KubeClient;
+    const refusing = bucketThrough(this.bucket, async (call, key, task) => {
+      await Promise.resolve();
+      if (this.refuses(call, key)) throw new CodedError('STORAGE_FULL', 'the bucket is full');
+      return task();
+    });
+    const restore = { name: 'r1', uid };
+    return new RestoreBucket(refusing, {
+      ...{ client, namespace: 'velero', location: 'default', restore },
+    });
+  }
+
+  get maps(): ConfigMap[] {
+    return this.cluster.objects.get('configmaps') ?? [];
+  }
+}
+
+const hasLabel = ({ labels = {} }: KubeObject['metadata'], selector: string): boolean => {
+  const [label = '', value] = selector.split('=');
+  return labels[label] === value;
+};
+
+describe('the bucket of a restore', () => {
+  it('keeps files that the bucket refuses in ConfigMaps that belong to the Restore, and no backup takes', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    await place.open().claim({ signal, assertAllowed });
+    await place.open().put(RESULTS, [Buffer.from('a'), Buffer.from('b')]);
+    expect(await bytesOf(place.open(), RESULTS)).toBe('ab');
+    expect(place.bucket.objects.size).toBe(0);
+    expect(place.maps).toHaveLength(2);
+    for (const { metadata } of place.maps) {
+      expect(metadata).toMatchObject({
+        namespace: 'velero',
+        labels: { 'velero.io/exclude-from-backup': 'true', [RESTORE_FILES_LABEL]: 'u1' },
+        ownerReferences: [{ apiVersion: 'velero.io/v1', kind: 'Restore', name: 'r1', uid: 'u1' }],
+      });
+    }
+    await place.open().deleteKept(signal);
+    expect(place.maps).toEqual([]);
+  });
+
+  it('replaces a file that is kept, and lists it once', async () => {
+    const place = new Place('u1');
+    await place.open().put(RESULTS, [Buffer.from('in the bucket')]);
+    place.refuses = (call) => call === 'put';
+    for (let times = 0; times < 5; times++) {
+      await place.open().put(RESULTS, [Buffer.from(`kept ${times}`)]);
+    }
+    // Once something is kept, an older file never hides a newer one.
+    place.refuses = () => false;
+    await place.open().put(RESULTS, [Buffer.from('newest')]);
+    expect(await bytesOf(place.open(), RESULTS)).toBe('newest');
+    expect(await Array.fromAsync(place.open().list('restores/r1/'))).toEqual([RESULTS]);
+    expect(place.maps).toHaveLength(2);
+    await place.open().delete(RESULTS);
+    expect(await place.open().has(RESULTS)).toBe(false);
+    expect([place.maps, [...place.bucket.objects.keys()]]).toEqual([[], []]);
+  });
+
+  it('stores what can be stored when the bucket works again, and says nothing then', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    const body = async function* () {
+      await Promise.resolve();
+      yield Buffer.alloc(MIB, 'l');
+      yield Buffer.from('end');
+    };
+    await place.open().put(LOG, body());
+    await place.open().put(RESULTS, [Buffer.from('r')]);
+    expect(await place.open().upload({ signal, assertAllowed })).toContain('the bucket is full');
+    place.refuses = (call, key) => call === 'put' && key === RESULTS;
+    expect(await place.open().upload({ signal, assertAllowed })).toContain('ConfigMaps');
+    expect(place.bucket.objects.get(LOG)?.length).toBe(MIB + 3);
+    place.refuses = () => false;
+    expect(await place.open().upload({ signal, assertAllowed })).toBeUndefined();
+    expect([...place.bucket.objects.keys()].sort()).toEqual([LOG, RESULTS]);
+    expect(place.maps).toEqual([]);
+  });
+
+  it('throws what a bucket throws that is away for a while, and keeps nothing', async () => {
+    const place = new Place('u1');
+    const away = new CodedError('STORAGE_UNREACHABLE', 'away', { retry: 'backoff' });
+    place.bucket.put = () => Promise.reject(away);
+    expect(await codeOf(place.open().put(RESULTS, [Buffer.from('r')]))).toBe('STORAGE_UNREACHABLE');
+    expect(place.maps).toEqual([]);
+  });
+
+  it('names a file that is too long for the cluster, and goes on without it', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    await place.open().put(LOG, [Buffer.alloc(6 * MIB)]);
+    await place.open().put(RESULTS, [Buffer.from('r')]);
+    const said = await place.open().upload({ signal, assertAllowed });
+    expect(said).toContain('Too long for a ConfigMap, and lost: restore-r1-logs.gz');
+    expect(await codeOf(bytesOf(place.open(), LOG))).toBe('BLOB_NOT_FOUND');
+    expect(await bytesOf(place.open(), RESULTS)).toBe('r');
+  });
+
+  it('keeps thousands of journal segments in few ConfigMaps, each below 1 MiB', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    const bucket = place.open();
+    for (let at = 0; at < 400; at++) await bucket.put(JOURNAL('u1', at), [Buffer.alloc(4000, at)]);
+    expect(place.maps.length).toBeLessThan(6);
+    for (const map of place.maps) expect(JSON.stringify(map).length).toBeLessThan(MIB * 1.1);
+    const keys = await Array.fromAsync(place.open().list('restores/r1/longshore-journal/'));
+    expect(keys).toHaveLength(400);
+    expect((await bytesOf(place.open(), JOURNAL('u1', 399))).length).toBeGreaterThan(0);
+  });
+
+  it('lets nobody go on from a journal that did not fit', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    const bucket = place.open();
+    for (let at = 0; at < 4; at++) await bucket.put(JOURNAL('u1', at), [Buffer.alloc(3 * MIB)]);
+    const keys = await Array.fromAsync(place.open().list('restores/r1/longshore-journal/'));
+    expect(keys).toEqual([0, 1, 2].map((at) => JOURNAL('u1', at)));
+    expect(await codeOf(bytesOf(place.open(), keys.at(-1) ?? ''))).toBe('JOURNAL_NOT_KEPT');
+  });
+});
+
+describe('two clusters with a Restore of one name, and one bucket', () => {
+  it('each has its own files, and deletes no file of the other', async () => {
+    const a = new Place('ua');
+    const b = new Place('ub', a.bucket);
+    for (const { open } of [a, b].map((place) => ({ open: place.open() }))) {
+      await open.claim({ signal, assertAllowed });
+      await open.put(RESULTS, [Buffer.from('x')]);
+    }
+    await a.open().put(RESULTS, [Buffer.from('of a')]);
+    await b.open().put(RESULTS, [Buffer.from('of b')]);
+    expect(await bytesOf(a.open(), RESULTS)).toBe('of a');
+    expect(await bytesOf(b.open(), RESULTS)).toBe('of b');
+    expect(await codeOf(bytesOf(b.open(), LOG))).toBe('BLOB_NOT_FOUND');
+    expect(await codeOf(b.open().assertInBucket(RESULTS))).toBe('UNSUPPORTED_URL');
+    const said = await b.open().upload({ signal, assertAllowed });
+    expect(said).toContain('restores/r1/ there has the files of another Restore with the UID ua');
+    for (let times = 0; times < 2; times++) {
+      await new RestoreArchive(b.open()).delete('r1');
+      await b.open().deleteKept(signal);
+      expect(await bytesOf(a.open(), RESULTS)).toBe('of a');
+    }
+    await new RestoreArchive(a.open()).delete('r1');
+    expect([...a.bucket.objects.keys()]).toEqual([]);
+  });
+
+  it('leaves files alone that do not tell whose they are, as those of a real Velero', async () => {
+    const place = new Place('u1');
+    place.bucket.objects.set(RESULTS, Buffer.from('of Velero'));
+    await place.open().claim({ signal, assertAllowed });
+    await place.open().put(RESULTS, [Buffer.from('ours')]);
+    expect(await bytesOf(place.open(), RESULTS)).toBe('ours');
+    expect(await place.open().upload({ signal, assertAllowed })).toContain('that nobody knows');
+    // Killed between its steps, and done again.
+    for (let times = 0; times < 3; times++) {
+      await new RestoreArchive(place.open()).delete('r1');
+      await place.open().deleteKept(signal);
+    }
+    expect(place.bucket.objects.get(RESULTS)?.toString()).toBe('of Velero');
+  });
+
+  it('takes files for its own that only its own run can have stored', async () => {
+    const place = new Place('u1');
+    // By a server that was killed while it ran, before folders had owners.
+    place.bucket.objects.set(JOURNAL('u1', 0), Buffer.from('j'));
+    place.bucket.objects.set(RESULTS, Buffer.from('r'));
+    await place.open().claim({ signal, assertAllowed });
+    await place.open().put(RESULTS, [Buffer.from('newer')]);
+    expect(place.bucket.objects.get(RESULTS)?.toString()).toBe('newer');
+    await new RestoreArchive(place.open()).delete('r1');
+    expect([...place.bucket.objects.keys()]).toEqual([]);
+  });
+});
