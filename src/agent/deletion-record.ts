@@ -9,6 +9,7 @@ import {
   isPassing,
   type KubeClient,
   type NewObject,
+  NOT_IN_BACKUPS,
 } from '../kube/index.ts';
 import { fieldsOf, millisecondsSince } from './movement.ts';
 import { outcomeOf } from './outcome.ts';
@@ -35,7 +36,7 @@ export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undef
     metadata: {
       name: `${name}-info`,
       namespace,
-      labels: { [BACKUP_NAME]: backup, [SNAPSHOT_INFO]: 'true' },
+      labels: { [BACKUP_NAME]: backup, [SNAPSHOT_INFO]: 'true', ...NOT_IN_BACKUPS },
       ownerReferences: [
         owner
           ? { apiVersion: owner.apiVersion, kind: owner.kind, name: owner.name, uid: owner.uid }

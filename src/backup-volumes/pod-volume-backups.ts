@@ -2,12 +2,13 @@ import { CodedError, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
 import {
   type KubeClient,
-  POD_VOLUME_BACKUPS,
+  NOT_IN_BACKUPS,
+  type PersistentVolumeClaim,
   type Pod,
+  POD_VOLUME_BACKUPS,
   PODS,
   type PodVolumeBackup,
   PVCS,
-  type PersistentVolumeClaim,
   validLabel,
   waitFor,
 } from '../kube/index.ts';
@@ -237,6 +238,7 @@ function podVolumeBackupOf(
       labels: {
         'velero.io/backup-name': validLabel(backup.name),
         'velero.io/backup-uid': backup.uid,
+        ...NOT_IN_BACKUPS,
         ...(pvc && { 'velero.io/pvc-uid': pvc.uid }),
       },
       // Restores tell by it that a PVC has a backup of its files.

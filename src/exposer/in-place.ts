@@ -9,6 +9,7 @@ import {
   PODS,
   PVCS,
   PVS,
+  SECOND_VOLUME_PREFIX,
   waitGone,
   type WaitOptions,
 } from '../kube/index.ts';
@@ -32,7 +33,6 @@ import {
   OWNER_NAME,
   secondVolume,
   sourceOf,
-  VOLUME_PREFIX,
   volumeNameFor,
 } from './second-volume.ts';
 import type { ExposeContext, ExposerOptions } from './settings.ts';
@@ -296,7 +296,8 @@ export class InPlaceExposer {
     const volumes = await client.list(PVS, { labelSelector });
     // Anybody may put a label on an object.
     const own = volumes.filter(
-      (volume) => isMadeFor(volume, download) && volume.metadata.name.startsWith(VOLUME_PREFIX),
+      (volume) =>
+        isMadeFor(volume, download) && volume.metadata.name.startsWith(SECOND_VOLUME_PREFIX),
     );
     for (const { metadata, spec } of own) {
       // Whatever became of it: nothing may delete the data when its claim goes.

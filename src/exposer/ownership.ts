@@ -1,5 +1,11 @@
 import { CodedError, isCode } from '../base/index.ts';
-import type { KubeClient, KubeObject, NewObject, Resource } from '../kube/index.ts';
+import {
+  type KubeClient,
+  type KubeObject,
+  type NewObject,
+  NOT_IN_BACKUPS,
+  type Resource,
+} from '../kube/index.ts';
 
 /** On what cannot have an owner reference: the UID of the DataUpload or DataDownload that it was made for. */
 export const OWNER_UID = 'longshore.io/owner-uid';
@@ -26,7 +32,7 @@ export function assertMadeFor<T extends KubeObject>(
 }
 
 /**
- * Makes the object, or takes the one that was made before a crash: names come from the CR. Throws `FOREIGN_OBJECT` when
+ * Makes the object, or takes the one that was made before a crash: names come from the CR. No backup holds it. Throws `FOREIGN_OBJECT` when
  * the name is taken by an object of somebody else.
  */
 export async function makeFor<T extends KubeObject>(
@@ -37,7 +43,8 @@ export async function makeFor<T extends KubeObject>(
 ): Promise<T> {
   const { namespace, name = '' } = object.metadata;
   try {
-    return await client.create(resource, object);
+    const labels = { ...object.metadata.labels, ...NOT_IN_BACKUPS };
+    return await client.create(resource, { ...object, metadata: { ...object.metadata, labels } });
   } catch (error) {
     if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     const found = await client.get(resource, {

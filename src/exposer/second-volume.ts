@@ -1,5 +1,10 @@
 import { createHash } from 'node:crypto';
-import type { DataDownload, NewObject, PersistentVolume } from '../kube/index.ts';
+import {
+  type DataDownload,
+  type NewObject,
+  type PersistentVolume,
+  SECOND_VOLUME_PREFIX,
+} from '../kube/index.ts';
 import type { ClaimRef } from './claim-users.ts';
 import { unusable } from './in-place-target.ts';
 import { OWNER_UID } from './ownership.ts';
@@ -7,7 +12,6 @@ import { OWNER_UID } from './ownership.ts';
 /** Which DataDownload a second volume object is for: its name, for whoever finds the object, and as a label its UID. */
 export const OWNER_NAME = 'longshore.io/owner-name';
 export const OWNER_LABEL = 'longshore.io/in-place-for';
-export const VOLUME_PREFIX = 'longshore-in-place-';
 /** Of what else a volume object says, these tell where it can be used. */
 const TOPOLOGY_LABEL = /^(?:topology\.|failure-domain\.beta\.)/;
 /** Fields of a volume object that are about its claim, and not about the volume. */
@@ -30,7 +34,7 @@ export function volumeNameFor(volume: PersistentVolume): string {
   const { csi } = volume.spec;
   const identity = csi ? [csi.driver, csi.volumeHandle] : sourceOf(volume);
   const hash = createHash('sha256').update(JSON.stringify(identity)).digest('hex');
-  return VOLUME_PREFIX + hash.slice(0, 32);
+  return SECOND_VOLUME_PREFIX + hash.slice(0, 32);
 }
 
 export function secondVolume(

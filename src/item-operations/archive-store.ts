@@ -1,4 +1,6 @@
-import type { BackupArchive, RestoreArchive } from '../archive/index.ts';
+import type { BackupArchive, RestoreArchive, StoredArchive } from '../archive/index.ts';
+import { isCode } from '../base/index.ts';
+import type { BackupIdentity } from '../kube/index.ts';
 import {
   backupOperationSchema,
   type Operation,
@@ -30,5 +32,28 @@ export function archiveStore(archivesOf: (subject: Subject) => Promise<Archives>
         await backups.update(subject.name, { itemOperations }, { signal });
       } else await restores.put(subject.name, { itemOperations }, { signal });
     },
+  };
+}
+
+/**
+ * What the objects of a stored backup's operations must say. If its operations file is missing or damaged, names and
+ * UIDs decide alone. Throws what the bucket throws.
+ */
+export async function identityOfStored(
+  stored: Pick<StoredArchive, 'metadata' | 'itemOperations'>,
+  signal: AbortSignal,
+): Promise<BackupIdentity> {
+  const { name, uid = '', namespace = '' } = stored.metadata.metadata;
+  const ids = new Set<string>();
+  try {
+    const operations = await stored.itemOperations(backupOperationSchema, { signal });
+    for (const { spec } of operations) ids.add(spec.operationID);
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+  }
+  return {
+    ...{ name, uid },
+    namespace: namespace === '' ? undefined : namespace,
+    operationIds: ids.size === 0 ? undefined : ids,
   };
 }

@@ -3,7 +3,7 @@
  * what plugins say (pure functions), and the map that keeps them in memory and in the operations file. Knows no controller: who polls, and
  * what phase follows, is decided elsewhere.
  */
-export { type Archives, archiveStore } from './archive-store.ts';
+export { type Archives, archiveStore, identityOfStored } from './archive-store.ts';
 export { merged } from './merge.ts';
 export {
   countsOf,

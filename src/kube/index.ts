@@ -103,6 +103,22 @@ export {
   inPlaceOrderOf,
   isInPlace,
 } from './api/in-place.ts';
+export {
+  type BackupIdentity,
+  EXPIRY_NOTE,
+  isLeftOutOfBackups,
+  isOfBackup,
+  isOwnObject,
+  isTransientType,
+  isUploadOfBackup,
+  NOT_IN_BACKUPS,
+  PASSWORD_CHANGE_LEASE,
+  PASSWORD_SECRET,
+  SECOND_VOLUME_PREFIX,
+  SERVER_LEASE,
+  UNDER_WAY_PREFIX,
+  UPLOADS_TYPE,
+} from './api/own-objects.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';

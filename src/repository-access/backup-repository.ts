@@ -12,13 +12,14 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
   type KubeClient,
+  NOT_IN_BACKUPS,
+  PASSWORD_SECRET,
   SECRETS,
   validLabel,
 } from '../kube/index.ts';
 import { loadLocationFiles, valueIn } from './location-files.ts';
 
 /** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
-export const PASSWORD_SECRET = 'velero-repo-credentials';
 export const PASSWORD_KEY = 'repository-password';
 /** Beside it while the passwords of all repositories are being changed: the one that comes, then the one that was. */
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
@@ -95,7 +96,7 @@ async function createRepository(query: RepositoryQuery): Promise<void> {
   for (const name of namesFor(query)) {
     try {
       await client.create(BACKUP_REPOSITORIES, {
-        metadata: { name, namespace, labels },
+        metadata: { name, namespace, labels: { ...labels, ...NOT_IN_BACKUPS } },
         spec: {
           volumeNamespace,
           backupStorageLocation: storageLocation,

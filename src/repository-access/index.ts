@@ -9,7 +9,6 @@ export {
   loadRepositoryAccess,
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
-  PASSWORD_SECRET,
   PREVIOUS_PASSWORD_KEY,
   type RepositoryAccess,
   type RepositoryQuery,

@@ -2,6 +2,7 @@ import type { BackupLog } from '../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../base/index.ts';
 import {
   type KubeClient,
+  NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
   type Pod,
   POD_VOLUME_RESTORES,
@@ -231,6 +232,7 @@ function podVolumeRestoreOf(
       labels: {
         'velero.io/restore-name': validLabel(restore.name),
         'velero.io/restore-uid': restore.uid,
+        ...NOT_IN_BACKUPS,
         // Agents find by it what is for a pod.
         'velero.io/pod-uid': uid,
         ...(claim && { 'velero.io/pvc-uid': claim.metadata.uid }),

@@ -7,9 +7,9 @@ import {
   LEASES,
   type Pod,
   PODS,
+  SERVER_LEASE,
 } from '../kube/index.ts';
 import { verificationOf } from '../repository-access/index.ts';
-import { SERVER_LEASE } from './server.ts';
 
 /** Where the Lease does not say it (Kubernetes' own default). */
 const LEASE_SECONDS = 15;

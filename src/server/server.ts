@@ -1,7 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { Gauge, Registry } from 'prom-client';
 import { type Clock, type Logger, systemClock } from '../base/index.ts';
-import { type ElectionOptions, type KubeClient, LeaderElection } from '../kube/index.ts';
+import {
+  type ElectionOptions,
+  type KubeClient,
+  LeaderElection,
+  SERVER_LEASE,
+} from '../kube/index.ts';
 
 /** One that runs while this process leads. */
 export interface ServerController {
@@ -24,9 +29,6 @@ export interface ServerOptions {
   readonly timing?: ElectionOptions['timing'];
   readonly leaseName?: string;
 }
-
-/** By which one of several servers works. */
-export const SERVER_LEASE = 'longshore-server';
 
 /** Runs controllers while this process leads, and waits otherwise: two replicas are one that works and one that is ready to. */
 export class Server {

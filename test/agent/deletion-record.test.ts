@@ -42,6 +42,7 @@ describe("what Velero's deletion of a backup lists", () => {
         labels: {
           'velero.io/backup-name': 'b1',
           'velero.io/data-upload-snapshot-info': 'true',
+          'velero.io/exclude-from-backup': 'true',
         },
         ownerReferences: [
           { apiVersion: 'velero.io/v1', kind: 'Backup', name: 'b1', uid: 'backup-uid' },

@@ -303,6 +303,7 @@ describe('PodVolumeRestores', () => {
           'velero.io/restore-uid': 'restore-uid',
           'velero.io/pod-uid': 'pod-uid',
           'velero.io/pvc-uid': 'claim-1',
+          'velero.io/exclude-from-backup': 'true',
         },
       },
       spec: {

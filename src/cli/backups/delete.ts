@@ -5,6 +5,7 @@ import {
   isPassing,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
 import { countOf } from '../amounts.ts';
@@ -146,7 +147,11 @@ async function requestDeletion(
   { name, uid }: Doomed,
   { client, namespace, signal }: Session,
 ): Promise<KubeObject> {
-  const labels = { 'velero.io/backup-name': validLabel(name), 'velero.io/backup-uid': uid };
+  const labels = {
+    'velero.io/backup-name': validLabel(name),
+    'velero.io/backup-uid': uid,
+    ...NOT_IN_BACKUPS,
+  };
   const request = {
     metadata: { namespace, generateName: `${name}-`, labels },
     spec: { backupName: name },

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
+import { identityOfStored } from '../../item-operations/index.ts';
 import { CONFIG_MAPS, Discovery, type KubeObject } from '../../kube/index.ts';
 import {
   openRestoreActions,
@@ -60,7 +61,10 @@ export async function rehearse(
     return await withBucketOf(BACKUP, backup, session, async (bucket) => {
       const stored = await new BackupArchive(bucket).open(backup.metadata.name, { signal });
       await using contents = await stored.openContents({ directory, signal });
-      const { factsOf, infos } = await loadVolumeSources({ client, stored, restore, signal });
+      const identity = await identityOfStored(stored, signal);
+      const { factsOf, infos } = await loadVolumeSources({
+        ...{ client, stored, backup: identity, restore, signal },
+      });
       const { resourceModifier, resourcePolicy } = restore.spec;
       const policies =
         resourcePolicy &&
@@ -73,7 +77,7 @@ export async function rehearse(
           await client.get(CONFIG_MAPS, { namespace, name: resourceModifier.name }, { signal }),
         );
       return await rehearseRestore({
-        ...{ client, restore, items: contents, signal },
+        ...{ client, restore, backup: identity, items: contents, signal },
         ...{ modifiers: modifiers ?? undefined, policies: policies ?? undefined },
         discovery: await Discovery.open(client, { signal }),
         actions: [

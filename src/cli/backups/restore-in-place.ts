@@ -17,6 +17,7 @@ import {
   inPlaceConfig,
   isPassing,
   type NewObject,
+  NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
   PVCS,
   PVS,
@@ -152,6 +153,7 @@ function downloadOf({
     metadata: {
       generateName: `${short}-in-place-`,
       namespace: session.namespace,
+      labels: NOT_IN_BACKUPS,
       // It goes with the backup.
       ownerReferences: [owner],
     },

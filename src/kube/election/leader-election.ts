@@ -10,6 +10,7 @@ import {
   Stopwatch,
 } from '../../base/index.ts';
 import type { Lease } from '../api/core.ts';
+import { NOT_IN_BACKUPS } from '../api/own-objects.ts';
 import { LEASES } from '../api/resources.ts';
 import type { KubeClient } from '../client/client.ts';
 
@@ -198,7 +199,7 @@ export class LeaderElection {
     if (!lease) {
       await client.create(
         LEASES,
-        { metadata: { namespace, name }, spec: this.#spec() },
+        { metadata: { namespace, name, labels: NOT_IN_BACKUPS }, spec: this.#spec() },
         { signal },
       );
       this.#take(started);
@@ -211,7 +212,10 @@ export class LeaderElection {
       return false;
     }
     // With the version that was read: of several who take it, one does.
-    await client.replace(LEASES, { ...lease, spec: this.#spec(lease) }, { signal });
+    // Servers before this version created it without the label.
+    const labels = { ...lease.metadata.labels, ...NOT_IN_BACKUPS };
+    const metadata = { ...lease.metadata, labels };
+    await client.replace(LEASES, { ...lease, metadata, spec: this.#spec(lease) }, { signal });
     this.#take(started);
     return true;
   }

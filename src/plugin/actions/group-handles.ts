@@ -2,6 +2,7 @@ import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   type KubeClient,
   type NewObject,
+  NOT_IN_BACKUPS,
   validLabel,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   type VolumeGroupSnapshotContent,
@@ -145,7 +146,7 @@ export async function keepGroup(
   const wanted: NewObject<VolumeGroupSnapshotContent> = {
     metadata: {
       name: nameFor('velero-group', backup.metadata.uid, namespace, name),
-      labels: marks.labels,
+      labels: { ...marks.labels, ...NOT_IN_BACKUPS },
       annotations: { ...Object.fromEntries(secrets), ...marks.annotations },
     },
     spec: contentFor({ handle, members, driver: own.spec.driver }, 'Retain', { namespace, name }),
@@ -201,6 +202,7 @@ export async function ensureStub(
         [RESTORE_NAME]: validLabel(name),
         [RESTORE_UID]: uid,
         [STUB_FOR_RESTORE]: namespace,
+        ...NOT_IN_BACKUPS,
       },
       annotations: group.secrets,
     },

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
   type NewObject,
+  NOT_IN_BACKUPS,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   VOLUME_GROUP_SNAPSHOTS,
   type VolumeGroupSnapshot,
@@ -48,7 +49,7 @@ export async function makeGroup(
     metadata: {
       name,
       namespace,
-      labels: { ...marksFor(backup, name).labels, [key]: value },
+      labels: { ...marksFor(backup, name).labels, [key]: value, ...NOT_IN_BACKUPS },
       annotations: marksFor(backup, name).annotations,
     },
     spec: {

@@ -6,6 +6,7 @@ import {
   type DataUpload,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
@@ -297,6 +298,8 @@ function uploadOf(
         [BACKUP_UID]: uid,
         [PVC_UID]: pvc.metadata.uid,
         [OPERATION_ID]: uploadOperationId(pvc, backup),
+        // Finalizing stores it in its own backup all the same: operations name what they need.
+        ...NOT_IN_BACKUPS,
       },
       ownerReferences: [
         { apiVersion: apiVersionOf(BACKUPS), kind: BACKUPS.kind, name, uid, controller: true },

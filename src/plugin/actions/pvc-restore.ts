@@ -8,6 +8,7 @@ import {
   type DataDownload,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
@@ -44,7 +45,7 @@ import {
   notInPlace,
 } from './pvc-in-place.ts';
 import { restoredSnapshotName } from './restored-name.ts';
-import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
+import { dropResults, isResultOf, resultsSelector, type UploadResult } from './upload-result.ts';
 import {
   DYNAMIC_PV_RESTORE,
   MUST_RESTORE,
@@ -221,10 +222,14 @@ export class PvcRestore implements RestoreItemAction {
     const { namespace } = restore.metadata;
     const labelSelector = resultsSelector(restore, fromBackup);
     const list = () => this.#setting.client.list(CONFIG_MAPS, { namespace, labelSelector, signal });
-    const [first, ...more] = await patiently(list, signal);
+    const upload = fromBackup.metadata.annotations?.[UPLOAD_NAME] ?? '';
+    const found = await patiently(list, signal);
+    const own = found.filter((each) => isResultOf(each, upload, restore));
+    const [first, ...more] = own;
     if (!first || more.length > 0) {
       const many = first ? 'multiple DataUpload result cms' : 'no DataUpload result cm';
-      throw new CodedError('NO_UPLOAD_RESULT', `${many} found with labels ${labelSelector}`);
+      const text = `the data of PVC ${placeOf(fromBackup)} cannot be restored: ${many} found with labels ${labelSelector} for DataUpload ${upload}`;
+      throw new CodedError('NO_UPLOAD_RESULT', text);
     }
     const text = first.data?.[restore.metadata.uid];
     try {
@@ -322,6 +327,7 @@ function downloadOf(
         [RESTORE_NAME]: validLabel(name),
         [RESTORE_UID]: uid,
         [OPERATION_ID]: downloadOperationId(fromBackup, restore),
+        ...NOT_IN_BACKUPS,
       },
       ownerReferences: [
         { apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid, controller: true },

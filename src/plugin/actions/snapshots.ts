@@ -1,6 +1,7 @@
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   type NewObject,
+  NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
   STORAGE_CLASSES,
   validLabel,
@@ -152,6 +153,8 @@ export class Snapshots {
           [BACKUP_NAME]: validLabel(backup.metadata.name),
           [BACKUP_UID]: backup.metadata.uid,
           [MOVED]: String(backup.spec.snapshotMoveData === true),
+          // A snapshot that is only there to be moved is part of no backup.
+          ...(backup.spec.snapshotMoveData === true && NOT_IN_BACKUPS),
         },
         annotations: { [FOR_BACKUP]: placeOf(backup) },
       },

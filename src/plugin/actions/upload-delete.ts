@@ -5,6 +5,7 @@ import {
   type DataUpload,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
 import type { Backup, CallContext, DeleteItemAction } from '../contract.ts';
@@ -31,10 +32,16 @@ export class UploadDelete implements DeleteItemAction {
     const upload = item as DataUpload;
     const record = recordOf(upload, backup);
     if (!record) return;
+    const fields = { DataUpload: placeOf(upload), backup: backup.metadata.name };
     // A DataUpload of another backup may be in this one as an item like any other (Velero issue #9791).
     if (upload.metadata.labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) {
-      const fields = { DataUpload: placeOf(upload) };
       logger.info(fields, 'the DataUpload is of another backup: its data stay');
+      return;
+    }
+    // UIDs do not tell: a synced Backup has another one. In other namespaces tenants write the labels.
+    if (upload.metadata.namespace !== backup.metadata.namespace) {
+      const text = 'the DataUpload is in another namespace than its backup: its data stay';
+      logger.warn(fields, text);
       return;
     }
     const { namespace = '', name = '' } = record.metadata;
@@ -61,7 +68,7 @@ function recordOf(
     metadata: {
       name: `${metadata.name}-info`,
       ...(namespace !== undefined && { namespace }),
-      labels: { [BACKUP_NAME]: validLabel(name), [SNAPSHOT_INFO]: 'true' },
+      labels: { [BACKUP_NAME]: validLabel(name), [SNAPSHOT_INFO]: 'true', ...NOT_IN_BACKUPS },
     },
     data: {
       volumeNamespace: spec.sourceNamespace,

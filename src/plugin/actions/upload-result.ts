@@ -7,6 +7,7 @@ import {
   type DataUpload,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   RESTORES,
   validLabel,
 } from '../../kube/index.ts';
@@ -18,8 +19,8 @@ import type {
   RestoreItemAction,
   RestoreOutput,
 } from '../contract.ts';
-import { nameFor, patiently, type Setting } from './setting.ts';
-import { PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
+import { nameFor, patiently, placeOf, type Setting } from './setting.ts';
+import { BACKUP_NAME, PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
 
 /** What a restore knows of an upload: Velero's DataUploadResult (pkg/apis/velero/v2alpha1/data_upload_types.go). */
 export interface UploadResult {
@@ -49,7 +50,8 @@ export function resultsSelector(restore: Restore, pvc?: KubeObject): string {
 
 /**
  * Turns each DataUpload of a backup into a ConfigMap, which the PVC's action and Velero's server look for; the upload itself is not
- * restored. Velero's own action does the same, and comes first where it is there: then this one finds its ConfigMap.
+ * restored. Velero's own action does the same, and comes first where it is there: then this one finds its ConfigMap. DataUploads of
+ * other backups, which a backup of all namespaces may hold, are left out (Velero issues #7057, #9472).
  */
 export class UploadResults implements RestoreItemAction {
   readonly #setting: Setting;
@@ -62,20 +64,29 @@ export class UploadResults implements RestoreItemAction {
     { itemFromBackup, restore }: RestoreInput,
     { signal }: CallContext,
   ): Promise<RestoreOutput> {
-    const { client } = this.#setting;
+    const { client, logger } = this.#setting;
     const upload = itemFromBackup as DataUpload;
     const { namespace } = restore.metadata;
+    const { backupName = '' } = restore.spec;
+    if (upload.metadata.labels?.[BACKUP_NAME] !== validLabel(backupName)) {
+      const fields = { DataUpload: placeOf(upload), backup: backupName };
+      logger.info(fields, 'the DataUpload does not belong to this backup: it is left out');
+      return { skipRestore: true };
+    }
     const { sourceNamespace, sourcePVC } = upload.spec;
     const source = { metadata: { namespace: sourceNamespace, name: sourcePVC } } as KubeObject;
     const labelSelector = resultsSelector(restore, source);
     const list = () => client.list(CONFIG_MAPS, { namespace, labelSelector, signal });
-    if ((await patiently(list, signal)).length > 0) return { skipRestore: true };
+    const present = await patiently(list, signal);
+    if (present.some((each) => isResultOf(each, placeOf(upload), restore))) {
+      return { skipRestore: true };
+    }
     const backup = await this.#backupOf(restore, signal);
     const record = recordOf(upload, restore, backup);
     try {
       await patiently(() => client.create(CONFIG_MAPS, record, { signal }), signal);
     } catch (error) {
-      // Of an attempt whose answer was lost: its name is the same.
+      // An attempt whose answer was lost has made it: no other DataUpload leads to this name.
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
     return { skipRestore: true };
@@ -91,6 +102,26 @@ export class UploadResults implements RestoreItemAction {
       throw new CodedError('NO_BACKUP', text, { cause });
     }
   }
+}
+
+/**
+ * Whether a ConfigMap has the result of this very upload, given as `namespace/name`. Ours are known by their name. Velero's have
+ * a name that begins with the upload's (pkg/restore/actions/dataupload_retrieve_action.go, v1.18.3).
+ */
+export function isResultOf({ metadata }: ConfigMap, upload: string, restore: Restore): boolean {
+  const name = upload.slice(upload.indexOf('/') + 1);
+  return (
+    metadata.name === resultName(upload, restore) ||
+    (metadata.generateName === `${name}-` && metadata.name.startsWith(`${name}-`))
+  );
+}
+
+/** One name for each upload, also if uploads of two namespaces have the same name. */
+function resultName(upload: string, { metadata }: Restore): string {
+  const at = upload.indexOf('/');
+  const [namespace, name] = [upload.slice(0, at), upload.slice(at + 1)];
+  const isVeleros = namespace === metadata.namespace;
+  return nameFor(name, metadata.uid, ...(isVeleros ? [] : [namespace]));
 }
 
 function recordOf(upload: DataUpload, restore: Restore, backup: Backup): NewObject<ConfigMap> {
@@ -110,12 +141,13 @@ function recordOf(upload: DataUpload, restore: Restore, backup: Backup): NewObje
   };
   return {
     metadata: {
-      name: nameFor(upload.metadata.name, uid),
+      name: resultName(placeOf(upload), restore),
       ...(namespace !== undefined && { namespace }),
       labels: {
         [RESTORE_UID]: validLabel(uid),
         [PVC_NAMESPACE_NAME]: validLabel(`${sourceNamespace}.${sourcePVC}`),
         [RESOURCE_USAGE]: UPLOAD_USAGE,
+        ...NOT_IN_BACKUPS,
       },
       // The server removes it when its items are restored, and this when the server has died before.
       ownerReferences: [{ apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid }],

@@ -21,7 +21,7 @@ export interface RehearsedItem extends Pick<
 
 export interface RehearsalOptions extends Pick<
   RestoreRunOptions,
-  'restore' | 'items' | 'actions' | 'modifiers' | 'policies' | 'priorities' | 'signal'
+  'restore' | 'backup' | 'items' | 'actions' | 'modifiers' | 'policies' | 'priorities' | 'signal'
 > {
   readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;

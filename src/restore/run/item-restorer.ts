@@ -7,13 +7,17 @@ import {
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   askedFor,
+  type BackupIdentity,
   type Discovery,
+  isOwnObject,
   isSameJson,
+  isUploadOfBackup,
   type KubeClient,
   type KubeObject,
   type PersistentVolume,
   type PersistentVolumeClaim,
   type Resource,
+  UPLOADS_TYPE,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
@@ -44,6 +48,7 @@ import {
   withLabels,
   withoutServersFields,
 } from './object-form.ts';
+import { NEVER_RESTORED } from './plan.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
@@ -54,6 +59,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly discovery: Pick<Discovery, 'findIn'>;
   readonly items: BackedUpItems;
   readonly restore: Restore;
+  readonly backup?: BackupIdentity | undefined;
   readonly namespaces: RestoredNamespaces;
   readonly restored: Restored;
   readonly modifiers?: ResourceModifiers | undefined;
@@ -107,11 +113,16 @@ export class ItemRestorer {
   /** Namespaces of which it was said that a part of them is left out. */
   readonly #heldBack = new Set<string>();
   readonly #merged: MergedNamespaces;
+  /** Namespaces that a Velero or Longshore runs in, or ran in when the backup was made. */
+  readonly #ownNamespaces: ReadonlySet<string>;
+  readonly #leftOut = new Map<string, number>();
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
     this.#options = options;
     this.#merged = new MergedNamespaces(options.items, options.restore);
+    const namespaces = [options.restore.metadata.namespace, options.backup?.namespace];
+    this.#ownNamespaces = new Set(namespaces.filter((each) => each !== undefined));
     this.#rules = rules;
   }
 
@@ -144,6 +155,29 @@ export class ItemRestorer {
     }
   }
 
+  noteLeftOut(type: string, count = 1): void {
+    this.#leftOut.set(type, (this.#leftOut.get(type) ?? 0) + count);
+  }
+
+  /** How many objects were left out because they are no application's, by type. Undefined if there were none. */
+  get leftOut(): string | undefined {
+    if (this.#leftOut.size === 0) return undefined;
+    const counts = [...this.#leftOut].sort(([a], [b]) => (a < b ? -1 : 1));
+    return counts.map(([type, count]) => `${type} (${count})`).join(', ');
+  }
+
+  /** Why an object may not be restored, whatever the Restore or an action asks for. */
+  #ownRefusal(type: string, given: KubeObject): string | undefined {
+    const { backup } = this.#options;
+    if (type !== UPLOADS_TYPE) {
+      return isOwnObject(type, given, this.#ownNamespaces)
+        ? `left out, ${NEVER_RESTORED}`
+        : undefined;
+    }
+    if (!backup || isUploadOfBackup(given, backup)) return undefined;
+    return `left out, since it does not belong to backup ${backup.name}: its data are those of another time or volume`;
+  }
+
   #assertGoesOn(error: unknown): void {
     this.#options.signal.throwIfAborted();
     if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
@@ -162,6 +196,12 @@ export class ItemRestorer {
       : this.#rules.selection.itemRefusal(type, file.namespace);
     if (refusal !== undefined) {
       log.info(refusal, about);
+      return { exists: false, isClean: true };
+    }
+    const own = this.#ownRefusal(type, given);
+    if (own !== undefined) {
+      log.info(own, about);
+      this.noteLeftOut(type);
       return { exists: false, isClean: true };
     }
     const key: ItemKey = { kind: kindOf(given), namespace, name };
@@ -257,6 +297,10 @@ export class ItemRestorer {
     }
     const acted = await this.#runActions(withoutServersFields(item), work);
     if (!acted) return;
+    if (type === UPLOADS_TYPE) {
+      notes.info(`not created, ${NEVER_RESTORED}`);
+      return;
+    }
     item = acted;
     if (work.isInPlace) {
       work.outcome = 'updated';

@@ -1,5 +1,6 @@
 import type { BackupLog, ResourceFinder } from '../../backup/index.ts';
-import { messageOf } from '../../base/index.ts';
+import { messageOf, namedFirst } from '../../base/index.ts';
+import { isTransientType, UPLOADS_TYPE } from '../../kube/index.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, ItemFile, ItemFolder } from './contract.ts';
 import { readItem } from './item-file.ts';
@@ -13,8 +14,16 @@ export interface PlanOptions {
   readonly resources: ResourceFinder;
   readonly selection: RestoreSelection;
   readonly log: BackupLog;
+  /** Called with the types and numbers of objects that no restore may create. */
+  readonly onLeftOut?: ((type: string, count: number) => void) | undefined;
   readonly signal: AbortSignal;
 }
+
+/** Objects that a line of the log names. Our choice. */
+const NAMED_MAX = 50;
+/** Why objects of Velero and Longshore are left out. */
+export const NEVER_RESTORED =
+  'since Velero or Longshore made it for itself, and no restore may create it';
 
 /** Items of a folder that are restored. */
 export interface PlannedFolder {
@@ -54,7 +63,7 @@ export async function planRestore(
 
 async function planFolder(
   folder: ItemFolder,
-  { items, restore, selection, log, signal }: PlanOptions,
+  { items, restore, selection, log, onLeftOut, signal }: PlanOptions,
 ): Promise<PlannedFolder | undefined> {
   const { groupResource: resource, namespace } = folder;
   const refusal = selection.folderRefusal(folder);
@@ -63,6 +72,12 @@ async function planFolder(
     return undefined;
   }
   const names = items.names(folder);
+  if (isTransientType(resource) && resource !== UPLOADS_TYPE) {
+    const named = namedFirst(names, NAMED_MAX, (name) => name);
+    log.info(`left out, ${NEVER_RESTORED}: ${named}`, { resource, namespace });
+    onLeftOut?.(resource, names.length);
+    return undefined;
+  }
   const kind = selection.asksForKind(folder) ? await kindIn(folder, names, items) : undefined;
   const left = selection.policyRefusal(folder, kind);
   if (left !== undefined) {

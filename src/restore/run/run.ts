@@ -6,7 +6,14 @@ import {
   resolveActions,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
-import { type Discovery, type KubeClient, Patience, type Pod, PODS } from '../../kube/index.ts';
+import {
+  type BackupIdentity,
+  type Discovery,
+  type KubeClient,
+  Patience,
+  type Pod,
+  PODS,
+} from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import { dueExecHooks, hookGroups } from '../hooks/due-hooks.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
@@ -36,6 +43,8 @@ export interface RestoreRunOptions {
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
   /** As {@link validateRestore} left it. */
   readonly restore: Restore;
+  /** Its backup, as it was stored. DataUploads of other backups are left out. */
+  readonly backup?: BackupIdentity | undefined;
   /** The contents of its backup. */
   readonly items: BackedUpItems;
   /** In the order in which they are asked. */
@@ -127,7 +136,15 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     which: Parameters<typeof planRestore>[1],
     said?: BackupLog,
   ): Promise<PlannedFolder[]> =>
-    planRestore({ ...options, priorities, resources: discovery, ...rules(said) }, which);
+    planRestore(
+      {
+        ...{ ...options, priorities, resources: discovery, ...rules(said) },
+        onLeftOut: (type, number) => {
+          restorer.noteLeftOut(type, number);
+        },
+      },
+      which,
+    );
   const run = async (folders: readonly PlannedFolder[], done: () => void): Promise<void> => {
     for (const { folder, names } of folders) {
       for (const name of names ?? items.names(folder)) {
@@ -159,6 +176,10 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     left--;
     progress.changed();
   });
+  const { leftOut } = restorer;
+  if (leftOut !== undefined) {
+    log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);
+  }
   const { count } = restored;
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();

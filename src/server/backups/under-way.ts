@@ -1,6 +1,13 @@
 import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { CONFIG_MAPS, type ConfigMap, isPassing, type KubeClient } from '../../kube/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  isPassing,
+  type KubeClient,
+  NOT_IN_BACKUPS,
+  UNDER_WAY_PREFIX,
+} from '../../kube/index.ts';
 
 export interface UnderWayOptions {
   readonly client: KubeClient;
@@ -15,14 +22,13 @@ export interface NotedBackup {
   readonly uid: string;
 }
 
-const PREFIX = 'longshore-backup-';
 /** Of the ConfigMap that is there while the Backup of a UID is under way, or what it has left is being ended. */
-export const noteName = (uid: string): string => `${PREFIX}${uid}`;
+export const noteName = (uid: string): string => `${UNDER_WAY_PREFIX}${uid}`;
 const LABEL = 'longshore.io/under-way';
 const LABELS = {
   [LABEL]: 'backup',
-  // A note that is restored would be of a backup that nobody makes.
-  'velero.io/exclude-from-backup': 'true',
+  // A restored note would name a backup that no server is making.
+  ...NOT_IN_BACKUPS,
 };
 const FIELD = 'backup.json';
 /** A ConfigMap has 1 MiB, and etcd little more. Our choice. */
@@ -64,7 +70,7 @@ export class UnderWayNotes {
       await client.create(
         CONFIG_MAPS,
         {
-          metadata: { namespace, name: `${PREFIX}${uid}`, labels: LABELS },
+          metadata: { namespace, name: `${UNDER_WAY_PREFIX}${uid}`, labels: LABELS },
           data: { [FIELD]: textOf(backup) },
         },
         { signal },
@@ -91,7 +97,7 @@ export class UnderWayNotes {
     const { client, namespace, assertLeading } = this.#options;
     if (!this.has(uid)) return;
     assertLeading();
-    await client.delete(CONFIG_MAPS, { namespace, name: `${PREFIX}${uid}` }, { signal });
+    await client.delete(CONFIG_MAPS, { namespace, name: `${UNDER_WAY_PREFIX}${uid}` }, { signal });
     this.#known.delete(uid);
     this.#unsure.delete(uid);
   }
@@ -122,7 +128,11 @@ export class UnderWayNotes {
   /** The Backup as it was when its run began; undefined where there is no note. Throws the `KUBE_*` errors. */
   async load(uid: string, signal: AbortSignal): Promise<Backup | undefined> {
     const { client, namespace } = this.#options;
-    const note = await client.find(CONFIG_MAPS, { namespace, name: `${PREFIX}${uid}` }, { signal });
+    const note = await client.find(
+      CONFIG_MAPS,
+      { namespace, name: `${UNDER_WAY_PREFIX}${uid}` },
+      { signal },
+    );
     return note && backupIn(note);
   }
 }
@@ -162,7 +172,7 @@ function backupIn({ metadata, data }: ConfigMap): Backup | undefined {
   try {
     const backup = JSON.parse(data?.[FIELD] ?? '') as Partial<Backup> | null;
     const { name, uid } = backup?.metadata ?? {};
-    if (!name || metadata.name !== `${PREFIX}${uid ?? ''}`) return undefined;
+    if (!name || metadata.name !== `${UNDER_WAY_PREFIX}${uid ?? ''}`) return undefined;
     return { ...backup, spec: backup?.spec ?? {} } as Backup;
   } catch {
     return undefined;

@@ -5,12 +5,13 @@ import {
   CONTENT_FINALIZER,
   type KubeClient,
   type NewObject,
+  NOT_IN_BACKUPS,
   untilHandleTold,
+  validLabel,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
   type VolumeSnapshotContent,
-  validLabel,
   waitFor,
 } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
@@ -78,7 +79,7 @@ async function deleteOne(
   const wanted: NewObject<VolumeSnapshotContent> = {
     metadata: {
       ...{ name, annotations, finalizers: [CONTENT_FINALIZER] },
-      labels: { 'velero.io/exclude-from-backup': 'true' },
+      labels: NOT_IN_BACKUPS,
     },
     spec: {
       ...{ deletionPolicy: 'Delete', driver, source: { snapshotHandle: handle } },

@@ -16,6 +16,7 @@ import {
   type KubeClient,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
@@ -227,7 +228,7 @@ const requestFor = (namespace: string, { name, uid }: Expired): NewObject<KubeOb
   ({
     metadata: {
       ...{ namespace, generateName: `${name}-` },
-      labels: { [BACKUP_NAME]: validLabel(name), [BACKUP_UID]: uid },
+      labels: { [BACKUP_NAME]: validLabel(name), [BACKUP_UID]: uid, ...NOT_IN_BACKUPS },
     },
     spec: { backupName: name },
   }) as unknown as NewObject<KubeObject>;

@@ -7,7 +7,13 @@ import {
   parseGoTime,
   rfc3339Seconds,
 } from '../../base/index.ts';
-import { CONFIG_MAPS, type ConfigMap, type KubeClient } from '../../kube/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  EXPIRY_NOTE,
+  type KubeClient,
+  NOT_IN_BACKUPS,
+} from '../../kube/index.ts';
 
 /** When expired backups were looked for last, as a ConfigMap has it for the next look, of this process or of another one. */
 export interface LookTimes {
@@ -23,7 +29,6 @@ export interface LastLookOptions {
   readonly frequencyMs: number;
 }
 
-const NAME = 'longshore-expiry';
 const LOOKED_AT = 'looked-at';
 const HELD_UNTIL = 'held-until';
 const DAY_NS = 24n * HOUR_NS;
@@ -75,7 +80,7 @@ export class LastLook {
     assertLeading: () => void,
   ): Promise<Nanoseconds | undefined> {
     const { client, logger, namespace, frequencyMs } = this.#options;
-    const ref = { namespace, name: NAME };
+    const ref = { namespace, name: EXPIRY_NOTE };
     try {
       const found = await client.find(CONFIG_MAPS, ref, { signal });
       const before = found && timesIn(found);
@@ -91,16 +96,16 @@ export class LastLook {
         const patch = { metadata: { uid, resourceVersion }, data };
         await client.patch(CONFIG_MAPS, ref, patch, { signal });
       } else {
-        // One that is restored would be of another time.
-        const labels = { 'velero.io/exclude-from-backup': 'true' };
+        // A restored note would be of another time.
+        const metadata = { ...ref, labels: NOT_IN_BACKUPS };
         const first = { [LOOKED_AT]: data[LOOKED_AT] ?? '' };
-        await client.create(CONFIG_MAPS, { metadata: { ...ref, labels }, data: first }, { signal });
+        await client.create(CONFIG_MAPS, { metadata, data: first }, { signal });
       }
       if (heldUntilNs !== undefined) this.#tell(heldUntilNs, nowNs, before);
       return heldUntilNs;
     } catch (error) {
       if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
-      const text = `a clock that is wrong on all machines could delete backups: let the ServiceAccount of this server get, create and patch ConfigMap ${NAME} here`;
+      const text = `a clock that is wrong on all machines could delete backups: let the ServiceAccount of this server get, create and patch ConfigMap ${EXPIRY_NOTE} here`;
       logger.warn({ error: messageOf(error) }, text);
       return undefined;
     }

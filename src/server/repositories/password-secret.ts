@@ -1,6 +1,12 @@
 import { CodedError, isCode } from '../../base/index.ts';
-import { BACKUP_REPOSITORIES, type KubeClient, SECRETS } from '../../kube/index.ts';
-import { PASSWORD_KEY, PASSWORD_SECRET } from '../../repository-access/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  type KubeClient,
+  NOT_IN_BACKUPS,
+  PASSWORD_SECRET,
+  SECRETS,
+} from '../../kube/index.ts';
+import { PASSWORD_KEY } from '../../repository-access/index.ts';
 
 /** Velero's own, by which another cluster finds the repositories of the same bucket too (pkg/repository/keys/keys.go). */
 const FIRST_PASSWORD = 'static-passw0rd';
@@ -25,7 +31,11 @@ export async function ensurePasswordSecret(
   }
   const data = { [PASSWORD_KEY]: Buffer.from(FIRST_PASSWORD).toString('base64') };
   try {
-    await client.create(SECRETS, { metadata: ref, data }, { signal });
+    await client.create(
+      SECRETS,
+      { metadata: { ...ref, labels: NOT_IN_BACKUPS }, data },
+      { signal },
+    );
   } catch (error) {
     if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
   }

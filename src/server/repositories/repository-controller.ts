@@ -9,15 +9,16 @@ import {
   Controller,
   type Job,
   JOBS,
-  type KubeClient,
   keyOf,
+  type KubeClient,
   type KubeObject,
   type ObjectRef,
+  PASSWORD_SECRET,
   refOf,
   type Result,
   SECRETS,
 } from '../../kube/index.ts';
-import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
+import { PASSWORD_KEY, verificationOf } from '../../repository-access/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { isReadOnlyLocation } from './connected-to.ts';

@@ -5,10 +5,11 @@ import {
   BACKUPS,
   type KubeObject,
   type NewObject,
+  NOT_IN_BACKUPS,
   type OwnerReference,
   type PodVolumeBackup,
-  VELERO_GROUP,
   validLabel,
+  VELERO_GROUP,
 } from '../../kube/index.ts';
 import { BACKUP_UID } from '../backups/labels.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
@@ -95,7 +96,11 @@ export function syncedPodVolumeBackup(
   return plain({
     metadata: {
       ...{ name, namespace },
-      labels: { ...labels, ...(labels?.[BACKUP_UID] !== undefined && { [BACKUP_UID]: uid }) },
+      labels: {
+        ...labels,
+        ...(labels?.[BACKUP_UID] !== undefined && { [BACKUP_UID]: uid }),
+        ...NOT_IN_BACKUPS,
+      },
       ...(annotations && { annotations }),
       ownerReferences: [owner],
     },

@@ -54,6 +54,7 @@ describe('longshore backup delete', () => {
     expect(request?.metadata.labels).toEqual({
       'velero.io/backup-name': 'one',
       'velero.io/backup-uid': uid,
+      'velero.io/exclude-from-backup': 'true',
     });
     await api.longshore('backup', 'delete', '-l', 'env=test', '--confirm');
     expect(await requestsFor('two')).toHaveLength(1);

@@ -73,7 +73,8 @@ async function putResult(restore: Restore, more: object = {}): Promise<void> {
   };
   await test.client.create(CONFIG_MAPS, {
     metadata: {
-      ...{ name: `result-${uid}`, namespace: NAMESPACE },
+      // As Velero's own action names it.
+      ...{ name: `x-${uid}`, generateName: 'x-', namespace: NAMESPACE },
       labels: {
         'velero.io/restore-uid': uid,
         'velero.io/pvc-namespace-name': `${APP}.${pvc.metadata.name}`,

@@ -538,6 +538,7 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
     'velero.io/restore-uid': restore.metadata.uid,
     'velero.io/pvc-namespace-name': 'app.restored',
     'velero.io/resource-usage': 'DataUpload',
+    'velero.io/exclude-from-backup': 'true',
   });
   expect(JSON.parse(record?.data?.[restore.metadata.uid] ?? '')).toEqual({
     backupStorageLocation: 'renamed',
@@ -605,6 +606,65 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
 });
 
 const LABELLED = { 'velero.io/restore-name': 'r1' };
+
+it('restores the data of this very backup, whatever else of the volume the backup holds', async () => {
+  const pvc = await volume('nightly');
+  const backups = ['night-1', 'night-2'].map((name) => backupOf(name));
+  const outputs: BackupOutput[] = [];
+  for (const backup of backups) outputs.push(await execute(pvc, backup));
+  const uploads = await Promise.all(
+    backups.map(async (backup) => {
+      const [upload] = await uploadsOf(backup);
+      if (!upload) throw new Error('there is no upload');
+      const status = { phase: 'Completed' as const, snapshotID: backup.metadata.name };
+      return { ...upload, status };
+    }),
+  );
+  const [first, second] = uploads as [DataUpload, DataUpload];
+  const { metadata, spec } = backups[1] as KubeObject & { spec: object };
+  await test.client.create(BACKUPS, {
+    metadata: { name: metadata.name, namespace: NAMESPACE },
+    spec,
+  } as never);
+  const restore = restoreOf('r-nightly', 'night-2', { namespaceMapping: { [APP]: 'nights' } });
+  // A tenant's, which says everything that the right one says.
+  const forged = { ...second, metadata: { ...second.metadata, namespace: APP } };
+  const results = actions.uploadResults();
+  const handle = async (upload: DataUpload): Promise<void> => {
+    const input = { item: upload, itemFromBackup: upload, restore };
+    expect(await results.execute(input, { signal })).toEqual({ skipRestore: true });
+  };
+  await handle({ ...forged, status: { ...forged.status, snapshotID: 'forged' } });
+  // Velero's own action makes a ConfigMap of each DataUpload that the backup holds.
+  await test.client.create(CONFIG_MAPS, {
+    metadata: {
+      ...{ namespace: NAMESPACE, generateName: `${first.metadata.name}-` },
+      labels: {
+        'velero.io/restore-uid': restore.metadata.uid,
+        'velero.io/pvc-namespace-name': `${APP}.nightly`,
+        'velero.io/resource-usage': 'DataUpload',
+      },
+    },
+    data: {
+      [restore.metadata.uid]: JSON.stringify({ snapshotID: 'night-1', sourceNamespace: APP }),
+    },
+  });
+  const fromBackup = stored(outputs[1]?.item as KubeObject);
+  const asked = { item: fromBackup, itemFromBackup: fromBackup, restore };
+  const action = actions.pvcRestore();
+  await test.makeNamespace('nights');
+  await handle(first);
+  // Without the result of the right one the restore fails, and names the volume.
+  await expect(action.execute(asked, { signal })).rejects.toThrow(
+    `the data of PVC ${APP}/nightly cannot be restored: no DataUpload result cm`,
+  );
+  await handle(second);
+  await handle(second);
+  await action.execute(asked, { signal });
+  const labelSelector = `velero.io/restore-uid=${restore.metadata.uid}`;
+  const made = await test.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE, labelSelector });
+  expect(made.map((download) => download.spec.snapshotID)).toEqual(['night-2']);
+});
 
 it('leaves a PVC alone that is there, and says when its upload is not', async () => {
   const pvc = await volume('there');

@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import type { Contents } from '../../../src/archive/index.ts';
-import { Results } from '../../../src/backup/index.ts';
+import { type BackupLog, Results } from '../../../src/backup/index.ts';
 import { codeOf } from '../../../src/base/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { BackupIdentity, KubeObject } from '../../../src/kube/index.ts';
 import {
   type FinishedRestoreItem,
   parsePriorities,
@@ -270,9 +270,9 @@ describe('what is restored', () => {
       .filter(({ kind }) => kind !== 'v1/Namespace' && !kind.includes('velero'))
       .map(({ namespace, name }) => (namespace === '' ? name : `${namespace}/${name}`));
     expect(names).toEqual(expected);
-    // Whatever the lists say: volumes are found by it.
+    // Whatever the lists say: actions find volumes by it. It is never created itself.
     const uploads = sink.done.filter(({ kind }) => kind.includes('velero'));
-    expect(uploads.map(({ outcome }) => outcome)).toEqual(['failed']);
+    expect(uploads.map(({ outcome }) => outcome)).toEqual(['skipped']);
   });
 
   /** The fake server has no short names. */
@@ -1327,5 +1327,173 @@ describe('a restore that goes on after its process has ended', () => {
     const done = { kind, namespace: '', name: 'x', outcome: 'created' as const, exists: true };
     await run({ cluster, items, more: { journal: { all: () => [done] } } });
     expect(cluster.refreshes).toBe(1);
+  });
+});
+
+describe('objects of Velero and Longshore themselves', () => {
+  const label = (...pairs: [string, string][]) => ({ labels: Object.fromEntries(pairs) });
+  const upload = (
+    id: string,
+    more: { name?: string; uid?: string; operation?: string },
+  ): StoredItem =>
+    stored('datauploads.velero.io', id, {
+      metadata: label(
+        ['velero.io/backup-name', more.name ?? 'b1'],
+        ['velero.io/backup-uid', more.uid ?? 'backup-uid'],
+        ['velero.io/async-operation-id', more.operation ?? 'du-1'],
+      ),
+    });
+  const BACKUP: BackupIdentity = {
+    ...{ name: 'b1', uid: 'backup-uid', namespace: 'velero' },
+    operationIds: new Set(['du-1']),
+  };
+  const transient = (plural: string): StoredItem => {
+    const item = stored(`${plural}.velero.io`, `velero/${plural}-1`);
+    return { ...item, object: { ...item.object, apiVersion: 'velero.io/v1' } };
+  };
+  const TRANSIENT = [
+    ...['datadownloads', 'podvolumebackups', 'podvolumerestores', 'deletebackuprequests'],
+    ...['downloadrequests', 'serverstatusrequests', 'backuprepositories'],
+  ].map(transient);
+  const lease = (id: string): StoredItem => {
+    const item = stored('leases.coordination.k8s.io', id);
+    return {
+      ...item,
+      object: { ...item.object, apiVersion: 'coordination.k8s.io/v1', kind: 'Lease' },
+    };
+  };
+  const ownedBy = (kind: string) => ({
+    metadata: { ownerReferences: [{ apiVersion: 'velero.io/v1', kind, name: 'x', uid: 'u' }] },
+  });
+  const OWN = [
+    ...TRANSIENT,
+    ...[
+      lease('velero/longshore-server'),
+      lease('velero/node-agent'),
+      lease('two/longshore-server'),
+    ],
+    stored('secrets', 'velero/velero-repo-credentials'),
+    ...[stored('configmaps', 'velero/longshore-expiry')],
+    stored('configmaps', 'velero/longshore-backup-1'),
+    stored('configmaps', 'velero/du-info', {
+      metadata: label(['velero.io/data-upload-snapshot-info', 'true']),
+    }),
+    stored('jobs.batch', 'velero/maintenance', {
+      apiVersion: 'batch/v1',
+      metadata: label(['velero.io/repo-name', 'x']),
+    }),
+    stored('pods', 'velero/hosting', ownedBy('DataUpload')),
+    stored('persistentvolumeclaims', 'velero/hosting', ownedBy('DataDownload')),
+    stored('persistentvolumes', 'longshore-in-place-1'),
+  ];
+  const THEIRS = [
+    lease('app/leader'),
+    ...[stored('secrets', 'velero/cloud-credentials'), stored('configmaps', 'velero/policy')],
+    ...[transient('schedules'), transient('backupstoragelocations')],
+    stored('configmaps', 'app/longshore-expiry'),
+  ];
+  interface Line {
+    readonly message: string;
+    readonly name: string | undefined;
+  }
+  const logged = (): { lines: Line[]; log: BackupLog } => {
+    const lines: Line[] = [];
+    const note: BackupLog['info'] = (message, about) => lines.push({ message, name: about?.name });
+    return { lines, log: { info: note, warn: note, error: note } };
+  };
+  const cluster = (): RestoreCluster => {
+    const served = new RestoreCluster();
+    served.groups = {
+      ...served.groups,
+      'coordination.k8s.io': [{ plural: 'leases', kind: 'Lease' }],
+      'velero.io': [...TRANSIENT, ...THEIRS.slice(3, 5)].map(({ type, object }) => ({
+        ...{ plural: type.split('.')[0] ?? '', kind: object.kind ?? '' },
+      })),
+    };
+    return served;
+  };
+
+  it('are never restored, whatever policy the restore has, and the log names them', async () => {
+    const spec = { existingResourcePolicy: 'update' };
+    const { lines, log } = logged();
+    const made = await run({
+      ...{ cluster: cluster(), items: [...OWN, ...THEIRS], spec },
+      more: { backup: BACKUP, log },
+    });
+    const names = made.sink.done
+      .filter(({ kind }) => kind !== 'v1/Namespace')
+      .map(({ namespace, name, outcome }) => `${namespace}/${name} ${outcome}`);
+    expect(names.sort()).toEqual([
+      'app/leader created',
+      'app/longshore-expiry created',
+      'velero/backupstoragelocations-1 created',
+      'velero/cloud-credentials created',
+      'velero/policy created',
+      'velero/schedules-1 created',
+    ]);
+    for (const { object } of OWN) {
+      const { name } = object.metadata;
+      const isSaid = ({ message, name: about }: Line): boolean =>
+        message.startsWith('left out') && (message.includes(name) || about === name);
+      expect(lines.some(isSaid), name).toBe(true);
+    }
+    expect(lines.at(-1)?.message).toContain('datadownloads.velero.io (1)');
+    expect(lines.at(-1)?.message).toContain('leases.coordination.k8s.io (3)');
+  });
+
+  it('are not restored either where an action asks for them', async () => {
+    const asks = action('asks', ['configmaps'], ({ item }) => {
+      const annotations = { 'restore.velero.io/must-include-additional-items': 'true' };
+      return Promise.resolve({
+        item: { ...item, metadata: { ...item.metadata, annotations } },
+        additionalItems: [
+          ...[
+            {
+              group: '',
+              resource: 'secrets',
+              namespace: 'velero',
+              name: 'velero-repo-credentials',
+            },
+          ],
+          ...['datadownloads', 'deletebackuprequests'].map((resource) => ({
+            ...{ group: 'velero.io', resource, namespace: 'velero', name: `${resource}-1` },
+          })),
+        ],
+      });
+    });
+    const items = [...OWN, stored('configmaps', 'app/c')];
+    const made = await run({
+      ...{ cluster: cluster(), items, actions: [asks], spec: { includedNamespaces: ['app'] } },
+      more: { backup: BACKUP },
+    });
+    expect(created(made.cluster)).toEqual(['namespaces app', 'configmaps app/c']);
+  });
+
+  it('have actions asked about the DataUploads of this very backup only, and none is created', async () => {
+    const asked: string[] = [];
+    const results = action('results', ['datauploads.velero.io'], ({ item }) => {
+      asked.push(`${item.metadata.namespace ?? ''}/${item.metadata.name}`);
+      return Promise.resolve({});
+    });
+    const items = [
+      upload('velero/du-own', {}),
+      upload('velero/du-night-before', { name: 'b0', uid: 'other-uid', operation: 'du-0' }),
+      upload('velero/du-same-name', { uid: 'other-uid' }),
+      upload('velero/du-no-operation', { operation: 'du-2' }),
+      upload('mallory/du-own', {}),
+      stored('datauploads.velero.io', 'mallory/forged'),
+    ];
+    const { lines, log } = logged();
+    const made = await run({
+      ...{ cluster: cluster(), items, actions: [results] },
+      more: { backup: BACKUP, log },
+    });
+    expect(asked).toEqual(['velero/du-own']);
+    expect(created(made.cluster).filter((call) => call.startsWith('datauploads'))).toEqual([]);
+    expect(made.sink.done.map(({ name, outcome }) => [name, outcome])).toContainEqual([
+      'du-own',
+      'skipped',
+    ]);
+    expect(lines.at(-1)?.message).toContain('datauploads.velero.io (5)');
   });
 });

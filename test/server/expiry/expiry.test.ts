@@ -100,6 +100,7 @@ describe('backups whose time is over', () => {
     expect(own?.metadata.labels).toEqual({
       'velero.io/backup-name': 'old',
       'velero.io/backup-uid': metadata.uid,
+      'velero.io/exclude-from-backup': 'true',
     });
   });
 

@@ -10,6 +10,7 @@ import {
   type Job,
   type LabelSelectorRequirement,
   type NewObject,
+  NOT_IN_BACKUPS,
   type PodSpec,
   type Toleration,
 } from '../../../kube/index.ts';
@@ -89,7 +90,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
     metadata: {
       name,
       ...(metadata.namespace !== undefined && { namespace: metadata.namespace }),
-      labels: { ...label, [JOB_MARK]: 'true' },
+      labels: { ...label, [JOB_MARK]: 'true', ...NOT_IN_BACKUPS },
       // What is left of a repository goes with it.
       ownerReferences: [
         {
@@ -110,6 +111,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
           labels: {
             ...(chosen(config.podLabels) ?? picked(template.metadata?.labels, LABELS)),
             ...label,
+            ...NOT_IN_BACKUPS,
           },
           annotations:
             chosen(config.podAnnotations) ?? picked(template.metadata?.annotations, ANNOTATIONS),

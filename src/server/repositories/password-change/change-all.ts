@@ -12,8 +12,10 @@ import {
   type ElectionOptions,
   LeaderElection,
   type ObjectRef,
+  PASSWORD_CHANGE_LEASE,
+  PASSWORD_SECRET,
 } from '../../../kube/index.ts';
-import { PASSWORD_SECRET } from '../../../repository-access/index.ts';
+import {} from '../../../repository-access/index.ts';
 import { hold, isHeld, isLifted, release } from './hold.ts';
 import {
   changeOne,
@@ -66,7 +68,6 @@ export interface ChangeAllReport {
   readonly inTheWay: readonly string[];
 }
 
-const LEASE = 'longshore-password-change';
 /** The Lease of a killed run is free after 15 s. Our choice. */
 const LEASE_MS = 40_000;
 /** Velero's server has a cache of the Secret, which is behind by moments. Our choice. */
@@ -97,7 +98,7 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   const { client, logger, namespace, identity, timing, signal } = options;
   const election = new LeaderElection({
     ...{ client, logger, namespace, identity, clock: options.clock, timing: timing?.election },
-    name: LEASE,
+    name: PASSWORD_CHANGE_LEASE,
   });
   const over = new AbortController();
   let outcome: { report: ChangeAllReport } | { error: unknown } | undefined;
@@ -131,7 +132,7 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   if (outcome && 'error' in outcome) throw outcome.error;
   signal.throwIfAborted();
   if (!outcome && election.failure !== undefined) {
-    const text = `the Lease ${LEASE} could not be read or written: ${election.failure}; nothing was changed`;
+    const text = `the Lease ${PASSWORD_CHANGE_LEASE} could not be read or written: ${election.failure}; nothing was changed`;
     throw new CodedError('LEASE_UNAVAILABLE', text, { retry: 'backoff' });
   }
   if (!outcome) {

@@ -1,9 +1,8 @@
 import { CodedError, Secret } from '../../../base/index.ts';
-import { type KubeClient, type KubeObject, SECRETS } from '../../../kube/index.ts';
+import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
 import {
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
-  PASSWORD_SECRET,
   PREVIOUS_PASSWORD_KEY,
 } from '../../../repository-access/index.ts';
 

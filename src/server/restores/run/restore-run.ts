@@ -166,7 +166,7 @@ export class RestoreRun {
   }
 
   async #makeItems(
-    { contents: items, modifiers, policies }: RestoreSources,
+    { backup, contents: items, modifiers, policies }: RestoreSources,
     pods: MadePods,
     { files, inPlace: volumesInPlace, ...beside }: Beside,
   ): Promise<RestoreRunResult> {
@@ -177,7 +177,7 @@ export class RestoreRun {
     const versions = await this.#versions(items.formatVersion);
     return runRestore({
       ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
-      ...{ items, modifiers, policies, versions, ...beside, volumesInPlace },
+      ...{ backup, items, modifiers, policies, versions, ...beside, volumesInPlace },
       actions: [...this.#ownActions(files), ...(await this.#session.loadActions(signal))],
       sink: {
         put: async (item) => {

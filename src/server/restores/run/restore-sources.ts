@@ -1,13 +1,21 @@
 import type { BackupArchive, Contents } from '../../../archive/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
-import { CONFIG_MAPS, type ConfigMap, type KubeClient } from '../../../kube/index.ts';
+import { identityOfStored } from '../../../item-operations/index.ts';
+import {
+  type BackupIdentity,
+  CONFIG_MAPS,
+  type ConfigMap,
+  type KubeClient,
+} from '../../../kube/index.ts';
 import { ResourceModifiers, type Restore } from '../../../restore/index.ts';
 import { patiently } from '../../runs/patience.ts';
 import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 
 /** What a restore is made from. Whoever loads it disposes of it. */
 export interface RestoreSources extends AsyncDisposable {
+  /** What tells the objects of the backup's operations from those of other backups. */
+  readonly backup: BackupIdentity;
   /** The objects of the backup, unpacked on scratch space. */
   readonly contents: Contents;
   readonly volumes: VolumeSources;
@@ -17,7 +25,7 @@ export interface RestoreSources extends AsyncDisposable {
 }
 
 export interface RestoreSourcesOptions {
-  readonly client: Pick<KubeClient, 'get' | 'list' | 'listPage'>;
+  readonly client: Pick<KubeClient, 'find' | 'get' | 'list' | 'listPage'>;
   readonly archive: BackupArchive;
   readonly restore: Restore;
   /** Scratch space. */
@@ -38,8 +46,9 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   const contents = opened.use(
     await download(() => stored.openContents({ directory, signal }), options),
   );
+  const backup = await download(() => identityOfStored(stored, signal), options);
   const volumes = await download(
-    () => loadVolumeSources({ client, stored, restore, signal }),
+    () => loadVolumeSources({ client, stored, backup, restore, signal }),
     options,
   );
   const configMap = ({ name }: { readonly name: string }): Promise<ConfigMap> =>
@@ -50,7 +59,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   const policies = resourcePolicy ? readPolicies?.(await configMap(resourcePolicy)) : undefined;
   const left = opened.move();
   return {
-    ...{ contents, volumes, modifiers, policies },
+    ...{ backup, contents, volumes, modifiers, policies },
     [Symbol.asyncDispose]: () => left.disposeAsync(),
   };
 }

@@ -1,6 +1,9 @@
 import type { BackupVolumeInfo, NativeSnapshot, StoredArchive } from '../../../archive/index.ts';
 import {
+  BACKUPS,
+  type BackupIdentity,
   CONFIG_MAPS,
+  isOfBackup,
   type KubeClient,
   type KubeObject,
   type PersistentVolume,
@@ -21,8 +24,9 @@ export interface VolumeSources {
 }
 
 export interface VolumeSourcesOptions {
-  readonly client: Pick<KubeClient, 'list' | 'listPage'>;
+  readonly client: Pick<KubeClient, 'find' | 'list' | 'listPage'>;
   readonly stored: StoredArchive;
+  readonly backup: BackupIdentity;
   readonly restore: Restore;
   readonly signal: AbortSignal;
 }
@@ -80,15 +84,25 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
 async function podVolumeBackupsOf({
   client,
   stored,
+  backup,
   restore,
   signal,
 }: VolumeSourcesOptions): Promise<PodVolumeBackup[]> {
   const { namespace } = restore.metadata;
-  const labelSelector = `${BACKUP_NAME}=${validLabel(restore.spec.backupName ?? '')}`;
-  const present = await client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
+  const name = restore.spec.backupName ?? '';
+  const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
+  const listed = await client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
+  // Objects of a synced backup carry the UID that it has here.
+  const here = await client.find(BACKUPS, { namespace, name }, { signal });
+  const uids = [backup.uid, ...(here ? [here.metadata.uid] : [])];
+  const present = listed.filter((each) =>
+    uids.some((uid) => isOfBackup(each, { name, uid, namespace })),
+  );
   const names = new Set(present.map(({ metadata }) => metadata.name));
   const filed = await stored.objects('podVolumeBackups', { signal });
-  const missing = filed.filter(({ metadata }) => !names.has(metadata.name));
+  const missing = filed.filter(
+    (each) => !names.has(each.metadata.name) && isOfBackup(each, { ...backup, name }),
+  );
   return [...present, ...missing.filter(isPodVolumeBackup)];
 }
 

@@ -58,6 +58,7 @@ describe('a maintenance Job', () => {
     expect(metadata.labels).toEqual({
       'velero.io/repo-name': 'app-default-kopia',
       'longshore.io/repo-maintenance': 'true',
+      'velero.io/exclude-from-backup': 'true',
     });
     expect(metadata.ownerReferences).toMatchObject([{ kind: 'BackupRepository', uid: 'u1' }]);
     expect(spec).toMatchObject({ backoffLimit: 0, podReplacementPolicy: 'Failed' });
@@ -65,6 +66,7 @@ describe('a maintenance Job', () => {
       labels: {
         'azure.workload.identity/use': 'true',
         'velero.io/repo-name': 'app-default-kopia',
+        'velero.io/exclude-from-backup': 'true',
       },
       annotations: { 'iam.amazonaws.com/role': 'backup' },
     });
@@ -127,7 +129,11 @@ describe('a maintenance Job', () => {
       podAnnotations: { note: 'n' },
     }).spec;
     expect(template.metadata).toEqual({
-      labels: { team: 'backup', 'velero.io/repo-name': 'app-default-kopia' },
+      labels: {
+        team: 'backup',
+        'velero.io/repo-name': 'app-default-kopia',
+        'velero.io/exclude-from-backup': 'true',
+      },
       annotations: { note: 'n' },
     });
     expect(template.spec.priorityClassName).toBe('low');

@@ -209,7 +209,11 @@ describe('a restore', () => {
     const claim = stored('persistentvolumeclaims', 'app/shared', { spec: {} });
     const podVolumeBackup = {
       ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
-      metadata: { name: 'pvb', annotations: { 'velero.io/pvc-name': 'shared' } },
+      metadata: {
+        ...{ name: 'pvb', namespace: 'velero' },
+        labels: { 'velero.io/backup-name': 'b1' },
+        annotations: { 'velero.io/pvc-name': 'shared' },
+      },
       spec: { pod: { namespace: 'app', name: 'p' }, volume: 'data', uploaderType: 'kopia' },
       status: { phase: 'Completed', snapshotID: 'k1' },
     };
