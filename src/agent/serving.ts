@@ -1,9 +1,11 @@
 import { isCode } from '../base/index.ts';
 import {
+  BLOCK_MOVER,
   BUILT_IN_MOVERS,
   CONFIG_MAPS,
   DAEMON_SETS,
   type DaemonSet,
+  KNOWN_MOVERS,
   type KubeClient,
   matchesSelector,
   type Node,
@@ -112,7 +114,7 @@ async function groupsOf(
     const isCounted = status?.observedGeneration !== undefined;
     groups.push({
       name: daemonSet.metadata.name,
-      movers: dataMoversOf(flagOf(args, 'data-movers') ?? DEFAULT_MOVERS),
+      movers: moversOf(daemonSet, args),
       selector: flags.agentSelector ?? flagOf(args, 'agent-selector') ?? DEFAULT_SELECTOR,
       config: await loadConfig(client, namespace, flagOf(args, 'node-agent-configmap')),
       wanted: isCounted ? status.desiredNumberScheduled : undefined,
@@ -122,14 +124,19 @@ async function groupsOf(
   return groups;
 }
 
+/** Velero's agents have no such flag, and from 1.19 on they serve the block mover: their version is not known here. */
+function moversOf(daemonSet: DaemonSet, args: readonly string[]): Set<string> {
+  const text = flagOf(args, 'data-movers');
+  const movers = dataMoversOf(text ?? DEFAULT_MOVERS);
+  if (text === undefined && !runsThisProgram(daemonSet)) movers.add(BLOCK_MOVER);
+  return movers;
+}
+
 /** Our manifests and our chart set such a variable; Velero's node-agent has none. */
 const runsThisProgram = ({ spec }: DaemonSet): boolean =>
   spec.template.spec.containers.some(({ env = [] }) =>
     env.some(({ name }) => name.startsWith('LONGSHORE_')),
   );
-
-/** Movers that agents of Velero's or of this program serve; others are somebody else's. */
-export const KNOWN_MOVERS = new Set([...BUILT_IN_MOVERS, 'longshore']);
 
 /** Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of which nothing is known. */
 export async function isMoverServed(

@@ -1,11 +1,13 @@
 import {
   type DataDownload,
   type DataUpload,
+  BLOCK_MOVER,
   IN_PLACE_MOVER,
+  KNOWN_MOVERS,
   type KubeClient,
 } from '../kube/index.ts';
 import { isServedBy } from './movement.ts';
-import { type AgentGroup, isAgentOf, KNOWN_MOVERS, loadAgents } from './serving.ts';
+import { type AgentGroup, isAgentOf, loadAgents } from './serving.ts';
 
 /** Why nobody takes a CR up. */
 export interface Unserved {
@@ -47,13 +49,16 @@ export async function whyUnserved(
 export const isOurs = ({ isOwn, movers }: AgentGroup): boolean =>
   isOwn || movers.has(IN_PLACE_MOVER);
 
+/** They go with `velero`, some only in Velero's agents of 1.19. */
+const HIDDEN = new Set(['', 'velero-fs', BLOCK_MOVER]);
+
 /** Where no agent serves this `spec.datamover`: what it waits for. */
 export function nobodyServes(groups: readonly AgentGroup[], mover: string): string {
   if (groups.length === 0) {
     return 'a node-agent: there is no node-agent DaemonSet in this namespace';
   }
   const served = groups.map(({ name, movers }) => {
-    const names = [...movers].filter((each) => each !== '' && each !== 'velero-fs');
+    const names = [...movers].filter((each) => !HIDDEN.has(each));
     return `${name === '' ? 'they' : name} serve${name === '' ? '' : 's'} ${names.join(', ')}`;
   });
   return `the data mover "${mover}", which no agent here serves (${served.join('; ')})`;

@@ -15,6 +15,7 @@ import { CodedError, isCode, type Logger } from '../base/index.ts';
 import { cgroupMemoryBytes, environment, podResourcesOf } from '../config/index.ts';
 import type { ExposeConfig } from '../exposer/index.ts';
 import {
+  BLOCK_MOVER,
   CONFIG_MAPS,
   type KubeClient,
   matchesSelector,
@@ -64,6 +65,11 @@ export async function serve(flags: ServerFlags): Promise<void> {
   if (!/^\d{1,9}$/.test(flags.dataMoverRetries)) {
     throw new UsageError(
       `--data-mover-retries "${flags.dataMoverRetries}" is not a whole number of 0 or more`,
+    );
+  }
+  if (dataMoversOf(flags).has(BLOCK_MOVER)) {
+    throw new UsageError(
+      `--data-movers names ${BLOCK_MOVER}, which only the node-agent of Velero 1.19 serves`,
     );
   }
   const logger = createServerLogger(flags.logLevel, flags.logFormat);

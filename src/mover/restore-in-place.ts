@@ -9,7 +9,7 @@ import {
 } from '../uploader/index.ts';
 import { RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
-import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
 /** Lines of a report that are kept, and characters of each: it goes into an object of the cluster. Our choices. */
 const LINES_MAX = 50;
@@ -57,7 +57,9 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
     return await watch.run(async (given) => {
       const signal = AbortSignal.any([given, usedByOther]);
       await assertVolume(path, isBlock);
-      const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
+      const snapshot = await getSnapshot(repository, snapshotId);
+      assertReadable(snapshot);
+      const { rootEntry, stats, incomplete } = snapshot;
       if (incomplete !== undefined) {
         const text = `snapshot ${snapshotId} is incomplete: ${incomplete}`;
         throw new CodedError('SNAPSHOT_INCOMPLETE', text);

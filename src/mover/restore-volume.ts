@@ -7,7 +7,7 @@ import { describeWritten, isKept, type WrittenVolume } from './kept-volume.ts';
 import { RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { countOf, flagOf } from './uploader-config.ts';
-import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
 /** Kubelets tell of a container that has ended within seconds. Our choice. */
 const LATE_MS = 15_000;
@@ -65,7 +65,9 @@ export async function restoreVolume(
   try {
     await watch.run(async (signal) => {
       await assertVolume(path, isBlock);
-      const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
+      const snapshot = await getSnapshot(repository, snapshotId);
+      assertReadable(snapshot);
+      const { rootEntry, stats, incomplete } = snapshot;
       // Nobody who asks by an object of the cluster expects a part: it would end as Completed.
       if (incomplete !== undefined) {
         throw new CodedError(

@@ -1,6 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { CodedError, formatBytes, type Logger } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
+import type { Snapshot } from '../snapshot/index.ts';
 import type { Progress } from './progress.ts';
 
 export interface VolumeMoveOptions {
@@ -40,6 +41,20 @@ export async function assertVolume(path: string, isBlock: boolean): Promise<void
   if (!isBlock && !stat.isDirectory()) {
     throw new CodedError('NO_VOLUME', `source path ${path} is not a directory`);
   }
+}
+
+/** The tag by which Velero's block data mover names itself. */
+const BLOCK_UPLOADER = 'velero-block';
+
+/**
+ * Throws `BLOCK_MOVER_SNAPSHOT`: such a snapshot is a directory with the device as one file, which must not be written into a volume.
+ */
+export function assertReadable({ id, tags }: Snapshot): void {
+  if (tags?.['snapshot-uploader'] !== BLOCK_UPLOADER) return;
+  throw new CodedError(
+    'BLOCK_MOVER_SNAPSHOT',
+    `snapshot ${id} was stored by Velero's block data mover (${BLOCK_UPLOADER}), and Longshore cannot restore it: restore it with the node-agent of Velero 1.19`,
+  );
 }
 
 /** One line for the log: what was moved and how fast. */

@@ -99,6 +99,12 @@ describe('nobody takes it up', () => {
       true,
     ],
     [
+      "where only ours run, and it was backed up by Velero's block mover",
+      ...([[{ isOwn: true }], downloadOf('velero-block')] as const),
+      'the data mover "velero-block", which no agent here serves (node-agent serves velero)',
+      true,
+    ],
+    [
       "where only Velero's agents run, and it is to be restored in place",
       ...([[{}], INTO_THERE] as const),
       'a node-agent of Longshore: nobody else restores in place, and node-agent has not taken it up',
@@ -136,6 +142,7 @@ describe('nobody takes it up', () => {
 
 it.each<[string, readonly Agents[], DataDownload]>([
   ['an agent that serves it', [{}], downloadOf()],
+  ["Velero's for its block mover", [{}], downloadOf('velero-block')],
   ['one of ours', [{ isOwn: true }], INTO_THERE],
   ['one of ours beside Velero', [{}, { name: 'x', args: ['--data-movers=longshore'] }], INTO_THERE],
   ['somebody who is not known', [], downloadOf('acme')],

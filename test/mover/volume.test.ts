@@ -6,12 +6,22 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { CanceledError, messageOf, silentLogger } from '../../src/base/index.ts';
 import type { ThreadPool } from '../../src/volume-files/index.ts';
-import { backupVolume, restoreVolume, volumeSource } from '../../src/mover/index.ts';
+import {
+  backupVolume,
+  restoreVolume,
+  restoreVolumeInPlace,
+  volumeSource,
+} from '../../src/mover/index.ts';
 import type { Progress } from '../../src/mover/index.ts';
 import { UPLOAD_TAG } from '../../src/mover/snapshot-source.ts';
 import { type WaitsFor, watchProgress } from '../../src/mover/progress.ts';
 import type { Repository } from '../../src/repository/index.ts';
-import { getDefinedPolicy, listSnapshots, saveSnapshot } from '../../src/snapshot/index.ts';
+import {
+  getDefinedPolicy,
+  getSnapshot,
+  listSnapshots,
+  saveSnapshot,
+} from '../../src/snapshot/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
 
@@ -103,6 +113,25 @@ describe('a volume', () => {
     });
     expect(restored.totalBytes).toBe(result.totalBytes);
     expect(spawnSync('diff', ['-r', '--no-dereference', volume, target]).status).toBe(0);
+  });
+
+  it("that Velero's block mover has stored is restored nowhere: the volume stays as it is", async () => {
+    const { snapshotId } = await backupVolume({ ...options(), ...upload, uid: 'u-block' });
+    const stored = await getSnapshot(repository, snapshotId);
+    const tags = { ...stored.tags, 'snapshot-uploader': 'velero-block' };
+    const id = saveSnapshot(repository, { ...stored, tags });
+    await repository.flush();
+    const target = join(root, 'untouched');
+    fs.mkdirSync(target);
+    fs.writeFileSync(join(target, 'own'), 'x');
+    const restore = { ...options(), path: target, snapshotId: id };
+    const onDone = (): Promise<void> => Promise.resolve();
+    const usedByOther = new AbortController().signal;
+    const inPlace = { usedByOther, dryRun: false, keepExtra: false, onDone };
+    const code = 'BLOCK_MOVER_SNAPSHOT';
+    await expect(restoreVolume(restore)).rejects.toMatchObject({ code });
+    await expect(restoreVolumeInPlace({ ...restore, ...inPlace })).rejects.toMatchObject({ code });
+    expect(fs.readdirSync(target)).toEqual(['own']);
   });
 
   it('is stored once for one DataUpload, however often a mover is started for it', async () => {

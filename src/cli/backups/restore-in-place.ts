@@ -21,6 +21,7 @@ import {
   type PersistentVolumeClaim,
   PVCS,
   PVS,
+  SERVED_MOVERS,
 } from '../../kube/index.ts';
 import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
 import type { ClusterFlags } from '../cluster.ts';
@@ -126,6 +127,11 @@ async function storedVolume(
   }
   if ('why' in volume.files) {
     const text = `volume ${claim} cannot be restored in place: ${volume.files.why}`;
+    throw new CodedError('NOT_BROWSABLE', text);
+  }
+  const { dataMover } = volume.files;
+  if (!SERVED_MOVERS.has(dataMover)) {
+    const text = `volume ${claim} was backed up by the data mover "${dataMover}": only its own agents can restore it, and not in place`;
     throw new CodedError('NOT_BROWSABLE', text);
   }
   return { ...volume.files, bytes: volume.bytes ?? 0 };

@@ -8,7 +8,13 @@ export interface BrowsableVolume {
   readonly bytes: number | undefined;
   /** Where its files are; else why nobody can look into it. */
   readonly files:
-    { readonly snapshotId: string; readonly volumeNamespace: string } | { readonly why: string };
+    | {
+        readonly snapshotId: string;
+        readonly volumeNamespace: string;
+        /** Empty for a volume of a pod. */
+        readonly dataMover: string;
+      }
+    | { readonly why: string };
 }
 
 const METHODS: Readonly<Record<string, string>> = {
@@ -63,5 +69,6 @@ function volumeOf(info: BackupVolumeInfo): BrowsableVolume {
   }
   const volumeNamespace =
     info.snapshotDataMoved === true ? pvcNamespace : (pvbInfo?.podNamespace ?? pvcNamespace);
-  return of({ snapshotId, volumeNamespace }, size);
+  const dataMover = (info.snapshotDataMoved === true && moved?.dataMover) || '';
+  return of({ snapshotId, volumeNamespace, dataMover }, size);
 }

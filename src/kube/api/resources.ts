@@ -148,9 +148,40 @@ export interface SubjectAccessReview extends KubeObject {
   readonly status?: { readonly allowed?: boolean; readonly denied?: boolean };
 }
 
-/** What `spec.datamover` says where Velero's own data mover is meant; the last one from 1.19 on. */
-export const BUILT_IN_MOVERS: readonly string[] = ['', 'velero', 'velero-fs'];
+/** A value of `spec.datamover` whose snapshots are in the Kopia repository of the volume's namespace. */
+interface RepositoryMover {
+  readonly name: string;
+  readonly isVeleros: boolean;
+  /** Whether our agents back up and restore for it. */
+  readonly isServed: boolean;
+}
+
+/**
+ * The one list of data movers that are known here. What is served is a part of what is deleted: `velero-block` of Velero 1.19 stores blocks
+ * in a layout of its own, which is deleted like any other snapshot.
+ */
+const REPOSITORY_MOVERS: readonly RepositoryMover[] = [
+  { name: '', isVeleros: true, isServed: true },
+  { name: 'velero', isVeleros: true, isServed: true },
+  { name: 'velero-fs', isVeleros: true, isServed: true },
+  { name: 'velero-block', isVeleros: true, isServed: false },
+  { name: 'longshore', isVeleros: false, isServed: true },
+];
+const namesOf = (movers: readonly RepositoryMover[]): string[] => movers.map(({ name }) => name);
+
+/** All movers whose snapshots a deletion finds in the repository. */
+export const KNOWN_MOVERS: ReadonlySet<string> = new Set(namesOf(REPOSITORY_MOVERS));
+/** Movers for which our agents can work, and whose snapshots they can read. */
+export const SERVED_MOVERS: ReadonlySet<string> = new Set(
+  namesOf(REPOSITORY_MOVERS.filter(({ isServed }) => isServed)),
+);
+/** Velero's own movers that ours replaces; `velero-fs` from 1.19 on. */
+export const BUILT_IN_MOVERS: readonly string[] = namesOf(
+  REPOSITORY_MOVERS.filter(({ isVeleros, isServed }) => isVeleros && isServed),
+);
 export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
+/** Velero's mover of 1.19 that only Velero's own agents serve. */
+export const BLOCK_MOVER = 'velero-block';
 
 /** Asks for a volume of a running pod to be backed up. */
 export interface PodVolumeBackup extends KubeObject {

@@ -3,10 +3,10 @@ import {
   type DataDownload,
   IN_PLACE_MOVER,
   inPlaceConfig,
-  isBuiltInMover,
   type NewObject,
   type PersistentVolume,
   type PersistentVolumeClaim,
+  SERVED_MOVERS,
   validLabel,
 } from '../../kube/index.ts';
 import type { Restore } from '../contract.ts';
@@ -48,7 +48,7 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
   const { fromBackup, present, result } = existing;
   const shown = `PVC ${placeOf(present)}`;
   const { datamover = '', nodeOS, snapshotSize = 0 } = result;
-  if (!isBuiltInMover(datamover) && datamover !== IN_PLACE_MOVER) {
+  if (!SERVED_MOVERS.has(datamover)) {
     return unusable(`the volume of ${shown} was backed up by the data mover "${datamover}"`);
   }
   if (nodeOS === 'windows') {

@@ -1,6 +1,6 @@
 import { BackupArchive, ScratchFile, type StoredArchive } from '../../archive/index.ts';
-import { isCode, type Logger, redactAndCut } from '../../base/index.ts';
-import { type Backup, resolveActions } from '../../backup/index.ts';
+import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.ts';
+import { type Backup, type Resolved, resolveActions } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import {
@@ -27,7 +27,7 @@ import type {
   DeletionSessions,
   ForgetSnapshots,
 } from './contract.ts';
-import { HeldData } from './held-data.ts';
+import { type ForeignData, HeldData } from './held-data.ts';
 import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
@@ -69,6 +69,7 @@ export interface DeletionOptions extends DeletionTools {
 /** On a Backup: what cannot be deleted of it is left where it is. */
 export const DELETE_ANYWAY = 'longshore.io/delete-anyway';
 const UPLOADS = 'datauploads.velero.io';
+const NAMED_MAX = 5;
 const CONTENTS = 'volumesnapshotcontents.snapshot.storage.k8s.io';
 /** Its work is done here, without the ConfigMap that it makes for Velero's server. */
 const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
@@ -98,6 +99,8 @@ class Deletion {
   readonly #options: DeletionOptions;
   readonly #bucket: Bucket;
   readonly #archive: BackupArchive;
+  /** Whether an action of a plugin was asked about the DataUploads: it deletes what its data mover has stored. */
+  #hasUploadAction = false;
 
   constructor(options: DeletionOptions, bucket: Bucket) {
     this.#options = options;
@@ -191,6 +194,7 @@ class Deletion {
     // Its run may have taken some before it found that its name is taken.
     if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid);
     for (const text of held.problems) attempts.say(text);
+    if (!this.#hasUploadAction) this.#sayForeign(held.foreign);
     await deleteKept(held.kept, this.#kept);
     const { name, namespace = '' } = backup.metadata;
     await forgetMoved(held.repositories, {
@@ -225,6 +229,15 @@ class Deletion {
       await session[Symbol.asyncDispose]();
     }
     signal.throwIfAborted();
+  }
+
+  #sayForeign(foreign: readonly ForeignData[]): void {
+    for (const [dataMover, data] of Map.groupBy(foreign, (each) => each.dataMover)) {
+      const names = namedFirst(data, NAMED_MAX, ({ volume, id }) => `${volume} (${id})`);
+      this.#options.attempts.say(
+        `error deleting moved snapshot data: the data mover "${dataMover}" is not known here, and no plugin has a DeleteItemAction for ${UPLOADS}: what it has stored of ${names} is not deleted`,
+      );
+    }
   }
 
   async #readJournal(uid: string): Promise<void> {
@@ -291,6 +304,7 @@ class Deletion {
     };
     try {
       await eachItem(pass);
+      this.#hasUploadAction = pass.actions.some(isForUploads);
       return true;
     } catch (error) {
       if (signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
@@ -379,6 +393,10 @@ class Deletion {
     });
   }
 }
+
+/** Actions for all resources are not about what a data mover has stored. */
+const isForUploads = ({ action, takesType }: Resolved<DeleteAction>): boolean =>
+  action.appliesTo.includedResources?.some((name) => name !== '*') === true && takesType(UPLOADS);
 
 async function deleteObject(options: DeletionOptions): Promise<void> {
   const { client, attempts, backup, assertLeading, signal } = options;

@@ -2,7 +2,7 @@ import type { BackupVolumeInfo } from '../../archive/index.ts';
 import {
   type ConfigMap,
   type DataUpload,
-  isBuiltInMover,
+  KNOWN_MOVERS,
   type KubeObject,
   type PodVolumeBackup,
   validLabel,
@@ -13,7 +13,6 @@ import { BACKUP_NAME } from '../backups/labels.ts';
 export const RESTORE_NAME = 'velero.io/restore-name';
 /** Of ConfigMaps that tell which snapshot goes with a backup: Velero, and our agent. */
 export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
-const OWN_MOVER = 'longshore';
 /** On contents of groups whose snapshots are deleted together, by an action of their own. */
 const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
 /** The Secret that a driver deletes with. */
@@ -28,11 +27,20 @@ export interface KeptSnapshot {
   readonly volumeMode: string | undefined;
 }
 
+/** What a data mover has stored somewhere of a volume. */
+export interface ForeignData {
+  readonly dataMover: string;
+  /** `namespace/pvc`. */
+  readonly volume: string;
+  readonly id: string;
+}
+
 /** What a backup holds outside of its files, each thing once, from wherever it is told of. Memory: some hundred bytes for each volume. */
 export class HeldData {
   readonly #label: string;
   readonly #repositories = new Map<string, Set<string>>();
   readonly #kept = new Map<string, KeptSnapshot>();
+  readonly #foreign = new Map<string, ForeignData>();
   /** Sentences about what this server cannot delete. */
   readonly #problems = new Set<string>();
 
@@ -49,6 +57,11 @@ export class HeldData {
     return [...this.#kept.values()];
   }
 
+  /** Data of movers that are not known here: only a plugin's action can delete them. */
+  get foreign(): readonly ForeignData[] {
+    return [...this.#foreign.values()];
+  }
+
   get problems(): readonly string[] {
     return [...this.#problems];
   }
@@ -63,10 +76,8 @@ export class HeldData {
   /** As an item of the backup, or of the cluster. One of another backup may be in this one as an item like any other. */
   addUpload({ metadata, spec, status }: DataUpload): void {
     if (metadata.labels?.[BACKUP_NAME] !== this.#label) return;
-    const { datamover = '', sourceNamespace } = spec;
-    // Movers of others have actions of their own for their uploads.
-    if (!isBuiltInMover(datamover) && datamover !== OWN_MOVER) return;
-    this.addSnapshot(sourceNamespace, status?.snapshotID);
+    const { datamover = '', sourceNamespace, sourcePVC } = spec;
+    this.#addMoved(datamover, [sourceNamespace, sourcePVC], status?.snapshotID);
   }
 
   addPodVolume({ metadata, spec, status }: PodVolumeBackup): void {
@@ -105,12 +116,8 @@ export class HeldData {
     info: BackupVolumeInfo,
     { isAllThereIs }: { readonly isAllThereIs: boolean },
   ): void {
-    const { pvcNamespace, snapshotDataMoved, snapshotDataMovementInfo: moved } = info;
-    if (moved) {
-      const { dataMover = '', snapshotHandle } = moved;
-      const isOurs = isBuiltInMover(dataMover) || dataMover === OWN_MOVER;
-      if (isOurs) this.addSnapshot(pvcNamespace, snapshotHandle);
-    }
+    const { pvcNamespace, pvcName, snapshotDataMoved, snapshotDataMovementInfo: moved } = info;
+    if (moved) this.#addMoved(moved.dataMover, [pvcNamespace, pvcName], moved.snapshotHandle);
     const { pvbInfo, csiSnapshotInfo: csi } = info;
     if (pvbInfo?.uploaderType === 'kopia') {
       this.addSnapshot(pvbInfo.podNamespace, pvbInfo.snapshotHandle);
@@ -118,6 +125,19 @@ export class HeldData {
     if (!isAllThereIs || !csi || snapshotDataMoved === true) return;
     const { driver = '', snapshotHandle: handle = '' } = csi;
     this.#addKept({ driver, handle, annotations: {}, volumeMode: undefined });
+  }
+
+  #addMoved(
+    dataMover = '',
+    [namespace, pvc = '']: readonly [namespace: string | undefined, pvc: string | undefined],
+    id: string | undefined,
+  ): void {
+    if (!id) return;
+    if (KNOWN_MOVERS.has(dataMover)) this.addSnapshot(namespace, id);
+    else {
+      const volume = `${namespace ?? ''}/${pvc}`;
+      this.#foreign.set(`${dataMover} ${id}`, { dataMover, volume, id });
+    }
   }
 
   #addKept(snapshot: KeptSnapshot): void {

@@ -16,6 +16,7 @@ import {
   EVENTS,
   type KubeClient,
   type KubeObject,
+  KNOWN_MOVERS,
   POD_VOLUME_BACKUPS,
   RESTORES,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -1131,6 +1132,70 @@ describe('a location that does not answer', () => {
     stop = world.run();
     await world.gone('b1');
     expect(await phaseOf('d0')).toBe('Deleting');
+  });
+});
+
+describe('data of movers', () => {
+  const itemsOf = (uid: string, mover: string): (readonly [string, object])[] => {
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid };
+    const moved = upload('one', labels, 'app', 'moved', mover);
+    return [['datauploads.velero.io/namespaces/velero/one', moved]];
+  };
+
+  it.each([...KNOWN_MOVERS])('are deleted from the repository: "%s"', async (mover) => {
+    const backup = await world.backup('b1');
+    await world.store(backup, { items: itemsOf(backup.metadata.uid, mover) });
+    world.hold('app', 'moved');
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...(world.repositories.get('app') ?? [])]).toEqual([]);
+  });
+
+  it('are deleted if only the volume infos name them: "velero-block"', async () => {
+    const moved = { dataMover: 'velero-block', snapshotHandle: 'moved', uploaderType: 'kopia' };
+    const volume = { pvcName: 'data', pvcNamespace: 'app', snapshotDataMoved: true };
+    await world.store(await world.backup('b1'), {
+      volumeInfos: [{ ...volume, snapshotDataMovementInfo: moved }],
+    });
+    world.hold('app', 'moved');
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...(world.repositories.get('app') ?? [])]).toEqual([]);
+  });
+
+  it('are named in the errors of the request if their mover is not known', async () => {
+    const backup = await world.backup('b1');
+    await world.store(backup, { items: itemsOf(backup.metadata.uid, 'tar') });
+    await world.ask('b1');
+    stop = world.run();
+    const [error, hint] = await world.answer('b1-1');
+    expect(error).toBe(
+      'error deleting moved snapshot data: the data mover "tar" is not known here, and no plugin has a DeleteItemAction for datauploads.velero.io: what it has stored of app/pvc (moved) is not deleted',
+    );
+    expect(hint).toContain('longshore.io/delete-anyway=true');
+    expect(await world.client.find(BACKUPS, ref('b1'))).toBeDefined();
+  });
+
+  it('are left to the action of a plugin for DataUploads', async () => {
+    const backup = await world.backup('b1');
+    await world.store(backup, { items: itemsOf(backup.metadata.uid, 'tar') });
+    const asked: string[] = [];
+    world.actions = [
+      {
+        name: 'x/tar',
+        appliesTo: { includedResources: ['datauploads.velero.io'] },
+        execute: ({ metadata }) => {
+          asked.push(metadata.name);
+          return Promise.resolve();
+        },
+      },
+    ];
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(asked).toEqual(['one']);
   });
 });
 
