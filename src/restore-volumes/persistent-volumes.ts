@@ -157,7 +157,7 @@ export class RestoredVolumes {
     const { name: old } = pv.metadata;
     const isTaken = await this.#isTakenByOrigin(pv);
     // A name that is free, or becomes so, is kept: nobody makes a volume for a PersistentVolume that is there.
-    const isFree = isTaken || (await this.#isFree(old));
+    const isFree = isTaken || (await this.#isFree(old, native));
     let item = this.#unbound(pv);
     if (isFree && native) item = await this.#withVolume(item, native);
     const byPlugin = item.metadata.name;
@@ -200,28 +200,35 @@ export class RestoredVolumes {
    * Whether nothing has the name, after waiting for what is about to go: a volume that is released or deleted, or whose claim or namespace is.
    * Throws `PV_STAYS`.
    */
-  async #isFree(name: string): Promise<boolean> {
+  async #isFree(name: string, native: NativeSnapshot | undefined): Promise<boolean> {
     const { signal, terminatingMs, pollMs = POLL_MS } = this.#options;
     const untilMs = performance.now() + terminatingMs;
     for (;;) {
-      const standing = await this.#standingOf(name);
+      const standing = await this.#standingOf(name, native);
       if (standing !== 'going') return standing === 'gone';
       if (performance.now() >= untilMs) {
         throw new CodedError(
           'PV_STAYS',
-          `error waiting on in-cluster persistentvolume ${name}: it is released or being deleted, and was still there after ${Math.round(terminatingMs / 1000)} s: find out what holds it, and restore again`,
+          `error waiting on in-cluster persistentvolume ${name}: it is released or being deleted, and was still there after ${Math.round(terminatingMs / 1000)} s: find out what holds it, and restore again. With the reclaim policy Retain it stays until you delete it`,
         );
       }
       await sleep(pollMs, undefined, { signal });
     }
   }
 
-  async #standingOf(name: string): Promise<'gone' | 'going' | 'stays'> {
+  async #standingOf(
+    name: string,
+    native: NativeSnapshot | undefined,
+  ): Promise<'gone' | 'going' | 'stays'> {
     const { client, restore, signal } = this.#options;
     const pv = await client.find(PVS, { name }, { signal });
     if (!pv) return 'gone';
-    const { claimRef } = pv.spec;
-    if (pv.status?.phase === 'Released' || isLeaving(pv)) return 'going';
+    const { claimRef, persistentVolumeReclaimPolicy: policy } = pv.spec;
+    const isReleased = pv.status?.phase === 'Released';
+    // Without a snapshot this very volume is used again.
+    const isKept = isReleased && policy === 'Retain' && !isLeaving(pv);
+    if (isKept && !native) return 'stays';
+    if (isReleased || isLeaving(pv)) return 'going';
     // Of an earlier try, which was killed before it came to the claim.
     if (isMadeBy(restore, pv)) return 'stays';
     if (!claimRef?.name) return 'stays';

@@ -1,6 +1,21 @@
-import type { KubeObject, PersistentVolumeClaim } from '../../kube/index.ts';
-import type { BackedUpItems, ItemFile } from './contract.ts';
+import { isCode } from '../../base/index.ts';
+import {
+  askedFor,
+  isSameJson,
+  type KubeClient,
+  type KubeObject,
+  type ObjectReference,
+  type Patience,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  PVCS,
+  PVS,
+} from '../../kube/index.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import type { BackedUpItems, DoneItem, ItemFile } from './contract.ts';
+import type { ItemNotes } from './existing.ts';
 import { readItem } from './item-file.ts';
+import { untilTrue } from './until-true.ts';
 
 /** Loads the volume object that a PVC of a backup had; undefined for what is no PVC. The loader throws what is wrong with its file. */
 export function volumeReaderOf(
@@ -17,4 +32,152 @@ export function volumeReaderOf(
     const bytes = await items.load(file);
     return bytes && readItem(file, bytes);
   };
+}
+
+/** A claim that names its volume, and what is known of both. */
+export interface NamedVolume {
+  /** As the cluster has it. */
+  readonly claim: PersistentVolumeClaim;
+  readonly given: PersistentVolumeClaim;
+  /** Undefined if this restore did not come to the PersistentVolume, which the backup may lack. */
+  readonly standing: Pick<DoneItem, 'exists'> | undefined;
+  /** The PersistentVolume in the backup. */
+  readonly volumeFromBackup: (() => Promise<KubeObject | undefined>) | undefined;
+  /** An operation of a plugin fills the claim. It may also make the volume. */
+  readonly hasOperation: boolean;
+}
+
+export interface ClaimedVolumeOptions {
+  readonly client: Pick<KubeClient, 'find' | 'patch'>;
+  readonly patience: Patience;
+  readonly restore: Restore;
+  readonly notes: ItemNotes;
+  readonly signal: AbortSignal;
+  readonly resourceTimeoutMs: number;
+  readonly pollMs: number;
+}
+
+type VolumeStep =
+  | { readonly kind: 'fine' | 'freed' }
+  | { readonly kind: 'waiting' | 'stuck'; readonly why: string };
+
+/** The volume controller releases a volume within seconds after its claim is deleted. Our choice. */
+const RELEASE_MS = 15_000;
+/** Fields that all PersistentVolumes have. The other ones say which volume of the storage it is. */
+const COMMON_FIELDS = new Set([
+  ...['accessModes', 'capacity', 'claimRef', 'mountOptions', 'nodeAffinity', 'storageClassName'],
+  ...['persistentVolumeReclaimPolicy', 'volumeMode', 'volumeAttributesClassName'],
+]);
+
+/**
+ * Lets a restored claim bind to the volume that it names. If the volume was released from this very claim and kept
+ * (`Retain`), its reference to the deleted claim is freed. If the claim can never bind, an error says why.
+ */
+export async function settleNamedVolume(
+  named: NamedVolume,
+  options: ClaimedVolumeOptions,
+): Promise<void> {
+  const { patience, notes, signal, pollMs, resourceTimeoutMs } = options;
+  const { metadata, spec } = named.claim;
+  const { volumeName: name = '' } = spec;
+  if (name === '') return;
+  let step: VolumeStep = { kind: 'fine' };
+  await untilTrue(
+    async () => {
+      step = await patience.ask(askedFor('patch', PVS), () => stepOf(name, named, options));
+      return step.kind !== 'waiting';
+    },
+    { timeoutMs: Math.min(RELEASE_MS, resourceTimeoutMs), pollMs, signal },
+  );
+  const last = step as VolumeStep;
+  const claim = `PersistentVolumeClaim ${metadata.namespace ?? ''}/${metadata.name}`;
+  if (last.kind === 'waiting' || last.kind === 'stuck') {
+    notes.error(`${claim} cannot bind: PersistentVolume ${name} ${last.why}`);
+  } else if (last.kind === 'freed') {
+    const text = `PersistentVolume ${name} was released from the deleted claim: ${claim} binds to it, with the data that it holds now`;
+    if (named.standing) notes.info(text);
+    else notes.warn(`${text}. The restore did not come to the PersistentVolume itself`);
+  }
+}
+
+/** Looks at the volume once, and frees it if that is right. */
+async function stepOf(
+  name: string,
+  { claim, given, standing, volumeFromBackup, hasOperation }: NamedVolume,
+  { client, restore, signal }: ClaimedVolumeOptions,
+): Promise<VolumeStep> {
+  const pv = await client.find(PVS, { name }, { signal, isExact: true });
+  if (!pv) {
+    if (hasOperation) return { kind: 'fine' };
+    const why =
+      'does not exist. Restore it as well, or delete the claim and create one without volumeName';
+    return { kind: 'stuck', why };
+  }
+  const { phase = '' } = pv.status ?? {};
+  const { claimRef, persistentVolumeReclaimPolicy: policy = '' } = pv.spec;
+  if (pv.metadata.deletionTimestamp !== undefined) {
+    const why = 'is being deleted. Delete the claim, and restore again when the volume is gone';
+    return { kind: 'stuck', why };
+  }
+  if (!claimRef?.name || claimRef.uid === claim.metadata.uid) return { kind: 'fine' };
+  const { namespace = '', name: claimName } = claim.metadata;
+  const isNamed = claimRef.namespace === namespace && claimRef.name === claimName;
+  if (!isNamed && !(await isOfGoneOriginal(claimRef, given, { client, restore, signal }))) {
+    const other = `${claimRef.namespace ?? ''}/${claimRef.name}`;
+    const why = `belongs to the claim ${other} (${phase}). Restore from a backup that has the data of the volume, or delete that claim and restore again`;
+    return { kind: 'stuck', why };
+  }
+  if ((claimRef.uid ?? '') === '' && isNamed) return { kind: 'fine' };
+  // The old claim is gone: this one has its name and another UID.
+  if (phase === 'Failed') {
+    const why = `is Failed (${pv.status?.message ?? 'no message'}). Repair it, remove spec.claimRef.uid from it, and the claim binds`;
+    return { kind: 'stuck', why };
+  }
+  if (phase !== 'Released') {
+    const why = `is ${phase}, and refers to a claim that is gone. When it is Released, remove spec.claimRef.uid from it, and the claim binds`;
+    return { kind: 'waiting', why };
+  }
+  if (policy !== 'Retain') {
+    const why = `is released, and its reclaim policy is ${policy}. Delete the claim, and restore again when the volume is gone`;
+    return { kind: 'stuck', why };
+  }
+  const byHand = 'To use it as it is, remove spec.claimRef.uid from it';
+  if (standing?.exists === false) {
+    const why = `was not restored, and may hold other data than the backup. ${byHand}`;
+    return { kind: 'stuck', why };
+  }
+  const stored = (await volumeFromBackup?.()) as PersistentVolume | undefined;
+  if (stored && !isSameJson(sourceOf(stored), sourceOf(pv))) {
+    const why = `is another volume of the storage than in the backup. ${byHand}`;
+    return { kind: 'stuck', why };
+  }
+  const { resourceVersion } = pv.metadata;
+  const freed = { uid: null, resourceVersion: null, ...(!isNamed && { namespace }) };
+  const change = { metadata: { resourceVersion }, spec: { claimRef: freed } };
+  try {
+    await client.patch(PVS, { name }, change, { signal });
+    return { kind: 'freed' };
+  } catch (error) {
+    if (!isCode(error, 'KUBE_CONFLICT')) throw error;
+    return { kind: 'waiting', why: `was changed at the same moment. ${byHand}` };
+  }
+}
+
+/** Whether a volume refers to the claim as it was in the backup, which is gone, and is now restored into another namespace. */
+async function isOfGoneOriginal(
+  { namespace = '', name = '', uid = '' }: ObjectReference,
+  { metadata: original }: PersistentVolumeClaim,
+  { client, restore, signal }: Pick<ClaimedVolumeOptions, 'client' | 'restore' | 'signal'>,
+): Promise<boolean> {
+  const { namespace: from = '' } = original;
+  if (namespace !== from || name !== original.name || uid !== original.uid) return false;
+  if (targetNamespace(from, restore) === from) return false;
+  return (await client.find(PVCS, { namespace, name }, { signal, isExact: true })) === undefined;
+}
+
+/** Attributes of a CSI volume may change; its handle does not. */
+function sourceOf({ spec }: PersistentVolume): unknown {
+  const { csi } = spec;
+  if (csi) return { driver: csi.driver, volumeHandle: csi.volumeHandle };
+  return Object.fromEntries(Object.entries(spec).filter(([key]) => !COMMON_FIELDS.has(key)));
 }

@@ -35,7 +35,7 @@ import type {
 } from './contract.ts';
 import { type ItemNotes, settleExisting } from './existing.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
-import { volumeReaderOf } from './claimed-volume.ts';
+import { settleNamedVolume, volumeReaderOf } from './claimed-volume.ts';
 import { readItem } from './item-file.ts';
 import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
@@ -471,6 +471,7 @@ export class ItemRestorer {
           ...this.#options,
           ...about,
         });
+        if (isWaitingFor(object, found)) await this.#settleVolume(found, work);
         return;
       }
       notes.info('It was created before this restore was interrupted');
@@ -483,6 +484,24 @@ export class ItemRestorer {
     const status = statusOf(work.given);
     const created = { made, object, resource, file, status };
     await finishCreated(created, this.#rules.selection, { ...this.#options, notes, operations });
+    if (file.groupResource === 'persistentvolumeclaims') await this.#settleVolume(made, work);
+  }
+
+  /** The claim names its volume: see that it can bind. */
+  async #settleVolume(claim: KubeObject, { file, given, notes, operations }: Work): Promise<void> {
+    const { items, restored } = this.#options;
+    const { volumeName: name = '' } = (given as PersistentVolumeClaim).spec;
+    const standing = restored.get({ kind: 'v1/PersistentVolume', namespace: '', name });
+    // A volume that this restore made refers to the claim by its name.
+    if (standing?.outcome === 'created') return;
+    const volumeFromBackup = volumeReaderOf(file, given, items);
+    await settleNamedVolume(
+      {
+        ...{ claim: claim as PersistentVolumeClaim, given: given as PersistentVolumeClaim },
+        ...{ standing, volumeFromBackup, hasOperation: operations.length > 0 },
+      },
+      { ...this.#options, notes },
+    );
   }
 
   /** An object that could not be made may be there all the same, whatever the server says: it may have looked at ports or quotas first. */
@@ -507,6 +526,14 @@ export class ItemRestorer {
 }
 
 const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string => `${apiVersion}/${kind}`;
+
+/** Whether a claim is there that names the same volume and is not bound, such as one of an earlier restore. */
+function isWaitingFor(wanted: KubeObject, found: KubeObject): boolean {
+  const [asked, claim] = [wanted, found] as [PersistentVolumeClaim, PersistentVolumeClaim];
+  if (wanted.kind !== 'PersistentVolumeClaim' || claim.status?.phase !== 'Pending') return false;
+  const { volumeName } = claim.spec;
+  return claim.metadata.deletionTimestamp === undefined && asked.spec.volumeName === volumeName;
+}
 
 /** The backed-up object in its new namespace. Undefined if an action changed its kind. */
 function givenIn({ given, namespace }: Work, object: KubeObject): KubeObject | undefined {

@@ -846,6 +846,7 @@ describe('namespaces that are restored into one', () => {
       stored('configmaps', id, { metadata: { uid: id }, data: { ca: 'same' } });
     const { log, cluster } = await run({
       items: [
+        ...['pv-a', 'pv-b', 'pv-o'].map((name) => stored('persistentvolumes', name)),
         ...[claim('a/data', 'pv-a'), claim('b/data', 'pv-b'), claim('b/own', 'pv-o')],
         ...[config('a/root-ca'), config('b/root-ca')],
       ],
