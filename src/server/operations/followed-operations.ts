@@ -230,7 +230,12 @@ export class FollowedOperations<T extends Followed> {
     const signal = this.#signal;
     if (!known.isReloaded) {
       // Another server may have led since this one last did.
-      await map.reload(subjectIn(kind, object), signal);
+      try {
+        await map.reload(subjectIn(kind, object), signal);
+      } catch (error) {
+        // The step decides what a damaged file means.
+        if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+      }
       known.isReloaded = true;
     }
     const timeoutNs = this.#timeoutNs(object);

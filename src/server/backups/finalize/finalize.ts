@@ -78,6 +78,11 @@ export interface FinalizeOptions {
   readonly signal: AbortSignal;
 }
 
+const OPERATIONS_LOST =
+  'nobody knows what became of its operations: volumes whose data were moved may not be restored from this backup, and everything else can be';
+const INFOS_LOST =
+  'it is not completed: objects can be restored, and volumes as far as their own files are there';
+
 /** Items asked for at once. Our choice. */
 const AT_ONCE = 4;
 const OF_SNAPSHOTS = [
@@ -107,11 +112,15 @@ export async function finalize(
   if (!backup || !isFinalizing(phaseOf(backup))) return;
   if (backup.metadata.deletionTimestamp !== undefined) return;
   const subject = subjectOf(backup);
-  await map.reload(subject, signal);
-  const operations = await map.get(subject, signal);
+  const found = await knownOperations(map, subject, signal);
   await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
-  const status = await ended(backup, archive, operations, options);
+  const status = await ended(backup, archive, found, options).catch((error: unknown) => {
+    // Another look would find the same.
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    const text = `${messageOf(error)}; restore from another backup`;
+    return lost(backup, redactAndCut(text), client.clock.nowNs());
+  });
   options.assertLeading();
   const { uid, resourceVersion } = backup.metadata;
   await client.patch(
@@ -123,34 +132,59 @@ export async function finalize(
   map.forget(uid);
 }
 
+interface KnownOperations {
+  readonly operations: readonly Operation[];
+  /** Why the file of the operations cannot be read. */
+  readonly damage?: string;
+}
+
+/** Nothing if the file is damaged: no later look would find more. Throws what is worth another try. */
+async function knownOperations(
+  map: OperationMap,
+  subject: ReturnType<typeof subjectOf>,
+  signal: AbortSignal,
+): Promise<KnownOperations> {
+  try {
+    await map.reload(subject, signal);
+    return { operations: await map.get(subject, signal) };
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    return { operations: [], damage: messageOf(error) };
+  }
+}
+
+/** Nothing can be completed. */
+const lost = (backup: Backup, failureReason: string, nowNs: bigint): AfterRunStatus => ({
+  phase: 'PartiallyFailed',
+  errors: (statusOf(backup).errors ?? 0) + 1,
+  failureReason,
+  completionTimestamp: rfc3339Seconds(nowNs),
+});
+
 /** What the CR is to say; the files in the bucket say it when this returns. */
 async function ended(
   backup: Backup,
   archive: BackupArchive,
-  operations: readonly Operation[],
+  { operations, damage }: KnownOperations,
   options: FinalizeOptions,
 ): Promise<AfterRunStatus> {
   const { client, signal, logger, scratch, assertLeading } = options;
   const { name, uid } = backup.metadata;
   await archive.assertNotApart(name, { signal });
   const stored = await openedArchive(archive, name, signal);
-  // Nothing can be completed, nor be restored.
-  const lost = (failureReason: string): AfterRunStatus => ({
-    phase: 'PartiallyFailed',
-    errors: (statusOf(backup).errors ?? 0) + 1,
-    failureReason,
-    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
-  });
-  if (!stored) return lost('its files are no longer in the backup storage location');
+  const nowNs = client.clock.nowNs();
+  if (!stored) return lost(backup, 'its files are no longer in the backup storage location', nowNs);
   const known = stored.metadata;
   if ((known.metadata.uid ?? uid) !== uid) {
-    return lost('its files in the backup storage location are of another Backup by now');
+    const text = 'its files in the backup storage location are of another Backup by now';
+    return lost(backup, text, nowNs);
   }
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
     await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
     return taken(known.status as AfterRunStatus);
   }
   const log = new FinalizerLog(logger, client.clock);
+  if (damage !== undefined) log.error(`${damage}; ${OPERATIONS_LOST}`);
   await using resources = new AsyncDisposableStack();
   const contents = await newContents(backup, { stored, operations, log, resources }, options);
   const volumes = await newVolumes(backup, { stored, operations, log }, options);
@@ -374,7 +408,17 @@ async function newVolumes(
   { stored, operations, log }: Pick<ContentsRequest, 'stored' | 'operations' | 'log'>,
   { client, signal }: FinalizeOptions,
 ): Promise<VolumeUpdate> {
-  const infos = await stored.volumeInfos({ signal });
+  const read = async <T>(file: Promise<T[]>): Promise<T[] | undefined> => {
+    try {
+      return await file;
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+      log.error(`${messageOf(error)}; ${INFOS_LOST}`);
+      return undefined;
+    }
+  };
+  const readInfos = await read(stored.volumeInfos({ signal }));
+  const infos = readInfos ?? [];
   const { namespace, uid } = backup.metadata;
   const scope = { namespace, labelSelector: `${BACKUP_UID}=${validLabel(uid)}`, signal };
   const moves = infos.some(({ snapshotDataMovementInfo }) => snapshotDataMovementInfo);
@@ -387,7 +431,8 @@ async function newVolumes(
     : [];
   const facts = { operations, dataUploads, podVolumeBackups };
   const hasSnapshots = infos.some(({ csiSnapshotInfo }) => csiSnapshotInfo);
-  const before = copies ? await stored.objects('podVolumeBackups', { signal }) : [];
+  const objects = copies ? await read(stored.objects('podVolumeBackups', { signal })) : [];
+  const before = objects ?? [];
   const updated = updatedObjects(before, podVolumeBackups);
   const ended = new Set((updated as PodVolumeBackup[]).filter(isCompleted).map(nameOf));
   for (const { spec, status } of filed) {

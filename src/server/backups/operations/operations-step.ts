@@ -1,7 +1,7 @@
 import { isCode } from '../../../base/index.ts';
 import { BackupArchive, type Results } from '../../../archive/index.ts';
 import type { Backup } from '../../../backup/index.ts';
-import type { Operation, OperationMap } from '../../../item-operations/index.ts';
+import { countsOf, type Operation, type OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
 import {
@@ -11,7 +11,7 @@ import {
 } from '../../operations/operations-step.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { Buckets } from '../contract.ts';
-import { FOLLOWED_BACKUPS } from '../phases.ts';
+import { BACKUP_RESOURCE, FOLLOWED_BACKUPS, isWaiting, phaseOf } from '../phases.ts';
 
 export interface OperationsStepOptions extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
@@ -23,17 +23,41 @@ export interface OperationsStepOptions extends StepOptions {
 }
 
 /** One step of a Backup: its log, its results and its metadata are put before its CR says the same. */
-export const operationsStep = (
+export async function operationsStep(
   seen: Backup,
   options: OperationsStepOptions,
-): Promise<OperationsStep> =>
-  stepOf(seen, {
-    ...options,
-    kind: FOLLOWED_BACKUPS,
-    store: async (metadata, operations) => {
-      await options.writers.run(seen.metadata.uid, () => store(metadata, operations, options));
-    },
-  });
+): Promise<OperationsStep> {
+  try {
+    return await stepOf(seen, {
+      ...options,
+      kind: FOLLOWED_BACKUPS,
+      store: async (metadata, operations) => {
+        await options.writers.run(seen.metadata.uid, () => store(metadata, operations, options));
+      },
+    });
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    return await leave(seen, options);
+  }
+}
+
+/** No later look would find more in a damaged file. The finalizer says which one it is, and completes the rest. */
+async function leave(
+  { metadata }: Backup,
+  { client, assertLeading, signal }: OperationsStepOptions,
+): Promise<OperationsStep> {
+  const { namespace, name, uid } = metadata;
+  const now = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal, isExact: true });
+  if (now?.metadata.uid === uid && isWaiting(phaseOf(now))) {
+    assertLeading();
+    const { resourceVersion } = now.metadata;
+    const status = { phase: 'FinalizingPartiallyFailed' };
+    const patch = { metadata: { uid, resourceVersion }, status };
+    await client.patch(BACKUP_RESOURCE, { namespace, name }, patch, { signal });
+  }
+  const round = { ...countsOf([]), operations: [], isAnyRunning: false, ended: [] };
+  return { round, hasLeft: true };
+}
 
 async function store(
   metadata: Backup,

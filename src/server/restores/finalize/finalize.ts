@@ -1,6 +1,7 @@
 import { RestoreArchive } from '../../../archive/index.ts';
 import {
   isCode,
+  redactAndCut,
   type Logger,
   messageOf,
   type Nanoseconds,
@@ -96,9 +97,31 @@ export async function finalizeRestore(
     await using opened = await openPlace(restore, options);
     return await look(restore, opened, options);
   } catch (error) {
+    if (isCode(error, 'DAMAGED_ARCHIVE')) {
+      const text = `${messageOf(error)}; the restore is as complete as its log says, and nothing more could be stored`;
+      await endWith(restore, redactAndCut(text), options);
+      return undefined;
+    }
     if (!isPlaceAbsent(error)) throw error;
     return await withoutPlace(restore, messageOf(error), options);
   }
+}
+
+/** The CR alone says it. */
+async function endWith(
+  restore: Restore,
+  failureReason: string,
+  options: FinalizeRestoreOptions,
+): Promise<void> {
+  const { client, signal, assertLeading } = options;
+  await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  const status = {
+    phase: 'PartiallyFailed',
+    errors: (statusOf(restore).errors ?? 0) + 1,
+    failureReason,
+    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+  };
+  await write(restore, options, status, { [UNPUBLISHED]: 'true' });
 }
 
 const openPlace = async (
@@ -113,22 +136,12 @@ async function withoutPlace(
   why: string,
   options: FinalizeRestoreOptions,
 ): Promise<LookAgain | undefined> {
-  const { client, absences, signal, assertLeading } = options;
+  const { absences, signal } = options;
   if (!(await absences.isOver(restore, signal))) {
     return { againMs: AGAIN_MS, because: why };
   }
-  await removeTemporaryObjects(client, restore, { signal, assertLeading });
-  await write(
-    restore,
-    options,
-    {
-      phase: 'PartiallyFailed',
-      errors: (statusOf(restore).errors ?? 0) + 1,
-      failureReason: `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`,
-      completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
-    },
-    { [UNPUBLISHED]: 'true' },
-  );
+  const text = `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`;
+  await endWith(restore, text, options);
   return undefined;
 }
 

@@ -236,6 +236,49 @@ describe('the finalizer of backups', () => {
     expect(JSON.stringify((await resultsOf(world)).errors)).toContain('could not be stored anew');
   });
 
+  describe.each(['nothing', '', '\u001f\u008b cut'])(
+    'a stored file that is damaged (%j)',
+    (text) => {
+      const infos = [
+        { pvcName: 'data', pvcNamespace: 'app', snapshotDataMovementInfo: {} },
+        { backupMethod: 'PodVolumeBackup', pvbInfo: { podNamespace: 'app' } },
+      ];
+      const NEEDED = ['b1-itemoperations', 'b1-volumeinfo', 'velero-backup.json', 'b1.tar.gz'];
+
+      it('ends each backup at once, and names the file', async () => {
+        const { bucket } = await finalizing({ infos });
+        const keys = [...bucket.objects.keys()].filter((key) => key.startsWith('backups/b1/'));
+        expect(keys.length).toBeGreaterThan(5);
+        for (const key of keys) {
+          const world = await finalizing({ infos });
+          world.bucket.objects.set(key, Buffer.from(text, 'latin1'));
+          await world.server(scratch).finalize();
+          expect(world.status.phase, key).toMatch(/^(Completed|PartiallyFailed)$/);
+          const file = NEEDED.find((each) => key.includes(each));
+          if (file === undefined) continue;
+          expect(world.status, key).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+          const bytes = world.bucket.objects.get('backups/b1/b1-logs.gz');
+          const log = bytes ? gunzipSync(bytes).toString() : '';
+          const said = `${world.status.failureReason ?? ''} ${log}`;
+          expect(said, key).toContain(file);
+        }
+      });
+
+      it('does not keep a backup waiting for operations that nobody can read', async () => {
+        const world = new World();
+        await world.begin(scratch, [{ action: 'a.io/move', operationId: 'op-1', item: ITEM }]);
+        world.bucket.objects.set(
+          'backups/b1/b1-itemoperations.json.gz',
+          Buffer.from(text, 'latin1'),
+        );
+        expect((await world.server(scratch).step()).hasLeft).toBe(true);
+        expect(world.status.phase).toBe('FinalizingPartiallyFailed');
+        await world.server(scratch).finalize();
+        expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+      });
+    },
+  );
+
   it('completes what is known of volumes', async () => {
     const pvbInfo = { podNamespace: 'app', podName: 'p', volumeName: 'v', Phase: 'InProgress' };
     const moved = { pvcName: 'data', pvcNamespace: 'app', snapshotDataMovementInfo: {} };

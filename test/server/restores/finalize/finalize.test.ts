@@ -4,6 +4,7 @@ import { BackupArchive, type BackupVolumeInfo } from '../../../../src/archive/in
 import { CodedError, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
 import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
+import { isOver } from '../../../../src/server/backups/phases.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { failedWith, START } from '../../operations/support/after-run.ts';
 import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
@@ -331,6 +332,46 @@ describe('the finalizer of restores', () => {
       'the claim is not there (the restore is canceled)',
     );
   });
+
+  it.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
+    'ends a restore at once whichever of its files is damaged (written once: $isWriteOnce)',
+    async (mode) => {
+      const keysOf = (world: World): string[] =>
+        [...world.bucket.objects.keys()].filter((key) => key.startsWith('restores/r1/'));
+      const finalizing = async (): Promise<World> => {
+        const world = new World('Finalizing', {}, mode);
+        world.madeHere();
+        await world.begin(['op-1'], { claims: [claimLeft('data')] });
+        world.addClaim('data');
+        world.say({ restoreItemOperationsAttempted: 1, restoreItemOperationsCompleted: 1 });
+        if (mode.isWriteOnce) {
+          const seal = 'restores/r1/longshore-once/_sealed/u1';
+          world.bucket.objects.set(
+            seal,
+            Buffer.from('{"version":1,"files":{},"end":{"phase":"Completed"}}'),
+          );
+        }
+        return world;
+      };
+      const { length } = keysOf(await finalizing());
+      for (let at = 0; at < length; at++) {
+        const world = await finalizing();
+        const key = keysOf(world)[at] ?? '';
+        world.bucket.objects.set(key, Buffer.from('nothing'));
+        const server = world.server(scratch);
+        for (let looks = 0; looks < 100 && !isOver(world.status.phase ?? ''); looks++) {
+          await server.finalize();
+          world.clock.advance(10n * SECOND_NS);
+        }
+        expect(world.status.phase, key).toMatch(/^(Completed|PartiallyFailed)$/);
+        // An end that an earlier try has decided counts.
+        const needed = mode.isWriteOnce ? /_sealed/ : /after-run|itemoperations/;
+        if (needed.test(key)) {
+          expect(world.status.phase, key).toBe('PartiallyFailed');
+        }
+      }
+    },
+  );
 
   it('says it where what the run left is damaged, and does what can be done', async () => {
     const world = await finalizing().begin([]);
