@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CodedError, parseBytes, quantityBytes } from '../base/index.ts';
+import { CodedError, lookup, parseBytes, quantityBytes } from '../base/index.ts';
 import { POD_RESOURCES_SHAPE } from '../config/index.ts';
 import {
   MOVER_SETTINGS,
@@ -147,8 +147,8 @@ export function parseNodeAgentConfig(
 }
 
 function drop(json: unknown, path: readonly PropertyKey[], key: string): void {
-  let at = json as Record<PropertyKey, unknown>;
-  for (const step of path) at = at[step] as Record<PropertyKey, unknown>;
+  let at = json as Record<string, unknown>;
+  for (const step of path) at = lookup(at, String(step)) as Record<string, unknown>;
   delete at[key];
 }
 

@@ -1,4 +1,4 @@
-import { isCode } from '../base/index.ts';
+import { define, isCode } from '../base/index.ts';
 import {
   BLOCK_MOVER,
   BUILT_IN_MOVERS,
@@ -188,7 +188,7 @@ export function isAgentOf({ name, selector }: AgentGroup, pod: Pod): boolean {
   const matchLabels: Record<string, string> = {};
   for (const pair of selector.split(',')) {
     const [label = '', value = ''] = pair.split(/==?/);
-    matchLabels[label.trim()] = value.trim();
+    define(matchLabels, label.trim(), value.trim());
   }
   return matchesSelector({ matchLabels }, pod.metadata.labels);
 }

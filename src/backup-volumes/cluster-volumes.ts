@@ -1,5 +1,5 @@
 import type { NativeSnapshot } from '../archive/index.ts';
-import { CodedError, isCode } from '../base/index.ts';
+import { CodedError, define, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, VolumeStepResult } from '../backup/index.ts';
 import {
   DATA_UPLOADS,
@@ -218,7 +218,7 @@ export class ClusterVolumes implements BackupVolumes {
       const text = because && claimOf(pod, volume) === undefined ? decidedBy(because) : undefined;
       if (text === undefined) continue;
       const key = podVolumeKey(namespace, pod.metadata.name, volume);
-      decided[key] = text;
+      define(decided, key, text);
       this.#decided.set(key, text);
     }
     if (operations.length > 0) {

@@ -1,5 +1,5 @@
 import type { NativeSnapshot } from '../archive/index.ts';
-import { CodedError, isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCode, lookup, messageOf } from '../base/index.ts';
 import type { Backup, BackupLog } from '../backup/index.ts';
 import type { PersistentVolume } from '../kube/index.ts';
 import type { AskedSnapshot, Snapshotters } from './contract.ts';
@@ -159,7 +159,7 @@ function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
 /** The zone that a provider finds the volume in; `''` where nothing says one. */
 export function zoneOf({ metadata, spec }: PersistentVolume): string {
   for (const key of ZONE_LABELS) {
-    const label = metadata.labels?.[key];
+    const label = lookup(metadata.labels, key);
     if (label !== undefined) return label;
   }
   const terms = spec.nodeAffinity?.required?.nodeSelectorTerms ?? [];

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isCode, messageOf } from '../base/index.ts';
+import { isCode, lookup, messageOf } from '../base/index.ts';
 import {
   assertLasting,
   BACKUP_STORAGE_LOCATIONS,
@@ -142,7 +142,7 @@ export async function findSnapshotLocations(
   if (errors.length > before) return [];
   for (const [provider, locations] of Map.groupBy(all, providerOf)) {
     if (chosen.has(provider)) continue;
-    const preferred = defaults.snapshotLocations[provider];
+    const preferred = lookup(defaults.snapshotLocations, provider);
     if (locations.length === 1 && locations[0]) chosen.set(provider, locations[0]);
     else if (!preferred) {
       errors.push(
@@ -183,7 +183,7 @@ async function credentialError(
   try {
     const secret = await client.find(SECRETS, { namespace, name }, { signal });
     if (!secret) return `${unread}Secret "${name}" not found`;
-    if (secret.data?.[key] !== undefined) return undefined;
+    if (lookup(secret.data, key) !== undefined) return undefined;
     return `${unread}"${name}" secret is missing data for key "${key}"`;
   } catch (error) {
     assertLasting(error, signal);

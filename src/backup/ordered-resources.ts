@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import type { BackupSpec } from './backup-object.ts';
 import type { ResourceFinder } from './filters/resources.ts';
 
@@ -6,7 +7,7 @@ export const orderOf = (
   ordered: BackupSpec['orderedResources'],
   plural: string,
 ): readonly string[] =>
-  (ordered && Object.hasOwn(ordered, plural) ? (ordered[plural] ?? '') : '')
+  (lookup(ordered, plural) ?? '')
     .split(',')
     .map((name) => name.trim())
     .filter((name) => name !== '');

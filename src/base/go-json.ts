@@ -1,3 +1,4 @@
+import { define, lookup } from './own-keys.ts';
 import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 
@@ -18,7 +19,7 @@ const SHORT: Record<string, string> = {
 };
 
 function escapeOne(char: string): string {
-  return SHORT[char] ?? `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  return lookup(SHORT, char) ?? `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
 
 /** A quoted JSON string. Lone surrogates become `\ufffd`, as Go writes invalid input. */
@@ -147,7 +148,7 @@ function nestedGoJson(value: unknown): string {
   const fields = value as Record<string, unknown>;
   let text = '{';
   for (const key of sortedKeys(fields)) {
-    const field = fields[key];
+    const field = lookup(fields, key);
     if (field === undefined) continue;
     if (text.length > 1) text += ',';
     text += `${goString(key)}:${nestedGoJson(field)}`;
@@ -184,10 +185,10 @@ function deepGoJson(root: unknown): string {
     const fields = value as Record<string, unknown>;
     const keys = isList
       ? value.keys()
-      : sortedKeys(fields).filter((key) => fields[key] !== undefined);
+      : sortedKeys(fields).filter((key) => lookup(fields, key) !== undefined);
     const inside = [...keys].flatMap((key, index) => [
       { text: `${index > 0 ? ',' : ''}${isList ? '' : `${goString(String(key))}:`}` },
-      { value: fields[key] },
+      { value: lookup(fields, String(key)) },
     ]);
     ahead.push({ text: isList ? ']' : '}' });
     for (const each of inside.reverse()) ahead.push(each);
@@ -252,11 +253,10 @@ function parseDeepExact(text: string): unknown {
   const ahead: object[] = [root];
   for (let next = ahead.pop(); next; next = ahead.pop()) {
     const fields = next as Record<string, unknown>;
-    for (const key of Object.keys(fields)) {
-      const value = fields[key];
+    for (const [key, value] of Object.entries(fields)) {
       if (typeof value === 'object' && value !== null) ahead.push(value);
       else if (typeof value === 'string' && value.startsWith(mark)) {
-        fields[key] = RawJson.rawJSON(value.slice(mark.length));
+        define(fields, key, RawJson.rawJSON(value.slice(mark.length)));
       }
     }
   }

@@ -1,3 +1,4 @@
+import { define, lookup } from './own-keys.ts';
 /** How a field of a Go struct is written as JSON. */
 export interface GoField {
   /** What is written where there is no value; undefined for a field that is then left out (`omitempty`). */
@@ -45,12 +46,12 @@ export function goStruct(fields: Fields): GoStruct {
     const given = value as Readonly<Record<string, unknown>>;
     const result: Record<string, unknown> = {};
     for (const [name, { zero, inside, isMap = false }] of known) {
-      const field = given[name];
+      const field = lookup(given, name);
       if (zero === undefined && (isEmpty(field) || (isMap && hasNoKeys(field)))) continue;
-      result[name] = field === undefined || field === null ? zero : inside(field);
+      define(result, name, field === undefined || field === null ? zero : inside(field));
     }
     for (const [name, field] of Object.entries(given)) {
-      if (!Object.hasOwn(fields, name)) result[name] = field;
+      if (!Object.hasOwn(fields, name)) define(result, name, field);
     }
     return result;
   };

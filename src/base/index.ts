@@ -95,3 +95,4 @@ export { JsonBytes } from './json-bytes.ts';
 export { type ProtobufField, protobufFields, type ProtobufValue } from './protobuf-fields.ts';
 export { Column } from './column.ts';
 export { ObjectNames } from './object-names.ts';
+export { define, lookup } from './own-keys.ts';

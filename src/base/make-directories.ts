@@ -1,3 +1,4 @@
+import { lookup } from './own-keys.ts';
 import * as fs from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { messageOf, systemCode } from './errors.ts';
@@ -49,4 +50,4 @@ const REFUSALS: Readonly<Record<string, string>> = {
 
 /** Why a directory could not be made or written, for a person. */
 export const refusalOf = (error: unknown): string =>
-  REFUSALS[systemCode(error) ?? ''] ?? messageOf(error);
+  lookup(REFUSALS, systemCode(error) ?? '') ?? messageOf(error);

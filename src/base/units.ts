@@ -1,3 +1,4 @@
+import { lookup } from './own-keys.ts';
 const NANOSECONDS: Record<string, number> = {
   ns: 1,
   us: 1e3,
@@ -18,7 +19,7 @@ export function parseDuration(text: string): bigint | undefined {
   if (!/^(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h|d))+$/.test(text)) return undefined;
   let total = 0;
   for (const [, number, unit] of text.matchAll(/(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)/g)) {
-    total += Number(number) * (NANOSECONDS[unit ?? ''] ?? 0);
+    total += Number(number) * (lookup(NANOSECONDS, unit ?? '') ?? 0);
   }
   return total < DURATION_MAX ? BigInt(Math.round(total)) : undefined;
 }

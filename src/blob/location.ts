@@ -1,7 +1,7 @@
 import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { CodedError, messageOf } from '../base/index.ts';
+import { CodedError, lookup, messageOf } from '../base/index.ts';
 
 /** Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md follow it. */
 const flag = z.enum(['true', 'false']).transform((text) => text === 'true');
@@ -186,7 +186,9 @@ function parametersOf<S extends z.ZodType>(url: URL, schema: S): z.infer<S> {
     );
   }
   const name = issue?.path.join('.') ?? '';
-  throw bad(`"${given[name] ?? ''}" cannot be the ${name} of a location: ${issue?.message ?? ''}`);
+  throw bad(
+    `"${lookup(given, name) ?? ''}" cannot be the ${name} of a location: ${issue?.message ?? ''}`,
+  );
 }
 
 const bad = (message: string): CodedError => new CodedError('BAD_LOCATION', message);

@@ -1,4 +1,5 @@
 import { Argument, type Command, type Option } from 'commander';
+import { lookup } from '../base/index.ts';
 import { printText } from './output.ts';
 
 const SHELLS = ['bash', 'zsh', 'fish'] as const;
@@ -70,7 +71,7 @@ const NAMING_OPTIONS: Readonly<Record<string, string>> = {
 /** What comes behind an option: choices, or what kind of thing; undefined when nothing does. */
 function valuesOf(option: Option): string | undefined {
   const { argChoices, flags, long = '', required, optional } = option;
-  const named = NAMING_OPTIONS[long];
+  const named = lookup(NAMING_OPTIONS, long);
   if (named !== undefined) return named;
   if (argChoices) return argChoices.join(' ');
   if (flags.includes('<file>')) return '@files';

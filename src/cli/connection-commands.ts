@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { resolve } from 'node:path';
+import { lookup } from '../base/index.ts';
 import { absoluteLocation, parseLocation } from '../blob/index.ts';
 import {
   type Connection,
@@ -83,7 +84,7 @@ function connectionFrom(
   { repositories }: Connections,
 ): Connection {
   const isTyped = (passwordFile ?? passwordCommand) !== undefined;
-  const known = connectedAs === undefined ? undefined : repositories[connectedAs];
+  const known = connectedAs === undefined ? undefined : lookup(repositories, connectedAs);
   // A password of the environment opens it this time: where the next one comes from stays known.
   const password = isTyped ? { passwordFile, passwordCommand } : { ...known };
   return {

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { type Connection, environment, loadConnections } from '../config/index.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -26,7 +27,7 @@ export function connectionName(repo: string): string | undefined {
 /** Throws {@link UsageError} where no repository has that name. */
 export async function connectionOf(name: string): Promise<Connection> {
   const { repositories } = await loadConnections(environment.connectionsFile);
-  const connection = Object.hasOwn(repositories, name) ? repositories[name] : undefined;
+  const connection = lookup(repositories, name);
   if (connection) return connection;
   const names = Object.keys(repositories).map((each) => `@${each}`);
   const others = names.length > 0 ? `; there are ${names.join(', ')}` : '';

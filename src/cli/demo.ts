@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { formatBytes, silentLogger } from '../base/index.ts';
+import { formatBytes, lookup, silentLogger } from '../base/index.ts';
 import { STAND_IN, STORAGE_CLASS } from '../dev/index.ts';
 import {
   DATA_DOWNLOADS,
@@ -268,7 +268,7 @@ const DEMOS: Readonly<Record<string, (environment: DevEnvironment) => Promise<vo
   restore: async (environment) => demoRestore(environment, directory, NODES),
 };
 const [which = 'snapshot', ...others] = process.argv.slice(2);
-const chosen = DEMOS[which];
+const chosen = lookup(DEMOS, which);
 if (!chosen || others.length > 0) {
   printLine(`usage: npm run demo [-- ${Object.keys(DEMOS).join('|')}]`);
   process.exit(2);

@@ -1,4 +1,4 @@
-import { formatBytes } from '../base/index.ts';
+import { formatBytes, lookup } from '../base/index.ts';
 import type { MaintenanceReport } from '../repository/index.ts';
 import { countOf } from './amounts.ts';
 
@@ -19,10 +19,10 @@ const NAMES: Readonly<Record<string, string>> = {
 export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): string[] {
   if (mode === 'none') return ['nothing is due yet'];
   const left = tasks.flatMap(({ task, skipped }) =>
-    skipped === undefined ? [] : [`not now: ${NAMES[task] ?? task} (${skipped})`],
+    skipped === undefined ? [] : [`not now: ${lookup(NAMES, task) ?? task} (${skipped})`],
   );
   const done = tasks.flatMap(({ task, stats, skipped }) =>
-    skipped === undefined ? (WORDS[task]?.(stats ?? {}, dryRun) ?? []) : [],
+    skipped === undefined ? (lookup(WORDS, task)?.(stats ?? {}, dryRun) ?? []) : [],
   );
   const all = [...done, ...left];
   if (done.length === 0) all.unshift(`${mode} maintenance found nothing to do`);
@@ -32,7 +32,7 @@ export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): st
 type Words = (stats: Stats, dryRun: boolean) => string[];
 
 const numberOf = (stats: Stats, key: string): number => {
-  const value = stats[key];
+  const value = lookup(stats, key);
   return typeof value === 'number' ? value : 0;
 };
 

@@ -1,4 +1,4 @@
-import { formatBytes } from '../base/index.ts';
+import { formatBytes, lookup } from '../base/index.ts';
 import {
   becauseText,
   type CheckedVolume,
@@ -42,7 +42,7 @@ export function rowOf(
     [WHY.title]: whyOf(volume, policies),
     [VELERO.title]: velero ? `${outcomeOf(velero)}: ${whyOf(velero, policies)}` : '',
   };
-  return columns.map(({ title }) => cells[title] ?? '');
+  return columns.map(({ title }) => lookup(cells, title) ?? '');
 }
 
 const PER_BYTE = 1_000_000_000n;

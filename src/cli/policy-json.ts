@@ -1,4 +1,4 @@
-import { messageOf, parseJsonLossless } from '../base/index.ts';
+import { lookup, messageOf, parseJsonLossless } from '../base/index.ts';
 import { type Policy, policySchema } from '../snapshot/index.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -57,7 +57,7 @@ const KNOWN: Keys = Object.fromEntries(
     const inner = 'unwrap' in schema ? schema.unwrap() : undefined;
     const own = inner && 'shape' in inner ? Object.keys(inner.shape) : [];
     const keys: Keys = Object.fromEntries(own.map((key) => [key, {}]));
-    return [section, { ...keys, ...CARRIED[section] }];
+    return [section, { ...keys, ...lookup(CARRIED, section) }];
   }),
 );
 
@@ -66,7 +66,7 @@ function unknownKeys(value: unknown, known: Keys, path = ''): string[] {
   if (typeof value !== 'object' || value === null) return [];
   return Object.entries(value).flatMap(([key, inner]) => {
     const name = path === '' ? key : `${path}.${key}`;
-    const below = Object.hasOwn(known, key) ? known[key] : undefined;
+    const below = lookup(known, key);
     return below ? unknownKeys(inner, below, name) : [name];
   });
 }

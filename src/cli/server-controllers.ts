@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { UsageError } from './usage-error.ts';
 
 /** What there is here, by the names that Velero's server gives its controllers. All run where none is named, as there. */
@@ -59,7 +60,7 @@ const namesIn = (text: string): string[] =>
 const nameOf =
   (flag: string) =>
   (name: string): ControllerName => {
-    const found = CONTROLLERS.find((each) => each === name) ?? ALIASES[name];
+    const found = CONTROLLERS.find((each) => each === name) ?? lookup(ALIASES, name);
     if (found !== undefined) return found;
     throw new UsageError(
       `${flag}: there is no controller "${name}"; there are: ${CONTROLLERS.join(', ')}`,

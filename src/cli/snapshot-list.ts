@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { formatBytes } from '../base/index.ts';
+import { formatBytes, lookup } from '../base/index.ts';
 import {
   formatSource,
   listReadableSnapshots,
@@ -65,7 +65,8 @@ async function list(options: VerbOptions<ListOptions>): Promise<void> {
     // Kopia's command line and Velero write the same key with and without a prefix.
     .filter(({ tags }) =>
       wanted.every(
-        ([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value,
+        ([key, value]) =>
+          lookup(tags, key) === value || lookup(tags, USER_TAG_PREFIX + key) === value,
       ),
     );
   const reasons = await loadRetentionReasons(context.repository, found, context.logger);

@@ -1,6 +1,6 @@
 import { posix } from 'node:path';
 import { z } from 'zod';
-import { CodedError, parseDuration } from '../base/index.ts';
+import { CodedError, lookup, parseDuration } from '../base/index.ts';
 
 /** What is looked at of a BackupStorageLocation (velero.io/v1). */
 const specSchema = z.object({
@@ -112,7 +112,7 @@ const REPOSITORY_FOLDER = 'kopia';
 export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): StorageKind {
   const { provider, config } = spec;
   const name = provider.includes('/') ? provider : `velero.io/${provider}`;
-  const kind = BACKENDS[name] ?? (config.s3Url ? 's3' : undefined);
+  const kind = lookup(BACKENDS, name) ?? (config.s3Url ? 's3' : undefined);
   if (kind !== undefined) return kind;
   const known = Object.keys(BACKENDS).join(', ');
   throw bad(`invalid storage provider "${provider}"; known are ${known}, and any with s3Url`);

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import { homedir, hostname, userInfo } from 'node:os';
 import { join } from 'node:path';
+import { lookup } from '../base/index.ts';
 import type { StorageKind } from './backup-storage-location.ts';
 
 /** What the environment says; the only place that reads it. */
@@ -76,7 +77,7 @@ export const environment = {
   },
   /** How data movers move: the agent sets these by its ConfigMap. */
   moverVariable(name: string): string | undefined {
-    return process.env[name] || undefined;
+    return lookup(process.env, name) || undefined;
   },
   get progressInterval(): string | undefined {
     return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
@@ -104,7 +105,7 @@ export const environment = {
       'GOOGLE_APPLICATION_CREDENTIALS',
     ];
     const missing = variables.filter((name) => {
-      const file = process.env[name];
+      const file = lookup(process.env, name);
       return file !== undefined && !existsSync(file);
     });
     for (const name of missing) Reflect.deleteProperty(process.env, name);

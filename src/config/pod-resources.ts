@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CodedError } from '../base/index.ts';
+import { CodedError, define } from '../base/index.ts';
 
 const quantity = z.string().optional();
 
@@ -37,7 +37,7 @@ export function podResourcesOf(wanted: PodResourcesConfig | null | undefined): {
         const text = `podResources.${key}: "${value}" is not a quantity such as 500m or 1Gi`;
         throw new CodedError('BAD_CONFIG', text);
       }
-      found[resource] = value;
+      define(found, resource, value);
     }
     return found;
   };

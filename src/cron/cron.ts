@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { goDuration } from './go-duration.ts';
 import { goQuoted, goQuotedChar } from './go-quote.ts';
 import { badCron, parseFields } from './fields.ts';
@@ -94,7 +95,7 @@ function zoneNameProblem(name: string): string | undefined {
 }
 
 function describedCron(text: string, zone: Zone): Cron {
-  const fields = Object.hasOwn(DESCRIPTORS, text) ? DESCRIPTORS[text] : undefined;
+  const fields = lookup(DESCRIPTORS, text);
   if (fields !== undefined) return cronOf(fields.split(' '), zone);
   if (MANUAL.includes(text)) {
     return { nextAfter: () => undefined, hasBothDays: false, isManual: true };

@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, lookup } from '../base/index.ts';
 import { goQuoted } from './go-quote.ts';
 import type { CronFields } from './search.ts';
 
@@ -121,8 +121,7 @@ function assertRange(
 }
 
 function numberOf(text: string, { names }: Pick<Bounds, 'names'> = {}): number {
-  const named =
-    names && Object.hasOwn(names, text.toLowerCase()) ? names[text.toLowerCase()] : undefined;
+  const named = names && lookup(names, text.toLowerCase());
   if (named !== undefined) return named;
   const refused = (why: string): CodedError =>
     badCron(

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { goTimeQuoted } from './go-quote.ts';
 
 const UNITS: Readonly<Record<string, bigint>> = {
@@ -30,7 +31,7 @@ export function goDuration(text: string): bigint | { readonly error: string } {
     const isNumber = whole !== '' || (point !== undefined && fraction !== '');
     if (!isNumber || BigInt(whole) > MOST) return invalid;
     if (unit === '') return { error: `time: missing unit in duration ${goTimeQuoted(text)}` };
-    const unitNs = UNITS[unit];
+    const unitNs = lookup(UNITS, unit);
     if (unitNs === undefined) {
       const error = `time: unknown unit ${goTimeQuoted(unit)} in duration ${goTimeQuoted(text)}`;
       return { error };

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 const SHORT: Readonly<Record<string, string>> = {
   '\u0007': '\\a',
   '\b': '\\b',
@@ -13,7 +14,7 @@ const hex = (code: number, digits: number): string => code.toString(16).padStart
 
 function escaped(char: string, quote: string): string {
   if (char === quote || char === '\\') return `\\${char}`;
-  const short = SHORT[char];
+  const short = lookup(SHORT, char);
   if (short !== undefined) return short;
   const code = char.codePointAt(0) ?? 0;
   if (code < 0x20 || code === 0x7f) return `\\x${hex(code, 2)}`;

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import type { Logger } from '../base/index.ts';
 import {
   Cache,
@@ -178,7 +179,7 @@ export class ClusterControllers {
       .filter(({ metadata }) =>
         Object.entries(wanted).every(
           ([key, value]) =>
-            metadata.labels?.[key] === value ||
+            lookup(metadata.labels, key) === value ||
             (key === 'kubernetes.io/hostname' && metadata.name === value),
         ),
       );

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { CRDS, type KubeObject, type Resource, VELERO_GROUP } from '../kube/index.ts';
 import { humanDuration } from './human-duration.ts';
 import { DEFAULT_STORAGE_CLASS } from './resources.ts';
@@ -23,7 +24,7 @@ const fieldsOf = (value: unknown): Fields =>
 const listOf = (value: unknown): unknown[] => (Array.isArray(value) ? (value as unknown[]) : []);
 const at = (object: unknown, path: string): unknown => {
   let found = object;
-  for (const step of path.split('.')) found = fieldsOf(found)[step];
+  for (const step of path.split('.')) found = lookup(fieldsOf(found), step);
   return found;
 };
 const text = (value: unknown, otherwise = ''): string =>
@@ -67,7 +68,7 @@ const MODES: Record<string, string> = {
 const modesOf = (modes: unknown): string =>
   Object.keys(MODES)
     .filter((mode) => listOf(modes).includes(mode))
-    .map((mode) => MODES[mode])
+    .map((mode) => lookup(MODES, mode))
     .join(',');
 const selectorOf = (labels: unknown): string =>
   Object.entries(fieldsOf(labels))
@@ -383,7 +384,7 @@ const printed = ({ name, jsonPath, type, priority = 0 }: Printer): Column => ({
 /** Columns of a kind, its name first (of events: last). */
 export function columnsOf({ group, plural }: Resource<KubeObject>): readonly Column[] {
   const own = group === VELERO_GROUP ? CRDS.find((crd) => crd.plural === plural) : undefined;
-  const printers = own?.columns ?? PRINTERS[plural];
+  const printers = own?.columns ?? lookup(PRINTERS, plural);
   if (printers) return [NAME, ...printers.map(printed)];
-  return COLUMNS[plural] ?? [NAME, AGE];
+  return lookup(COLUMNS, plural) ?? [NAME, AGE];
 }

@@ -1,3 +1,5 @@
+import { define, lookup } from '../base/index.ts';
+
 type Fields = Record<string, unknown>;
 
 /** A copy of what JSON can say, in a fifth of the time that structuredClone takes (measured on pods). */
@@ -5,16 +7,9 @@ export function copyJson<T>(value: T): T {
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(copyJson) as T;
   const copy: Fields = {};
-  for (const key of Object.keys(value)) {
-    const part = copyJson((value as Fields)[key]);
-    // By assignment it would become the prototype.
-    if (key !== '__proto__') copy[key] = part;
-    else Object.defineProperty(copy, key, { ...FIELD, value: part });
-  }
+  for (const [key, part] of Object.entries(value)) define(copy, key, copyJson(part));
   return copy as T;
 }
-
-const FIELD = { configurable: true, enumerable: true, writable: true };
 
 /** Whether both would be the same JSON, in whatever order their fields are; what is undefined is not there. */
 export function isSameJson(a: unknown, b: unknown): boolean {
@@ -27,7 +22,7 @@ export function isSameJson(a: unknown, b: unknown): boolean {
   let count = 0;
   for (const [key, part] of Object.entries(a)) {
     if (part === undefined) continue;
-    if (!Object.hasOwn(b, key) || !isSameJson(part, (b as Fields)[key])) return false;
+    if (!Object.hasOwn(b, key) || !isSameJson(part, lookup(b as Fields, key))) return false;
     count++;
   }
   for (const part of Object.values(b)) if (part !== undefined) count--;

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { brotliDecompressSync } from 'node:zlib';
+import { lookup } from '../base/index.ts';
 import { apiVersionOf, CRDS, customResourceDefinition, VELERO_GROUP } from '../kube/index.ts';
 import { DEV_RESOURCES } from './resources.ts';
 
@@ -65,17 +66,19 @@ function documentOf(root: string): object | undefined {
 function schemasOf(kinds: readonly string[]): Schemas {
   const all = { ...knownSchemas(), ...ownSchemas() };
   const names = new Set(
-    Object.keys(all).filter((name) => kindsOf(all[name]).some((kind) => kinds.includes(kind))),
+    Object.keys(all).filter((name) =>
+      kindsOf(lookup(all, name)).some((kind) => kinds.includes(kind)),
+    ),
   );
   // A set is walked to its end also where it grows meanwhile.
   for (const name of names) {
-    for (const [, referred = ''] of JSON.stringify(all[name]).matchAll(
+    for (const [, referred = ''] of JSON.stringify(lookup(all, name)).matchAll(
       /"#\/components\/schemas\/([^"]+)"/g,
     )) {
       names.add(referred);
     }
   }
-  return Object.fromEntries([...names].map((name) => [name, all[name] ?? {}]));
+  return Object.fromEntries([...names].map((name) => [name, lookup(all, name) ?? {}]));
 }
 
 function kindsOf(schema: Schema | undefined): string[] {

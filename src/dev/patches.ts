@@ -1,4 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
+import { define, lookup } from '../base/index.ts';
 import { ApiError } from './api-error.ts';
 
 type Fields = Record<string, unknown>;
@@ -11,7 +12,7 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
   const result: Fields = isObject(target) ? { ...target } : {};
   for (const [key, value] of Object.entries(patch)) {
     if (value === null) delete result[key];
-    else result[key] = mergePatch(result[key], value);
+    else define(result, key, mergePatch(lookup(result, key), value));
   }
   return result;
 }
@@ -55,11 +56,16 @@ export function strategicMergePatch(target: unknown, patch: unknown): unknown {
   for (const [key, value] of Object.entries(patch)) {
     if (key.startsWith(DELETE)) {
       const list = key.slice(DELETE.length);
-      result[list] = wordsOf(result[list]).filter((word) => !wordsOf(value).includes(word));
+      const words = wordsOf(lookup(result, list));
+      define(
+        result,
+        list,
+        words.filter((word) => !wordsOf(value).includes(word)),
+      );
     } else if (key.startsWith('$')) continue;
     else if (value === null) delete result[key];
-    else if (Array.isArray(value)) result[key] = mergeList(key, result[key], value);
-    else result[key] = strategicMergePatch(result[key], value);
+    else if (Array.isArray(value)) define(result, key, mergeList(key, lookup(result, key), value));
+    else define(result, key, strategicMergePatch(lookup(result, key), value));
   }
   for (const [key, value] of Object.entries(patch)) {
     if (key.startsWith(ORDER)) setOrder(result, key.slice(ORDER.length), wordsOf(value));
@@ -71,14 +77,16 @@ const wordsOf = (value: unknown): unknown[] => (Array.isArray(value) ? (value as
 
 function mergeList(key: string, target: unknown, patch: readonly unknown[]): unknown[] {
   if (MERGED_WORDS.has(key)) return [...new Set([...wordsOf(target), ...patch])];
-  const mergeKey = MERGE_KEYS[key];
+  const mergeKey = lookup(MERGE_KEYS, key);
   if (mergeKey === undefined || !patch.every(isObject)) return [...patch];
   if (patch.some(({ $patch }) => $patch === 'replace')) {
     return patch.filter(({ $patch }) => $patch === undefined);
   }
   const merged = [...wordsOf(target)];
   for (const element of patch) {
-    const at = merged.findIndex((one) => isObject(one) && one[mergeKey] === element[mergeKey]);
+    const at = merged.findIndex(
+      (one) => isObject(one) && lookup(one, mergeKey) === lookup(element, mergeKey),
+    );
     if (element.$patch === 'delete') {
       if (at >= 0) merged.splice(at, 1);
     } else if (at >= 0) merged[at] = strategicMergePatch(merged[at], element);
@@ -89,17 +97,18 @@ function mergeList(key: string, target: unknown, patch: readonly unknown[]): unk
 
 /** Those that the order does not name stay behind. */
 function setOrder(object: Fields, key: string, order: readonly unknown[]): void {
-  const list = object[key];
+  const list = lookup(object, key);
   if (!Array.isArray(list)) return;
-  const mergeKey = MERGE_KEYS[key];
+  const mergeKey = lookup(MERGE_KEYS, key);
   const keyOf = (element: unknown): unknown =>
-    mergeKey !== undefined && isObject(element) ? element[mergeKey] : element;
+    mergeKey !== undefined && isObject(element) ? lookup(element, mergeKey) : element;
   const places = order.map(keyOf);
   const placeOf = (element: unknown): number => {
     const place = places.indexOf(keyOf(element));
     return place < 0 ? places.length : place;
   };
-  object[key] = (list as unknown[]).toSorted((a, b) => placeOf(a) - placeOf(b));
+  const sorted = (list as unknown[]).toSorted((a, b) => placeOf(a) - placeOf(b));
+  define(object, key, sorted);
 }
 
 interface Operation {
@@ -173,7 +182,7 @@ function holderOf(document: { root: unknown }, path: string): [holder: unknown, 
 
 function childOf(holder: unknown, key: string, path: string): unknown {
   if (Array.isArray(holder)) return (holder as unknown[])[indexOf(holder, key, path)];
-  if (isObject(holder) && Object.hasOwn(holder, key)) return holder[key];
+  if (isObject(holder) && Object.hasOwn(holder, key)) return lookup(holder, key);
   throw refused(`there is nothing at ${path}`);
 }
 

@@ -2,7 +2,14 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
-import { isCode, type Logger, messageOf, rfc3339Seconds, systemClock } from '../base/index.ts';
+import {
+  isCode,
+  type Logger,
+  lookup,
+  messageOf,
+  rfc3339Seconds,
+  systemClock,
+} from '../base/index.ts';
 import {
   Cache,
   type Container,
@@ -289,7 +296,7 @@ export class PodRunner {
           if (field === 'metadata.namespace') return [key, namespace];
           if (field === 'metadata.uid') return [key, uid];
           const label = /^metadata\.labels\['(.+)'\]$/.exec(field ?? '')?.[1];
-          if (label !== undefined) return [key, labels[label] ?? ''];
+          if (label !== undefined) return [key, lookup(labels, label) ?? ''];
           return [key, replace(value ?? '')];
         }),
     );

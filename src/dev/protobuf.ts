@@ -1,4 +1,10 @@
-import { type ProtobufField, protobufFields, type ProtobufValue } from '../base/index.ts';
+import {
+  define,
+  lookup,
+  type ProtobufField,
+  protobufFields,
+  type ProtobufValue,
+} from '../base/index.ts';
 import { ApiError } from './api-error.ts';
 
 /**
@@ -142,7 +148,10 @@ export function decodeProtobuf(body: Buffer): object {
     } else if (number === 2) raw = bytesOf(value, 'raw');
   }
   // Options of a deletion carry the version of what is deleted.
-  const known = KINDS[`${kind === 'DeleteOptions' ? 'meta.k8s.io/v1' : apiVersion} ${kind}`];
+  const known = lookup(
+    KINDS,
+    `${kind === 'DeleteOptions' ? 'meta.k8s.io/v1' : apiVersion} ${kind}`,
+  );
   if (!known) {
     const text = `${kind || 'this'} in protobuf is not supported here; send it as JSON, as kubectl apply does`;
     throw new ApiError(415, 'UnsupportedMediaType', text);
@@ -171,18 +180,20 @@ function put(object: Decoded, field: Field, value: ProtobufValue, what: string):
   if (type === 'answer') return;
   if (type === 'strings' || type === 'secrets') {
     const [key, bytes] = entryOf(bytesOf(value, what), what);
-    const entries = (object[name] ??= Object.create(null)) as Decoded;
-    entries[key] = bytes.toString(type === 'strings' ? 'utf8' : 'base64');
+    const entries = (lookup(object, name) ?? {}) as Decoded;
+    define(object, name, entries);
+    define(entries, key, bytes.toString(type === 'strings' ? 'utf8' : 'base64'));
     return;
   }
   const decoded = valueOf(type, value, what);
   if (isList) {
-    object[name] ??= [];
-    (object[name] as unknown[]).push(decoded);
+    const list = (lookup(object, name) ?? []) as unknown[];
+    define(object, name, list);
+    list.push(decoded);
     return;
   }
   // Go writes all that is no pointer, also when it was left empty.
-  if (isOptional || !isEmpty(decoded)) object[name] = decoded;
+  if (isOptional || !isEmpty(decoded)) define(object, name, decoded);
 }
 
 const isEmpty = (value: unknown): boolean =>

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -121,7 +122,7 @@ const NAMES: Readonly<Record<string, Names>> = {
   volumesnapshots: { shortNames: ['vs'] },
 };
 export const namesOf = ({ group, plural }: Resource<KubeObject>): Names =>
-  group === VELERO_GROUP ? { shortNames: shortNamesOf(plural) } : (NAMES[plural] ?? {});
+  group === VELERO_GROUP ? { shortNames: shortNamesOf(plural) } : (lookup(NAMES, plural) ?? {});
 
 export interface ResourcePlace {
   readonly resource: Resource<KubeObject>;

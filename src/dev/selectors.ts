@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 type Labels = Readonly<Record<string, string>>;
 
 /** `a=b,c!=d,e,!f,g in (x,y),h notin (z)`. */
@@ -8,17 +9,17 @@ export function parseLabelSelector(text: string): (labels: Labels) => boolean {
       const [, key = '', operator, list = ''] = set;
       const values = list.split(',').map((value) => value.trim());
       return (labels) => {
-        const isIn = values.includes(labels[key] ?? '\u0000');
+        const isIn = values.includes(lookup(labels, key) ?? '\u0000');
         return operator === 'in' ? isIn : !isIn;
       };
     }
     const pair = /^([^=!]+)(!=|==|=)(.*)$/.exec(term);
     if (pair) {
       const [, key = '', operator, value] = pair;
-      return (labels) => (labels[key.trim()] === value?.trim()) === (operator !== '!=');
+      return (labels) => (lookup(labels, key.trim()) === value?.trim()) === (operator !== '!=');
     }
-    if (term.startsWith('!')) return (labels) => labels[term.slice(1)] === undefined;
-    return (labels) => labels[term] !== undefined;
+    if (term.startsWith('!')) return (labels) => lookup(labels, term.slice(1)) === undefined;
+    return (labels) => lookup(labels, term) !== undefined;
   });
   return (labels) => tests.every((test) => test(labels));
 }
@@ -30,7 +31,7 @@ export function parseFieldSelector(text: string): (object: object) => boolean {
     const steps = path.split('.');
     return (object: object): boolean => {
       let at: unknown = object;
-      for (const step of steps) at = (at as Record<string, unknown> | undefined)?.[step];
+      for (const step of steps) at = lookup(at as Record<string, unknown> | undefined, step);
       const text = typeof at === 'string' ? at : JSON.stringify(at ?? '').replaceAll('"', '');
       return (text === value) === (operator !== '!=');
     };

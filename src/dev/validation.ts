@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { lookup } from '../base/index.ts';
 import { CRDS, type KubeObject, type Resource, VELERO_GROUP } from '../kube/index.ts';
 import { invalid } from './api-error.ts';
 import type { Stored } from './stored.ts';
@@ -36,7 +37,7 @@ function assertFits(
   object: object,
   part: string,
 ): void {
-  const parsed = schema.safeParse((object as Record<string, unknown>)[part]);
+  const parsed = schema.safeParse(lookup(object as Record<string, unknown>, part));
   if (parsed.success) return;
   const [issue] = parsed.error.issues;
   const name = (object as { metadata?: { name?: unknown } }).metadata?.name;

@@ -1,4 +1,4 @@
-import { CodedError, isCode, quantityBytes } from '../base/index.ts';
+import { CodedError, isCode, lookup, quantityBytes } from '../base/index.ts';
 import {
   DAEMON_SETS,
   DATA_UPLOADS,
@@ -99,7 +99,7 @@ export class CsiSnapshotExposer {
       `error getting volume topology for PV ${volume.metadata.name}, storage class ${storageClass}`,
       () => this.#topology(volume, storageClass),
     );
-    const config = this.#options.config.backupPvc[storageClass] ?? {};
+    const config = lookup(this.#options.config.backupPvc, storageClass) ?? {};
     let claim = assertMadeFor(PVCS, await client.find(PVCS, ref, { signal }), upload);
     context.onMake?.();
     if (!claim) {

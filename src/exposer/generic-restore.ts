@@ -1,4 +1,4 @@
-import { CodedError, isCode, quantityBytes } from '../base/index.ts';
+import { CodedError, isCode, lookup, quantityBytes } from '../base/index.ts';
 import {
   DATA_DOWNLOADS,
   type DataDownload,
@@ -301,7 +301,7 @@ export class GenericRestoreExposer {
     if (isClaimOf(now, { namespace, name: targetName })) return;
     const wanted = target.spec.selector?.matchLabels ?? {};
     const labels = Object.fromEntries(
-      Object.entries(wanted).filter(([key]) => now.metadata.labels?.[key] === undefined),
+      Object.entries(wanted).filter(([key]) => lookup(now.metadata.labels, key) === undefined),
     );
     const noClaim = { apiVersion: null, kind: null, uid: null, resourceVersion: null };
     await client.patch(

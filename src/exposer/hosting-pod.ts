@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../base/index.ts';
+import { CodedError, isCode, lookup } from '../base/index.ts';
 import {
   apiVersionOf,
   type Container,
@@ -183,7 +183,7 @@ export function hostingPod(
   mounts.push(...sharedMounts);
   const env = environmentOf(container.env ?? [], {
     ...options.moverEnvironment,
-    ...options.locationEnvironment?.[request.storageLocation],
+    ...lookup(options.locationEnvironment, request.storageLocation),
     ...(request.frozenAt !== undefined && { [FROZEN_AT]: request.frozenAt }),
   });
   const scratch = isOurImage ? scratchOf(env, mounts) : [];
@@ -311,7 +311,7 @@ const spreadOver = (group: string): object => ({
 function environmentOf(env: readonly EnvVar[], more: Readonly<Record<string, string>>): EnvVar[] {
   const added = Object.entries(more).map(([name, value]) => ({ name, value }));
   const own = { name: POD_UID, valueFrom: { fieldRef: { fieldPath: 'metadata.uid' } } };
-  const inherited = env.filter(({ name }) => more[name] === undefined && name !== POD_UID);
+  const inherited = env.filter(({ name }) => lookup(more, name) === undefined && name !== POD_UID);
   return [...inherited, ...added, own];
 }
 
@@ -325,8 +325,10 @@ function logFlags(args: readonly string[]): string[] {
   return [...found('--log-format'), ...found('--log-level')];
 }
 
-const inherited = (from: Readonly<Record<string, string>>, key: string): Record<string, string> =>
-  from[key] === undefined ? {} : { [key]: from[key] };
+function inherited(from: Readonly<Record<string, string>>, key: string): Record<string, string> {
+  const value = lookup(from, key);
+  return value === undefined ? {} : { [key]: value };
+}
 
 const inheritedTolerations = (all: readonly Toleration[]): Toleration[] =>
   INHERITED_TOLERATIONS.flatMap((key) => all.find((toleration) => toleration.key === key) ?? []);

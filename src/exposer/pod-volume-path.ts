@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, lookup } from '../base/index.ts';
 import {
   type KubeClient,
   type PersistentVolume,
@@ -99,17 +99,17 @@ function claimedPath(
 function pluginOf(spec: Readonly<Record<string, unknown>>, what: string): string {
   for (const [key, source] of Object.entries(spec)) {
     if (source === undefined || source === null) continue;
-    const refused = REFUSED[key];
+    const refused = lookup(REFUSED, key);
     if (refused !== undefined) {
       throw failed(`${what} is ${refused}, which file-system backup does not support`);
     }
-    const plugin = PLUGINS[key];
+    const plugin = lookup(PLUGINS, key);
     if (plugin !== undefined) return plugin;
     // The driver's own name, such as example.com/nfs.
     const { driver } = source as { driver?: unknown };
     if (key === 'flexVolume' && typeof driver === 'string') return driver.replaceAll('/', '~');
   }
-  const kinds = Object.keys(spec).filter((key) => typeof spec[key] === 'object');
+  const kinds = Object.keys(spec).filter((key) => typeof lookup(spec, key) === 'object');
   throw failed(`${what} is of a kind that is not known here: ${kinds.join(', ')}`);
 }
 

@@ -1,4 +1,4 @@
-import { CodedError, formatBytes, parseBytes, parseDuration } from '../base/index.ts';
+import { CodedError, define, formatBytes, parseBytes, parseDuration } from '../base/index.ts';
 import { COMPRESSORS, NO_COMPRESSION } from '../codec/index.ts';
 import { MEMORY_BYTES_MIN } from '../repository/index.ts';
 
@@ -90,7 +90,7 @@ export function moverVariables(settings: MoverSettings): Record<string, string> 
   const variables: Record<string, string> = {};
   for (const setting of MOVER_SETTINGS) {
     const text = settings[setting];
-    if (text !== undefined) variables[RULES[setting].variable] = text;
+    if (text !== undefined) define(variables, RULES[setting].variable, text);
   }
   return variables;
 }

@@ -1,8 +1,8 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, lookup } from '../base/index.ts';
 
 /** A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws `BAD_MOVER_CONFIG`. */
 export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
-  const text = config[key];
+  const text = lookup(config, key);
   if (text === undefined) return undefined;
   const count = Number(text);
   if (!Number.isInteger(count)) throw badConfig(key, text, 'a whole number');
@@ -11,7 +11,7 @@ export function countOf(config: Readonly<Record<string, string>>, key: string): 
 
 /** A flag of the same; false where it is not there. Throws `BAD_MOVER_CONFIG`. */
 export function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
-  const text = config[key] ?? 'false';
+  const text = lookup(config, key) ?? 'false';
   if (/^(1|t|T|TRUE|true|True)$/.test(text)) return true;
   if (/^(0|f|F|FALSE|false|False)$/.test(text)) return false;
   throw badConfig(key, text, 'true or false');

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { CodedError, codeOf, makeDirectories, messageOf, retryOf } from '../base/index.ts';
+import { CodedError, codeOf, lookup, makeDirectories, messageOf, retryOf } from '../base/index.ts';
 import {
   type BackupStorageLocation,
   bucketLocation,
@@ -154,7 +154,7 @@ export async function secretValue(
 
 /** Throws `NO_PASSWORD` where the Secret has no such key. */
 export function valueIn({ metadata, data }: KubeSecret, key: string): Buffer {
-  const value = data?.[key];
+  const value = lookup(data, key);
   if (value !== undefined) return Buffer.from(value, 'base64');
   const place = `${metadata.namespace ?? ''}/${metadata.name}`;
   throw new CodedError('NO_PASSWORD', `Secret ${place} has no key "${key}"`);

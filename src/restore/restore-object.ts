@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import type { KubeObject, LabelSelector } from '../kube/index.ts';
 
 /** The parts of Velero's Restore (velero.io/v1, pkg/apis/velero/v1/restore_types.go) that are looked at here. */
@@ -74,4 +75,4 @@ export interface RestoreHook {
 
 /** Where what was in a namespace of the backup is restored to. */
 export const targetNamespace = (namespace: string, { spec }: Restore): string =>
-  spec.namespaceMapping?.[namespace] ?? namespace;
+  lookup(spec.namespaceMapping, namespace) ?? namespace;

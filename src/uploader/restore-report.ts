@@ -1,4 +1,12 @@
-import { CodedError, codeOf, isCode, type Logger, messageOf, printable } from '../base/index.ts';
+import {
+  CodedError,
+  codeOf,
+  isCode,
+  type Logger,
+  lookup,
+  messageOf,
+  printable,
+} from '../base/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
 import type { Selection } from './selection.ts';
 import type { TargetDirectory } from './target-directory.ts';
@@ -138,7 +146,7 @@ const systemCodes: Record<string, string> = {
 };
 
 const codeFor = (error: unknown): string =>
-  systemCodes[codeOf(error) ?? ''] ?? 'RESTORE_INCOMPLETE';
+  lookup(systemCodes, codeOf(error) ?? '') ?? 'RESTORE_INCOMPLETE';
 
 /** Messages of system errors hold the path through /proc, which means nothing to a person. */
 const describe = (error: unknown): string =>

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { type CapacityRange, isInRange, type Quantity } from './capacity.ts';
 
 /** A volume as conditions see it. */
@@ -86,16 +87,13 @@ function isCsi(wanted: Conditions['csi'], { csi }: VolumeView): boolean {
   return (
     Object.keys(csi.volumeAttributes).length > 0 &&
     [...wanted.volumeAttributes].every(
-      ([key, value]) => (valueOf(csi.volumeAttributes, key) ?? '') === value,
+      ([key, value]) => (lookup(csi.volumeAttributes, key) ?? '') === value,
     )
   );
 }
 
 const hasLabels = (labels: VolumeView['pvcLabels'], wanted: ReadonlyMap<string, string>): boolean =>
-  [...wanted].every(([key, value]) => valueOf(labels, key) === value);
-
-const valueOf = (record: Readonly<Record<string, string>>, key: string): string | undefined =>
-  Object.hasOwn(record, key) ? record[key] : undefined;
+  [...wanted].every(([key, value]) => lookup(labels, key) === value);
 
 const hasModes = (present: readonly string[], wanted: readonly string[]): boolean =>
   present.length === wanted.length &&

@@ -1,4 +1,5 @@
 import type { Node } from 'yaml';
+import { lookup } from '../base/index.ts';
 import { type PolicyLabelSelector, readLabelSelector } from './label-selector.ts';
 import { globProblem, patternProblem } from './name-patterns.ts';
 import { cut, type YamlDocument } from './yaml-document.ts';
@@ -77,7 +78,7 @@ function readIncludeExclude(
       }
     }
   }
-  const texts = (name: string): string[] => (lists[name] ?? []).map(({ text }) => text);
+  const texts = (name: string): string[] => (lookup(lists, name) ?? []).map(({ text }) => text);
   return {
     includedClusterScopedResources: texts('includedClusterScopedResources'),
     excludedClusterScopedResources: texts('excludedClusterScopedResources'),

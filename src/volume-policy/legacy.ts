@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 /** Annotations of a pod, with names of volumes: commas between, and nothing is trimmed. */
 export const OPT_IN = 'backup.velero.io/backup-volumes';
 export const OPT_OUT = 'backup.velero.io/backup-volumes-excludes';
@@ -15,7 +16,7 @@ export const fileAnnotationsOf = (
 ): typeof annotations =>
   Object.fromEntries(
     [OPT_IN, OPT_OUT].flatMap((key) => {
-      const value = annotations[key];
+      const value = lookup(annotations, key);
       return value === undefined ? [] : [[key, value]];
     }),
   );

@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, lookup } from '../base/index.ts';
 import type { ActionType, PolicyAction } from './actions.ts';
 import {
   type BackupChoices,
@@ -129,7 +129,7 @@ export class VolumeHelper {
       action?.type === 'custom' &&
       Object.entries(parameters).every(
         ([key, value]) =>
-          Object.hasOwn(action.parameters ?? {}, key) && action.parameters?.[key] === value,
+          Object.hasOwn(action.parameters ?? {}, key) && lookup(action.parameters, key) === value,
       )
     );
   }
@@ -152,7 +152,7 @@ export class VolumeHelper {
 
   async #parameter(item: VolumeItem, key: string): Promise<string | undefined> {
     const action = await this.actionParameters(item);
-    const value = action?.type === 'custom' ? undefined : action?.parameters?.[key];
+    const value = action?.type === 'custom' ? undefined : lookup(action?.parameters, key);
     return typeof value === 'string' ? value : undefined;
   }
 

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 /** Sources of a PersistentVolume, in Velero's order (internal/resourcepolicies/volume_types_conditions.go): the first one that is there counts. */
 const OF_PV = [
   'awsElasticBlockStore',
@@ -65,7 +66,7 @@ export const VOLUME_TYPES: ReadonlySet<string> = new Set([...OF_PV, ...OF_POD].m
 const isThere = (value: unknown): boolean => value !== undefined && value !== null;
 
 const typeOf = (fields: readonly string[], source: Readonly<Record<string, unknown>>): string =>
-  nameOf(fields.find((field) => isThere(source[field])) ?? '');
+  nameOf(fields.find((field) => isThere(lookup(source, field))) ?? '');
 
 /** `''` for a source that Velero does not know. */
 export const typeOfPv = (spec: Readonly<Record<string, unknown>>): string => typeOf(OF_PV, spec);

@@ -1,4 +1,4 @@
-import { formatBytes } from '../../base/index.ts';
+import { formatBytes, lookup } from '../../base/index.ts';
 import type { Body } from '../../blob/index.ts';
 import { damaged } from '../damage.ts';
 import { BLOCK_BYTES, decodeHeader, decodePax, isZero, type TarHeader } from './header.ts';
@@ -100,7 +100,7 @@ async function readFile(
   { key, seen, entryBytesMax }: { key: string; seen: PathSet | undefined; entryBytesMax: number },
 ): Promise<TarEntry> {
   if (!FILES.includes(type)) {
-    const what = WHAT[type] ?? `of type ${shown(type)}`;
+    const what = lookup(WHAT, type) ?? `of type ${shown(type)}`;
     throw damaged(key, `its entry ${shown(name)} is ${what}`);
   }
   assertPath(name, key);

@@ -1,4 +1,4 @@
-import { type Logger, messageOf } from '../../base/index.ts';
+import { define, type Logger, messageOf } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import {
   allVersionsFolder,
@@ -67,7 +67,7 @@ export class FileVersions {
     for (const [file, keys] of versions) {
       const own = this.#own.get(file);
       const version = own !== undefined && keys.includes(own) ? own : (keys.at(-1) ?? '');
-      files[file.slice(folder.length)] = version.slice(folder.length);
+      define(files, file.slice(folder.length), version.slice(folder.length));
     }
     return files;
   }

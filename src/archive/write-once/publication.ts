@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CodedError, isCode, type Logger } from '../../base/index.ts';
+import { CodedError, isCode, type Logger, lookup } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { damaged } from '../damage.ts';
 import { decodeJson } from '../json-file.ts';
@@ -101,12 +101,17 @@ export class Publication {
       const known = versions.get(`${folder}${name}`) ?? [];
       const others = known.map((each) => each.slice(folder.length));
       const options = { allowed, signal, published };
-      await this.#publishAny(folder, name, [...others, files[name] ?? ''], options);
+      await this.#publishAny(folder, name, [...others, lookup(files, name) ?? ''], options);
     }
     await assertKept();
-    if (lastName !== undefined && files[lastName] !== undefined) {
+    const lastVersion = lastName === undefined ? undefined : lookup(files, lastName);
+    if (lastName !== undefined && lastVersion !== undefined) {
       published.length = 0;
-      await this.#publish(folder, lastName, files[lastName], { allowed, signal, published });
+      await this.#publish(folder, lastName, lastVersion, {
+        allowed,
+        signal,
+        published,
+      });
       await assertKept();
     }
     for (const [file, keys] of versions) {
@@ -124,7 +129,7 @@ export class Publication {
     files: Seal['files'],
     options: SignalOptions,
   ): Promise<boolean> {
-    const version = files[name];
+    const version = lookup(files, name);
     if (version === undefined) return true;
     const isPublished = await this.#bucket.has(`${folder}${name}`, options);
     return isPublished || (await this.#bucket.has(`${folder}${version}`, options));

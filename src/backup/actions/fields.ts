@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 
 export type Fields = Readonly<Record<string, unknown>>;
 
@@ -9,17 +9,17 @@ const NOTHING: Fields = {};
  * such object in, but an action of a plugin may have made one.
  */
 export function structAt(parent: Fields, key: string): Fields {
-  return asStruct(parent[key], key);
+  return asStruct(lookup(parent, key), key);
 }
 
 export function listAt(parent: Fields, key: string): Fields[] {
-  const value = parent[key] ?? [];
+  const value = lookup(parent, key) ?? [];
   if (!Array.isArray(value)) throw wrongType(key, 'list');
   return value.map((each) => asStruct(each, key));
 }
 
 export function textAt(parent: Fields, key: string): string {
-  const value = parent[key] ?? '';
+  const value = lookup(parent, key) ?? '';
   if (typeof value !== 'string') throw wrongType(key, 'text');
   return value;
 }

@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { CodedError, define, isCode, messageOf } from '../../base/index.ts';
 import {
   type LabelSelector,
   type LabelSelectorRequirement,
@@ -66,7 +66,7 @@ export function labelSelectorOf(text: string): LabelSelector {
   const terms = termsOf(text).sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0));
   for (const { key, operator, values, text: term } of terms) {
     if (operator === 'In' && term === `${key}=${values[0] ?? ''}`)
-      matchLabels[key] = values[0] ?? '';
+      define(matchLabels, key, values[0] ?? '');
     else if (term.includes('!='))
       throw bad(`"${term}" is not possible here; write "${key} notin (${values[0] ?? ''})"`);
     else {

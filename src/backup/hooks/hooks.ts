@@ -1,4 +1,4 @@
-import { isCode } from '../../base/index.ts';
+import { isCode, lookup } from '../../base/index.ts';
 import type { KubeObject, Pod } from '../../kube/index.ts';
 import type { BackupSpec, ExecHook, ResourceHook } from '../backup-object.ts';
 import { NameLists } from '../filters/name-lists.ts';
@@ -131,13 +131,13 @@ function annotatedHook(
   annotations: Readonly<Record<string, string>>,
   prefix: string,
 ): DueHook | undefined {
-  const command = annotations[`${prefix}command`];
+  const command = lookup(annotations, `${prefix}command`);
   if (!command) return undefined;
   return {
     source: 'annotation',
     command: commandOf(command),
-    container: annotations[`${prefix}container`] ?? '',
-    onError: annotations[`${prefix}on-error`] ?? '',
-    timeout: annotations[`${prefix}timeout`] ?? '',
+    container: lookup(annotations, `${prefix}container`) ?? '',
+    onError: lookup(annotations, `${prefix}on-error`) ?? '',
+    timeout: lookup(annotations, `${prefix}timeout`) ?? '',
   };
 }

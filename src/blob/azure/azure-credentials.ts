@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { TokenCredential } from '@azure/identity';
 import type { StorageSharedKeyCredential } from '@azure/storage-blob';
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import type { AzureLocation } from '../location.ts';
 import { listAccountKey } from './account-key.ts';
 
@@ -44,7 +44,7 @@ export async function findAccess(
 ): Promise<AzureAccess> {
   const { StorageSharedKeyCredential } = await import('@azure/storage-blob');
   const variables = variablesOf(location.credentialsFile, environment);
-  const cloud = CLOUDS[variables('AZURE_CLOUD_NAME') ?? 'AzurePublicCloud'];
+  const cloud = lookup(CLOUDS, variables('AZURE_CLOUD_NAME') ?? 'AzurePublicCloud');
   if (!cloud) {
     throw bad(`AZURE_CLOUD_NAME must be one of ${Object.keys(CLOUDS).join(', ')}`);
   }
@@ -135,7 +135,7 @@ function variablesOf(file: string | undefined, environment: NodeJS.ProcessEnv): 
     }
   }
   return (name) => {
-    const value = lines.get(name) ?? environment[name];
+    const value = lines.get(name) ?? lookup(environment, name);
     return value === '' ? undefined : value;
   };
 }

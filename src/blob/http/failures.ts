@@ -1,4 +1,4 @@
-import { CodedError, messageOf, redactAndCut, systemClock } from '../../base/index.ts';
+import { CodedError, lookup, messageOf, redactAndCut, systemClock } from '../../base/index.ts';
 import { type BlobId, BlobNotFoundError } from '../storage.ts';
 
 /** What a provider's adapter found out about a failed request. */
@@ -72,7 +72,7 @@ export function describeFailure(failure: Failure): CodedError {
       'the certificate is not trusted or is for another name: check the endpoint and caFile';
     return make('STORAGE_TLS', hint, 'never');
   }
-  const unreachable = UNREACHABLE[system];
+  const unreachable = lookup(UNREACHABLE, system);
   if (unreachable !== undefined) return make('STORAGE_UNREACHABLE', unreachable, 'backoff');
   if (status === undefined) return make('STORAGE_FAILED', '', 'backoff');
   if (missing === 'blob' && id !== undefined) return new BlobNotFoundError(id, { cause });
@@ -130,7 +130,7 @@ function systemCodeOf(error: unknown): string | undefined {
   for (let at = error, depth = 0; at instanceof Error && depth < 6; at = at.cause, depth++) {
     if (at.name === 'TimeoutError') return 'TimeoutError';
     if (!('code' in at) || typeof at.code !== 'string') continue;
-    if (at.code in UNREACHABLE || BAD_CERTIFICATE.test(at.code)) {
+    if (Object.hasOwn(UNREACHABLE, at.code) || BAD_CERTIFICATE.test(at.code)) {
       return at.code;
     }
   }

@@ -1,4 +1,4 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import { describeFailure, type Failure, parseRetryAfter } from '../http/failures.ts';
 import { invalidRange } from '../storage.ts';
 
@@ -104,7 +104,7 @@ export function s3Error(error: unknown, failed: S3Failure): CodedError {
     const text = `${storage} does not support this checksum: ${service.message}`;
     return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error });
   }
-  const missing = MISSING[code];
+  const missing = lookup(MISSING, code);
   const described = describeFailure({
     storage,
     operation,
@@ -116,7 +116,7 @@ export function s3Error(error: unknown, failed: S3Failure): CodedError {
     retryAfterMs: parseRetryAfter(service.$response?.headers?.['retry-after']),
     cause: error,
   });
-  const kind = KINDS[code];
+  const kind = lookup(KINDS, code);
   if (!kind) return described;
   const { name, hint, retry } = kind;
   const [told = ''] = described.message.split('; ');
@@ -139,7 +139,7 @@ function codeOf({ name, Code }: ServiceError): string {
 export const isUnexplained404 = (error: unknown): boolean => {
   const { $metadata, $response } = error as ServiceError;
   const status = $metadata?.httpStatusCode ?? $response?.statusCode;
-  return status === 404 && MISSING[codeOf(error as ServiceError)] === undefined;
+  return status === 404 && lookup(MISSING, codeOf(error as ServiceError)) === undefined;
 };
 
 /** What a bucket says of its lock configuration that was made without object lock. */

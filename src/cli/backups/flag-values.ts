@@ -4,7 +4,7 @@ import {
   labelSelectorOf,
   labelsProblem,
 } from '../../backup/index.ts';
-import { isCode } from '../../base/index.ts';
+import { define, isCode, lookup } from '../../base/index.ts';
 import type { LabelSelector } from '../../kube/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { UsageError } from '../usage-error.ts';
@@ -69,7 +69,7 @@ type Read = (text: string, before?: never) => unknown;
 /** Reads what was given on the command line; flags that are not read here stay as they are. Throws {@link UsageError}. */
 export function readFlags<T extends object>(raw: object): T {
   const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
-    const reader = Object.hasOwn(READERS, name) ? READERS[name] : undefined;
+    const reader = lookup(READERS, name);
     if (!reader || value === undefined) return [name, value];
     const texts = (Array.isArray(value) ? value : [value]) as readonly string[];
     return [
@@ -99,7 +99,7 @@ const mapValue =
     for (const part of csvOf(text, ',')) {
       const at = part.indexOf(sign);
       if (at < 1) throw new UsageError(`${flag} "${part}" is not of the form key${sign}value`);
-      map[part.slice(0, at)] = part.slice(at + 1);
+      define(map, part.slice(0, at), part.slice(at + 1));
     }
     return map;
   };

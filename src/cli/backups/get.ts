@@ -1,5 +1,5 @@
 import { apiVersionOf, type KubeObject, validLabel } from '../../kube/index.ts';
-import { formatBytes, isCode } from '../../base/index.ts';
+import { formatBytes, isCode, lookup } from '../../base/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output.ts';
 import type { Column } from '../table.ts';
@@ -132,7 +132,7 @@ async function movedOf(
     try {
       const options = { namespace, labelSelector: label, signal };
       await client.collect(resource, options, ({ metadata, status }) => {
-        const name = metadata.labels?.[label] ?? '';
+        const name = lookup(metadata.labels, label) ?? '';
         const { volumes, bytes } = moved.get(name) ?? { volumes: 0, bytes: 0 };
         const more = status?.progress?.bytesDone ?? 0;
         moved.set(name, { volumes: volumes + 1, bytes: bytes + more });

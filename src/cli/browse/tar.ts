@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import { encodeFullHeader, padding, TAR_END } from '../../archive/index.ts';
 import { incompleteSnapshot } from '../../uploader/index.ts';
 import { damagedFile } from './file-bytes.ts';
@@ -55,7 +56,7 @@ async function* membersOf(
     const { entry } = file;
     const name = isTree ? path : entry.name;
     assertHarmless(name);
-    const type = TYPES[entry.type];
+    const type = lookup(TYPES, entry.type);
     if (type === undefined) onLeftOut(name);
     else yield* member(file, open, { name, type, signal });
   }

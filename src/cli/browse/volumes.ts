@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import type { BackupVolumeInfo } from '../../archive/index.ts';
 
 /** A volume of a backup, as `browse` names it. */
@@ -41,7 +42,7 @@ function volumeOf(info: BackupVolumeInfo): BrowsableVolume {
     pvcName === '' && pvbInfo
       ? `${pvbInfo.podNamespace ?? ''}/${pvbInfo.podName ?? ''}:${pvbInfo.volumeName ?? ''}`
       : `${pvcNamespace}/${pvcName || (info.pvName ?? '')}`;
-  const method = METHODS[info.backupMethod ?? ''] ?? 'not backed up';
+  const method = lookup(METHODS, info.backupMethod ?? '') ?? 'not backed up';
   const how = info.snapshotDataMoved === true ? 'data movement' : method;
   const of = (
     files: BrowsableVolume['files'],

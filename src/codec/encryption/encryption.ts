@@ -6,7 +6,7 @@ import {
   type KeyObject,
   randomFillSync,
 } from 'node:crypto';
-import { asBuffer, assert, CodedError, giveBack } from '../../base/index.ts';
+import { asBuffer, assert, CodedError, giveBack, lookup } from '../../base/index.ts';
 import type { Spans } from '../spans.ts';
 import type { Kernels } from '../wasm/kernels.ts';
 import { type AeadName, type NativeAead, nativeAead } from './native-aead.ts';
@@ -56,7 +56,7 @@ const CONTENTS_BEFORE_NATIVE = 100;
 
 /** Throws `UNKNOWN_ENCRYPTION`. `masterKey` is the repository's. */
 export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Kernels): Encryptor {
-  const algorithm = ALGORITHMS[name];
+  const algorithm = lookup(ALGORITHMS, name);
   if (!algorithm) {
     throw new CodedError('UNKNOWN_ENCRYPTION', `encryption "${name}" is not known`, {
       facts: { encryption: name },
@@ -67,7 +67,7 @@ export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Ke
 
 /** Whether contents are sealed without Node's objects around OpenSSL, which takes longer for small ones. */
 export const hasNativeCipher = (name: string): boolean => {
-  const algorithm = ALGORITHMS[name];
+  const algorithm = lookup(ALGORITHMS, name);
   return algorithm !== undefined && nativeAead(algorithm) !== undefined;
 };
 

@@ -1,7 +1,7 @@
 import { createHmac } from 'node:crypto';
 import { blake2s } from '@noble/hashes/blake2.js';
 import { blake3 } from '@noble/hashes/blake3.js';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import type { Spans } from '../spans.ts';
 import type { Kernels, StreamedMessage } from '../wasm/kernels.ts';
 
@@ -66,7 +66,8 @@ export const HASH_NAMES = [
 
 /** Bytes of a content's hash. Throws `UNKNOWN_HASH`. */
 export function hashBytesOf(name: string): number {
-  const bytes = BLAKE2BS[name] ?? NOBLES[name]?.hashBytes ?? HMACS[name]?.hashBytes;
+  const bytes =
+    lookup(BLAKE2BS, name) ?? lookup(NOBLES, name)?.hashBytes ?? lookup(HMACS, name)?.hashBytes;
   if (bytes === undefined) {
     throw new CodedError('UNKNOWN_HASH', `hash "${name}" is not known`, { facts: { hash: name } });
   }
@@ -76,13 +77,13 @@ export function hashBytesOf(name: string): number {
 /** `secret` is the repository's `secret`, whole: at most 64 bytes for BLAKE2b, 32 for BLAKE2s. */
 export function createHasher(name: string, secret: Uint8Array, kernels: Kernels): ContentHasher {
   const hashBytes = hashBytesOf(name);
-  if (BLAKE2BS[name] !== undefined) return new Blake2bHasher(hashBytes, secret, kernels);
-  const noble = NOBLES[name];
+  if (lookup(BLAKE2BS, name) !== undefined) return new Blake2bHasher(hashBytes, secret, kernels);
+  const noble = lookup(NOBLES, name);
   if (noble) {
     const key = name.startsWith('BLAKE3') ? blake3Key(secret) : secret;
     return new IncrementalHasher(hashBytes, () => noble.start(key));
   }
-  const { algorithm } = HMACS[name] as { algorithm: string };
+  const { algorithm } = lookup(HMACS, name) as { algorithm: string };
   return new IncrementalHasher(hashBytes, () => createHmac(algorithm, secret));
 }
 

@@ -5,6 +5,7 @@
  */
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
+import { lookup } from '../../base/index.ts';
 
 const here = new URL('./', import.meta.url);
 
@@ -182,7 +183,7 @@ export async function buildKernels(): Promise<Uint8Array> {
   };
   let binary: Uint8Array | undefined;
   const options = {
-    readFile: (name: string) => files[name] ?? null,
+    readFile: (name: string) => lookup(files, name) ?? null,
     writeFile: (name: string, contents: Uint8Array | string) => {
       if (name === 'kernels.wasm' && typeof contents !== 'string') binary = contents;
     },

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import type { DataDownload } from './resources.ts';
 
 /**
@@ -74,7 +74,7 @@ export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined
 
 /** False where it is not there. */
 function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
-  const text = config[key] ?? 'false';
+  const text = lookup(config, key) ?? 'false';
   if (text === 'true' || text === 'false') return text === 'true';
   throw bad(key, text, 'true or false');
 }

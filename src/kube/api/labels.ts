@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { lookup } from '../../base/index.ts';
 import type { LabelSelector } from './core.ts';
 
 const LABEL_MAX = 63;
@@ -16,7 +17,8 @@ export function matchesSelector(
   { matchLabels = {}, matchExpressions = [] }: LabelSelector,
   labels: Readonly<Record<string, string>> = {},
 ): boolean {
-  if (Object.entries(matchLabels).some(([key, value]) => labels[key] !== value)) return false;
+  if (Object.entries(matchLabels).some(([key, value]) => lookup(labels, key) !== value))
+    return false;
   return matchExpressions.every((requirement) => matchesRequirement(requirement, labels));
 }
 
@@ -25,7 +27,7 @@ export function matchesRequirement(
   { key, operator, values = [] }: RequirementOfLabels,
   labels: Readonly<Record<string, string>>,
 ): boolean {
-  const value = Object.hasOwn(labels, key) ? labels[key] : undefined;
+  const value = lookup(labels, key);
   switch (operator) {
     case 'In':
       return value !== undefined && values.includes(value);

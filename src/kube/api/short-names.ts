@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 /** What `kubectl get` takes for a kind of Velero's group, by its plural. Velero 1.19 has the same; before, all but three were without. */
 export const SHORT_NAMES: Readonly<Record<string, string>> = {
   backups: 'bak',
@@ -17,6 +18,6 @@ export const SHORT_NAMES: Readonly<Record<string, string>> = {
 
 /** For `spec.names` of a CustomResourceDefinition. */
 export const shortNamesOf = (plural: string): readonly string[] => {
-  const name = SHORT_NAMES[plural];
+  const name = lookup(SHORT_NAMES, plural);
   return name === undefined ? [] : [name];
 };

@@ -1,5 +1,5 @@
 import { createInterface } from 'node:readline';
-import { type Clock, CodedError, isCode } from '../../base/index.ts';
+import { type Clock, CodedError, isCode, lookup } from '../../base/index.ts';
 import type { KubeObject, NewObject } from '../api/core.ts';
 import { apiVersionOf, type Resource } from '../api/resources.ts';
 import { execIn, type ExecOptions, type ExecOutput } from './exec.ts';
@@ -345,7 +345,7 @@ export class KubeClient {
     return this.#transport.json({
       method,
       path: pathOf(resource, ref) + tail + queryOf(dryRunOf({ isDryRun })),
-      what: `${VERBS[method] ?? method} ${described(resource, ref)}`,
+      what: `${lookup(VERBS, method) ?? method} ${described(resource, ref)}`,
       ...rest,
     }) as Promise<T>;
   }

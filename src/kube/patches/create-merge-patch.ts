@@ -1,4 +1,5 @@
-import { isFields, isSame, own, setOwn } from './values.ts';
+import { define, lookup } from '../../base/index.ts';
+import { isFields, isSame } from './values.ts';
 
 /**
  * The JSON merge patch (RFC 7386) that makes one document into another; undefined where they are the same. What the second lacks is removed. Lists
@@ -12,14 +13,14 @@ export function createMergePatch(
   const before = { ...from };
   const after = { ...to };
   for (const key of Object.keys(before)) {
-    if (own(after, key) === undefined) setOwn(patch, key, null);
+    if (lookup(after, key) === undefined) define(patch, key, null);
   }
   for (const [key, value] of Object.entries(after)) {
     if (value === undefined) continue;
-    const old = own(before, key);
+    const old = lookup(before, key);
     if (isSame(old, value)) continue;
     const isInside = isFields(old) && isFields(value);
-    setOwn(patch, key, isInside ? createMergePatch(old, value) : value);
+    define(patch, key, isInside ? createMergePatch(old, value) : value);
   }
   return Object.keys(patch).length === 0 ? undefined : patch;
 }

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import { type Fields, isFields, isList, isSame, withField, withoutField } from './values.ts';
 
 /** One step of a JSON patch (RFC 6902). */
@@ -80,7 +80,7 @@ type Found =
 
 function childOf(container: unknown, key: string): Found {
   if (isFields(container)) {
-    if (Object.hasOwn(container, key)) return { value: container[key] };
+    if (Object.hasOwn(container, key)) return { value: lookup(container, key) };
     return { problem: `unable to get nonexistent key: ${key}: ${MISSING}`, isMissing: true };
   }
   const at = indexOf(key, (container as readonly unknown[]).length);

@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 /** How one field of a type is merged, where that is not as of any field. */
 export interface FieldRule {
   /** Of a list: its elements are merged, objects by the value of `key`. */
@@ -150,7 +151,7 @@ const GROUPS: Readonly<Record<string, string>> = {
 /** How fields of a kind are merged; undefined for one that is not Kubernetes' own. */
 export function typeOfKind(apiVersion: string, kind: string): TypeRules | undefined {
   const group = apiVersion.includes('/') ? apiVersion.slice(0, apiVersion.indexOf('/')) : '';
-  const kinds = Object.hasOwn(GROUPS, group) ? GROUPS[group] : undefined;
+  const kinds = lookup(GROUPS, group);
   if (kinds?.split(' ').includes(kind) !== true) return undefined;
-  return { metadata: inside(META), ...(Object.hasOwn(KINDS, kind) ? KINDS[kind] : {}) };
+  return { metadata: inside(META), ...lookup(KINDS, kind) };
 }

@@ -1,4 +1,5 @@
-import { isFields, isList, own, setOwn } from './values.ts';
+import { define, lookup } from '../../base/index.ts';
+import { isFields, isList } from './values.ts';
 
 /**
  * A JSON merge patch (RFC 7386) as the library applies it that kube-apiserver and Velero use (github.com/evanphx/json-patch v5.9.11, MergePatch):
@@ -16,11 +17,11 @@ function merged(
 ): Record<string, unknown> {
   const result: Record<string, unknown> = { ...document };
   for (const [key, value] of Object.entries(patch)) {
-    const current = own(document, key) ?? null;
+    const current = lookup(document, key) ?? null;
     if (value === null) delete result[key];
-    else if (!isFields(current)) setOwn(result, key, withoutNulls(value));
+    else if (!isFields(current)) define(result, key, withoutNulls(value));
     // A list that replaces an object is taken as it is.
-    else setOwn(result, key, isFields(value) ? merged(current, value) : value);
+    else define(result, key, isFields(value) ? merged(current, value) : value);
   }
   return result;
 }
@@ -31,7 +32,7 @@ function withoutNulls(value: unknown): unknown {
   if (!isFields(value)) return value;
   const result: Record<string, unknown> = {};
   for (const [key, each] of Object.entries(value)) {
-    if (each !== null) setOwn(result, key, withoutNulls(each));
+    if (each !== null) define(result, key, withoutNulls(each));
   }
   return result;
 }

@@ -1,7 +1,7 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, define, lookup } from '../../base/index.ts';
 import { PATCH_FAILED } from './json-patch.ts';
 import { type FieldRule, NO_RULES, type TypeRules, typeOfKind } from './merge-keys.ts';
-import { type Fields, goText, goTypeOf, isFields, isList, isSame, own, setOwn } from './values.ts';
+import { type Fields, goText, goTypeOf, isFields, isList, isSame } from './values.ts';
 
 const DIRECTIVE = '$patch';
 const RETAIN_KEYS = '$retainKeys';
@@ -64,18 +64,18 @@ function mergeField(
     Reflect.deleteProperty(result, key);
     return;
   }
-  const current = own(result, key);
+  const current = lookup(result, key);
   if (current === undefined || goTypeOf(current) !== goTypeOf(value)) {
     if (!isDeletion) setKept(result, key, withoutNulls(value));
     return;
   }
-  const rule = type[key];
+  const rule = lookup(type, key);
   if (isFields(current) && isFields(value)) {
     const merged =
       rule?.isReplaced === true ? value : mergeFields(current, value, rule?.type ?? NO_RULES);
-    setOwn(result, key, merged);
+    define(result, key, merged);
   } else if (isList(current) && isList(value)) {
-    setOwn(result, key, mergeOrReplace(current, value, rule, isDeletion));
+    define(result, key, mergeOrReplace(current, value, rule, isDeletion));
   } else setKept(result, key, value);
 }
 
@@ -83,7 +83,7 @@ function mergeField(
 function setKept(result: Record<string, unknown>, key: string, value: unknown): void {
   const kept = withoutDirectives(value);
   if (kept === undefined) Reflect.deleteProperty(result, key);
-  else setOwn(result, key, kept);
+  else define(result, key, kept);
 }
 
 function withoutDirectives(value: unknown): unknown {
@@ -105,7 +105,7 @@ function withoutNulls(value: unknown): unknown {
   if (!isFields(value)) return value;
   const result: Record<string, unknown> = {};
   for (const [key, each] of Object.entries(value)) {
-    if (each !== null) setOwn(result, key, withoutNulls(each));
+    if (each !== null) define(result, key, withoutNulls(each));
   }
   return result;
 }
@@ -139,14 +139,14 @@ function mergeInOrder(
   directive: string,
   type: TypeRules,
 ): void {
-  const order = listOrThrow(patch[directive]);
+  const order = listOrThrow(lookup(patch, directive));
   Reflect.deleteProperty(patch, directive);
   const key = keyBehind(directive, ORDER, 'invalid patch format of setElementOrder list');
-  const original = own(result, key);
-  const wanted = own(patch, key);
+  const original = lookup(result, key);
+  const wanted = lookup(patch, key);
   const originals = original === undefined ? [] : listOrThrow(original);
   const patches = wanted === undefined ? [] : listOrThrow(wanted);
-  const rule = type[key];
+  const rule = lookup(type, key);
   const mergeKey = rule?.key ?? '';
   checkOrder(patches, order, mergeKey);
   if (original === undefined && wanted === undefined) return;
@@ -158,7 +158,7 @@ function mergeInOrder(
         : mergeOrReplace(originals, patches, rule, false);
   const [named, others] = partition(merged, order, mergeKey);
   elementType(originals, patches);
-  setOwn(result, key, inOrder({ named, others, order, before: originals, mergeKey }));
+  define(result, key, inOrder({ named, others, order, before: originals, mergeKey }));
   Reflect.deleteProperty(patch, key);
 }
 
@@ -192,7 +192,7 @@ function keyValue(element: unknown, mergeKey: string): unknown {
   if (!isFields(element)) {
     throw bad(`expected a map[string]interface {}, but received a ${goTypeOf(element)}`);
   }
-  if (Object.hasOwn(element, mergeKey)) return element[mergeKey];
+  if (Object.hasOwn(element, mergeKey)) return lookup(element, mergeKey);
   throw bad(`map: ${goText(element)} does not contain declared merge key: ${mergeKey}`);
 }
 
@@ -230,7 +230,7 @@ function mergeElements(
     const directive = each[DIRECTIVE];
     if (directive === 'delete') {
       const value = keyValue(each, mergeKey);
-      original = original.filter((old) => !isSame(old[mergeKey], value));
+      original = original.filter((old) => !isSame(lookup(old, mergeKey), value));
     } else if (directive === 'replace') isReplaced = true;
     else if (directive === 'merge') {
       throw bad('merging lists cannot yet be specified in the patch');
@@ -240,7 +240,7 @@ function mergeElements(
   const merged = [...original];
   for (const each of plain) {
     const value = keyValue(each, mergeKey);
-    const at = merged.findIndex((old) => isSame(own(old, mergeKey), value));
+    const at = merged.findIndex((old) => isSame(lookup(old, mergeKey), value));
     const old = merged[at];
     if (old) merged[at] = mergeFields(old, each, type);
     else merged.push(each);
@@ -262,7 +262,7 @@ function partition(list: List, by: List, mergeKey: string): [named: List, others
 function placeOf(list: List, element: unknown, mergeKey: string): number {
   if (mergeKey === '') return list.findIndex((each) => isSame(each, element));
   const value = keyValue(element, mergeKey);
-  return list.findIndex((each) => isFields(each) && isSame(own(each, mergeKey), value));
+  return list.findIndex((each) => isFields(each) && isSame(lookup(each, mergeKey), value));
 }
 
 interface Ordering {

@@ -1,4 +1,4 @@
-import { isExactNumber, numberText } from '../../base/index.ts';
+import { define, isExactNumber, lookup, numberText } from '../../base/index.ts';
 
 /** The fields of an object of JSON. */
 export type Fields = Readonly<Record<string, unknown>>;
@@ -14,21 +14,11 @@ const isNumber = (value: unknown): value is number | bigint | object =>
   typeof value === 'bigint' ||
   (typeof value === 'object' && value !== null && isExactNumber(value));
 
-/** What is not set is not there. A key such as `__proto__` is one like any other. */
-export const own = (fields: Fields, key: string): unknown =>
-  Object.hasOwn(fields, key) ? fields[key] : undefined;
-
 /** A copy with one more field, or another value of one. */
 export function withField(fields: Fields, key: string, value: unknown): Fields {
   const copy: Record<string, unknown> = { ...fields };
-  setOwn(copy, key, value);
+  define(copy, key, value);
   return copy;
-}
-
-export function setOwn(fields: Record<string, unknown>, key: string, value: unknown): void {
-  const rest = { enumerable: true, configurable: true, writable: true };
-  if (key === '__proto__') Object.defineProperty(fields, key, { value, ...rest });
-  else fields[key] = value;
 }
 
 export const withoutField = (fields: Fields, key: string): Fields =>
@@ -46,7 +36,7 @@ export function isSame(a: unknown, b: unknown): boolean {
   if (!isFields(a) || !isFields(b)) return a === b;
   const keys = Object.keys(a);
   if (keys.length !== Object.keys(b).length) return false;
-  return keys.every((key) => Object.hasOwn(b, key) && isSame(a[key], b[key]));
+  return keys.every((key) => Object.hasOwn(b, key) && isSame(lookup(a, key), lookup(b, key)));
 }
 
 /** The kinds of values that Go tells apart in lists. */
@@ -66,6 +56,6 @@ export function goText(value: unknown): string {
   if (!isFields(value)) return typeof value === 'string' ? value : JSON.stringify(value);
   const texts = Object.keys(value)
     .sort()
-    .map((key) => `${key}:${goText(value[key])}`);
+    .map((key) => `${key}:${goText(lookup(value, key))}`);
   return `map[${texts.join(' ')}]`;
 }

@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../../base/index.ts';
+import { CodedError, isCode, lookup } from '../../base/index.ts';
 import {
   type PersistentVolume,
   type PersistentVolumeClaim,
@@ -44,7 +44,7 @@ export async function groupClassFor(
 ): Promise<string> {
   const named =
     metadata.annotations?.[GROUP_CLASS_OF_PVC] ||
-    backup.metadata.annotations?.[`${GROUP_CLASS}_${driver}`];
+    lookup(backup.metadata.annotations, `${GROUP_CLASS}_${driver}`);
   if (named) return named;
   const list = () => client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal });
   let all;

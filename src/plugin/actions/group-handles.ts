@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { CodedError, define, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
   type KubeClient,
   type NewObject,
@@ -42,8 +42,8 @@ function groupOfContent({ metadata, spec, status }: VolumeSnapshotContent): Grou
   const { annotations = {} } = metadata;
   const secrets: Record<string, string> = {};
   for (const part of ['name', 'namespace']) {
-    const value = annotations[`${CONTENT_SECRET}-${part}`];
-    if (value !== undefined) secrets[`${GROUP_SECRET}-${part}`] = value;
+    const value = lookup(annotations, `${CONTENT_SECRET}-${part}`);
+    if (value !== undefined) define(secrets, `${GROUP_SECRET}-${part}`, value);
   }
   const members = membersIn(annotations[GROUP_MEMBERS]) ?? [snapshotHandle];
   return { handle, members, driver: spec.driver, secrets };

@@ -1,4 +1,4 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
   type PersistentVolumeClaim,
   PVCS,
@@ -28,7 +28,7 @@ const CLEAN_UP_MS = 30_000;
 /** Undefined for a PVC that is snapshotted by itself. */
 export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGroup | undefined {
   const key = spec.volumeGroupSnapshotLabelKey ?? '';
-  const value = pvc.metadata.labels?.[key] ?? '';
+  const value = lookup(pvc.metadata.labels, key) ?? '';
   return key === '' || value === '' ? undefined : { key, value };
 }
 

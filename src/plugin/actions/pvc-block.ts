@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import { type KubeObject, type PersistentVolumeClaim, PVCS } from '../../kube/index.ts';
 import type { Backup, CallContext, ItemBlockAction, ResourceIdentifier } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
@@ -42,7 +43,7 @@ export class PvcBlock implements ItemBlockAction {
     signal: AbortSignal,
   ): Promise<ResourceIdentifier[]> {
     const key = spec.volumeGroupSnapshotLabelKey ?? '';
-    const group = metadata.labels?.[key] ?? '';
+    const group = lookup(metadata.labels, key) ?? '';
     if (key === '' || group === '') return [];
     const { namespace } = metadata;
     const labelSelector = `${key}=${group}`;

@@ -1,4 +1,4 @@
-import { CodedError, messageOf, quantityBytes } from '../../base/index.ts';
+import { CodedError, lookup, messageOf, quantityBytes } from '../../base/index.ts';
 import {
   type DataDownload,
   IN_PLACE_MOVER,
@@ -60,7 +60,7 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
   }
   const { volumeName: before = '' } = fromBackup.spec;
   const { volumeName: after = '' } = present.spec;
-  const isElsewhere = restore.spec.namespaceMapping?.[fromBackup.metadata.namespace ?? ''];
+  const isElsewhere = lookup(restore.spec.namespaceMapping, fromBackup.metadata.namespace ?? '');
   if (isElsewhere === undefined && before !== '' && after !== '' && before !== after) {
     return unusable(
       `${shown} has the volume ${after}, and had ${before} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`,
@@ -90,7 +90,7 @@ function sourceOf({ spec }: PersistentVolume): string {
   if (csi) return `volume ${csi.volumeHandle} of ${csi.driver}`;
   if (nfs) return `${nfs.path} of the NFS server ${nfs.server}`;
   for (const kind of ['local', 'hostPath']) {
-    const { path = '' } = (spec[kind] ?? {}) as { path?: string };
+    const { path = '' } = (lookup(spec, kind) ?? {}) as { path?: string };
     if (path !== '') return `${path} of a node`;
   }
   return 'of another kind';

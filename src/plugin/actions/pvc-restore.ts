@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
   apiVersionOf,
   BACKUPS,
@@ -231,7 +231,7 @@ export class PvcRestore implements RestoreItemAction {
       const text = `the data of PVC ${placeOf(fromBackup)} cannot be restored: ${many} found with labels ${labelSelector} for DataUpload ${upload}`;
       throw new CodedError('NO_UPLOAD_RESULT', text);
     }
-    const text = first.data?.[restore.metadata.uid];
+    const text = lookup(first.data, restore.metadata.uid);
     try {
       return JSON.parse(text ?? '') as UploadResult;
     } catch (cause) {
@@ -242,7 +242,7 @@ export class PvcRestore implements RestoreItemAction {
 }
 
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
-  spec.namespaceMapping?.[namespace] ?? namespace;
+  lookup(spec.namespaceMapping, namespace) ?? namespace;
 
 const isLeaving = (present: PersistentVolumeClaim): CodedError =>
   new CodedError(

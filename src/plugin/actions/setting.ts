@@ -1,5 +1,12 @@
 import { createHash } from 'node:crypto';
-import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
+import {
+  isCode,
+  type Logger,
+  lookup,
+  parseDuration,
+  retryOf,
+  withRetry,
+} from '../../base/index.ts';
 import {
   type DataDownload,
   type DataUpload,
@@ -142,8 +149,8 @@ export const identifier = (
 
 /** The Secret that a driver's annotation names, if both its name and its namespace are there. */
 function secretOf({ metadata }: KubeObject, annotation: string): ResourceIdentifier[] {
-  const name = metadata.annotations?.[`${annotation}-name`];
-  const namespace = metadata.annotations?.[`${annotation}-namespace`];
+  const name = lookup(metadata.annotations, `${annotation}-name`);
+  const namespace = lookup(metadata.annotations, `${annotation}-namespace`);
   return name && namespace ? [identifier('', 'secrets', name, namespace)] : [];
 }
 /** Of a class: what the driver lists snapshots with. */

@@ -1,4 +1,4 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
   type KubeObject,
   type PersistentVolumeClaim,
@@ -61,7 +61,7 @@ function namesIn(
   backup: Backup,
 ): [place: string, name: string][] {
   const ofPvc = metadata.annotations?.[SNAPSHOT_CLASS];
-  const ofBackup = backup.metadata.annotations?.[`${SNAPSHOT_CLASS}_${driver.toLowerCase()}`];
+  const ofBackup = lookup(backup.metadata.annotations, `${SNAPSHOT_CLASS}_${driver.toLowerCase()}`);
   return [
     ...(ofPvc === undefined ? [] : [['the PVC', ofPvc] as [string, string]]),
     ...(ofBackup === undefined ? [] : [['the Backup', ofBackup] as [string, string]]),

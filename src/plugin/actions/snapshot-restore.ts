@@ -1,4 +1,4 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
   VOLUME_SNAPSHOT_CLASSES,
   type VolumeSnapshot,
@@ -103,7 +103,7 @@ export class ContentRestore implements RestoreItemAction {
         source: { snapshotHandle },
         volumeSnapshotRef: {
           ...without(volumeSnapshotRef, 'uid', 'resourceVersion'),
-          namespace: restore.spec.namespaceMapping?.[namespace] ?? namespace,
+          namespace: lookup(restore.spec.namespaceMapping, namespace) ?? namespace,
           name,
         },
         ...(className !== undefined && { volumeSnapshotClassName: className }),

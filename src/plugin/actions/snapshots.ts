@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
   type NewObject,
   NOT_IN_BACKUPS,
@@ -306,8 +306,8 @@ export const isKeptBy = ({ metadata }: VolumeSnapshot, backup: Backup): boolean 
 /** What decides whether somebody needs it. */
 const marksOf = ({ metadata: { labels, annotations } }: VolumeSnapshot): string =>
   JSON.stringify([
-    [BACKUP_UID, MOVED].map((key) => labels?.[key]),
-    [FOR_BACKUP, SNAPSHOT_HANDLE, OF_GROUP].map((key) => annotations?.[key]),
+    [BACKUP_UID, MOVED].map((key) => lookup(labels, key)),
+    [FOR_BACKUP, SNAPSHOT_HANDLE, OF_GROUP].map((key) => lookup(annotations, key)),
   ]);
 
 function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): boolean {

@@ -1,5 +1,6 @@
 import { basename } from 'node:path';
 import type { Readable } from 'node:stream';
+import { lookup } from '../../base/index.ts';
 import type { Logger } from '../../base/index.ts';
 
 type Level = 'debug' | 'info' | 'warn' | 'error';
@@ -83,7 +84,7 @@ function parsed(text: string): LogLine | undefined {
   }
   const fields = line as Record<string, unknown>;
   const { '@message': message, '@level': named } = fields;
-  const level = typeof named === 'string' ? LEVELS[named] : undefined;
+  const level = typeof named === 'string' ? lookup(LEVELS, named) : undefined;
   if (typeof message !== 'string' || !level) return undefined;
   const kept = Object.entries(fields).filter(([key]) => !DROPPED.includes(key));
   return { level, message, fields: Object.fromEntries(kept) };

@@ -170,7 +170,7 @@ function problemOf(
   plugins: readonly RegisteredPlugin[],
 ): CodedError | undefined {
   const facts = { command, kind, name };
-  if (!(kind in SERVICES)) {
+  if (!Object.hasOwn(SERVICES, kind)) {
     const text = `plugin ${name} of ${command} is of kind ${kind}, which this server does not know: it is left out. A newer server may know it`;
     return new CodedError('PLUGIN_KIND', text, { facts });
   }

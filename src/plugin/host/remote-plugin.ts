@@ -1,4 +1,4 @@
-import { CodedError, untilAborted } from '../../base/index.ts';
+import { CodedError, lookup, untilAborted } from '../../base/index.ts';
 import type {
   BackupItemAction,
   CallContext,
@@ -144,7 +144,7 @@ const isFirstVersion = (kind: HostedKind): boolean =>
   kind === 'BackupItemAction' || kind === 'RestoreItemAction';
 
 const identifiers = (answer: Decoded, name: string): readonly ResourceIdentifier[] =>
-  (answer[name] ?? []) as ResourceIdentifier[];
+  (lookup(answer, name) ?? []) as ResourceIdentifier[];
 
 /** Version 1 knows no operations: asked for one, it answers as an action of version 2 that has none. */
 export function remoteBackupAction(remote: Remote): HostedAction<Required<BackupItemAction>> {

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import type {
   Backup,
@@ -242,4 +242,4 @@ const restoreIn = (request: Decoded): Restore => withSpec(objectIn(request, 'res
 const withSpec = (object: KubeObject): KubeObject & { spec: object } => ({ spec: {}, ...object });
 
 const objectIn = (request: Decoded, name: string): KubeObject =>
-  objectFrom(request[name] as Buffer, `the host sent as ${name}`);
+  objectFrom(lookup(request, name) as Buffer, `the host sent as ${name}`);

@@ -1,4 +1,10 @@
-import { CodedError, protobufFields, type ProtobufValue } from '../../base/index.ts';
+import {
+  CodedError,
+  define,
+  lookup,
+  protobufFields,
+  type ProtobufValue,
+} from '../../base/index.ts';
 
 /**
  * Messages in protobuf (proto3), by a table of their fields: what Velero's plugins and go-plugin say to each other is a dozen small
@@ -30,7 +36,7 @@ export const encode = (message: Message, object: Readonly<Decoded>): Buffer =>
 export function encodeParts(message: Message, object: Readonly<Decoded>): Buffer[] {
   const parts: Buffer[] = [];
   for (const [number, field] of Object.entries(message)) {
-    const value = object[field.name];
+    const value = lookup(object, field.name);
     if (value === undefined || value === null) continue;
     const values = field.isList === true ? (value as unknown[]) : [value];
     for (const each of values) {
@@ -90,15 +96,15 @@ function varint(value: number): Buffer {
 export function decode(message: Message, bytes: Buffer): Decoded {
   const object: Decoded = {};
   for (const { name, type, isList } of Object.values(message)) {
-    if (isList === true) object[name] = [];
-    else if (typeof type === 'string') object[name] = zeroOf(type);
+    if (isList === true) define(object, name, []);
+    else if (typeof type === 'string') define(object, name, zeroOf(type));
   }
   for (const { number, value } of protobufFields(bytes, malformed)) {
     const field = message[number];
     if (!field) continue;
     const decoded = valueOf(field, value);
-    if (field.isList === true) (object[field.name] as unknown[]).push(decoded);
-    else object[field.name] = decoded;
+    if (field.isList === true) (lookup(object, field.name) as unknown[]).push(decoded);
+    else define(object, field.name, decoded);
   }
   return object;
 }

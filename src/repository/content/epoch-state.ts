@@ -1,4 +1,4 @@
-import { CodedError, SECOND_NS } from '../../base/index.ts';
+import { CodedError, lookup, SECOND_NS } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
 import type { SignalOptions } from './index-store.ts';
 
@@ -89,7 +89,8 @@ export async function loadEpochState(
   options: SignalOptions = {},
 ): Promise<EpochState> {
   const kinds: Record<string, BlobMetadata[]> = { xe: [], xw: [], xs: [], xr: [], xn: [] };
-  for await (const blob of storage.listBlobs('x', options)) kinds[blob.id.slice(0, 2)]?.push(blob);
+  for await (const blob of storage.listBlobs('x', options))
+    lookup(kinds, blob.id.slice(0, 2))?.push(blob);
   const { xe: markers = [], xw: watermarks = [], xs = [], xr = [], xn = [] } = kinds;
   const writeEpoch = markers.reduce((max, { id }) => Math.max(max, epochOf(id, MARKER)), 0);
   return {

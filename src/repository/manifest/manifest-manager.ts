@@ -5,6 +5,7 @@ import {
   formatGoTime,
   HOUR_NS,
   isCode,
+  lookup,
   mapLimited,
   type Nanoseconds,
   type RandomBytes,
@@ -84,7 +85,7 @@ export class ManifestManager {
     const wanted = Object.entries(labels);
     return [...entries.values()]
       .filter((entry) => !entry.deleted)
-      .filter((entry) => wanted.every(([key, value]) => entry.labels?.[key] === value))
+      .filter((entry) => wanted.every(([key, value]) => lookup(entry.labels, key) === value))
       .sort(compareAge)
       .map(toManifest);
   }

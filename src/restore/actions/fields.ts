@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 /** Parts of objects whose kinds have no types here. */
 export type Fields = Record<string, unknown>;
 
@@ -7,14 +8,14 @@ export const isFields = (value: unknown): value is Fields =>
 /** The object at a path; undefined where there is none. */
 export function fieldsAt(object: unknown, ...path: readonly string[]): Fields | undefined {
   let at = object;
-  for (const key of path) at = isFields(at) ? at[key] : undefined;
+  for (const key of path) at = isFields(at) ? lookup(at, key) : undefined;
   return isFields(at) ? at : undefined;
 }
 
 /** The elements of a list at a path that are objects. */
 export function listAt(object: unknown, ...path: readonly string[]): Fields[] {
   const parent = fieldsAt(object, ...path.slice(0, -1));
-  const list = parent?.[path.at(-1) ?? ''];
+  const list = lookup(parent, path.at(-1) ?? '');
   return Array.isArray(list) ? (list as unknown[]).filter(isFields) : [];
 }
 

@@ -1,4 +1,4 @@
-import { CodedError, jsonCopy } from '../../base/index.ts';
+import { CodedError, define, jsonCopy, lookup } from '../../base/index.ts';
 import type { ActionContext, ResourceIdentifier } from '../../backup/index.ts';
 import {
   type KubeClient,
@@ -149,7 +149,7 @@ function withImages(item: KubeObject, config: Readonly<Record<string, string>>):
   const rules = Object.keys(config)
     .sort()
     .flatMap((key) => {
-      const [, old = '', fresh = ''] = /^([^,]*),(.+)$/s.exec(config[key] ?? '') ?? [];
+      const [, old = '', fresh = ''] = /^([^,]*),(.+)$/s.exec(lookup(config, key) ?? '') ?? [];
       return old.trim() === '' ? [] : [{ old: old.trim(), fresh: fresh.trim() }];
     });
   if (rules.length === 0) return item;
@@ -186,7 +186,7 @@ async function withClasses(
       : [fieldsAt(copy, 'spec')];
   for (const spec of specs) {
     const name = textOf(spec?.storageClassName);
-    const fresh = name === '' ? undefined : config[name];
+    const fresh = name === '' ? undefined : lookup(config, name);
     if (spec && fresh !== undefined) spec.storageClassName = await existing(fresh);
   }
   return object(copy);
@@ -236,8 +236,9 @@ function placeablePod(item: KubeObject): RestoreActionOutput {
     delete spec.priority;
     const prefix = `${textOf(spec.serviceAccountName)}-token-`;
     const keepOthers = (owner: Fields, key: string): void => {
-      if (!Array.isArray(owner[key])) return;
-      owner[key] = listAt(owner, key).filter(({ name }) => !textOf(name).startsWith(prefix));
+      if (!Array.isArray(lookup(owner, key))) return;
+      const others = listAt(owner, key).filter(({ name }) => !textOf(name).startsWith(prefix));
+      define(owner, key, others);
     };
     keepOthers(spec, 'volumes');
     for (const container of [...listAt(spec, 'containers'), ...listAt(spec, 'initContainers')]) {

@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import {
   commandOf,
   goDurationNs,
@@ -93,7 +94,7 @@ function annotated(
   first: string,
   onWrong: (warning: string) => void,
 ): RestoreExecHook {
-  const said = (name: string): string => annotations[KEY + name] ?? '';
+  const said = (name: string): string => lookup(annotations, KEY + name) ?? '';
   const [container, onError, execTimeout] = [
     said('container'),
     said('on-error'),

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { commandOf } from '../../backup/index.ts';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import type { Container, KubeObject, Pod } from '../../kube/index.ts';
 import { type Fields, isFields } from '../actions/fields.ts';
 import type { RestoreAction } from '../contract.ts';
@@ -32,7 +32,7 @@ function withInitHooks(item: KubeObject, restore: Restore): KubeObject {
 }
 
 function annotated({ metadata }: Pod, restore: Restore): Fields[] | undefined {
-  const said = (name: string): string => metadata.annotations?.[KEY + name] ?? '';
+  const said = (name: string): string => lookup(metadata.annotations, KEY + name) ?? '';
   const image = said('container-image');
   if (image === '') return undefined;
   const command = said('command');

@@ -1,4 +1,4 @@
-import { isCode, isExactNumber, messageOf } from '../../base/index.ts';
+import { define, isCode, isExactNumber, lookup, messageOf } from '../../base/index.ts';
 import {
   askedFor,
   createMergePatch,
@@ -146,8 +146,8 @@ function isClustersOwn(
     case 'endpoints.':
       return (
         isOfApiServer ||
-        labels?.[ENDPOINTS_MARKS.label] !== undefined ||
-        annotations?.[ENDPOINTS_MARKS.time] !== undefined
+        lookup(labels, ENDPOINTS_MARKS.label) !== undefined ||
+        lookup(annotations, ENDPOINTS_MARKS.time) !== undefined
       );
     case 'endpointslices.discovery.k8s.io':
       return isOfApiServer || labels?.[SLICE_LABEL]?.endsWith('.k8s.io') === true;
@@ -195,7 +195,7 @@ function withClusterFields(wanted: unknown, present: unknown, given: unknown): u
   );
   const kept = Object.entries(asked).map(([key, value]): [string, unknown] =>
     Object.hasOwn(current, key) && Object.hasOwn(stored, key)
-      ? [key, withClusterFields(value, current[key], stored[key])]
+      ? [key, withClusterFields(value, lookup(current, key), lookup(stored, key))]
       : [key, value],
   );
   return Object.fromEntries([...kept, ...left]);
@@ -307,7 +307,7 @@ function mergedAccount(present: KubeObject, wanted: KubeObject): KubeObject {
     const own = listAt(present, key);
     const names = new Set(own.map(({ name }) => textOf(name)));
     const more = listAt(wanted, key).filter(({ name }) => !names.has(textOf(name)));
-    if (more.length > 0) merged[key] = [...own, ...more];
+    if (more.length > 0) define(merged, key, [...own, ...more]);
   }
   const { labels, annotations } = wanted.metadata;
   merged.metadata = {

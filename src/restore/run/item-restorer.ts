@@ -4,7 +4,7 @@ import {
   type ResourceIdentifier,
   typeOf,
 } from '../../backup/index.ts';
-import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
   askedFor,
   type BackupIdentity,
@@ -554,7 +554,7 @@ function groupOf(type: string): { readonly group: string; readonly resource: str
 
 function withoutAnnotation(object: KubeObject, annotation: string): KubeObject {
   const { annotations } = object.metadata;
-  if (annotations?.[annotation] === undefined) return object;
+  if (lookup(annotations, annotation) === undefined) return object;
   const kept = { ...annotations };
   Reflect.deleteProperty(kept, annotation);
   return { ...object, metadata: { ...object.metadata, annotations: kept } };

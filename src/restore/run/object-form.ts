@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { validLabel } from '../../kube/index.ts';
 import { fieldsAt, listAt, textOf } from '../actions/fields.ts';
@@ -96,7 +97,7 @@ export function isMadeBy(
   isClockSetBack = false,
 ): boolean {
   const isLabelled = Object.entries(restoreLabels(restore)).every(
-    ([key, value]) => metadata.labels?.[key] === value,
+    ([key, value]) => lookup(metadata.labels, key) === value,
   );
   return (
     isLabelled &&

@@ -1,4 +1,4 @@
-import { messageOf, rfc3339Seconds } from '../../base/index.ts';
+import { lookup, messageOf, rfc3339Seconds } from '../../base/index.ts';
 import type { Results as StoredResults } from '../../archive/index.ts';
 import { type About, type ResultLists, Results } from '../../backup/index.ts';
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
@@ -138,9 +138,7 @@ function mergedLists(
     ...added.flatMap((lists) => Object.keys(lists?.namespaces ?? {})),
   ]);
   const namespaces = [...names].flatMap((name): [string, string[]][] => {
-    const list = all(before.get(name), ({ namespaces = {} }) =>
-      Object.hasOwn(namespaces, name) ? namespaces[name] : undefined,
-    );
+    const list = all(before.get(name), ({ namespaces = {} }) => lookup(namespaces, name));
     return list.length > 0 ? [[name, list]] : [];
   });
   return {

@@ -1,4 +1,4 @@
-import { assert, printable } from '../../base/index.ts';
+import { assert, lookup, printable } from '../../base/index.ts';
 
 /**
  * Text that is HTML already. Only {@link html} and {@link fixedHtml} make it, so that whatever comes from the cluster is escaped on
@@ -38,7 +38,7 @@ export function escaped(text: string): string {
       HIDDEN_MARKS,
       (mark) => `\\u${(mark.codePointAt(0) ?? 0).toString(16).padStart(4, '0')}`,
     )
-    .replaceAll(/[&<>"'`]/g, (char) => ENTITIES[char] ?? '');
+    .replaceAll(/[&<>"'`]/g, (char) => lookup(ENTITIES, char) ?? '');
 }
 
 /**

@@ -1,4 +1,4 @@
-import { CodedError, HOUR_NS, type Nanoseconds } from '../../base/index.ts';
+import { CodedError, HOUR_NS, lookup, type Nanoseconds } from '../../base/index.ts';
 
 /** Of `fullMaintenanceInterval` (Velero: pkg/repository/udmrepo/repo.go). */
 const INTERVALS: Readonly<Record<string, Nanoseconds>> = {
@@ -16,7 +16,7 @@ export function repositoryConfigOf(
   data: Readonly<Record<string, string>> | undefined,
   type: string,
 ): Record<string, string> | undefined {
-  const text = data?.[type];
+  const text = lookup(data, type);
   if (text === undefined) return undefined;
   let json: unknown;
   try {
@@ -41,7 +41,7 @@ export function fullIntervalNs(
 ): Nanoseconds | undefined {
   const wanted = config?.fullMaintenanceInterval;
   if (wanted === undefined || wanted === '') return undefined;
-  const interval = Object.hasOwn(INTERVALS, wanted) ? INTERVALS[wanted] : undefined;
+  const interval = lookup(INTERVALS, wanted);
   if (interval !== undefined) return interval;
   const known = Object.keys(INTERVALS).join(', ');
   throw new CodedError(

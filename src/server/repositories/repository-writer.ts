@@ -1,3 +1,4 @@
+import { define } from '../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   type BackupRepository,
@@ -46,5 +47,5 @@ export function annotate(
 ): void {
   metadata.annotations ??= {};
   if (value === undefined) Reflect.deleteProperty(metadata.annotations, key);
-  else metadata.annotations[key] = value;
+  else define(metadata.annotations, key, value);
 }

@@ -1,4 +1,5 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
+import { lookup } from '../../base/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import { phaseOf } from './restore-kind.ts';
 
@@ -60,7 +61,7 @@ export class RestoreMetrics {
       PartiallyFailed: this.#counters.partial,
       Failed: this.#counters.failed,
     };
-    counters[phaseOf(restore)]?.inc(labelsOf(restore));
+    lookup(counters, phaseOf(restore))?.inc(labelsOf(restore));
   }
 }
 

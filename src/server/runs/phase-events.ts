@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { EventRecorder, EventRecorderOptions, KubeObject } from '../../kube/index.ts';
 import { serverEvents } from '../server-events.ts';
@@ -47,7 +48,7 @@ export class PhaseEvents<T extends KubeObject> {
     const { phase = '', errors = 0 } = status;
     if (phase === (statusOf(before).phase ?? '')) return;
     const { name } = after.metadata;
-    const meaning = this.#options.meanings[phase]?.(name, errors);
+    const meaning = lookup(this.#options.meanings, phase)?.(name, errors);
     if (meaning === undefined) return;
     const isTrouble = TROUBLE.test(phase);
     this.#events.record(after, phase, meaning, isTrouble ? 'Warning' : 'Normal');

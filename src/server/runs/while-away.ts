@@ -5,6 +5,7 @@ import {
   isCode,
   type Limiter,
   type Logger,
+  lookup,
   messageOf,
   retryOf,
   withRetry,
@@ -224,7 +225,7 @@ export function patientClient(
       const value: unknown = Reflect.get(target, key, target);
       if (typeof value !== 'function') return value;
       const method = value as (...given: unknown[]) => Promise<unknown>;
-      const againMax = READS[String(key)];
+      const againMax = lookup(READS, String(key));
       return (...given: unknown[]): unknown => {
         const ask = (): Promise<unknown> => method.apply(target, given);
         // While it waits for an API server that is away or busy, it takes nobody's place.

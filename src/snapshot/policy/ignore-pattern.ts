@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../../base/index.ts';
+import { CodedError, isCode, lookup } from '../../base/index.ts';
 import { Glob, type GlobElement } from './glob.ts';
 
 /** A gitignore-like rule as Kopia reads it (internal/wcmatch, v0.23.1). */
@@ -176,7 +176,7 @@ function parseSet(chars: readonly string[], start: number): [members: RegExp, en
     let char = chars[at];
     if (char === undefined) throw bad('a "[" has no "]"');
     if (named !== undefined) {
-      const members = CLASSES[named.toLowerCase()];
+      const members = lookup(CLASSES, named.toLowerCase());
       if (members === undefined) throw bad('a "[:class:]" has an unknown name');
       parts.push(members);
       at += named.length + 3;

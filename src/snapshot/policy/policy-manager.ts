@@ -1,4 +1,4 @@
-import { goJson, isCode, parseJsonLossless } from '../../base/index.ts';
+import { define, goJson, isCode, lookup, parseJsonLossless } from '../../base/index.ts';
 import type { ManifestId, Repository } from '../../repository/index.ts';
 import type { SourceInfo } from '../source.ts';
 import {
@@ -70,8 +70,8 @@ const SECTIONS = Object.keys(policySchema.shape);
 function inKopiaOrder(policy: Policy): Record<string, unknown> {
   const fields: Record<string, unknown> = {};
   for (const section of SECTIONS) {
-    const value = (policy as Record<string, unknown>)[section];
-    if (value !== undefined) fields[section] = value;
+    const value = lookup(policy as Record<string, unknown>, section);
+    if (value !== undefined) define(fields, section, value);
   }
   return { ...fields, ...policy };
 }

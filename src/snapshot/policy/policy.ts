@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, define, lookup } from '../../base/index.ts';
 import type { Manifest, ManifestId } from '../../repository/index.ts';
 import type { SourceInfo } from '../source.ts';
 
@@ -162,10 +162,8 @@ export function mergePolicies(child: Policy, parent: Policy): Policy {
   const merged: Fields = { ...child };
   for (const [section, inherited] of Object.entries(parent)) {
     if (section === 'noParent' || typeof inherited !== 'object' || inherited === null) continue;
-    merged[section] = mergeSection(
-      (child as Fields)[section] as Fields | undefined,
-      inherited as Fields,
-    );
+    const own = lookup(child as Fields, section) as Fields | undefined;
+    define(merged, section, mergeSection(own, inherited as Fields));
   }
   return merged as Policy;
 }
@@ -173,12 +171,12 @@ export function mergePolicies(child: Policy, parent: Policy): Policy {
 function mergeSection(child: Fields = {}, parent: Fields): Fields {
   const merged: Fields = { ...child };
   for (const [field, value] of Object.entries(parent)) {
-    const own = child[field];
-    const stopper = LIST_UNIONS[field];
-    if (stopper && Array.isArray(own) && Array.isArray(value) && child[stopper] !== true) {
-      merged[field] = [...new Set([...(own as string[]), ...(value as string[])])].sort();
+    const own = lookup(child, field);
+    const stopper = lookup(LIST_UNIONS, field);
+    if (stopper && Array.isArray(own) && Array.isArray(value) && lookup(child, stopper) !== true) {
+      define(merged, field, [...new Set([...(own as string[]), ...(value as string[])])].sort());
     } else if (isUnset(own)) {
-      merged[field] = value;
+      define(merged, field, value);
     }
   }
   return merged;

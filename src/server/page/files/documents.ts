@@ -1,3 +1,4 @@
+import { lookup } from '../../../base/index.ts';
 import { type Html, html, type HtmlValue, named } from '../html.ts';
 import {
   backupLink,
@@ -266,7 +267,7 @@ const KINDS: Readonly<Record<string, string>> = {
   f: 'file',
   s: 'symbolic link',
 };
-const kindOf = ({ type }: FileEntry): string => KINDS[type] ?? 'neither file nor directory';
+const kindOf = ({ type }: FileEntry): string => lookup(KINDS, type) ?? 'neither file nor directory';
 
 /** Of what a date can be; others are shown as the nearest one. */
 const MS_MAX = 253_402_300_799_999;

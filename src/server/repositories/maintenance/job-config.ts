@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CodedError } from '../../../base/index.ts';
+import { CodedError, lookup } from '../../../base/index.ts';
 import { POD_RESOURCES_SHAPE } from '../../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeClient } from '../../../kube/index.ts';
 
@@ -67,7 +67,7 @@ function parse(
   data: Readonly<Record<string, string>> | undefined,
   key: string,
 ): JobConfig {
-  const text = data?.[key];
+  const text = lookup(data, key);
   if (text === undefined) return {};
   let json: unknown;
   try {

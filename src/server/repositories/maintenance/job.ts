@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { CodedError } from '../../../base/index.ts';
+import { CodedError, lookup } from '../../../base/index.ts';
 import { podResourcesOf } from '../../../config/index.ts';
 import {
   apiVersionOf,
@@ -186,7 +186,7 @@ const picked = (
 ): Record<string, string> =>
   Object.fromEntries(
     keys.flatMap((key) => {
-      const value = texts?.[key];
+      const value = lookup(texts, key);
       return value === undefined || value === '' ? [] : [[key, value]];
     }),
   );

@@ -1,4 +1,4 @@
-import { CodedError, Secret } from '../../../base/index.ts';
+import { CodedError, define, lookup, Secret } from '../../../base/index.ts';
 import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
 import {
   NEXT_PASSWORD_KEY,
@@ -26,7 +26,7 @@ export async function loadPasswordState(
 ): Promise<PasswordState> {
   const object = await client.find(SECRETS, { namespace, name: PASSWORD_SECRET }, { signal });
   const valueOf = (key: string): Secret | undefined => {
-    const text = object?.data?.[key];
+    const text = lookup(object?.data, key);
     // As Velero reads it (pkg/repository/provider/unified_repo.go).
     return text === undefined
       ? undefined
@@ -53,7 +53,7 @@ export async function writePasswordState(
 ): Promise<void> {
   const data: Record<string, string> = { ...object.data };
   const set = (key: string, value: Secret | undefined): void => {
-    if (value) data[key] = Buffer.from(value.reveal()).toString('base64');
+    if (value) define(data, key, Buffer.from(value.reveal()).toString('base64'));
     else Reflect.deleteProperty(data, key);
   };
   set(PASSWORD_KEY, current);

@@ -1,6 +1,6 @@
 import type { BackupVolumeInfo } from '../../../archive/index.ts';
 import type { BackupLog, Results } from '../../../backup/index.ts';
-import { isCode, mapLimited, messageOf } from '../../../base/index.ts';
+import { isCode, lookup, mapLimited, messageOf } from '../../../base/index.ts';
 import { countsOf, type Operation } from '../../../item-operations/index.ts';
 import {
   DATA_DOWNLOADS,
@@ -85,7 +85,7 @@ export function provisionedClaims(
     // The one that keeps what is in the volume, and the labels that all have.
     const reclaimPolicy = policies.includes('Retain') ? 'Retain' : (policies[0] ?? '');
     const labels = Object.entries(first.pvInfo.labels ?? {}).filter(([key, value]) =>
-      more.every(({ pvInfo }) => pvInfo.labels?.[key] === value),
+      more.every(({ pvInfo }) => lookup(pvInfo.labels, key) === value),
     );
     const { backupMethod } = first;
     return [

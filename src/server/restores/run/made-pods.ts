@@ -1,3 +1,4 @@
+import { lookup } from '../../../base/index.ts';
 import type { Contents } from '../../../archive/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
@@ -33,7 +34,7 @@ export class MadePods {
   /** Of a pod by its name in the backup. Throws what reading the backup and asking the API server throw. */
   async has(pod: { readonly namespace: string; readonly name: string }): Promise<boolean> {
     const { discovery, ...asked } = this.#options;
-    const target = asked.restore.spec.namespaceMapping?.[pod.namespace] ?? pod.namespace;
+    const target = lookup(asked.restore.spec.namespaceMapping, pod.namespace) ?? pod.namespace;
     const known = this.#outcomes.get(`${target}/${pod.name}`);
     return known ?? isPodRestored(pod, { ...asked, resources: discovery });
   }
