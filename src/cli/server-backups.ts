@@ -14,6 +14,7 @@ import {
   type Backup as PluginBackup,
   choicesOf,
   namespacesOf,
+  PinnedPolicies,
   readsOf,
   removeLostSnapshots,
 } from '../plugin/index.ts';
@@ -90,8 +91,11 @@ export async function openBackups(
     discovery.catch(() => (discovery = undefined));
     return discovery;
   };
-  const policiesOf = (backup: Backup): Promise<VolumePolicies | undefined> =>
+  const pinned = plugins?.policies ?? new PinnedPolicies();
+  const readPolicies = (backup: Backup): Promise<VolumePolicies | undefined> =>
     serverPoliciesOf(client, backup, settings.globalPolicies);
+  const policiesOf = (backup: Backup): Promise<VolumePolicies | undefined> =>
+    pinned.of(backup.metadata.uid, () => readPolicies(backup));
   if (settings.globalPolicies !== undefined) {
     const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
     await serverPoliciesOf(client, probe, settings.globalPolicies, { isPatient: false });
@@ -187,7 +191,7 @@ export async function openBackups(
     },
     defaults: settings.defaults,
     loadPolicies: async (backup): Promise<PolicySummary | undefined> => {
-      const policies = await policiesOf(backup);
+      const policies = await pinned.renew(backup.metadata.uid, () => readPolicies(backup));
       if (!policies) return undefined;
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||

@@ -4,7 +4,15 @@ import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { inPlaceHindrance } from '../exposer/index.ts';
 import type { DataDownload, DataUpload, KubeClient, KubeObject } from '../kube/index.ts';
-import { openActions, PluginHost, pluginsFor, podVolumeRestorePlugin } from '../plugin/index.ts';
+import {
+  type Backup,
+  openActions,
+  PinnedPolicies,
+  PluginHost,
+  pluginsFor,
+  podVolumeRestorePlugin,
+  policiesOfBackup,
+} from '../plugin/index.ts';
 import { type PluginInfo, serverEvents } from '../server/index.ts';
 
 /** Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice. */
@@ -39,6 +47,8 @@ export class ServerPlugins implements AsyncDisposable {
   readonly #folder: string;
   readonly #opening: Promise<PluginHost | undefined>;
   readonly #own: readonly PluginInfo[];
+  /** Shared with the server, so that both sides of a backup decide by the same rules. */
+  readonly policies = new PinnedPolicies();
 
   private constructor({
     client,
@@ -57,6 +67,8 @@ export class ServerPlugins implements AsyncDisposable {
     const events = serverEvents({ client, logger, host });
     const setting = {
       ...{ client, logger },
+      policiesOf: (backup: Backup) =>
+        this.policies.of(backup.metadata.uid, () => policiesOfBackup(client, backup)),
       ...(makesAny && {
         unclaimed: {
           whyUnserved: (movement: DataUpload | DataDownload) =>

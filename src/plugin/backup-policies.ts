@@ -1,5 +1,5 @@
 import { CodedError, isCode } from '../base/index.ts';
-import { CONFIG_MAPS, type KubeClient, PODS, PVCS, PVS } from '../kube/index.ts';
+import { CONFIG_MAPS, type ConfigMap, type KubeClient, PODS, PVCS, PVS } from '../kube/index.ts';
 import {
   ListedVolumes,
   type ListedVolumesOptions,
@@ -34,14 +34,16 @@ const askOnce: Ask = (task) => task();
 /** Those that the Backup names itself. */
 export async function ownPoliciesOf(
   client: KubeClient,
-  { metadata, spec }: Backup,
+  { metadata, spec, status }: Backup,
   { isPatient = true } = {},
 ): Promise<VolumePolicies | undefined> {
   const { resourcePolicy } = spec;
   if (!resourcePolicy) return undefined;
   const { kind, name } = resourcePolicy;
-  if (kind.toLowerCase() === 'configmap')
-    return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
+  if (kind.toLowerCase() === 'configmap') {
+    const ref = { namespace: metadata.namespace, name };
+    return loadPolicies(client, ref, { isPatient, beganAt: status?.startTimestamp });
+  }
   throw new CodedError(
     'BAD_VOLUME_POLICY',
     `the resourcePolicy of Backup ${metadata.name} is a ${kind}, and must be a ConfigMap: Velero would run the backup without policies`,
@@ -51,27 +53,83 @@ export async function ownPoliciesOf(
 /** Those for all backups, which Velero's server has noted on this one. */
 export async function globalPoliciesOf(
   client: KubeClient,
-  { metadata }: Backup,
+  { metadata, status }: Backup,
   { isPatient = true } = {},
 ): Promise<VolumePolicies | undefined> {
   const name = metadata.annotations?.[GLOBAL_POLICIES] ?? '';
   if (name === '') return undefined;
-  return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
+  const ref = { namespace: metadata.namespace, name };
+  return loadPolicies(client, ref, { isPatient, beganAt: status?.startTimestamp });
 }
 
 async function loadPolicies(
   client: KubeClient,
   ref: { readonly namespace: string | undefined; readonly name: string },
-  isPatient: boolean,
+  options: { readonly isPatient: boolean; readonly beganAt: string | null | undefined },
 ): Promise<VolumePolicies> {
-  const ask = isPatient ? patiently : askOnce;
+  const ask = options.isPatient ? patiently : askOnce;
   try {
-    const { data } = await ask(() => client.get(CONFIG_MAPS, ref));
-    return parsePolicyConfigMap({ metadata: ref, data });
+    const config = await ask(() => client.get(CONFIG_MAPS, ref));
+    assertUnchanged(config, options.beganAt);
+    return parsePolicyConfigMap({ metadata: ref, data: config.data });
   } catch (cause) {
     if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
     const text = `ConfigMap ${ref.namespace ?? ''}/${ref.name}, which has the resource policies of the backup, is not there`;
     throw new CodedError('NO_VOLUME_POLICY', text, { cause });
+  }
+}
+
+/**
+ * A server reads the policies before its backup begins. If somebody edits them later, the server and an action that reads them now could
+ * each leave a volume to the other. Throws `POLICY_CHANGED`.
+ */
+function assertUnchanged({ metadata }: ConfigMap, beganAt: string | null | undefined): void {
+  if (!beganAt) return;
+  const { name, namespace = '', managedFields = [] } = metadata as ManagedMetadata;
+  const changes = (managedFields ?? []).flatMap(({ time, fieldsV1 }) =>
+    time !== undefined && fieldsV1?.['f:data'] !== undefined ? [time] : [],
+  );
+  const late = changes.find((time) => Date.parse(time) > Date.parse(beganAt));
+  if (late === undefined) return;
+  const text = `ConfigMap ${namespace}/${name} with the resource policies was edited at ${late}, after the backup began at ${beganAt}, so it is not known by which rules the server decides: run the backup again`;
+  throw new CodedError('POLICY_CHANGED', text);
+}
+
+type ManagedMetadata = ConfigMap['metadata'] & {
+  readonly managedFields?:
+    | readonly { readonly time?: string; readonly fieldsV1?: Readonly<Record<string, unknown>> }[]
+    | null;
+};
+
+/** Backups whose policies are kept: more than run at once, or wait for their end. Our choice. */
+const PINNED_MAX = 256;
+
+/**
+ * Policies of the backups of one server, by UID. Filters, volumes and actions of a backup use what its validation has read, whatever
+ * happens to the ConfigMaps later.
+ */
+export class PinnedPolicies {
+  readonly #known = new Map<string, Promise<VolumePolicies | undefined>>();
+
+  /** `load` reads them if they are not known. */
+  of(uid: string, load: () => Promise<VolumePolicies | undefined>) {
+    return this.#known.get(uid) ?? this.renew(uid, load);
+  }
+
+  /** For a validation. What failed is read again by the next call. */
+  renew(
+    uid: string,
+    load: () => Promise<VolumePolicies | undefined>,
+  ): Promise<VolumePolicies | undefined> {
+    const loading = load();
+    this.#known.delete(uid);
+    this.#known.set(uid, loading);
+    loading.catch(() => {
+      if (this.#known.get(uid) === loading) this.#known.delete(uid);
+    });
+    const [oldest] = this.#known.keys();
+    if (this.#known.size > PINNED_MAX && oldest !== undefined) this.#known.delete(oldest);
+    return loading;
   }
 }
 

@@ -66,7 +66,7 @@ export interface Backup extends KubeObject {
     uploaderConfig?: { parallelFilesUpload?: number } | null;
     volumeGroupSnapshotLabelKey?: string;
   };
-  status?: { phase?: string };
+  status?: { phase?: string; startTimestamp?: string | null };
 }
 
 /** The parts of Velero's Restore (velero.io/v1) that actions look at. */

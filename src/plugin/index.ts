@@ -18,6 +18,8 @@ export {
   globalPoliciesOf,
   namespacesOf,
   ownPoliciesOf,
+  PinnedPolicies,
+  policiesOfBackup,
   readsOf,
   VolumeHelpers,
 } from './backup-policies.ts';

@@ -15,6 +15,7 @@ import {
   type KubeClient,
   type KubeObject,
 } from '../../kube/index.ts';
+import type { VolumePolicies } from '../../volume-policy/index.ts';
 import type { Backup, ResourceIdentifier } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
@@ -50,6 +51,8 @@ export interface Setting {
     download: DataDownload,
     signal: AbortSignal,
   ) => Promise<Error | undefined>;
+  /** What the server that runs the action has read for this backup. Left out where the server is another process. */
+  readonly policiesOf?: (backup: Backup) => Promise<VolumePolicies | undefined>;
   /** About movements that no agent has begun. Left out where no server of ours asks for their progress. */
   readonly unclaimed?: UnclaimedLook;
 }

@@ -108,7 +108,8 @@ export class VolumeChoice {
     const of = `${metadata.uid}/${isOther ? '' : (resourcePolicy?.name ?? '')}`;
     if (this.#policies?.of !== of) {
       const asked = isOther ? { ...backup, spec: others } : backup;
-      const loaded = policiesOfBackup(this.#setting.client, asked);
+      const { client, policiesOf } = this.#setting;
+      const loaded = policiesOf?.(asked) ?? policiesOfBackup(client, asked);
       this.#policies = { of, loaded };
       loaded.catch(() => (this.#policies = undefined));
     }

@@ -3,17 +3,15 @@ import { CONFIG_MAPS, type KubeClient } from '../../kube/index.ts';
 
 type PluginConfig = Readonly<Record<string, string>>;
 
-/** So old an answer may be. Our choice: a list takes an API server a tenth of a second, however short it is, and each PVC and pod needs one. */
-const AGE_MS_MAX = 5000;
-
 /**
  * What actions were told by the ConfigMaps that have their labels, in the server's namespace; `{}` where there is none. Velero:
- * pkg/plugin/framework/common/plugin_config.go, which asks for each item. What could not be read is asked for again.
+ * pkg/plugin/framework/common/plugin_config.go, which asks for each item. One instance serves one restore and reads each ConfigMap once:
+ * a mapping of storage classes that somebody edits meanwhile must not hold for a volume and not for its claim. A failed read is repeated.
  */
 export class PluginConfigs {
   readonly #client: Pick<KubeClient, 'list'>;
   readonly #namespace: string;
-  readonly #known = new Map<string, { readonly sinceMs: number; readonly config: PluginConfig }>();
+  readonly #known = new Map<string, PluginConfig>();
 
   constructor(client: Pick<KubeClient, 'list'>, namespace: string) {
     this.#client = client;
@@ -22,12 +20,13 @@ export class PluginConfigs {
 
   /** `action`: by its whole name. Throws `AMBIGUOUS_CONFIG`, and what the client throws. */
   async of(action: string, signal: AbortSignal): Promise<PluginConfig> {
-    const sinceMs = performance.now();
     const known = this.#known.get(action);
-    if (known && sinceMs - known.sinceMs <= AGE_MS_MAX) return known.config;
+    if (known) return known;
     const config = await pluginConfig(this.#client, { namespace: this.#namespace, action, signal });
-    this.#known.set(action, { sinceMs, config });
-    return config;
+    // Another item may have been faster: all of them use the first answer.
+    const first = this.#known.get(action) ?? config;
+    this.#known.set(action, first);
+    return first;
   }
 }
 
