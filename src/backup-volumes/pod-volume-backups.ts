@@ -2,6 +2,7 @@ import { CodedError, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
 import {
   type KubeClient,
+  lastingContainers,
   NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
   type Pod,
@@ -277,7 +278,7 @@ function whyNotRunning({ metadata, spec, status }: Pod): string | undefined {
 function whyNotRead({ metadata, spec }: Pod, volume: string): string | undefined {
   const { namespace = '', name } = metadata;
   const isIn = (list: 'volumeMounts' | 'volumeDevices'): boolean =>
-    spec.containers.some((container) =>
+    lastingContainers(spec).some((container) =>
       ((container as { [key in typeof list]?: { name: string }[] })[list] ?? []).some(
         (each) => each.name === volume,
       ),

@@ -1,6 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, namedFirst } from '../base/index.ts';
-import { type KubeClient, type Pod, PODS, withOwnSignal } from '../kube/index.ts';
+import {
+  containerStatusesOf,
+  type KubeClient,
+  type Pod,
+  PODS,
+  withOwnSignal,
+} from '../kube/index.ts';
 
 export interface ClaimRef {
   readonly namespace: string;
@@ -17,10 +23,10 @@ const PAUSE_MS = 1000;
  * Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be taken any moment. Kubelets before
  * Kubernetes 1.27 say of a pod that they evict, or whose time is over, that it has failed while its containers still run.
  */
-export function usesClaim({ metadata, spec, status }: Pod, claim: string): boolean {
+export function usesClaim(pod: Pod, claim: string): boolean {
+  const { metadata, spec, status } = pod;
   const isOver = status?.phase === 'Succeeded' || status?.phase === 'Failed';
-  if (isOver && status.containerStatuses?.some(({ state }) => state?.running) !== true)
-    return false;
+  if (isOver && !containerStatusesOf(pod).some(({ state }) => state?.running)) return false;
   return (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>
       persistentVolumeClaim?.claimName === claim ||

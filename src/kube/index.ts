@@ -123,6 +123,7 @@ export {
   UPLOADS_TYPE,
 } from './api/own-objects.ts';
 export { type Phase, PHASES } from './api/schema.ts';
+export { containerStatusesOf, lastingContainers } from './api/containers.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';

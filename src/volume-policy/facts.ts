@@ -49,6 +49,7 @@ export interface PodVolumeObject {
 }
 
 interface ContainerObject {
+  readonly restartPolicy?: string | undefined;
   readonly volumeMounts?: readonly { readonly name: string }[] | null | undefined;
   readonly volumeDevices?: readonly { readonly name: string }[] | null | undefined;
 }
@@ -164,6 +165,7 @@ export function factsOfPodVolume(
   const isIn = (list: readonly { readonly name: string }[] | null | undefined): boolean =>
     (list ?? []).some(({ name }) => name === volume.name);
   const regular = spec.containers ?? [];
+  const sidecars = (spec.initContainers ?? []).filter((each) => each.restartPolicy === 'Always');
   const claim = volume.persistentVolumeClaim?.claimName;
   const source = sourceWithoutFiles(volume);
   // As Velero: the volume of a service account's token, as old clusters mount it.
@@ -174,7 +176,7 @@ export function factsOfPodVolume(
     ...sourcesOf(volume),
     ...(claim !== undefined && { claim }),
     ...(withoutFiles !== undefined && { withoutFiles }),
-    isMounted: regular.some(({ volumeMounts }) => isIn(volumeMounts)),
+    isMounted: [...regular, ...sidecars].some(({ volumeMounts }) => isIn(volumeMounts)),
     isBlock: [...regular, ...(spec.initContainers ?? [])].some(({ volumeDevices }) =>
       isIn(volumeDevices),
     ),

@@ -145,6 +145,19 @@ describe("backups of a pod's volumes", () => {
       .begin(pod({}, { metadata: { name: 'p', namespace: 'a', uid: 'pod-2' } }), ['data']);
     expect(other.operations[0]?.operationId).not.toBe(first.operations[0]?.operationId);
   });
+  it('take a volume that only a native sidecar has mounted', async () => {
+    const init = (name: string, more: object = {}) => ({
+      ...{ name, volumeMounts: [{ name: 'unused' }] },
+      ...more,
+    });
+    const taken = async (container: object): Promise<number> => {
+      const given = pod({ initContainers: [container] });
+      return (await new World().open().begin(given, ['unused'])).operations.length;
+    };
+    expect(await taken(init('sidecar', { restartPolicy: 'Always' }))).toBe(1);
+    // As Velero: what init containers alone have mounted is left out.
+    expect(await taken(init('setup'))).toBe(0);
+  });
   it.each([
     ['raw', /is a block volume/],
     ['unused', /not mounted by any container/],

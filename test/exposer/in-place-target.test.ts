@@ -122,6 +122,11 @@ it('a pod uses a claim that it names, or that was made for it, until it is over'
   expect(usesClaim(pod(named), 'other')).toBe(false);
   expect(usesClaim(pod(named, 'Succeeded'), 'data')).toBe(false);
   expect(usesClaim(pod(named, 'Unknown'), 'data')).toBe(true);
+  // The kubelet evicts it, and its native sidecar still runs.
+  const evicted = pod(named, 'Failed');
+  const running = [{ name: 'sidecar', state: { running: {} } }];
+  evicted.status = { ...evicted.status, initContainerStatuses: running };
+  expect(usesClaim(evicted, 'data')).toBe(true);
   expect(usesClaim(pod([{ name: 'tmp', ephemeral: {} }]), 'web-tmp')).toBe(true);
   expect(usesClaim(pod([{ name: 'tmp', emptyDir: {} }]), 'web-tmp')).toBe(false);
 });

@@ -1,5 +1,5 @@
 import { CodedError, messageOf } from '../../base/index.ts';
-import type { Pod } from '../../kube/index.ts';
+import { lastingContainers, type Pod } from '../../kube/index.ts';
 import type { ExecHook } from '../backup-object.ts';
 import type { BackupLog } from '../results.ts';
 import { goDurationNs } from './durations.ts';
@@ -87,13 +87,14 @@ export function commandOf(text: string): string[] {
   return [text];
 }
 
-function containerOf({ spec: { containers } }: Pod, wanted: string): string {
+/** Without a name, Velero takes the first regular container. */
+function containerOf({ spec }: Pod, wanted: string): string {
   if (wanted === '') {
-    const [first] = containers;
+    const [first] = spec.containers;
     if (!first) throw new CodedError('NO_SUCH_CONTAINER', 'need at least 1 container');
     return first.name;
   }
-  if (containers.some(({ name }) => name === wanted)) return wanted;
+  if (lastingContainers(spec).some(({ name }) => name === wanted)) return wanted;
   throw new CodedError('NO_SUCH_CONTAINER', `no such container: ${JSON.stringify(wanted)}`);
 }
 

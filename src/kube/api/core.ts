@@ -68,6 +68,8 @@ export interface Container {
   args?: string[];
   env?: EnvVar[];
   envFrom?: unknown[];
+  /** Of init containers: `Always` for a native sidecar. */
+  restartPolicy?: string;
   volumeMounts?: VolumeMount[];
   volumeDevices?: { name: string; devicePath: string }[];
   resources?: object;

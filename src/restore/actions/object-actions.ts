@@ -234,6 +234,8 @@ function placeablePod(item: KubeObject): RestoreActionOutput {
     if (!spec) return;
     delete spec.nodeName;
     delete spec.priority;
+    // A pod cannot be created with the containers of kubectl debug.
+    delete spec.ephemeralContainers;
     const prefix = `${textOf(spec.serviceAccountName)}-token-`;
     const keepOthers = (owner: Fields, key: string): void => {
       if (!Array.isArray(lookup(owner, key))) return;

@@ -1,6 +1,6 @@
 import { type BackupLog, type HookCounts, type PodExec, runExecHook } from '../../backup/index.ts';
 import { CodedError, createLimiter, messageOf } from '../../base/index.ts';
-import type { Pod } from '../../kube/index.ts';
+import { lastingContainers, type Pod } from '../../kube/index.ts';
 import type { RestoreSpec } from '../restore-object.ts';
 import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from './due-hooks.ts';
 import { PodState, TIMER_MS_MAX } from './pod-state.ts';
@@ -180,7 +180,7 @@ export class RestoreHooks {
   }
 
   #isPossible({ metadata, spec }: Pod, { name: hook, container }: RestoreExecHook): boolean {
-    if (spec.containers.some(({ name }) => name === container)) return true;
+    if (lastingContainers(spec).some(({ name }) => name === container)) return true;
     const { namespace = '', name } = metadata;
     const what = `Pod ${namespace}/${name} does not have container ${container}: the post-restore exec hook ${hook} is not run`;
     this.#options.log.warn(what, { resource: 'pods', namespace, name });

@@ -1,4 +1,4 @@
-import type { Pod } from '../../kube/index.ts';
+import { containerStatusesOf, type Pod } from '../../kube/index.ts';
 import type { RestoreExecHook } from './due-hooks.ts';
 
 /** The longest that a timer knows. */
@@ -75,10 +75,11 @@ export class PodState {
   }
 
   /** The first container with hooks that is up, or ready where one of its hooks asks for that. */
-  firstUp({ status }: Pod): string | undefined {
+  firstUp(pod: Pod): string | undefined {
+    const statuses = containerStatusesOf(pod);
     return this.#open.find(({ container }) => {
       const own = this.#open.filter((each) => each.container === container);
-      const found = status?.containerStatuses?.find(({ name }) => name === container);
+      const found = statuses.find(({ name }) => name === container);
       if (own.some(({ waitForReady }) => waitForReady)) return found?.ready === true;
       return found?.state?.running !== undefined;
     })?.container;

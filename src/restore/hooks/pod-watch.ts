@@ -1,5 +1,12 @@
 import type { Logger } from '../../base/index.ts';
-import { Cache, type KubeClient, type Pod, PODS, validLabel } from '../../kube/index.ts';
+import {
+  Cache,
+  type Container,
+  type KubeClient,
+  type Pod,
+  PODS,
+  validLabel,
+} from '../../kube/index.ts';
 
 /** Pods of one restore, as the cluster has them. */
 export interface PodWatch {
@@ -29,7 +36,13 @@ export function watchRestoredPods({
   readonly logger: Logger;
 }): PodWatch & { run(signal: AbortSignal): Promise<void> } {
   const labelSelector = `${RESTORE_NAME}=${validLabel(restore)}`;
-  const cache = new Cache({ client, resource: PODS, scope: { labelSelector }, logger, trim });
+  const cache = new Cache({
+    client,
+    resource: PODS,
+    scope: { labelSelector },
+    logger,
+    trim: trimmedPod,
+  });
   return {
     onChange: (listener) => {
       cache.onChange(listener);
@@ -40,7 +53,8 @@ export function watchRestoredPods({
   };
 }
 
-function trim({ metadata, spec, status }: Pod): Pod {
+/** As much of a pod as hooks ask about. */
+export function trimmedPod({ metadata, spec, status }: Pod): Pod {
   const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } = metadata;
   return {
     metadata: {
@@ -49,14 +63,23 @@ function trim({ metadata, spec, status }: Pod): Pod {
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
     },
     spec: {
-      containers: spec.containers.map((each) => ({ name: each.name })),
+      containers: spec.containers.map(outlined),
+      ...(spec.initContainers && { initContainers: spec.initContainers.map(outlined) }),
       ...(spec.nodeName !== undefined && { nodeName: spec.nodeName }),
     },
     ...(status && {
       status: {
         ...(status.phase && { phase: status.phase }),
         ...(status.containerStatuses && { containerStatuses: status.containerStatuses }),
+        ...(status.initContainerStatuses && {
+          initContainerStatuses: status.initContainerStatuses,
+        }),
       },
     }),
   };
 }
+
+const outlined = ({ name, restartPolicy }: Container): Container => ({
+  name,
+  ...(restartPolicy !== undefined && { restartPolicy }),
+});

@@ -754,6 +754,28 @@ describe('hooks', () => {
     });
   });
 
+  it('run in a native sidecar, and not in an init container that ends', async () => {
+    const sidecar = { name: 'freezer', image: 'i', restartPolicy: 'Always' };
+    const initContainers = [{ name: 'setup', image: 'i' }, sidecar];
+    const pod = { spec: { initContainers, containers: [{ name: 'main', image: 'i' }] } };
+    const ran: string[] = [];
+    const exec: PodExec = ({ container }) => {
+      ran.push(container);
+      return Promise.resolve({ stdout: '', stderr: '' });
+    };
+    const hook = (container: string) => ({
+      'pre.hook.backup.velero.io/command': 'x',
+      'pre.hook.backup.velero.io/container': container,
+    });
+    expect(await errorsOf(frozen(hook('freezer'), pod), exec)).toMatchObject({ errors: [] });
+    // Without a name it is the first regular container, as with Velero.
+    expect(await errorsOf(frozen(hook(''), pod), exec)).toMatchObject({ errors: [] });
+    expect(await errorsOf(frozen(hook('setup'), pod), exec)).toMatchObject({
+      errors: [text('Error executing hook', 'no such container: "setup"')],
+    });
+    expect(ran).toEqual(['freezer', 'main']);
+  });
+
   it('for a container that the pod does not have, or a pod without one, are errors', async () => {
     const annotations = { 'pre.hook.backup.velero.io/command': 'x' };
     expect(

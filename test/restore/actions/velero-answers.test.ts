@@ -162,6 +162,18 @@ describe('where Velero is wrong', () => {
     expect((await action?.execute(input, { signal }))?.item).toEqual(item);
   });
 
+  it('a pod is restored without the containers of kubectl debug, which nobody may create', async () => {
+    const action = openRestoreActions({} as never, 'velero').find(
+      ({ name }) => name === 'velero.io/pod',
+    );
+    const spec = { containers: [{ name: 'a' }], ephemeralContainers: [{ name: 'debugger' }] };
+    const item = { kind: 'Pod', metadata: { name: 'p' }, spec } as unknown as KubeObject;
+    const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };
+    const output = await action?.execute(input, { signal });
+    expect(output?.item).toMatchObject({ spec: { containers: [{ name: 'a' }] } });
+    expect(output?.item).not.toHaveProperty('spec.ephemeralContainers');
+  });
+
   it('what the API server refuses is told as it is', async () => {
     const client = { list: () => Promise.reject(new Error('no answer')) };
     const actions = openRestoreActions(client as never, 'velero');

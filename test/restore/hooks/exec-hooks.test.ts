@@ -4,6 +4,7 @@ import type { Pod } from '../../../src/kube/index.ts';
 import { type HookRecord, RestoreHooks } from '../../../src/restore/hooks/exec-hooks.ts';
 import type { RestoreSpec } from '../../../src/restore/index.ts';
 import type { RestoreHook } from '../../../src/restore/restore-object.ts';
+import { trimmedPod } from '../../../src/restore/hooks/pod-watch.ts';
 
 type Change = Parameters<
   Parameters<ConstructorParameters<typeof RestoreHooks>[0]['watch']['onChange']>[0]
@@ -274,6 +275,49 @@ describe('exec hooks of restored pods', () => {
     await pass(20_000);
     await finish(hooks);
     expect(world.ran).toEqual(['p/web: one']);
+  });
+
+  it('run in a native sidecar as soon as it is up, or ready', async () => {
+    const hooks = world.hooks([
+      exec('one', { container: 'freezer' }),
+      exec('two', { container: 'proxy', waitForReady: true }),
+      exec('three', { container: 'setup' }),
+    ]);
+    const pod = created('p');
+    const sidecar = (name: string) => ({ name, image: 'i', restartPolicy: 'Always' });
+    pod.spec.initContainers = [sidecar('freezer'), { name: 'setup', image: 'i' }, sidecar('proxy')];
+    hooks.podCreated(world.set(pod));
+    const seen = (isReady: boolean): Pod => ({
+      ...pod,
+      status: {
+        phase: 'Pending',
+        initContainerStatuses: [
+          { name: 'freezer', ready: false, state: { running: {} } },
+          { name: 'proxy', ready: isReady, state: { running: {} } },
+        ],
+      },
+    });
+    world.set(seen(false));
+    await pass(0);
+    expect(world.ran).toEqual(['p/freezer: one']);
+    world.set(seen(true));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/freezer: one', 'p/proxy: two']);
+    expect(world.lines).toEqual([
+      'warn app: Pod app/p does not have container setup: the post-restore exec hook h is not run',
+    ]);
+  });
+
+  it('see as much of a pod in the watch as sidecars need', () => {
+    const sidecar = { name: 'freezer', restartPolicy: 'Always' };
+    const status = { initContainerStatuses: [{ name: 'freezer', ready: true }] };
+    const { spec } = created('p');
+    const pod = {
+      ...created('p'),
+      spec: { ...spec, initContainers: [{ ...sidecar, image: 'i' }] },
+      status,
+    } as Pod;
+    expect(trimmedPod(pod)).toMatchObject({ spec: { initContainers: [sidecar] }, status });
   });
 
   it('are not waited for in a container that the pod does not have', async () => {
