@@ -148,6 +148,9 @@ export const backupVolumeInfoSchema = volumeSchema.extend({
 export const restoreVolumeInfoSchema = volumeSchema.extend({
   /** As of a backup, and `PodVolumeRestore`. */
   restoreMethod: methods.optional(),
+  /** Ours: the claim was there already, and its data were left alone. */
+  skipped: z.boolean().optional(),
+  skippedReason: z.string().optional(),
   pvrInfo: podVolumeSchema.nullish(),
 });
 

@@ -31,4 +31,5 @@ export {
   type RestoredClaim,
   type RestoreInfoSources,
   restoreVolumeInfosOf,
+  type SkippedClaim,
 } from './volume-infos.ts';

@@ -220,7 +220,7 @@ export class RestoredVolumes {
     name: string,
     native: NativeSnapshot | undefined,
   ): Promise<'gone' | 'going' | 'stays'> {
-    const { client, restore, signal } = this.#options;
+    const { client, restore, log, signal } = this.#options;
     const pv = await client.find(PVS, { name }, { signal });
     if (!pv) return 'gone';
     const { claimRef, persistentVolumeReclaimPolicy: policy } = pv.spec;
@@ -231,7 +231,11 @@ export class RestoredVolumes {
     if (isReleased || isLeaving(pv)) return 'going';
     // Of an earlier try, which was killed before it came to the claim.
     if (isMadeBy(restore, pv)) return 'stays';
-    if (!claimRef?.name) return 'stays';
+    if (!claimRef?.name) {
+      const text = `the data of PersistentVolume ${name} were not restored from its snapshot, because the volume exists. Delete it and restore again`;
+      if (native) log.warn(text, { resource: 'persistentvolumes', namespace: '', name });
+      return 'stays';
+    }
     const ref = { namespace: claimRef.namespace, name: claimRef.name };
     const claim = await client.find(PVCS, ref, { signal });
     if (!claim || isLeaving(claim)) return 'going';

@@ -15,12 +15,20 @@ export interface RestoredClaim {
   readonly snapshot?: VolumeSnapshot | undefined;
 }
 
+/** A claim that was there already. The backup has its data, and the restore left them alone. */
+export interface SkippedClaim {
+  readonly namespace: string;
+  readonly name: string;
+  readonly why: string;
+}
+
 export interface RestoreInfoSources {
   readonly claims: readonly RestoredClaim[];
   /** With the claim of each; `''` for a volume that has none, which is not noted. */
   readonly podVolumes: readonly { readonly made: PodVolumeRestore; readonly claim: string }[];
   readonly natives: readonly UsedSnapshot[];
   readonly downloads: readonly DataDownload[];
+  readonly skipped?: readonly SkippedClaim[];
 }
 
 const HANDLE = 'velero.io/csi-volumesnapshot-handle';
@@ -92,6 +100,10 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
         },
       };
     }),
+    // Velero passes over an entry without a method.
+    ...(sources.skipped ?? []).map(({ namespace, name, why }) => ({
+      ...{ pvcName: name, pvcNamespace: namespace, skipped: true, skippedReason: why },
+    })),
   ];
 }
 

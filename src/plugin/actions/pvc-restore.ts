@@ -90,7 +90,7 @@ export class PvcRestore implements RestoreItemAction {
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
       );
-      return {};
+      return asStored;
     }
     if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
     const backup = await this.#backupOf(restore, signal);

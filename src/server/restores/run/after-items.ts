@@ -10,7 +10,7 @@ import {
   PVCS,
   VOLUME_SNAPSHOTS,
 } from '../../../kube/index.ts';
-import { isInPlaceOperation } from '../../../plugin/index.ts';
+import { inPlacePolicyOf, isInPlaceOperation } from '../../../plugin/index.ts';
 import {
   type DoneItem,
   type Restore,
@@ -21,6 +21,7 @@ import {
   POD_VOLUME_RESTORE_ACTION,
   type RestoredClaim,
   type RestoreInfoSources,
+  type SkippedClaim,
 } from '../../../restore-volumes/index.ts';
 import type { ProvisionedClaim, RestoredPodVolume } from '../contract.ts';
 import { phaseAfterRun } from '../../runs/phase-after.ts';
@@ -217,6 +218,93 @@ function sayWhatIsLeft(
       );
     } else log.warn(`${text}: the backup has no data of it`, about);
   }
+}
+
+/** Ways in which a backup has the data of a volume, and why a claim that exists does not get them. */
+const LEFT_DATA = {
+  moved: {
+    what: 'data',
+    hint: 'To replace its data, use --existing-volume-data-policy full. Or delete the claim and restore again',
+  },
+  snapshot: {
+    what: 'data',
+    hint: 'The backup has a snapshot that was not moved, and only a new claim can get it: delete the claim and restore again',
+  },
+  native: {
+    what: 'data',
+    hint: 'The backup has a snapshot of its provider, and only a new volume can get it: delete the claim and its PersistentVolume, and restore again',
+  },
+  files: {
+    what: 'files',
+    hint: 'They come with a pod, and this restore created no pod that uses the claim. Delete the pods that use it, or also the claim, and restore again',
+  },
+} as const;
+
+function leftDataOf(info: BackupVolumeInfo): keyof typeof LEFT_DATA | undefined {
+  if (info.result === 'failed' || info.skipped === true) return undefined;
+  const moved = info.snapshotDataMovementInfo?.snapshotHandle ?? '';
+  switch (info.backupMethod ?? '') {
+    case 'NativeSnapshot':
+      return 'native';
+    case 'PodVolumeBackup':
+      return (info.pvbInfo?.snapshotHandle ?? '') === '' ? undefined : 'files';
+    case 'CSISnapshot':
+      if (info.snapshotDataMoved !== true) return 'snapshot';
+      return moved === '' ? undefined : 'moved';
+    default:
+      return undefined;
+  }
+}
+
+/**
+ * Warns about each existing claim whose data the backup has and the restore left alone. Returns these claims
+ * for the volume infos. Says nothing if the restore leaves out volumes, or restores existing ones in place.
+ */
+export function sayWhatIsKept(
+  {
+    there,
+    infos,
+    withFiles,
+    operations,
+    restore,
+    told,
+  }: {
+    readonly there: readonly Pick<DoneItem, 'namespace' | 'name'>[];
+    readonly infos: readonly BackupVolumeInfo[];
+    /** `namespace/name` in the backup: claims with PodVolumeBackups, also if no info names them. */
+    readonly withFiles: Iterable<string>;
+    readonly operations: readonly JournaledOperation[];
+    readonly restore: Restore;
+    /** `namespace/name` of claims that the log has such a warning of. */
+    readonly told: ReadonlySet<string>;
+  },
+  log: BackupLog,
+): SkippedClaim[] {
+  if (restore.spec.restorePVs === false || inPlacePolicyOf(restore)) return [];
+  const data = new Map<string, keyof typeof LEFT_DATA>();
+  for (const id of withFiles) {
+    const [from = '', name = ''] = id.split('/');
+    data.set(`${targetNamespace(from, restore)}/${name}`, 'files');
+  }
+  for (const info of infos) {
+    const { pvcNamespace = '', pvcName = '' } = info;
+    const kind = leftDataOf(info);
+    if (kind) data.set(`${targetNamespace(pvcNamespace, restore)}/${pvcName}`, kind);
+  }
+  const filled = new Set(
+    operations.map(({ item, claim }) => `${item.namespace}/${claim ?? item.name}`),
+  );
+  return there.flatMap(({ namespace, name }) => {
+    const claim = `${namespace}/${name}`;
+    const kind = data.get(claim);
+    if (kind === undefined || filled.has(claim)) return [];
+    const { what, hint } = LEFT_DATA[kind];
+    const text = `the ${what} of PersistentVolumeClaim ${claim} were not restored, because the claim exists. ${hint}`;
+    if (!told.has(claim)) {
+      log.warn(text, { resource: 'persistentvolumeclaims', namespace, name });
+    }
+    return [{ namespace, name, why: `the claim exists. ${hint}` }];
+  });
 }
 
 export interface InfoOptions {

@@ -44,6 +44,7 @@ import {
   provisionedClaims,
   restoredVolumes,
   sayWhatIsEmpty,
+  sayWhatIsKept,
   statusAfterItems,
 } from './after-items.ts';
 import type { RestoreOutcome, RestoreRequest, RestoreSession } from './contract.ts';
@@ -120,8 +121,10 @@ export class RestoreRun {
   readonly #settings: RestoreRunSettings;
   /** Waits while the API server is away. */
   readonly #cluster: KubeClient;
-  /** Claims of the backup that the cluster had already, where such ones are to be brought back. */
+  /** Claims of the backup that the cluster had already. */
   readonly #there: DoneItem[] = [];
+  /** `namespace/name` of those whose files have a warning already. */
+  readonly #told = new Set<string>();
 
   constructor({ request, parts, session, settings }: RestoreRunOptions) {
     const { logger, patienceMs, client } = settings;
@@ -182,7 +185,7 @@ export class RestoreRun {
       sink: {
         put: async (item) => {
           pods.note(item);
-          if (inPlacePolicyOf(restore)) this.#noteThere(item, volumesInPlace);
+          this.#noteThere(item, volumesInPlace);
           const before = journal.operations.length;
           await journal.put(item);
           const begun = journal.operations.slice(before);
@@ -220,10 +223,10 @@ export class RestoreRun {
     const { journal, log, signal } = this.#parts;
     const handed = await hooks.handOver(signal);
     const { claims, operations: begun } = journal;
-    sayWhatIsEmpty(
-      { claims, there: this.#there, withFiles: files.claims(), infos, operations: begun, restore },
-      log,
-    );
+    const isInPlace = inPlacePolicyOf(restore) !== undefined;
+    const about = { infos, operations: begun, restore, withFiles: [...files.claims()] };
+    sayWhatIsEmpty({ ...about, claims, there: isInPlace ? this.#there : [] }, log);
+    const skipped = sayWhatIsKept({ ...about, there: this.#there, told: this.#told }, log);
     const found = await restoredVolumes(claims, {
       ...{ client: this.#cluster, restore, log, signal, operations: begun },
     });
@@ -253,7 +256,7 @@ export class RestoreRun {
       results: results.lists,
       resourceList: made.resourceList,
       volumeInfos: restoreVolumeInfosOf({
-        ...found,
+        ...{ ...found, skipped },
         natives: volumes.usedSnapshots,
         podVolumes: pods.map((each) => ({
           made: each,
@@ -374,9 +377,7 @@ export class RestoreRun {
       whileWaiting: whileWaiting ?? ((task) => task()),
     });
     inPlace.note(journal.operations);
-    if (inPlacePolicyOf(restore)) {
-      for (const item of journal.all()) this.#noteThere(item, inPlace);
-    }
+    for (const item of journal.all()) this.#noteThere(item, inPlace);
     return inPlace;
   }
 
@@ -390,6 +391,7 @@ export class RestoreRun {
   #sayLeft(claim: NamedPlace, pod: NamedPlace): void {
     const namespace = targetNamespace(claim.namespace, this.#request.restore);
     const { name } = claim;
+    this.#told.add(`${namespace}/${name}`);
     const text = `the files of PersistentVolumeClaim ${namespace}/${name} are not restored through pod ${pod.name}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
     this.#parts.log.warn(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
@@ -397,7 +399,8 @@ export class RestoreRun {
   #noteThere(item: DoneItem, inPlace: RestoredInPlace): void {
     if (item.kind !== CLAIMS) return;
     if (item.exists && item.outcome !== 'created') this.#there.push(item);
-    if (!item.exists && item.outcome === 'failed') inPlace.noteRefused(item);
+    const isRefused = !item.exists && item.outcome === 'failed';
+    if (isRefused && inPlacePolicyOf(this.#request.restore)) inPlace.noteRefused(item);
   }
 
   /** Velero's own, by their names; those of plugins come after them. */

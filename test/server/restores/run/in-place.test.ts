@@ -3,6 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../../../src/base/index.ts';
 import type { Observation } from '../../../../src/item-operations/index.ts';
 import { DATA_DOWNLOADS } from '../../../../src/kube/index.ts';
+import { storedVolume } from '../../../../src/cli/backups/described.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
@@ -417,5 +418,60 @@ describe('a restore of a volume that is there', () => {
     const plain = new Rig({ cluster, bucket: new MemoryBucket() });
     await storeBackup(plain.bucket, ITEMS, { volumeInfos: [info] });
     expect(await errors(plain)).not.toContain(text);
+  });
+
+  const infoOf = (backupMethod: string, more: object = {}): object => ({
+    ...{ pvName: 'pv-1', pvcName: 'data', pvcNamespace: 'db', backupMethod, ...more },
+  });
+  const moved = infoOf('CSISnapshot', {
+    snapshotDataMoved: true,
+    snapshotDataMovementInfo: { snapshotHandle: 's' },
+  });
+  const files = infoOf('PodVolumeBackup', {
+    pvbInfo: { snapshotHandle: 's', volumeName: 'v', podName: 'p', podNamespace: 'db' },
+  });
+
+  it.each<[string, object, string]>([
+    ['data that were moved', moved, 'use --existing-volume-data-policy full'],
+    ['a snapshot that stayed in the storage', infoOf('CSISnapshot'), 'was not moved'],
+    ['a snapshot of a provider', infoOf('NativeSnapshot'), 'a snapshot of its provider'],
+    ['files of pods', files, 'They come with a pod'],
+  ])('without a policy for its data says what did not come: %s', async (_, info, how) => {
+    for (const namespaceMapping of [{}, { db: 'copy' }]) {
+      const own = new RestoreCluster().namespaces('copy');
+      const [target = 'db'] = Object.values(namespaceMapping);
+      const claim = stored('persistentvolumeclaims', `${target}/data`).object;
+      own.add('persistentvolumeclaims', { ...claim, spec: { volumeName: 'pv-1' } });
+      const rig = new Rig({ cluster: own, bucket: new MemoryBucket(), spec: { namespaceMapping } });
+      await storeBackup(rig.bucket, ITEMS, { volumeInfos: [info as never] });
+      await rig.run();
+      const { warnings } = await rig.archive.results('r1');
+      const said = (warnings?.namespaces?.[target] ?? []).filter((text) =>
+        text.includes('not restored'),
+      );
+      expect(said).toHaveLength(1);
+      expect(said[0]).toContain(`of PersistentVolumeClaim ${target}/data were not restored`);
+      expect(said[0]).toContain(how);
+      const [volume, ...more] = await rig.archive.volumeInfos('r1');
+      expect(more).toEqual([]);
+      expect(volume).toMatchObject({ pvcNamespace: target, pvcName: 'data', skipped: true });
+      expect(storedVolume(volume ?? {})).toMatchObject({
+        ...{ volume: `${target}/data`, phase: 'Skipped' },
+        note: expect.stringContaining('the claim exists') as string,
+      });
+    }
+  });
+
+  it.each<[string, object, object]>([
+    ['the backup has no data of it', infoOf('', { skipped: true }), {}],
+    ['its backup failed', { ...moved, result: 'failed' }, {}],
+    ['data of volumes are not asked for', moved, { restorePVs: false }],
+    ['the claim is not asked for', moved, { includedResources: ['secrets'] }],
+  ])('says nothing of its data where %s', async (_, info, spec) => {
+    const rig = new Rig({ cluster, bucket: new MemoryBucket(), spec });
+    await storeBackup(rig.bucket, ITEMS, { volumeInfos: [info as never] });
+    await rig.run();
+    expect(JSON.stringify(await rig.archive.results('r1'))).not.toContain('not restored');
+    expect(await rig.archive.volumeInfos('r1')).toEqual([]);
   });
 });
