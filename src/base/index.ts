@@ -96,3 +96,4 @@ export { type ProtobufField, protobufFields, type ProtobufValue } from './protob
 export { Column } from './column.ts';
 export { ObjectNames } from './object-names.ts';
 export { define, lookup } from './own-keys.ts';
+export { proxyFor } from './proxy.ts';

@@ -4,6 +4,7 @@ import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Duplex } from 'node:stream';
 import type { KubeConfig } from '@kubernetes/client-node';
+import { SocksProxyAgent } from 'socks-proxy-agent';
 import {
   asBuffer,
   asError,
@@ -12,6 +13,7 @@ import {
   goEscaped,
   lastLinesOf,
   parseJsonExact,
+  proxyFor,
   SECOND_NS,
   systemClock,
 } from '../../base/index.ts';
@@ -72,6 +74,8 @@ interface Connection {
   readonly options: https.RequestOptions;
   readonly agent: http.Agent;
   readonly streams: http.Agent;
+  /** Keeps no connection: for WebSockets. */
+  readonly upgrades: http.Agent;
 }
 
 /**
@@ -83,11 +87,12 @@ export class Transport {
   readonly #config: KubeConfig;
   readonly #base: URL;
   readonly #userAgent: string;
+  readonly #proxy: string | undefined;
   readonly #clock: ServerClock;
   #connection: Promise<Connection> | undefined;
   #connectionUntilNs = 0n;
   #identity = '';
-  #agents: Pick<Connection, 'agent' | 'streams'> | undefined;
+  #agents: Pick<Connection, 'agent' | 'streams' | 'upgrades'> | undefined;
   readonly #refusedMs: number;
   readonly #refusals = new LastingRefusals();
 
@@ -107,6 +112,8 @@ export class Transport {
     this.#config = config;
     this.#base = new URL(cluster.server);
     this.#userAgent = userAgent;
+    this.#proxy = cluster.proxyUrl ?? proxyFor(this.#base);
+    assertProxy(this.#proxy);
     this.#clock = new ServerClock(clock);
   }
 
@@ -224,7 +231,7 @@ export class Transport {
     }
     const code = response.statusCode ?? 0;
     if (code >= 200 && code < 300) return response;
-    if (code === 401) this.#connectionUntilNs = 0n;
+    if (code === 401) this.#forgetCredentials();
     const status = await readStatus(response);
     const after = Number(response.headers['retry-after']);
     throw kubeError(what, code, status, Number.isFinite(after) ? after : undefined);
@@ -282,14 +289,14 @@ export class Transport {
   async #upgradeOnce(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
     const { what, signal, path, protocols } = request;
     signal?.throwIfAborted();
-    const { options } = await this.#connect();
+    const { options, upgrades } = await this.#connect();
     const handshake = handshakeFor(protocols);
     const isTls = this.#base.protocol === 'https:';
     return await new Promise((resolve, reject) => {
       const sent = (isTls ? https : http).request({
         ...options,
         // Not one of the kept connections: it is used for nothing else afterwards.
-        agent: false,
+        agent: upgrades,
         protocol: this.#base.protocol,
         hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
         port: this.#base.port || (isTls ? 443 : 80),
@@ -299,7 +306,10 @@ export class Transport {
         ...(signal && { signal }),
       });
       let isSent = false;
+      const isTunnel = this.#proxy !== undefined;
       sent.on('socket', (socket) => {
+        // A tunnel through a proxy is up before the request gets it.
+        if (!socket.connecting && isTunnel) isSent = true;
         socket.once(isTls ? 'secureConnect' : 'connect', () => (isSent = true));
       });
       const fail = (cause: unknown): void => {
@@ -347,6 +357,15 @@ export class Transport {
     return this.#connection;
   }
 
+  /** What an exec plugin said may be good for hours by its own word, and is refused now. */
+  #forgetCredentials(): void {
+    this.#connectionUntilNs = 0n;
+    const { authenticators } = this.#config as unknown as {
+      readonly authenticators?: readonly { tokenCache?: Record<string, unknown> }[];
+    };
+    for (const each of authenticators ?? []) if (each.tokenCache) each.tokenCache = {};
+  }
+
   async #authenticate(): Promise<Connection> {
     const options: https.RequestOptions = {};
     await this.#config.applyToHTTPSOptions(options);
@@ -368,13 +387,11 @@ export class Transport {
       this.close();
       const shared = { keepAlive: true, scheduling: 'lifo' as const };
       const limited = { ...shared, maxSockets: SOCKETS_MAX };
-      this.#agents =
-        this.#base.protocol === 'https:'
-          ? {
-              agent: new https.Agent({ ...limited, ...known }),
-              streams: new https.Agent({ ...shared, ...known }),
-            }
-          : { agent: new http.Agent(limited), streams: new http.Agent(shared) };
+      this.#agents = {
+        agent: this.#agentOf({ ...limited, ...known }),
+        streams: this.#agentOf({ ...shared, ...known }),
+        upgrades: this.#agentOf(known),
+      };
       this.#identity = identity;
     }
     return {
@@ -383,7 +400,16 @@ export class Transport {
     };
   }
 
+  #agentOf(options: https.AgentOptions): http.Agent {
+    const proxy = this.#proxy;
+    if (proxy?.startsWith('socks') === true) return new SocksProxyAgent(proxy, options);
+    const proxyEnv = proxy === undefined ? {} : { HTTP_PROXY: proxy, HTTPS_PROXY: proxy };
+    const Agent = this.#base.protocol === 'https:' ? https.Agent : http.Agent;
+    return new Agent({ ...options, proxyEnv });
+  }
+
   close(): void {
+    this.#agents?.upgrades.destroy();
     this.#agents?.agent.destroy();
     this.#agents?.streams.destroy();
   }
@@ -408,4 +434,11 @@ async function readStatus(response: http.IncomingMessage): Promise<Status | unde
   } catch {
     return text === '' ? undefined : { message: text.slice(0, 200).trim() };
   }
+}
+
+function assertProxy(proxy: string | undefined): void {
+  if (proxy === undefined || /^(?:https?|socks(?:4|4a|5|5h)?):\/\/./.test(proxy)) return;
+  const shown = URL.canParse(proxy) ? new URL(proxy).protocol : 'what it says';
+  const text = `the proxy of the API server cannot be used (${shown}): give a URL of http, https or socks5`;
+  throw new CodedError('NO_CLUSTER', text);
 }
