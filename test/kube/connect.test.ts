@@ -101,3 +101,32 @@ describe('a kubeconfig', () => {
     );
   });
 });
+
+describe('an exec plugin of a kubeconfig', () => {
+  const withExec = (exec: object): object =>
+    config({
+      users: [
+        { name: 'u', user: { exec: { apiVersion: 'client.authentication.k8s.io/v1', ...exec } } },
+      ],
+    });
+  const failureOf = async (exec: object): Promise<unknown> => {
+    const client = connect(withExec(exec));
+    return client.raw({ path: '/version', what: 'ask' } as never).catch((error: unknown) => error);
+  };
+
+  it('that is not installed is named, with the hint that the kubeconfig gives', async () => {
+    const exec = { command: 'no-such-plugin', installHint: 'Install it from example.com.' };
+    expect(await failureOf(exec)).toMatchObject({
+      code: 'KUBE_UNAVAILABLE',
+      message:
+        'the exec plugin "no-such-plugin" of the kubeconfig gave no credentials: it is not installed here. Install it from example.com.',
+    });
+  });
+
+  it('that fails is named, with what it says', async () => {
+    const exec = { command: '/bin/sh', args: ['-c', 'echo expired login >&2; exit 1'] };
+    expect(await failureOf(exec)).toMatchObject({
+      message: 'the exec plugin "/bin/sh" of the kubeconfig gave no credentials: expired login',
+    });
+  });
+});

@@ -12,10 +12,13 @@ import {
   CodedError,
   goEscaped,
   lastLinesOf,
+  messageOf,
   parseJsonExact,
   proxyFor,
+  redactAndCut,
   SECOND_NS,
   systemClock,
+  systemCode,
 } from '../../base/index.ts';
 import { ServerClock } from './server-clock.ts';
 import { handshakeFor } from './websocket.ts';
@@ -368,7 +371,11 @@ export class Transport {
 
   async #authenticate(): Promise<Connection> {
     const options: https.RequestOptions = {};
-    await this.#config.applyToHTTPSOptions(options);
+    try {
+      await this.#config.applyToHTTPSOptions(options);
+    } catch (cause) {
+      throw pluginFailure(this.#config, cause);
+    }
     // client-node keeps what it has read for a minute: a token that was replaced would be refused until then.
     const user = this.#config.getCurrentUser() as UserWithTokenFile | null;
     const tokenFile = user?.authProvider?.config?.tokenFile;
@@ -441,4 +448,17 @@ function assertProxy(proxy: string | undefined): void {
   const shown = URL.canParse(proxy) ? new URL(proxy).protocol : 'what it says';
   const text = `the proxy of the API server cannot be used (${shown}): give a URL of http, https or socks5`;
   throw new CodedError('NO_CLUSTER', text);
+}
+
+/** Names the exec plugin of a kubeconfig that gave no credentials, and says how to install it. */
+function pluginFailure(config: KubeConfig, cause: unknown): unknown {
+  const exec = config.getCurrentUser()?.exec as
+    { readonly command?: string; readonly installHint?: string } | null | undefined;
+  if (!exec) return cause;
+  const { command = '', installHint = '' } = exec;
+  const isMissing = systemCode(cause) === 'ENOENT';
+  const why = isMissing ? 'it is not installed here' : redactAndCut(messageOf(cause).trim());
+  const hint = isMissing && installHint !== '' ? `. ${installHint.trim()}` : '';
+  const text = `the exec plugin "${command}" of the kubeconfig gave no credentials: ${why}${hint}`;
+  return new CodedError('KUBE_UNAVAILABLE', text, { retry: 'backoff', cause });
 }
