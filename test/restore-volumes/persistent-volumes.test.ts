@@ -221,6 +221,24 @@ describe('PersistentVolumes of a restore', () => {
     expect(volumes.usedSnapshots).toEqual([]);
   });
 
+  it('warn that the snapshot is not restored where an unclaimed one of that name is there', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', pvOf({ claimRef: undefined }));
+    await world.volumes(native).prepare(pvOf());
+    expect(world.asked).toEqual([]);
+    expect(world.lines).toEqual([
+      'warn: the data of PersistentVolume pv1 were not restored from its snapshot, because the volume exists. Delete it and restore again',
+    ]);
+  });
+
+  it('do not wait for a released one that is kept, where no snapshot is asked for', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', { ...pvOf(), status: { phase: 'Released' } });
+    const volumes = world.volumes({ ...native, restorePVs: false });
+    expect(await volumes.prepare(pvOf())).toMatchObject({ isRestored: true });
+    expect(world.polls).toBeLessThanOrEqual(1);
+  });
+
   const leaving = { metadata: { deletionTimestamp: 'now' } };
   it.each([
     [
