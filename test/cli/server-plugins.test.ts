@@ -29,7 +29,8 @@ it('the server tells the users of a Restore, and fails its operation, where no n
   const { uid } = restore.metadata;
   await client.create(CONFIG_MAPS, {
     metadata: {
-      ...{ name: 'result', namespace: NAMESPACE },
+      // As Velero's own action names it.
+      ...{ name: 'x-result', generateName: 'x-', namespace: NAMESPACE },
       labels: {
         'velero.io/restore-uid': uid,
         'velero.io/pvc-namespace-name': 'app.data',

@@ -6,7 +6,12 @@ import {
   Semaphore,
   sortedGoJson,
 } from '../../base/index.ts';
-import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
+import {
+  type Discovery,
+  isLeftOutOfBackups,
+  type KubeClient,
+  type KubeObject,
+} from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
@@ -52,6 +57,9 @@ export interface BlockItem {
 }
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
+/** Operations of this backup are stored at its end, when they are over. */
+const NOT_ITS_OWN =
+  'Excluding item because it is an operation or a request of Velero, which no restore may repeat';
 const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
 const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
 const NAMESPACES_TYPE = 'namespaces';
@@ -87,6 +95,7 @@ export class ItemBackupper {
     const reason = ((): string | undefined => {
       if (deletionTimestamp !== undefined) return "Skipping item because it's being deleted.";
       if (mustInclude) return undefined;
+      if (isLeftOutOfBackups(type)) return NOT_ITS_OWN;
       if (labels?.[EXCLUDE_LABEL] === 'true') {
         return `Excluding item because it has label ${EXCLUDE_LABEL}=true`;
       }

@@ -3,7 +3,9 @@ import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.
 import { type Backup, type Resolved, resolveActions } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
+import { identityOfStored } from '../../item-operations/index.ts';
 import {
+  type BackupIdentity,
   BACKUPS,
   type ConfigMap,
   type DataUpload,
@@ -184,8 +186,11 @@ class Deletion {
     await attempts.attempt(what, () => movers.end());
     const held = new HeldData(backup);
     const infos = await attempts.attempt(what, async (): Promise<ConfigMap[]> => {
-      for (const upload of await movers.uploads()) held.addUpload(upload);
-      for (const volume of await movers.podVolumes()) held.addPodVolume(volume);
+      // The ones in the cluster carry the UID that the Backup has here.
+      const { name, uid, namespace } = backup.metadata;
+      const here = { name, uid, namespace };
+      for (const upload of await movers.uploads()) held.addUpload(upload, here);
+      for (const volume of await movers.podVolumes()) held.addPodVolume(volume, here);
       const found = await movers.infos();
       for (const info of found) held.addInfo(info);
       return found;
@@ -219,11 +224,21 @@ class Deletion {
     );
     if (!session) return;
     try {
-      const isRead = stored ? await this.#readItems(stored, session, held) : false;
+      const identity =
+        stored &&
+        (await attempts.attempt('error getting the backup store', () =>
+          identityOfStored(stored, signal),
+        ));
+      // Without it nobody can tell whose the items are: nothing may be forgotten by them.
+      if (stored && !identity) return;
+      const isRead =
+        stored && identity ? await this.#readItems(stored, identity, session, held) : false;
       // What was stored of a run that has failed does not tell of the snapshots that it had taken.
       const hasFailed = stored?.metadata.status?.phase === 'Failed';
       if (!isRead || hasFailed) await deleteLeftSnapshots(this.#kept);
-      if (stored) await this.#readLists(stored, held, { isAllThereIs: !isRead });
+      if (stored && identity) {
+        await this.#readLists(stored, identity, held, { isAllThereIs: !isRead });
+      }
       await this.#deleteNative(uid, session);
     } finally {
       await session[Symbol.asyncDispose]();
@@ -262,6 +277,7 @@ class Deletion {
   /** Returns whether there was a tarball, whole. */
   async #readItems(
     stored: StoredArchive,
+    identity: BackupIdentity,
     session: DeletionSession,
     held: HeldData,
   ): Promise<boolean> {
@@ -289,7 +305,7 @@ class Deletion {
     if (!found || found === 'missing') return false;
     await using tarball = found;
     const onItem = (type: string, item: KubeObject): void => {
-      if (type === UPLOADS) held.addUpload(item as DataUpload);
+      if (type === UPLOADS) held.addUpload(item as DataUpload, identity);
       else held.addContent(item as VolumeSnapshotContent);
     };
     const types = new Set([UPLOADS, CONTENTS]);
@@ -341,13 +357,14 @@ class Deletion {
   /** Files of a backup that say which snapshots it has. */
   async #readLists(
     stored: StoredArchive,
+    identity: BackupIdentity,
     held: HeldData,
     options: { readonly isAllThereIs: boolean },
   ): Promise<void> {
     const { attempts, signal } = this.#options;
     await attempts.attempt('error deleting pod volume snapshots', async () => {
       for (const volume of await stored.objects('podVolumeBackups', { signal })) {
-        held.addPodVolume(volume as PodVolumeBackup);
+        held.addPodVolume(volume as PodVolumeBackup, identity);
       }
     });
     await attempts.attempt("error getting backup's volume information", async () => {

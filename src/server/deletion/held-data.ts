@@ -1,7 +1,10 @@
 import type { BackupVolumeInfo } from '../../archive/index.ts';
 import {
+  type BackupIdentity,
   type ConfigMap,
   type DataUpload,
+  isOfBackup,
+  isUploadOfBackup,
   KNOWN_MOVERS,
   type KubeObject,
   type PodVolumeBackup,
@@ -73,14 +76,20 @@ export class HeldData {
     this.#repositories.set(volumeNamespace, ids);
   }
 
-  /** As an item of the backup, or of the cluster. One of another backup may be in this one as an item like any other. */
-  addUpload({ metadata, spec, status }: DataUpload): void {
-    if (metadata.labels?.[BACKUP_NAME] !== this.#label) return;
+  /**
+   * A DataUpload in the cluster, or an item of the backup. DataUploads of other backups and of tenants may be items
+   * like any other: what they name stays.
+   */
+  addUpload(upload: DataUpload, identity: BackupIdentity): void {
+    if (!isUploadOfBackup(upload, identity)) return;
+    const { spec, status } = upload;
     const { datamover = '', sourceNamespace, sourcePVC } = spec;
     this.#addMoved(datamover, [sourceNamespace, sourcePVC], status?.snapshotID);
   }
 
-  addPodVolume({ metadata, spec, status }: PodVolumeBackup): void {
+  addPodVolume(podVolume: PodVolumeBackup, identity: BackupIdentity): void {
+    if (!isOfBackup(podVolume, identity)) return;
+    const { metadata, spec, status } = podVolume;
     const { snapshotID: id } = (status ?? {}) as { snapshotID?: string };
     if (!id) return;
     const { namespace = '' } = spec.pod;

@@ -17,6 +17,7 @@ import type { Backup } from '../../backup/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
+  isOfBackup,
   type KubeClient,
   type KubeObject,
   type OwnerReference,
@@ -260,7 +261,13 @@ class LocationSync {
     const { logger, memory, signal } = this.#options;
     try {
       const all = await stored.objects('podVolumeBackups', { signal });
-      return all.filter((each) => isArchiveName(nameIn(each)) && isPodVolumeBackupOver(each));
+      const { name, uid = '', namespace } = stored.metadata.metadata;
+      return all.filter(
+        (each) =>
+          isArchiveName(nameIn(each)) &&
+          isPodVolumeBackupOver(each) &&
+          isOfBackup(each, { name, uid, namespace }),
+      );
     } catch (error) {
       if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
       const fields = { location: this.#name, backup: stored.name, error: messageOf(error) };

@@ -217,6 +217,17 @@ describe('an object in a backup', () => {
     });
   });
 
+  it('is left out if it is an operation or a request of Velero; Schedules are not', async () => {
+    const cluster = new FakeCluster().namespaces('velero');
+    const transient = ['datauploads', 'podvolumebackups', 'deletebackuprequests'];
+    const plurals = [...transient, 'datadownloads', 'downloadrequests', 'schedules'];
+    const kinds = plurals.map((plural) => ({ plural, kind: plural }));
+    cluster.groups = { ...cluster.groups, 'velero.io': kinds };
+    for (const plural of plurals) cluster.add(`${plural}.velero.io`, named('velero/x'));
+    const { result } = await run({ cluster });
+    expect(Object.keys(result.resourceList)).toEqual(['v1/Namespace', 'velero.io/v1/schedules']);
+  });
+
   it('is left out by its label, or while it is being deleted', async () => {
     const cluster = new FakeCluster()
       .namespaces('a')

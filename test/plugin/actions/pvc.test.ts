@@ -710,6 +710,10 @@ it("tells Velero's server which data of our mover go with a backup, of this back
   await action.execute(upload('du-1', 'longshore', 'b-delete'), backup, { signal });
   await action.execute(upload('du-2', 'velero', 'b-delete'), backup, { signal });
   await action.execute(upload('du-3', 'longshore', 'b-other'), backup, { signal });
+  // A tenant's, with the labels of this backup.
+  const forged = upload('du-4', 'longshore', 'b-delete');
+  forged.metadata.namespace = APP;
+  await action.execute(forged, backup, { signal });
   const labelSelector = 'velero.io/data-upload-snapshot-info=true,velero.io/backup-name=b-delete';
   const found = await test.client.list(CONFIG_MAPS, { namespace: NAMESPACE, labelSelector });
   expect(found.map(({ metadata, data }) => [metadata.name, data])).toEqual([

@@ -662,7 +662,10 @@ describe('a step that has no end', () => {
       ),
       podVolumeBackups: [
         {
-          metadata: { namespace: VELERO, name: 'pvb' },
+          metadata: {
+            ...{ namespace: VELERO, name: 'pvb' },
+            labels: { 'velero.io/backup-name': 'b1' },
+          },
           spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
           status: { snapshotID: 'files' },
         },
@@ -974,7 +977,10 @@ describe('what cannot be deleted', () => {
     await world.store(backup, {
       podVolumeBackups: [
         {
-          metadata: { name: 'old' },
+          metadata: {
+            ...{ namespace: VELERO, name: 'old' },
+            labels: { 'velero.io/backup-name': 'b1' },
+          },
           spec: { uploaderType: 'restic', pod: { namespace: 'app', name: 'p' } },
           status: { snapshotID: 'r1' },
         },
@@ -985,6 +991,56 @@ describe('what cannot be deleted', () => {
     expect((await world.answer('b1-1'))[0]).toBe(
       'error deleting pod volume snapshots: snapshot r1 of namespace app (PodVolumeBackup old) is not in a Kopia repository: delete it with the program that made it',
     );
+  });
+});
+
+describe('operations of other backups and of tenants', () => {
+  it('are items like any other: what they name stays', async () => {
+    const backup = await world.backup('b1');
+    const { uid } = backup.metadata;
+    const labels = (more: object = {}) => ({
+      ...{ 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid },
+      ...{ 'velero.io/async-operation-id': 'du-1', ...more },
+    });
+    const forged = upload('own', labels(), 'app', 'forged');
+    const items = [
+      upload('own', labels(), 'app', 'moved'),
+      upload('earlier', labels({ 'velero.io/backup-uid': 'earlier' }), 'app', 'same-name'),
+      upload('other', labels({ 'velero.io/async-operation-id': 'du-2' }), 'app', 'no-operation'),
+      { ...forged, metadata: { ...forged.metadata, namespace: 'mallory' } },
+    ];
+    const podVolume = (name: string, of: string, id: string) => ({
+      metadata: { namespace: VELERO, name, labels: labels({ 'velero.io/backup-uid': of }) },
+      spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+      status: { snapshotID: id },
+    });
+    await world.store(backup, {
+      items: items.map((item) => [
+        `datauploads.velero.io/namespaces/${item.metadata.namespace}/${item.metadata.name}`,
+        item,
+      ]),
+      podVolumeBackups: [
+        podVolume('p1', uid, 'files'),
+        podVolume('p2', 'earlier', 'files-of-another'),
+      ],
+      itemOperations: [
+        {
+          spec: {
+            ...{ backupName: 'b1', backupUID: uid, backupItemAction: 'x', operationID: 'du-1' },
+            resourceIdentifier: {},
+          },
+          status: { phase: 'Completed' },
+        },
+      ],
+    });
+    const others = ['same-name', 'no-operation', 'forged', 'files-of-another'];
+    world.hold('app', 'moved', 'files', ...others);
+    await world.ask('b1');
+    stop = world.run();
+    await expect
+      .poll(() => world.client.find(BACKUPS, { namespace: VELERO, name: 'b1' }))
+      .toBeUndefined();
+    expect([...(world.repositories.get('app') ?? [])].sort()).toEqual(others.sort());
   });
 });
 

@@ -117,7 +117,7 @@ describe('the sync of a location', () => {
     ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
     metadata: {
       ...{ name, namespace: 'elsewhere', uid: 'x', resourceVersion: '9' },
-      labels: { 'velero.io/backup-uid': 'old', 'velero.io/backup-name': 'b1' },
+      labels: { 'velero.io/backup-uid': 'stored-b1', 'velero.io/backup-name': 'b1' },
       ...metadata,
     },
     spec: {

@@ -81,6 +81,7 @@ export function backedUp(random: Random): BackedUp {
       moved.push(name);
       if (random.chance(0.08)) failing.add(name);
       add('datauploads.velero.io', `${NAMESPACE}/${upload}`, {
+        metadata: { labels: { 'velero.io/backup-name': BACKUP } },
         spec: {
           sourceNamespace: space,
           sourcePVC: name,

@@ -40,6 +40,7 @@ import {
   type DataUpload,
   type Discovery,
   isPassing,
+  isUploadOfBackup,
   type KubeClient,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
@@ -425,7 +426,12 @@ async function newVolumes(
   const filed = operations.filter((operation) => actionOf(operation) === POD_VOLUME_ACTION);
   const hasFiles = infos.some(({ pvbInfo }) => pvbInfo);
   const copies = filed.length > 0 || hasFiles;
-  const dataUploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];
+  const identity = {
+    ...{ name: backup.metadata.name, uid, namespace },
+    operationIds: new Set(operations.map(({ spec }) => spec.operationID)),
+  };
+  const uploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];
+  const dataUploads = uploads.filter((upload) => isUploadOfBackup(upload, identity));
   const podVolumeBackups: PodVolumeBackup[] = copies
     ? await client.list(POD_VOLUME_BACKUPS, scope)
     : [];

@@ -288,7 +288,10 @@ describe('the finalizer of backups', () => {
     world.labelled.push(
       {
         kind: 'DataUpload',
-        metadata: { name: 'du', uid: 'du' },
+        metadata: {
+          ...{ name: 'du', uid: 'du', namespace: 'velero' },
+          labels: { 'velero.io/backup-name': 'b1', 'velero.io/async-operation-id': 'op-1' },
+        },
         spec: { sourcePVC: 'data', sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'vs' } },
         status: { phase: 'Completed', snapshotID: 's1', progress: { totalBytes: 7 } },
       } as never,

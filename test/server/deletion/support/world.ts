@@ -51,6 +51,7 @@ export interface Parts {
   readonly volumeInfos?: readonly BackupVolumeInfo[];
   readonly volumeSnapshots?: readonly NativeSnapshot[];
   readonly podVolumeBackups?: readonly object[];
+  readonly itemOperations?: readonly object[];
 }
 
 /** A cluster, a bucket, providers, drivers and repositories, and servers that delete backups, as many as wanted. */
@@ -144,7 +145,13 @@ export class DeletionWorld {
     await using contents = await writer.finish();
     await using log = await ScratchFile.of(this.scratch, [Buffer.from('x')]);
     await new BackupArchive(this.bucket).put(backup.metadata.name, {
-      ...{ contents, log, results: {}, resourceList: {}, itemOperations: [] },
+      ...{
+        contents,
+        log,
+        results: {},
+        resourceList: {},
+        itemOperations: parts.itemOperations ?? [],
+      },
       volumeInfos: parts.volumeInfos ?? [],
       volumeSnapshots: parts.volumeSnapshots ?? [],
       podVolumeBackups: parts.podVolumeBackups ?? [],
@@ -177,7 +184,7 @@ export class DeletionWorld {
       ],
       podVolumeBackups: [
         {
-          metadata: { namespace: VELERO, name: `${name}-pvb` },
+          metadata: { namespace: VELERO, name: `${name}-pvb`, labels },
           spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
           status: { snapshotID: `${name}-files` },
         },
