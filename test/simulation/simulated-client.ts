@@ -204,11 +204,9 @@ export class SimulatedClient {
       if (end === 'open') end = how;
       wake.resolve(undefined);
     };
-    const stop = this.#store.watch(
-      resource,
-      options,
-      resourceVersion === undefined ? undefined : Number(resourceVersion),
-      (type, object) => {
+    const since = resourceVersion === undefined ? undefined : Number(resourceVersion);
+    const stop = this.#watchStore(what, () =>
+      this.#store.watch(resource, options, since, (type, object) => {
         const { watchLagMs, cut, frozenMs = 0 } = this.#weather();
         const isCut = this.#random.chance(cut);
         // Late, but in their order.
@@ -225,7 +223,7 @@ export class SimulatedClient {
           events.push({ type, object: object as unknown as T });
           wake.resolve(undefined);
         });
-      },
+      }),
     );
     if (options.sendInitialEvents === true) {
       const resourceVersion = String(this.#store.version);
@@ -263,6 +261,15 @@ export class SimulatedClient {
     }
     signal?.throwIfAborted();
     if (end === 'cut') throw unreachable(what, new Error('cut'));
+  }
+
+  #watchStore<R>(what: string, watch: () => R): R {
+    try {
+      return watch();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      throw kubeError(what, error.code, { reason: error.reason, message: error.message });
+    }
   }
 
   /** Of a pod that is still there. */

@@ -230,7 +230,7 @@ export function serveFiles(world: World, { problems, isOrphaned }: Serving): voi
 }
 
 /** As an agent does that takes a snapshot over: its objects go, and what the storage has stays. */
-function take(world: World, namespace: string, name: string): string | undefined {
+export function take(world: World, namespace: string, name: string): string | undefined {
   const content = world.contentNameOf(namespace, name);
   const found = content === undefined ? undefined : world.find(VOLUME_SNAPSHOT_CONTENTS, content);
   if (content === undefined || !found) return undefined;

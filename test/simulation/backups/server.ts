@@ -43,14 +43,17 @@ export interface ServerWorld extends ProcessWorld {
 
 /** A server as far as backups go: its controllers, its runner, and our actions for volumes. */
 export const backupServer = (name: string, world: ServerWorld): ServerProcess =>
-  new ServerProcess(name, world, (process, clock) => controllersOf(process, clock, world));
+  new ServerProcess(name, world, (process, clock) => backupControllers(process, clock, world));
 
-function controllersOf(
+/** `shared`: the watch of Backups of a process that has a controller of deletions as well. */
+export function backupControllers(
   process: ServerProcess,
   clock: Clock,
   world: ServerWorld,
+  shared?: SharedBackups,
 ): readonly ServerController[] {
   const { client, logger, name: host } = process;
+  const backups = shared ?? sharedBackups(process);
   const bucket = bucketOf(
     new ProcessBucket(world.bucket, world.time, world.random, process),
     world,
@@ -68,16 +71,16 @@ function controllersOf(
     return opened;
   };
   const registry = new Registry();
-  const shared = {
+  const common = {
     ...{ client, logger, host, buckets, sessions, map: operations, scratch: SCRATCH },
-    backups: new SharedBackups({ client, logger, namespace: NAMESPACE }),
+    backups,
   };
   let runner: Promise<ClusterRunner> | undefined;
-  const backups = new BackupController({
+  const controller = new BackupController({
     host,
     removeSnapshots: ({ metadata: { name, uid } }, options) =>
       removeLostSnapshots({ client, logger }, { namespace: NAMESPACE, name, uid }, options),
-    ...{ snapshotLocations: () => Promise.resolve([]), backups: shared.backups },
+    ...{ snapshotLocations: () => Promise.resolve([]), backups },
     ...{ client, logger, namespace: NAMESPACE, buckets, sessions, operations, discovery, clock },
     runner: () => {
       runner ??= discovery().then(
@@ -117,15 +120,16 @@ function controllersOf(
     isServed: () => Promise.resolve(true),
     ...{
       annotations: {},
+      isDeletedElsewhere: shared !== undefined,
       runningMax: 1,
-      metrics: new BackupMetrics(registry, { backups: () => shared.backups.list() }),
+      metrics: new BackupMetrics(registry, { backups: () => backups.list() }),
     },
   });
   return [
-    backups,
-    new OperationsController({ ...shared, syncFrequencyMs: 10_000 }),
+    controller,
+    new OperationsController({ ...common, syncFrequencyMs: 10_000 }),
     new FinalizerController({
-      ...shared,
+      ...common,
       discovery: async (signal) => {
         const found = await discovery();
         await found.refresh({ signal });
@@ -134,6 +138,9 @@ function controllersOf(
     }),
   ];
 }
+
+export const sharedBackups = ({ client, logger }: ServerProcess): SharedBackups =>
+  new SharedBackups({ client, logger, namespace: NAMESPACE });
 
 /** Each session has actions of its own, as it would have processes of plugins. */
 function sessionsOf(client: KubeClient, world: ServerWorld): ActionSessions {

@@ -188,13 +188,18 @@ export function serveDownloads(serving: Serving): void {
 }
 
 /** The volume that was filled becomes that of the claim; false where that is gone. */
-function handOver(world: World, namespace: string, name: string): boolean {
+export function handOver(
+  world: World,
+  namespace: string,
+  name: string,
+  content = `content of ${name}`,
+): boolean {
   const claim = world.find(PVCS, name, namespace);
   if (!claim) return false;
   const { uid } = claim.metadata;
   const { matchLabels } = (claim.spec.selector ?? {}) as { matchLabels?: Record<string, string> };
   const handle = `moved-${uid}`;
-  world.volumes.set(handle, `content of ${name}`);
+  world.volumes.set(handle, content);
   world.store.create(PVS, undefined, {
     metadata: { name: `pv-${handle}`, labels: matchLabels },
     spec: {

@@ -1,6 +1,7 @@
 import { Registry } from 'prom-client';
 import { BackupArchive, bucketOf } from '../../../src/archive/index.ts';
 import { type Clock, CodedError } from '../../../src/base/index.ts';
+import { inPlaceHindrance } from '../../../src/exposer/index.ts';
 import { OperationMap, pluginAsker } from '../../../src/item-operations/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, Discovery, type KubeClient } from '../../../src/kube/index.ts';
 import { openActions } from '../../../src/plugin/index.ts';
@@ -33,9 +34,9 @@ const OPERATION_NS = 4n * 3_600_000_000_000n;
 
 /** A server as far as restores go: its controllers, its runner, and our actions for volumes. */
 export const restoreServer = (name: string, world: ProcessWorld): ServerProcess =>
-  new ServerProcess(name, world, (process, clock) => controllersOf(process, clock, world));
+  new ServerProcess(name, world, (process, clock) => restoreControllers(process, clock, world));
 
-function controllersOf(
+export function restoreControllers(
   process: ServerProcess,
   own: Clock,
   world: ProcessWorld,
@@ -103,7 +104,10 @@ function controllersOf(
 function sessionsOf(client: KubeClient): RestoreSessions {
   return {
     open: (restore, logger) => {
-      const open = openActions({ client, logger });
+      const open = openActions({
+        ...{ client, logger },
+        inPlaceHindrance: (download, signal) => inPlaceHindrance(client, download, signal),
+      });
       const hosted: Record<string, RestoreItemAction> = {
         [CLAIM_ACTION]: open.pvcRestore(),
         [UPLOAD_ACTION]: open.uploadResults(),

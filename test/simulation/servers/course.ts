@@ -31,27 +31,32 @@ export function bySeed<S, E>(
   run: (seed: number, settings: Partial<S>, given: CourseGiven<E>) => Promise<Course<E>>,
 ): (seed: number, settings?: Partial<S>, tell?: Tell) => Promise<Course<E>> {
   let lastPlain: { readonly seed: number; readonly course: Course<E> } | undefined;
-  const inVirtualTime = async (
+  const runOnce = (
     seed: number,
     settings: Partial<S>,
     given: Omit<CourseGiven<E>, 'time'>,
-  ): Promise<Course<E>> => {
-    using things = new DisposableStack();
-    const time = things.use(new VirtualTime(seed));
-    time.install();
-    things.use(new InstantIo(new Random(seed + 7)));
-    return await run(seed, settings, { ...given, time });
-  };
+  ): Promise<Course<E>> => inVirtualTime(seed, (time) => run(seed, settings, { ...given, time }));
   return async (seed, settings = {}, tell) => {
     const nothing = { expected: undefined, tell: undefined };
-    const plain =
-      lastPlain?.seed === seed ? lastPlain.course : await inVirtualTime(seed, calm, nothing);
+    const plain = lastPlain?.seed === seed ? lastPlain.course : await runOnce(seed, calm, nothing);
     lastPlain = { seed, course: plain };
     if (plain.problems.length > 0 || !plain.end) {
       return { ...plain, problems: ['without any trouble:', ...plain.problems] };
     }
-    return inVirtualTime(seed, settings, { expected: plain.end, tell });
+    return runOnce(seed, settings, { expected: plain.end, tell });
   };
+}
+
+/** All that is asynchronous in it is that of the seed. */
+export async function inVirtualTime<R>(
+  seed: number,
+  run: (time: VirtualTime) => Promise<R>,
+): Promise<R> {
+  using things = new DisposableStack();
+  const time = things.use(new VirtualTime(seed));
+  time.install();
+  things.use(new InstantIo(new Random(seed + 7)));
+  return await run(time);
 }
 
 const PROBLEMS_MAX = 20;

@@ -10,6 +10,8 @@ export interface TroubleOptions {
   readonly time: VirtualTime;
   readonly random: Random;
   readonly bucket: SharedBucket;
+  /** When it begins; at once without it. */
+  readonly fromMs?: number;
   /** Nothing happens at all. */
   readonly isCalm: boolean;
   /** The API server also refuses requests since it has too many. */
@@ -33,9 +35,9 @@ export class Trouble {
   #bucketAwayUntilMs = 0;
 
   constructor(options: TroubleOptions) {
-    const { random, isCalm } = options;
+    const { random, isCalm, fromMs = 0 } = options;
     this.#options = options;
-    this.#untilMs = isCalm ? 0 : random.between(3, 40) * MINUTE_MS;
+    this.#untilMs = isCalm ? 0 : fromMs + random.between(3, 40) * MINUTE_MS;
     this.#kills = isCalm ? 0 : 5 + random.below(35);
     this.#rough = {
       refused: random.chance(0.5) ? random.between(0, 0.05) : 0,
