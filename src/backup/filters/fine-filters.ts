@@ -51,6 +51,7 @@ interface Rules {
 }
 
 interface Place {
+  readonly pattern: string;
   readonly matches: (namespace: string) => boolean;
   readonly isExact: boolean;
   readonly rules: Rules;
@@ -90,10 +91,15 @@ export class FineFilters {
       return namespaces.map((pattern): Place => {
         const isExact = !/[*?[]/.test(pattern);
         const matches = isExact ? (name: string) => name === pattern : compileGlob(pattern);
-        return { matches, isExact, rules };
+        return { pattern, matches, isExact, rules };
       });
     });
     return new FineFilters(cluster, places, ambiguous);
+  }
+
+  /** Names and patterns that policies are about. */
+  get namespaces(): string[] {
+    return this.#places.map(({ pattern }) => pattern);
   }
 
   /** Whether lists of the type must hold more than what the backup's own selectors match. */

@@ -8,11 +8,18 @@ export class NamespaceFilter {
   readonly #lists: NameLists;
   /** Patterns have been replaced by the namespaces that there are: an empty list then means none, and not all. */
   readonly isExpanded: boolean;
+  /** What the spec includes, as it is written there. */
+  readonly asked: readonly string[];
 
-  private constructor(existing: readonly string[], lists: NameLists, isExpanded: boolean) {
+  private constructor(
+    existing: readonly string[],
+    lists: NameLists,
+    { isExpanded, asked }: { readonly isExpanded: boolean; readonly asked: readonly string[] },
+  ) {
     this.#existing = existing;
     this.#lists = lists;
     this.isExpanded = isExpanded;
+    this.asked = asked;
   }
 
   /**
@@ -26,10 +33,11 @@ export class NamespaceFilter {
   ): NamespaceFilter {
     const sorted = [...existing].sort();
     if (!hasToExpand(includes, excludes)) {
-      return new NamespaceFilter(sorted, new NameLists(includes, excludes), false);
+      const lists = new NameLists(includes, excludes);
+      return new NamespaceFilter(sorted, lists, { isExpanded: false, asked: includes });
     }
     const lists = new NameLists(expand(includes, sorted), expand(excludes, sorted));
-    return new NamespaceFilter(sorted, lists, true);
+    return new NamespaceFilter(sorted, lists, { isExpanded: true, asked: includes });
   }
 
   get includes(): readonly string[] {
@@ -65,6 +73,10 @@ export class NamespaceFilter {
     if (isAll) return undefined;
     // An empty name is no namespace; asked for, it would be a path that the API server does not have.
     return this.includes.filter((name) => name !== '' && this.takes(name));
+  }
+
+  get existing(): readonly string[] {
+    return this.#existing;
   }
 
   /** Those that exist and are taken. */

@@ -9,12 +9,23 @@ export type ResourceFinder = Pick<Discovery, 'find'>;
 export const typeOf = (resource: { readonly group: string; readonly plural: string }): string =>
   resource.group === '' ? resource.plural : `${resource.plural}.${resource.group}`;
 
+/** Types that a field of a spec or a policy asks for by name. */
+export interface AskedTypes {
+  /** As the spec has it, such as `includedResources`. */
+  readonly field: string;
+  readonly names: readonly string[];
+  /** The only scope that the field takes; undefined for both. */
+  readonly namespaced?: boolean;
+}
+
 /** Which types of objects a backup takes. Types are as {@link typeOf} writes them. */
 export interface ResourceFilter {
   /** Whether objects of the type are looked for. */
   takes(type: string): boolean;
   /** Whether objects of the type are left out even where an action asks for one. */
   refuses(type: string): boolean;
+  /** What the spec and its policies include by name. */
+  readonly asked: readonly AskedTypes[];
 }
 
 const NAMESPACES_TYPE = 'namespaces';
@@ -60,6 +71,7 @@ export function oldResourceFilter(
     named(spec.excludedResources).filter((name) => name !== '*'),
   );
   return remembered({
+    asked: [{ field: 'includedResources', names: spec.includedResources ?? [] }],
     takes(type) {
       const found = resources.find(type);
       if (!found) return false;
@@ -122,7 +134,20 @@ export function scopedResourceFilter(
     cluster.excludes.isEmpty &&
     namespaces.isEverything &&
     namespaced.isEverything;
+  const askedOf = (of: ScopedLists | undefined, place: string): AskedTypes[] => [
+    {
+      field: `includedNamespaceScopedResources${place}`,
+      names: of?.includedNamespaceScopedResources ?? [],
+      namespaced: true,
+    },
+    {
+      field: `includedClusterScopedResources${place}`,
+      names: of?.includedClusterScopedResources ?? [],
+      namespaced: false,
+    },
+  ];
   return remembered({
+    asked: [...askedOf(spec, ''), ...askedOf(policy, ' in the resource policies')],
     takes(type) {
       const found = resources.find(type);
       if (!found) return false;
@@ -152,6 +177,7 @@ function remembered(filter: ResourceFilter): ResourceFilter {
     return answer;
   };
   return {
+    asked: filter.asked,
     takes: (type) => once(taken, type, () => filter.takes(type)),
     refuses: (type) => once(refused, type, () => filter.refuses(type)),
   };

@@ -12,6 +12,7 @@ import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
 import { type Selector, selectorOf } from '../filters/selectors.ts';
+import { MatchedSelectors, UnmatchedNames } from '../filters/unmatched.ts';
 import { orderOf } from '../ordered-resources.ts';
 import type { BackupLog } from '../results.ts';
 import { ItemList } from './item-list.ts';
@@ -28,6 +29,8 @@ export interface CollectOptions {
   readonly fine?: FineFilters | undefined;
   readonly spool: Spool;
   readonly log: BackupLog;
+  /** Namespaces that are being deleted. */
+  readonly terminating?: ReadonlySet<string>;
   readonly limits?: ListLimits;
   /** Lists under way at once; each holds one page. */
   readonly listsAtOnce?: number;
@@ -52,6 +55,7 @@ const COHABITING = new Map<string, readonly string[]>(
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
 
 const NAMESPACES_TYPE = 'namespaces';
+const CLAIMS_TYPE = 'persistentvolumeclaims';
 
 /**
  * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names stay in memory; the objects wait in the
@@ -67,10 +71,13 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
       resource: NAMESPACES_TYPE,
     });
   }
-  if (namespaces.isExpanded && namespaces.resolved.length === 0) {
+  const unmatched = warnOfNames(options);
+  if (unmatched.count === 0 && namespaces.isExpanded && namespaces.resolved.length === 0) {
     log.warn('No namespace matches the patterns of includedNamespaces and excludedNamespaces');
   }
   const selectors = selectorsOf(spec);
+  const matched = new MatchedSelectors(selectors);
+  let hasFailed = false;
   const taken = resourcesOf(discovery, resources, log);
   const tasks = taken.flatMap((resource) => {
     const type = typeOf(resource);
@@ -109,6 +116,10 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
               );
             };
             const kept = objects.filter(isKept);
+            for (const { metadata } of kept) {
+              if (!isOfNamespaces || namespaces.takes(metadata.name)) matched.note(metadata.labels);
+            }
+            warnOfDeletedClaims(question.resource, kept, log);
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
             const bytes = kept.map((object) => Buffer.from(exactJson(object)));
             const places = await options.spool.add(bytes);
@@ -125,15 +136,59 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
       );
     } catch (error) {
       signal?.throwIfAborted();
+      hasFailed = true;
       await reportFailure(error, question.resource, question.namespace, options);
       items.forget(number);
     }
   });
   const missing = items.arrange(tasks, ({ plural }) => orderOf(spec.orderedResources, plural));
   for (const name of missing) log.warn(`Cannot find resource '${name}'.`);
+  // Lists that failed say nothing about labels, and without types there is nothing to match.
+  if (!hasFailed && unmatched.count === 0) unmatched.selectors(selectors, matched.texts);
   for (const namespace of items.namespaces()) tracked.add(namespace);
   items.keep(NAMESPACES_TYPE, ({ name }) => tracked.has(name));
   return items;
+}
+
+/** Names that select nothing in this cluster. */
+function warnOfNames({
+  discovery,
+  namespaces,
+  resources,
+  fine,
+  terminating,
+  log,
+}: CollectOptions): UnmatchedNames {
+  const unmatched = new UnmatchedNames('cluster', log);
+  const served = discovery.lists.flatMap((list) => list.resources.map(typeOf));
+  unmatched.types(resources.asked, discovery, served);
+  const { existing, asked } = namespaces;
+  // Names without a pattern that do not exist are errors already.
+  const patterns = asked.filter((name) => /[*?[{]/.test(name));
+  unmatched.namespaces('includedNamespaces', patterns, existing);
+  if (fine) unmatched.namespaces('namespacedFilterPolicies', fine.namespaces, existing);
+  const isNamed = namespaces.listed !== undefined;
+  for (const name of namespaces.resolved) {
+    if (!isNamed || terminating?.has(name) !== true) continue;
+    const text = `The namespace ${name} is being deleted: the backup has none of its objects that are being deleted`;
+    log.warn(text, { resource: NAMESPACES_TYPE, namespace: name, name });
+  }
+  return unmatched;
+}
+
+/** A PVC that is being deleted keeps its data while a pod uses it. The backup has neither. */
+function warnOfDeletedClaims(
+  resource: ServedResource,
+  objects: readonly KubeObject[],
+  log: BackupLog,
+): void {
+  if (typeOf(resource) !== CLAIMS_TYPE) return;
+  for (const { metadata } of objects) {
+    if (metadata.deletionTimestamp === undefined) continue;
+    const { namespace = '', name } = metadata;
+    const text = 'The PVC is being deleted: the backup has neither the PVC nor its data';
+    log.warn(text, { resource: CLAIMS_TYPE, namespace, name });
+  }
 }
 
 function selectorsOf({ labelSelector, orLabelSelectors }: BackupSpec): Selector[] {

@@ -4,6 +4,7 @@ import {
   ProgressTeller,
   type ResourceNames,
   resolveActions,
+  UnmatchedNames,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
@@ -134,11 +135,11 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
   const plan = (
     which: Parameters<typeof planRestore>[1],
-    said?: BackupLog,
+    { selection }: TypeRules,
   ): Promise<PlannedFolder[]> =>
     planRestore(
       {
-        ...{ ...options, priorities, resources: discovery, ...rules(said) },
+        ...{ ...options, priorities, resources: discovery, selection },
         onLeftOut: (type, number) => {
           restorer.noteLeftOut(type, number);
         },
@@ -155,17 +156,20 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
       }
     }
   };
-  await run(await plan({ only: DEFINITIONS }), () => undefined);
+  const first = rules();
+  await run(await plan({ only: DEFINITIONS }, first), () => undefined);
   if (restored.hasChanged(DEFINITION_KIND)) {
     await refresh(options);
     restorer.rules = rules();
   }
-  // A filter that fits nothing is no warning, as in Velero: its kind may be of another cluster.
+  // A kind that the cluster does not have is no warning, as in Velero: it may be of another cluster.
   const info: BackupLog['info'] = (text, about) => {
     log.info(text, about);
   };
   const said: BackupLog = { info, warn: info, error: info };
-  const folders = await plan({ without: DEFINITIONS }, said);
+  const all = rules(said);
+  const folders = await plan({ without: DEFINITIONS }, all);
+  const unmatched = warnOfNames(options, [first.selection, all.selection]);
   let left = folders.reduce((sum, { count }) => sum + count, 0);
   const progress = new ProgressTeller<RestoreProgress>(
     options,
@@ -181,9 +185,50 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);
   }
   const { count } = restored;
+  if (count === 0 && !items.isEmpty && unmatched === 0)
+    log.warn('nothing was restored: no item of the backup matches the filters of this restore');
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
   return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
+}
+
+/** Names in the spec that select nothing in the backup. Returns how many there are. */
+function warnOfNames(
+  { restore: { spec }, items, discovery, log }: RestoreRunOptions,
+  selections: readonly RestoreSelection[],
+): number {
+  if (items.isEmpty) return 0;
+  const unmatched = new UnmatchedNames('backup', log);
+  const types = new Set<string>();
+  const namespaces = new Set<string>();
+  for (const folder of items.directories()) {
+    const { groupResource, namespace } = folder;
+    types.add(groupResource);
+    if (namespace !== '') namespaces.add(namespace);
+    if (groupResource !== 'namespaces') continue;
+    for (const name of items.names(folder)) namespaces.add(name);
+  }
+  const asked = [
+    { field: 'includedResources', names: spec.includedResources ?? [] },
+    {
+      field: 'restoreStatus.includedResources',
+      names: spec.restoreStatus?.includedResources ?? [],
+    },
+  ];
+  unmatched.types(asked, discovery, types);
+  unmatched.namespaces('includedNamespaces', spec.includedNamespaces ?? [], namespaces);
+  const mapped = Object.keys(spec.namespaceMapping ?? {});
+  unmatched.namespaces('namespaceMapping', mapped, namespaces);
+  const policyNamespaces = selections.flatMap((each) => each.policyNamespaces);
+  unmatched.namespaces('namespacedFilterPolicies', policyNamespaces, namespaces);
+  if (unmatched.count === 0) {
+    const matched = selections.flatMap((each) => [...each.matchedSelectors]);
+    unmatched.selectors(
+      selections.flatMap((each) => each.selectors),
+      new Set(matched),
+    );
+  }
+  return unmatched.count;
 }
 
 /** Throws `RESTORE_NOT_STORED`. */

@@ -1,5 +1,6 @@
 import {
   type FineFilters,
+  MatchedSelectors,
   NameLists,
   type ResourceFinder,
   type Selector,
@@ -21,6 +22,7 @@ export class RestoreSelection {
   readonly #types: NameLists;
   readonly #namespaces: NameLists;
   readonly #selectors: readonly Selector[];
+  readonly #matched: MatchedSelectors;
   readonly #statuses: NameLists | undefined;
   readonly #fine: FineFilters | undefined;
 
@@ -34,6 +36,7 @@ export class RestoreSelection {
     this.#selectors = [...(labelSelector ? [labelSelector] : []), ...(orLabelSelectors ?? [])].map(
       selectorOf,
     );
+    this.#matched = new MatchedSelectors(this.#selectors);
     this.#statuses = status
       ? typeLists(resources, status.includedResources, status.excludedResources)
       : undefined;
@@ -42,6 +45,20 @@ export class RestoreSelection {
   /** Whether the kind of a folder's items must be known: a policy names one that the cluster does not have. */
   asksForKind({ groupResource: type, namespace }: ItemFolder): boolean {
     return !MUST_HAVE.has(type) && this.#fine?.asksForKind(type, namespace) === true;
+  }
+
+  /** Label selectors of the spec, and those that an item of the backup has matched. */
+  get selectors(): readonly Selector[] {
+    return this.#selectors;
+  }
+
+  get matchedSelectors(): ReadonlySet<string> {
+    return this.#matched.texts;
+  }
+
+  /** Namespaces that the policies of the restore are about. */
+  get policyNamespaces(): readonly string[] {
+    return this.#fine?.namespaces ?? [];
   }
 
   /** Whether items have to be looked into to know whether they are taken. */
@@ -88,6 +105,7 @@ export class RestoreSelection {
     const byPolicy = this.#fine?.takes(type, namespace, labels, kind);
     if (byPolicy !== undefined)
       return byPolicy && this.#fine?.refusesName(type, namespace, name, kind) !== true;
+    this.#matched.note(labels);
     return (
       this.#selectors.length === 0 || this.#selectors.some((selector) => selector.matches(labels))
     );

@@ -21,6 +21,7 @@ interface Run {
   readonly spec?: BackupSpec;
   readonly includes?: string[];
   readonly excludes?: string[];
+  readonly terminating?: string[];
   readonly spoolBytes?: number;
   readonly pageItemsMax?: number;
   readonly pageBytes?: number;
@@ -49,6 +50,7 @@ async function collect(run: Run): Promise<{
     resources,
     spool,
     log,
+    terminating: new Set(run.terminating),
     limits: { pageItemsMax: run.pageItemsMax ?? 2, pageBytes: run.pageBytes ?? 1000, retryMs: 1 },
   });
   return { ids: [...items].map((item) => `${item.type} ${idOf(item)}`), log, spool, items };
@@ -104,6 +106,69 @@ describe('the items of a backup', () => {
     const { ids } = await collect({ cluster, excludes: ['b'] });
     expect(ids.filter((id) => / b\b/.test(id))).toEqual([]);
     expect(cluster.asked).toContain('list configmaps *');
+  });
+
+  it.each<[BackupSpec, string[] | undefined, string]>([
+    [
+      { includedResources: ['deploymnets', 'Pod'] },
+      undefined,
+      '"deploymnets" of includedResources selects nothing: the cluster does not serve such a type',
+    ],
+    [
+      { includedNamespaceScopedResources: ['persistentvolumes'] },
+      undefined,
+      '"persistentvolumes" of includedNamespaceScopedResources selects nothing: the type is cluster-scoped',
+    ],
+    [
+      {},
+      ['a', 'x-*'],
+      '"x-*" of includedNamespaces selects nothing: the cluster has no namespace that matches',
+    ],
+    [
+      { labelSelector: { matchLabels: { app: 'typo' } } },
+      ['a'],
+      'The label selector "app=typo" matches no object of the types and namespaces asked for',
+    ],
+    [
+      { orLabelSelectors: [{ matchLabels: { app: 'web' } }, { matchLabels: { app: 'typo' } }] },
+      ['a'],
+      'The label selector "app=typo" matches no object of the types and namespaces asked for',
+    ],
+  ])('warn once about a name that selects nothing: %j %j', async (spec, includes, warning) => {
+    const cluster = small();
+    cluster.add('pods', { metadata: { name: 'w', namespace: 'a', labels: { app: 'web' } } });
+    const { log } = await collect({ cluster, spec, ...(includes && { includes }) });
+    expect(log.lists.warnings.velero).toEqual([` message: /${warning}`]);
+  });
+
+  it('warn about nothing that was asked for and is there, or was excluded', async () => {
+    const specs: BackupSpec[] = [
+      ...[{ includedResources: ['pods', 'Pod', 'things'] }, { includedResources: ['*'] }],
+      ...[{ excludedResources: ['gone'] }, { labelSelector: {} }],
+      // The cluster serves them, and has none.
+      { includedClusterScopedResources: ['priorityclasses'] },
+    ];
+    for (const spec of specs) {
+      const { log } = await collect({ cluster: small(), spec, excludes: ['gone'] });
+      expect([spec, log.lists.warnings]).toEqual([spec, {}]);
+    }
+  });
+
+  it('are without a PVC that is being deleted, which is a warning, as is a namespace', async () => {
+    const cluster = small();
+    const deletionTimestamp = '2026-11-26T12:00:00Z';
+    cluster.add('persistentvolumeclaims', {
+      metadata: { name: 'old', namespace: 'a', deletionTimestamp },
+    });
+    const { log } = await collect({ cluster, includes: ['a'], terminating: ['a', 'b'] });
+    expect(log.lists.warnings.namespaces).toEqual({
+      a: [
+        expect.stringContaining('The namespace a is being deleted') as string,
+        expect.stringContaining('neither the PVC nor its data') as string,
+      ],
+    });
+    const all = await collect({ cluster: small(), terminating: ['a'] });
+    expect(all.log.warningCount).toBe(0);
   });
 
   it('may be of a resource with the name of something that every object of JavaScript has', async () => {

@@ -349,6 +349,77 @@ describe('what is restored', () => {
     },
   );
 
+  it.each([
+    [
+      { includedResources: ['deploymnets'] },
+      '"deploymnets" of includedResources selects nothing: the backup does not have such a type',
+    ],
+    // The cluster serves them, and the backup has none.
+    [
+      { includedResources: ['deployments', 'secrets'] },
+      '"deployments" of includedResources selects nothing: the backup does not have such a type',
+    ],
+    [
+      { includedNamespaces: ['nosuch'] },
+      '"nosuch" of includedNamespaces selects nothing: the backup has no such namespace',
+    ],
+    [
+      { namespaceMapping: { b: 'c', a: 'd' } },
+      '"b" of namespaceMapping selects nothing: the backup has no such namespace',
+    ],
+    [
+      { labelSelector: { matchLabels: { app: 'typo' } } },
+      'The label selector "app=typo" matches no object of the types and namespaces asked for',
+    ],
+    [
+      { orLabelSelectors: [{ matchLabels: { app: 'web' } }, { matchLabels: { app: 'typo' } }] },
+      'The label selector "app=typo" matches no object of the types and namespaces asked for',
+    ],
+    [
+      { includedResources: ['pods'], excludedResources: ['pods'] },
+      '"pods" of includedResources selects nothing: the backup does not have such a type',
+    ],
+    [
+      { excludedNamespaces: ['a'], includeClusterResources: false },
+      'nothing was restored: no item of the backup matches the filters of this restore',
+    ],
+  ])('warns once about what the backup does not have: %j', async (spec, warning) => {
+    const labels = { metadata: { labels: { app: 'web' } } };
+    const { log } = await run({
+      items: [stored('namespaces', 'a'), stored('secrets', 'a/s', labels)],
+      spec,
+    });
+    expect(log.lists.warnings.velero).toEqual([warning]);
+  });
+
+  it('says nothing about names that the backup has, in whatever way they are written', async () => {
+    const labels = { metadata: { labels: { app: 'web' } } };
+    const items = [
+      ...[stored('namespaces', 'a'), stored('namespaces', 'empty')],
+      ...[stored('secrets', 'a/s', labels), stored('things.stable.example.com', 'a/t')],
+    ];
+    const specs: RestoreSpec[] = [
+      ...[{}, { includedNamespaces: ['*'] }, { includedResources: ['*'] }],
+      ...[{ includedNamespaces: ['a', 'empty'] }, { excludedNamespaces: ['gone'] }],
+      ...[{ includedResources: ['Secret', 'secrets'] }, { excludedResources: ['gone'] }],
+      ...[{ includedResources: ['things.stable.example.com', 'secrets'] }],
+      ...[{ labelSelector: { matchLabels: { app: 'web' } } }, { namespaceMapping: { a: 'b' } }],
+    ];
+    for (const spec of specs) {
+      const { log } = await run({ items, spec });
+      expect([spec, log.lists.warnings]).toEqual([spec, {}]);
+    }
+  });
+
+  it('warns about twenty names of a field, and counts the others', async () => {
+    const includedNamespaces = Array.from({ length: 25 }, (_, i) => `gone-${i}`);
+    const { log } = await run({ items: [stored('namespaces', 'a')], spec: { includedNamespaces } });
+    expect(log.warningCount).toBe(21);
+    expect(log.lists.warnings.velero?.at(-1)).toBe(
+      '5 more names of includedNamespaces select nothing',
+    );
+  });
+
   it('warns of a backup that has nothing', async () => {
     const { log, result } = await run({ items: [] });
     expect(log.lists.warnings.velero).toEqual([

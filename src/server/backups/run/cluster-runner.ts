@@ -221,7 +221,7 @@ export class ClusterRunner implements BackupRunner {
     });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
-    const { namespaces, resources, fine } = await patiently(
+    const { namespaces, terminating, resources, fine } = await patiently(
       () => this.#filters(backup, log, signal),
       about,
     );
@@ -243,6 +243,7 @@ export class ClusterRunner implements BackupRunner {
         discovery,
         spec: backup.spec,
         namespaces,
+        terminating,
         resources,
         fine,
         spool,
@@ -297,6 +298,8 @@ export class ClusterRunner implements BackupRunner {
       what: 'ask for the volumes of a backup',
     });
     results.info(`Backed up a total of ${made.itemsBackedUp} items`);
+    if (made.itemsBackedUp === 0 && results.warningCount === 0)
+      log.ofTry.warn('The backup is empty: no object of the cluster matches its filters');
     const round = await patiently(
       () =>
         operations.poll(subject, {
@@ -356,15 +359,18 @@ export class ClusterRunner implements BackupRunner {
     signal: AbortSignal,
   ): Promise<{
     namespaces: NamespaceFilter;
+    terminating: ReadonlySet<string>;
     resources: ResourceFilter;
     fine: FineFilters | undefined;
   }> {
     const { client, discovery, loadPolicies } = this.#options;
     const policies = await loadPolicies?.(backup);
     const { spec } = backup;
-    const existing = await client.collect(NAMESPACES, { signal }, ({ metadata }) => [
-      metadata.name,
-    ]);
+    const terminating = new Set<string>();
+    const existing = await client.collect(NAMESPACES, { signal }, ({ metadata }) => {
+      if (metadata.deletionTimestamp !== undefined) terminating.add(metadata.name);
+      return [metadata.name];
+    });
     const namespaces = NamespaceFilter.of(
       existing,
       spec.includedNamespaces ?? [],
@@ -374,7 +380,7 @@ export class ClusterRunner implements BackupRunner {
       ? oldResourceFilter(discovery, spec, namespaces)
       : scopedResourceFilter(discovery, spec, namespaces, policies?.includeExcludePolicy);
     const fine = policies && FineFilters.of(policies, discovery, ofTry);
-    return { namespaces, resources, fine };
+    return { namespaces, terminating, resources, fine };
   }
 
   async forget(
