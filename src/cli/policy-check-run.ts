@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { CodedError, matchesGlob, messageOf } from '../base/index.ts';
+import { CodedError, isCode, matchesGlob, messageOf } from '../base/index.ts';
 import { BACKUPS, type KubeClient } from '../kube/index.ts';
 import {
   type Backup,
@@ -8,6 +8,7 @@ import {
   namespacesOf,
   ownPoliciesOf,
   readsOf,
+  snapshotHindrances,
 } from '../plugin/index.ts';
 import {
   BadVolumePolicyError,
@@ -19,6 +20,7 @@ import {
   ListedVolumes,
   type PolicyProblem,
   readPolicyFile,
+  type SnapshotHindrance,
   type VolumePolicies,
   withGlobalPolicies,
 } from '../volume-policy/index.ts';
@@ -88,7 +90,8 @@ async function checkCluster(input: CheckInput): Promise<void> {
   const policies = await policiesFor(input, backup);
   tellWarnings(policies, input.global);
   tellWhatIsLeftOut(backup);
-  const options = optionsFor(flags, policies, backup);
+  const hindrance = await hindranceFor(client, backup, signal);
+  const options = { ...optionsFor(flags, policies, backup), hindrance };
   const named = flags.includeNamespaces?.split(',') ?? [];
   const isLiteral = named.length > 0 && named.every((name) => !/[*?[]/.test(name));
   const volumes = new ListedVolumes(readsOf(client, { signal, ...ONCE }), {
@@ -135,6 +138,22 @@ async function policiesFor(
     return withGlobalPolicies(first, last);
   } catch (error) {
     throw error instanceof BadVolumePolicyError ? told(error, {}) : error;
+  }
+}
+
+/** Classes are for administrators: without the right to list them, the rest is still worth knowing. */
+async function hindranceFor(
+  client: KubeClient,
+  backup: Backup | undefined,
+  signal: AbortSignal,
+): Promise<SnapshotHindrance | undefined> {
+  try {
+    return await snapshotHindrances(client, backup, signal);
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    const text = `warning: cannot check that a VolumeSnapshotClass fits each volume: ${messageOf(error)}`;
+    process.stderr.write(`${printable(text)}\n`);
+    return undefined;
   }
 }
 

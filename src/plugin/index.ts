@@ -13,6 +13,7 @@ export {
 export { isWaitNote } from './actions/unclaimed.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
+export { snapshotHindrances } from './actions/snapshot-class.ts';
 export {
   choicesOf,
   globalPoliciesOf,

@@ -21,6 +21,7 @@ import {
   viewOf,
 } from './facts.ts';
 import { keyOf, type ListedVolumes } from './listed-volumes.ts';
+import type { VolumeRule } from './rule.ts';
 import { whyUnbound } from './volume-helper.ts';
 
 /** What a backup does with a volume. `none` is no decision against it: nobody takes it. `error` counts as an error of the backup. */
@@ -49,9 +50,17 @@ export interface CheckedVolume extends Verdict {
 
 export interface CheckOptions extends BackupChoices {
   readonly movesData: boolean;
+  /** Undefined if it cannot be told: then each CSI snapshot counts as possible. */
+  readonly hindrance?: SnapshotHindrance | undefined;
   /** Whether a namespace is in the backup. */
   readonly hasNamespace?: (namespace: string) => boolean;
 }
+
+/** Why a CSI snapshot of a PVC cannot be taken, which is an error of the backup. `rule`: that wants the snapshot. */
+export type SnapshotHindrance = (
+  pvc: Pick<PvcFacts, 'storageClass' | 'snapshotClass'>,
+  rule: VolumeRule | undefined,
+) => string | undefined;
 
 interface Mount {
   readonly pod: PodFacts;
@@ -248,6 +257,11 @@ function compose(
   });
   if (plan.way === undefined)
     return { outcome: plan.isRefused ? 'error' : 'none', because, problem: plan.reason };
+  if (plan.way !== 'native' && pvc) {
+    const rule = because.by === 'rule' ? because.rule : undefined;
+    const problem = options.hindrance?.(pvc, rule);
+    if (problem !== undefined) return { outcome: 'error', because, problem };
+  }
   return { outcome: 'snapshot', way: plan.way, because };
 }
 

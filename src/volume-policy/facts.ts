@@ -90,6 +90,8 @@ export interface PvcFacts {
   readonly request: Quantity;
   readonly volumeName: string;
   readonly isExcluded: boolean;
+  /** The VolumeSnapshotClass that its annotation names. */
+  readonly snapshotClass?: string | undefined;
 }
 
 /** What is kept of a volume as a pod names it. */
@@ -142,7 +144,10 @@ function sourcesOf(spec: Readonly<Record<string, unknown>>): {
   };
 }
 
+const SNAPSHOT_CLASS = 'velero.io/csi-volumesnapshot-class';
+
 export function factsOfPvc({ metadata, spec, status }: PvcObject): PvcFacts {
+  const snapshotClass = metadata.annotations?.[SNAPSHOT_CLASS];
   return {
     namespace: metadata.namespace ?? '',
     name: metadata.name,
@@ -155,6 +160,7 @@ export function factsOfPvc({ metadata, spec, status }: PvcObject): PvcFacts {
     request: quantityOrNone(spec.resources?.requests?.['storage']),
     volumeName: spec.volumeName ?? '',
     isExcluded: metadata.labels?.['velero.io/exclude-from-backup'] === 'true',
+    ...(snapshotClass !== undefined && { snapshotClass }),
   };
 }
 

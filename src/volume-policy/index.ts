@@ -9,6 +9,7 @@ export {
   type CheckOptions,
   checkVolumes,
   type Outcome,
+  type SnapshotHindrance,
   type Verdict,
 } from './check-volumes.ts';
 export type { Conditions, VolumeView } from './conditions.ts';

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { CodedError, silentLogger } from '../../src/base/index.ts';
+import { CodedError, isCode, silentLogger } from '../../src/base/index.ts';
 import { type Backup, Results } from '../../src/backup/index.ts';
 import { ClusterVolumes } from '../../src/backup-volumes/index.ts';
 import {
@@ -15,8 +15,12 @@ import {
   PVCS,
   PVS,
   type Resource as AnyResource,
+  STORAGE_CLASSES,
+  VOLUME_SNAPSHOT_CLASSES,
+  VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
-import { VolumeChoice } from '../../src/plugin/actions/volume-choice.ts';
+import { openActions } from '../../src/plugin/actions/index.ts';
+import { snapshotHindrances } from '../../src/plugin/actions/snapshot-class.ts';
 import { choicesOf, policiesOfBackup, readsOf } from '../../src/plugin/backup-policies.ts';
 import type { Backup as PluginBackup, VolumeSnapshotter } from '../../src/plugin/index.ts';
 import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-policy/index.ts';
@@ -30,6 +34,8 @@ const KINDS = {
   csi: { csi: { driver: 'd', volumeHandle: 'h' } },
   nfs: { nfs: { server: 's', path: '/' } },
 };
+/** Actions that take the parameter `snapshotClass`. */
+const TAKES_CLASS = ['snapshot', 'snapshot-csi', 'snapshot-datamover'];
 const ACTIONS = [
   ...['skip', 'fs-backup', 'snapshot', 'custom'],
   ...['snapshot-csi', 'snapshot-native', 'snapshot-datamover'],
@@ -40,7 +46,8 @@ const volumes = fc.array(
     kind: fc.constantFrom('csi', 'nfs'),
     claim: fc.constantFrom('bound', 'bound', 'bound', 'none', 'unbound', 'excluded'),
     gib: fc.constantFrom(1, 5, 10),
-    storageClass: fc.constantFrom('fast', 'slow'),
+    storageClass: fc.constantFrom('fast', 'fast', 'slow', 'gone', ''),
+    snapshotClass: fc.constantFrom(undefined, undefined, 's0', 'S1', 'nobody'),
     tier: fc.constantFrom('gold', 'tin'),
   }),
   { minLength: 1, maxLength: 4 },
@@ -52,6 +59,14 @@ const pods = fc.array(
     isRunning: fc.boolean(),
     optsIn: fc.boolean(),
     optsOut: fc.boolean(),
+  }),
+  { maxLength: 3 },
+);
+const classes = fc.array(
+  fc.record({
+    driver: fc.constantFrom('d', 'd', 'other'),
+    isLabelled: fc.boolean(),
+    isDefault: fc.boolean(),
   }),
   { maxLength: 3 },
 );
@@ -68,6 +83,7 @@ const rules = fc.array(
       '{pvcPhase: [Pending]}',
     ),
     type: fc.constantFrom(...ACTIONS),
+    snapshotClass: fc.constantFrom(undefined, undefined, 's0', 'nobody'),
   }),
   { maxLength: 3 },
 );
@@ -81,13 +97,15 @@ interface World {
   readonly pvs: KubeObject[];
   readonly pvcs: KubeObject[];
   readonly pods: KubeObject[];
+  readonly classes: KubeObject[];
 }
 
 type Given = typeof volumes extends fc.Arbitrary<infer T> ? T : never;
+type Classes = typeof classes extends fc.Arbitrary<infer T> ? T : never;
 type Mounting = typeof pods extends fc.Arbitrary<infer T> ? T : never;
 
 /** The objects of a case: PVCs `c0`, `c1`, … with their volumes `pv0`, `pv1`, … */
-function worldOf(all: Given, users: Mounting): World {
+function worldOf(all: Given, users: Mounting, snapshotClasses: Classes): World {
   const pvs = all.flatMap(({ kind, claim, gib, storageClass }, i) =>
     claim === 'unbound'
       ? []
@@ -104,13 +122,16 @@ function worldOf(all: Given, users: Mounting): World {
           },
         ],
   );
-  const pvcs = all.flatMap(({ claim, gib, storageClass, tier }, i) => {
+  const pvcs = all.flatMap(({ claim, gib, storageClass, snapshotClass, tier }, i) => {
     if (claim === 'none') return [];
     const excluded = claim === 'excluded' ? { 'velero.io/exclude-from-backup': 'true' } : {};
     const isBound = claim !== 'unbound';
     return [
       {
-        metadata: { namespace: 'app', name: `c${i}`, uid: `c${i}`, labels: { tier, ...excluded } },
+        metadata: {
+          ...{ namespace: 'app', name: `c${i}`, uid: `c${i}`, labels: { tier, ...excluded } },
+          annotations: snapshotClass === undefined ? {} : { [NAMES_CLASS]: snapshotClass },
+        },
         spec: {
           storageClassName: storageClass,
           resources: { requests: { storage: `${gib}Gi` } },
@@ -141,7 +162,15 @@ function worldOf(all: Given, users: Mounting): World {
       status: { phase: runs ? 'Running' : 'Pending' },
     };
   });
-  return { pvs, pvcs, pods: made } as unknown as World;
+  const ofDrivers = snapshotClasses.map(({ driver, isLabelled, isDefault }, i) => ({
+    metadata: {
+      name: `s${i}`,
+      labels: isLabelled ? { [NAMES_CLASS]: 'true' } : {},
+      annotations: isDefault ? { [DEFAULT_CLASS]: 'true' } : {},
+    },
+    driver,
+  }));
+  return { pvs, pvcs, pods: made, classes: ofDrivers } as unknown as World;
 }
 
 /** Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and volume. */
@@ -150,6 +179,8 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
     [PVS, world.pvs],
     [PVCS, world.pvcs],
     [PODS, world.pods],
+    [VOLUME_SNAPSHOT_CLASSES, world.classes],
+    [STORAGE_CLASSES, STORED_CLASSES],
   ]);
   const find = (resource: Resource, { name }: { name: string }): Promise<unknown> => {
     if (resource === CONFIG_MAPS) return Promise.resolve({ data: { policies } });
@@ -170,12 +201,19 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
           ? [{ status: { phase: 'Running' } }]
           : resource === BACKUP_REPOSITORIES
             ? [READY]
-            : [],
+            : resource === VOLUME_SNAPSHOT_CLASSES || resource === STORAGE_CLASSES
+              ? (lists.get(resource) ?? [])
+              : [],
       ),
     create: (
       resource: Resource,
       object: KubeObject & { spec: { pod: KubeObject['metadata']; volume: string } },
     ) => {
+      // The property is about what is decided before the driver cuts it.
+      if (resource === VOLUME_SNAPSHOTS) {
+        const isMoved = object.metadata.labels?.['longshore.io/moved'] === 'true';
+        throw new CodedError('CUT', 'the snapshot is cut', { facts: { isMoved } });
+      }
       expect(resource).toBe(POD_VOLUME_BACKUPS);
       files.push(`${object.spec.pod.name}/${object.spec.volume}`);
       return Promise.resolve(object);
@@ -200,6 +238,13 @@ const READY = {
   },
   status: { phase: 'Ready' },
 };
+
+const NAMES_CLASS = 'velero.io/csi-volumesnapshot-class';
+const DEFAULT_CLASS = 'snapshot.storage.kubernetes.io/is-default-class';
+const STORED_CLASSES = ['fast', 'slow'].map((name) => ({
+  metadata: { name },
+  provisioner: 'd',
+})) as unknown as KubeObject[];
 
 const SNAPSHOTTER = {
   volumeIdOf: () => Promise.resolve('v'),
@@ -226,7 +271,7 @@ async function backedUp(
     locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
     snapshotters: () => SNAPSHOTTER,
   });
-  const choice = new VolumeChoice({ client, logger: silentLogger });
+  const action = openActions({ client, logger: silentLogger }).pvcBackup();
   const done = new Map<string, string[]>();
   const note = (name: string, what: string): void => {
     done.set(name, [...(done.get(name) ?? []), what]);
@@ -248,11 +293,11 @@ async function backedUp(
       continue;
     }
     try {
-      const planned = await choice.snapshotOf(claim, backup, signal);
-      if (planned.way !== undefined && planned.way !== 'native')
-        note(claim.metadata.name, planned.way);
-    } catch {
-      note(claim.metadata.name, 'error');
+      await action.execute(claim, backup, { signal });
+    } catch (error) {
+      const isCut = isCode(error, 'CUT');
+      const way = isCut && error.facts['isMoved'] === true ? 'moved' : 'csi';
+      note(claim.metadata.name, isCut ? way : 'error');
     }
   }
   for (const pv of pvNamed.values()) {
@@ -267,35 +312,50 @@ async function backedUp(
 
 it('policy-check says of each volume what a backup does with it, and a volume goes one way at most', async () => {
   await fc.assert(
-    fc.asyncProperty(volumes, pods, rules, spec, async (given, mounting, some, asked) => {
-      const world = worldOf(given, mounting);
-      const document = `version: v1\nvolumePolicies:\n${some
-        .map(({ conditions, type }) => `- {conditions: ${conditions}, action: {type: ${type}}}\n`)
-        .join('')}`;
-      const backup = {
-        metadata: { name: 'b', namespace: 'velero', uid: 'u' },
-        spec: {
-          ...asked,
-          storageLocation: 'default',
-          ...(some.length > 0 && { resourcePolicy: { kind: 'configmap', name: 'p' } }),
-        },
-      } as unknown as PluginBackup;
-      const client = clientOf(world, document, []);
-      const checked = await checkVolumes(new ListedVolumes(readsOf(client), { keep: () => true }), {
-        ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
-        ...{ movesData: asked.snapshotMoveData, backupExcludePvc: false },
-      });
-      const done = await backedUp(world, backup, document);
-      const said = checked.map(({ pvc, pv, pods: users, outcome, way }) => {
-        const name = pvc ?? pv ?? `${users[0]?.pod ?? ''}/${users[0]?.volume ?? ''}`;
-        const what = way ?? (['fs-backup', 'error'].includes(outcome) ? outcome : undefined);
-        return [name, what === undefined ? [] : [what]];
-      });
-      expect(checked.map(({ pvc, pv }) => pvc ?? pv)).toHaveLength(said.length);
-      expect(
-        Object.fromEntries(said.map(([name]) => [name, done.get(name as string) ?? []])),
-      ).toEqual(Object.fromEntries(said));
-    }),
+    fc.asyncProperty(
+      volumes,
+      pods,
+      rules,
+      spec,
+      classes,
+      async (given, mounting, some, asked, made) => {
+        const world = worldOf(given, mounting, made);
+        const document = `version: v1\nvolumePolicies:\n${some
+          .map(({ conditions, type, snapshotClass }) => {
+            const names = snapshotClass !== undefined && TAKES_CLASS.includes(type);
+            const parameters = names ? `, parameters: {snapshotClass: ${snapshotClass}}` : '';
+            return `- {conditions: ${conditions}, action: {type: ${type}${parameters}}}\n`;
+          })
+          .join('')}`;
+        const backup = {
+          metadata: { name: 'b', namespace: 'velero', uid: 'u' },
+          spec: {
+            ...asked,
+            storageLocation: 'default',
+            ...(some.length > 0 && { resourcePolicy: { kind: 'configmap', name: 'p' } }),
+          },
+        } as unknown as PluginBackup;
+        const client = clientOf(world, document, []);
+        const checked = await checkVolumes(
+          new ListedVolumes(readsOf(client), { keep: () => true }),
+          {
+            ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
+            ...{ movesData: asked.snapshotMoveData, backupExcludePvc: false },
+            hindrance: await snapshotHindrances(client, backup, signal),
+          },
+        );
+        const done = await backedUp(world, backup, document);
+        const said = checked.map(({ pvc, pv, pods: users, outcome, way }) => {
+          const name = pvc ?? pv ?? `${users[0]?.pod ?? ''}/${users[0]?.volume ?? ''}`;
+          const what = way ?? (['fs-backup', 'error'].includes(outcome) ? outcome : undefined);
+          return [name, what === undefined ? [] : [what]];
+        });
+        expect(checked.map(({ pvc, pv }) => pvc ?? pv)).toHaveLength(said.length);
+        expect(
+          Object.fromEntries(said.map(([name]) => [name, done.get(name as string) ?? []])),
+        ).toEqual(Object.fromEntries(said));
+      },
+    ),
     { numRuns: 300 },
   );
 });

@@ -5,7 +5,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { BACKUPS, CONFIG_MAPS, PODS, PVCS, PVS } from '../../src/kube/index.ts';
+import {
+  BACKUPS,
+  CONFIG_MAPS,
+  PODS,
+  PVCS,
+  PVS,
+  VOLUME_SNAPSHOT_CLASSES,
+} from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { packagedProgram } from '../support/package.ts';
 import {
@@ -30,6 +37,11 @@ volumePolicies:
   action: {type: fs-backup}
 `;
 
+const snapshotClass = {
+  metadata: { name: 'snapshots' },
+  driver: 'dir.csi.longshore.dev',
+  deletionPolicy: 'Delete' as const,
+};
 const KINDS = [
   { kind: 'embedded', isThere: true },
   { kind: 'real', isThere: hasRealApi() && hasPeers('velero') },
@@ -52,6 +64,8 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
       if (api) {
         const path = join(PEERS_DIR, 'crds/velero-v1/velero.io_backups.yaml');
         await createCrd(client, parse(readFileSync(path, 'utf8')) as object);
+        // The embedded cluster brings one along.
+        await client.create(VOLUME_SNAPSHOT_CLASSES, snapshotClass);
       }
       for (const namespace of ['app', 'other']) await cluster.makeNamespace(namespace);
       await cluster.makeVolume('app', 'data');
@@ -150,6 +164,17 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
         `other | waiting | none | the PVC has no volume backing this claim | error: ${refused}`,
       ]);
       expect(err).toContain('rule 5, line 11, decides about no volume\n');
+      expect(status).toBe(3);
+    });
+
+    it('says error for a snapshot if no VolumeSnapshotClass fits, as the backup does', async () => {
+      const { client } = cluster;
+      const [found] = await client.list(VOLUME_SNAPSHOT_CLASSES);
+      const name = found?.metadata.name ?? '';
+      await client.patch(VOLUME_SNAPSHOT_CLASSES, { name }, { driver: 'other.example.com' });
+      const { status, out } = await run(['-f', file(RULES), '--include-namespaces', 'o*']);
+      await client.patch(VOLUME_SNAPSHOT_CLASSES, { name }, { driver: snapshotClass.driver });
+      expect(out).toMatch(/far +error +rule 2, line 5, but failed to get VolumeSnapshotClass for /);
       expect(status).toBe(3);
     });
 

@@ -1,10 +1,13 @@
-import { CodedError, lookup, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  type KubeClient,
   type KubeObject,
   type PersistentVolumeClaim,
+  STORAGE_CLASSES,
   VOLUME_SNAPSHOT_CLASSES,
   type VolumeSnapshotClass,
 } from '../../kube/index.ts';
+import { ruleText, type SnapshotHindrance } from '../../volume-policy/index.ts';
 import type { Backup } from '../contract.ts';
 import { askOnce, patiently, type Setting } from './setting.ts';
 import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
@@ -25,17 +28,31 @@ export async function snapshotClassFor(
   const all = await askOnce(setting, backup, 'volumesnapshotclasses', () =>
     patiently(() => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }), signal),
   );
-  const { snapshotClass } = backup;
-  if (snapshotClass) return namedClass(all, snapshotClass.name, driver, snapshotClass.rule);
-  for (const [place, name] of namesIn(driver, pvc, backup)) {
+  const ofPvc = pvc.metadata.annotations?.[SNAPSHOT_CLASS];
+  return chosenClass(all, driver, { ofPvc, backup, byRule: backup.snapshotClass }, (error) => {
+    // As in Velero the next rule counts; without a word nobody would find out.
+    logger.warn({ reason: messageOf(error) }, 'a VolumeSnapshotClass that is named cannot be used');
+  });
+}
+
+interface NamedClasses {
+  readonly byRule?: PlannedBackup['snapshotClass'];
+  readonly ofPvc: string | undefined;
+  readonly backup: Backup | undefined;
+}
+
+function chosenClass(
+  all: readonly VolumeSnapshotClass[],
+  driver: string,
+  { byRule, ofPvc, backup }: NamedClasses,
+  onUnusable: (error: unknown) => void,
+): VolumeSnapshotClass {
+  if (byRule) return namedClass(all, byRule.name, driver, byRule.rule);
+  for (const [place, name] of namesIn(driver, ofPvc, backup)) {
     try {
       return namedClass(all, name, driver, place);
     } catch (error) {
-      // As in Velero the next rule counts; without a word nobody would find out.
-      logger.warn(
-        { reason: messageOf(error) },
-        'a VolumeSnapshotClass that is named cannot be used',
-      );
+      onUnusable(error);
     }
   }
   const own = all.filter((each) => each.driver === driver);
@@ -57,15 +74,48 @@ export async function snapshotClassFor(
 
 function namesIn(
   driver: string,
-  { metadata }: PersistentVolumeClaim,
-  backup: Backup,
+  ofPvc: string | undefined,
+  backup: Backup | undefined,
 ): [place: string, name: string][] {
-  const ofPvc = metadata.annotations?.[SNAPSHOT_CLASS];
-  const ofBackup = lookup(backup.metadata.annotations, `${SNAPSHOT_CLASS}_${driver.toLowerCase()}`);
+  const named = `${SNAPSHOT_CLASS}_${driver.toLowerCase()}`;
+  const ofBackup = lookup(backup?.metadata.annotations, named);
   return [
     ...(ofPvc === undefined ? [] : [['the PVC', ofPvc] as [string, string]]),
     ...(ofBackup === undefined ? [] : [['the Backup', ofBackup] as [string, string]]),
   ];
+}
+
+/**
+ * Why the backup cannot take the CSI snapshot of a PVC, for `policy-check`: classes are listed once,
+ * and chosen as for a backup. Throws what the API server answers.
+ */
+export async function snapshotHindrances(
+  client: Pick<KubeClient, 'list'>,
+  backup: Backup | undefined,
+  signal?: AbortSignal,
+): Promise<SnapshotHindrance> {
+  const storageClasses = await client.list(STORAGE_CLASSES, { signal });
+  let snapshotClasses: VolumeSnapshotClass[] | undefined;
+  try {
+    snapshotClasses = await client.list(VOLUME_SNAPSHOT_CLASSES, { signal });
+  } catch (error) {
+    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+  }
+  return ({ storageClass, snapshotClass: ofPvc }, rule) => {
+    if (storageClass === '') return 'the PVC has no storage class';
+    const found = storageClasses.find(({ metadata }) => metadata.name === storageClass);
+    if (!found) return `there is no StorageClass ${storageClass}`;
+    if (!snapshotClasses) return 'the cluster has no VolumeSnapshotClasses';
+    const name = rule?.action.parameters?.snapshotClass;
+    const byRule =
+      rule && typeof name === 'string' ? { name, rule: `${ruleText(rule)},` } : undefined;
+    try {
+      chosenClass(snapshotClasses, found.provisioner, { ofPvc, backup, byRule }, () => undefined);
+      return undefined;
+    } catch (error) {
+      return messageOf(error);
+    }
+  };
 }
 
 const isSame = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase();
