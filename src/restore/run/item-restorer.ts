@@ -212,7 +212,8 @@ export class ItemRestorer {
       if (problem !== undefined) log.warn(problem, about);
       return { exists: known.exists, isClean: problem === undefined };
     }
-    if (namespace !== '') {
+    // DataUploads are not created, so they need no namespace.
+    if (namespace !== '' && type !== UPLOADS_TYPE) {
       try {
         await namespaces.ensure(file.namespace, namespace);
       } catch (error) {

@@ -12,6 +12,7 @@ const OUTCOMES: readonly (RestoreOutcome | undefined)[] = [
   ...(['created', 'updated', 'skipped', 'failed'] as const),
   undefined,
 ];
+const UPLOAD_KIND = /^velero\.io\/[^/]+\/DataUpload$/;
 /** All that there are; of an item its place in here is kept. */
 const STANDINGS: readonly Standing[] = OUTCOMES.flatMap((outcome) => [
   { outcome, exists: true },
@@ -25,9 +26,11 @@ const STANDINGS: readonly Standing[] = OUTCOMES.flatMap((outcome) => [
 export class Restored {
   readonly #names = new ObjectNames();
   readonly #standings = new Column(Uint8Array);
+  #uploads = 0;
 
+  /** Without DataUploads: they lead to data, and no restore creates them. */
   get count(): number {
-    return this.#names.size;
+    return this.#names.size - this.#uploads;
   }
 
   get({ kind, ...ref }: ItemKey): Standing | undefined {
@@ -47,7 +50,9 @@ export class Restored {
     const standing = STANDINGS.findIndex(
       (each) => each.outcome === outcome && each.exists === exists,
     );
+    const before = this.#names.size;
     this.#standings.set(this.#names.add(kind, ref), standing);
+    if (UPLOAD_KIND.test(kind)) this.#uploads += this.#names.size - before;
   }
 
   #standingOf(number: number): Standing {

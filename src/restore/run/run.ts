@@ -180,13 +180,13 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     left--;
     progress.changed();
   });
+  const { count } = restored;
+  if (count === 0 && !items.isEmpty && unmatched === 0)
+    log.warn('nothing was restored: no item of the backup matches the filters of this restore');
   const { leftOut } = restorer;
   if (leftOut !== undefined) {
     log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);
   }
-  const { count } = restored;
-  if (count === 0 && !items.isEmpty && unmatched === 0)
-    log.warn('nothing was restored: no item of the backup matches the filters of this restore');
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
   return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };

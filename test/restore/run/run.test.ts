@@ -411,6 +411,15 @@ describe('what is restored', () => {
     }
   });
 
+  it('counts no DataUpload as restored', async () => {
+    const items = [stored('namespaces', 'a'), stored('datauploads.velero.io', 'velero/du')];
+    const { log, result } = await run({ items, spec: { excludedNamespaces: ['a'] } });
+    expect(result).toMatchObject({ totalItems: 0, itemsRestored: 0 });
+    expect(log.lists.warnings.velero).toEqual([
+      'nothing was restored: no item of the backup matches the filters of this restore',
+    ]);
+  });
+
   it('warns about twenty names of a field, and counts the others', async () => {
     const includedNamespaces = Array.from({ length: 25 }, (_, i) => `gone-${i}`);
     const { log } = await run({ items: [stored('namespaces', 'a')], spec: { includedNamespaces } });
