@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 
 /**
  * What an answer of the API server means for whoever asked.
@@ -113,7 +113,7 @@ function rowOf(error: unknown): Row | undefined {
   if (!(error instanceof CodedError) || !error.code.startsWith('KUBE_')) return undefined;
   const { code, message, facts } = error;
   if (code === 'KUBE_ALREADY_EXISTS') return { status: 409, meaning: 'refused' };
-  const status = STATUS_OF[code] ?? facts.httpStatus;
+  const status = lookup(STATUS_OF, code) ?? facts.httpStatus;
   if (status === undefined && code !== 'KUBE_UNAVAILABLE') return undefined;
   return ROWS.find((row) => row.status === status && (row.message?.test(message) ?? true));
 }

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import type { RestoreRef } from '../../../archive/index.ts';
 import { BlobNotFoundError, blobId } from '../../../blob/index.ts';
-import { isCode, randomHex } from '../../../base/index.ts';
+import { isCode, lookup, randomHex } from '../../../base/index.ts';
 import { CONFIG_MAPS, type ConfigMap, type KubeClient } from '../../../kube/index.ts';
 
 export interface ClusterFilesOptions {
@@ -209,14 +209,14 @@ export class ClusterFiles {
     name: string,
     signal: AbortSignal | undefined,
   ): Promise<Buffer | undefined> {
-    let data = this.#pages.get(page)?.[name];
+    let data = lookup(this.#pages.get(page), name);
     if (data === undefined) {
       const { client, namespace } = this.#options;
       const found = await client.find(CONFIG_MAPS, { namespace, name: page }, { signal });
       this.#pages.set(page, found?.binaryData ?? {});
       const [oldest] = this.#pages.keys();
       if (this.#pages.size > READ_PAGES_MAX && oldest !== undefined) this.#pages.delete(oldest);
-      data = found?.binaryData?.[name];
+      data = lookup(found?.binaryData, name);
     }
     return data === undefined ? undefined : Buffer.from(data, 'base64');
   }
