@@ -17,9 +17,11 @@ import {
   endLeftRun,
   isUnended,
   type LeftRun,
+  ownerOf,
   readLeftRun,
   removeEndedJournal,
 } from './run/left-run.ts';
+import { cancelMovements } from '../operations/cancel.ts';
 import { patiently } from '../runs/patience.ts';
 import { patientClient } from '../runs/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
@@ -205,9 +207,9 @@ export class LostBackups {
       const { bucket } = opened;
       if (['Failed', 'Deleting'].includes(phaseOf(given))) {
         const left = await readLeftRun({ bucket, name, uid, signal });
-        if (isUnended(left)) {
-          await this.#end(backup, left, signal);
-        }
+        if (isUnended(left)) await this.#end(backup, left, signal);
+        const { client, logger, assertLeading } = this.#options;
+        await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
       }
       const { assertLeading } = this.#options;
       // Whoever deletes it removes its files.
@@ -276,6 +278,7 @@ export class LostBackups {
       return;
     }
     const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
+    // Its movements belong to the Backup, and go with it.
     await this.#end(backup, left, signal, lost.thawed);
     lost.isThawed = true;
     this.#options.onRemoved();

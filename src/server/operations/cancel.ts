@@ -1,4 +1,13 @@
-import { namedFirst, redactAndCut } from '../../base/index.ts';
+import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.ts';
+import {
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type KubeClient,
+  type KubeObject,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+  type Resource,
+} from '../../kube/index.ts';
 import type { OperationAsker, OperationMap, Subject } from '../../item-operations/index.ts';
 
 /** Named in a sentence; of more, how many. Our choice: a `failureReason` is read by people. */
@@ -23,4 +32,73 @@ export async function cancelOperations(
   const ids = namedFirst(untold, NAMED_MAX, ({ operation }) => operation.spec.operationID);
   const what = untold.length === 1 ? '1 operation' : `${untold.length} operations`;
   return `${what} could not be told to stop, and may go on: ${ids}: ${redactAndCut(first.error)}`;
+}
+
+const MOVEMENTS: Readonly<
+  Record<
+    Subject['kind'],
+    { readonly label: string; readonly kinds: readonly Resource<KubeObject>[] }
+  >
+> = {
+  Backup: { label: 'velero.io/backup-uid', kinds: [DATA_UPLOADS, POD_VOLUME_BACKUPS] },
+  Restore: { label: 'velero.io/restore-uid', kinds: [DATA_DOWNLOADS, POD_VOLUME_RESTORES] },
+};
+const FINAL = ['Completed', 'Failed', 'Canceled'];
+
+type Movement = KubeObject & {
+  readonly spec?: { readonly cancel?: boolean };
+  readonly status?: { readonly phase?: string } | null;
+};
+
+/**
+ * Tells all movements of volumes to stop that have the UID of a backup or restore which has ended. No journal has those that a server created right
+ * before it was killed, and agents would move their data for nobody. Throws what the API server throws.
+ */
+export async function cancelMovements(
+  client: Pick<KubeClient, 'collect' | 'patch'>,
+  { kind, name, uid, namespace }: Pick<Subject, 'kind' | 'name' | 'uid'> & { namespace: string },
+  options: {
+    readonly logger: Logger;
+    readonly assertLeading?: (() => void) | undefined;
+    readonly signal: AbortSignal;
+  },
+): Promise<void> {
+  const { logger, assertLeading, signal } = options;
+  const { label, kinds } = MOVEMENTS[kind];
+  const query = { namespace, labelSelector: `${label}=${uid}`, signal };
+  for (const resource of kinds) {
+    for (const ref of await runningOf(client, resource, query)) {
+      assertLeading?.();
+      try {
+        const patch = { metadata: { uid: ref.uid }, spec: { cancel: true } };
+        await client.patch(resource, ref, patch, { signal });
+        const fields = { [kind.toLowerCase()]: name, [resource.kind]: ref.name };
+        logger.info(fields, 'a movement that no journal has is told to stop');
+      } catch (error) {
+        if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+      }
+    }
+  }
+}
+
+/** Those that are not over, and that nobody has told to stop. */
+async function runningOf(
+  client: Pick<KubeClient, 'collect'>,
+  resource: Resource<KubeObject>,
+  query: Parameters<KubeClient['collect']>[1] & { readonly labelSelector: string },
+): Promise<KubeObject['metadata'][]> {
+  try {
+    return await client.collect(resource, query, (object) => {
+      const { metadata, spec, status } = object as Movement;
+      const isOther = !Object.entries(metadata.labels ?? {}).some(
+        ([key, value]) => `${key}=${value}` === query.labelSelector,
+      );
+      const isOver = spec?.cancel === true || FINAL.includes(status?.phase ?? '');
+      return isOther || isOver ? [] : [metadata];
+    });
+  } catch (error) {
+    // A cluster without data movers has no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
 }

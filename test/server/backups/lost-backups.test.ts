@@ -7,12 +7,17 @@ import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
+  BACKUPS,
   CONFIG_MAPS,
   CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
+  DATA_UPLOADS,
   type KubeClient,
+  type KubeObject,
   NAMESPACES,
+  POD_VOLUME_BACKUPS,
   PODS,
+  type Resource,
 } from '../../../src/kube/index.ts';
 import type { Buckets } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
@@ -189,6 +194,40 @@ describe('Backups that were deleted while no server led', () => {
     },
     120_000,
   );
+
+  it('have movements told to stop that a server created right before it was killed, if they failed', async () => {
+    const given = { ...backupOf(1), status: { phase: 'Failed' } };
+    const { metadata } = await client.create(BACKUPS, {
+      ...given,
+      metadata: { namespace: VELERO, name: 'b1' },
+    });
+    const { signal } = new AbortController();
+    const noting = { client, logger: silentLogger, namespace: VELERO };
+    const notes = new UnderWayNotes({ ...noting, assertLeading: () => undefined });
+    await notes.write({ ...given, metadata } as Backup, signal);
+    // Nothing is in the journal.
+    const base = { backupStorageLocation: 'default', uploaderType: 'kopia' };
+    for (const [name, uid, status] of [
+      ['unsaved', metadata.uid, {}],
+      ['over', metadata.uid, { phase: 'Completed' }],
+      ['other', 'u2', { phase: 'InProgress' }],
+    ] as const) {
+      const labeled = { namespace: VELERO, name, labels: { 'velero.io/backup-uid': uid } };
+      const source = { sourceNamespace: 'a', sourcePVC: 'c', operationTimeout: '10m0s' };
+      const spec = { ...base, ...source, snapshotType: 'CSI' };
+      await client.create(DATA_UPLOADS, { metadata: labeled, spec, status });
+      const pod = { pod: { namespace: 'a', name: 'p' }, node: 'n', volume: 'v' };
+      const ofPod = { ...base, ...pod, repoIdentifier: '' };
+      await client.create(POD_VOLUME_BACKUPS, { metadata: labeled, spec: ofPod, status } as never);
+    }
+    await lead(Infinity, false);
+    for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS]) {
+      const kind = resource as unknown as Resource<KubeObject & { spec: { cancel?: boolean } }>;
+      const found = await client.list(kind, { namespace: VELERO });
+      const canceled = found.filter(({ spec }) => spec.cancel === true);
+      expect(canceled.map((each) => each.metadata.name)).toEqual(['unsaved']);
+    }
+  });
 
   it('are ended, and keep their files, where their whole kind was deleted meanwhile', async () => {
     await leave(backupOf(1));

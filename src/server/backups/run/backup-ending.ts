@@ -17,14 +17,14 @@ import {
 import { thawPods } from '../../../backup/index.ts';
 import { type OperationMap, orderedRecord } from '../../../item-operations/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import { cancelOperations, withUntold } from '../../operations/cancel.ts';
+import { cancelMovements, cancelOperations, withUntold } from '../../operations/cancel.ts';
 import { endingSignal } from '../../runs/ending.ts';
 import { patientClient } from '../../runs/while-away.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSession, ActionSessions, OpenBucket, RunRequest } from '../contract.ts';
 import { countFields, metadataOf } from './after-items.ts';
 import type { Journal } from './journal.ts';
-import { endLeftRun, isUnended, readLeftRun } from './left-run.ts';
+import { endLeftRun, isUnended, ownerOf, readLeftRun } from './left-run.ts';
 import type { RunLog } from './run-log.ts';
 import { unknownSnapshotText } from './unknown-snapshots.ts';
 
@@ -70,13 +70,15 @@ export class BackupEnding {
     const signal = endingSignal(leaving);
     try {
       const left = await readLeftRun({ bucket, name, uid, signal });
+      const patient = patientClient(client, { logger, signal, patienceMs, assertLeading });
       if (isUnended(left)) {
         await endLeftRun(backup, left, {
-          client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+          client: patient,
           discovery: () => Promise.resolve(discovery),
           ...{ sessions, operations, logger, assertLeading, signal, onUntold },
         });
       }
+      await cancelMovements(patient, ownerOf(backup), { logger, assertLeading, signal });
       onEnded?.();
     } catch (error) {
       if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
@@ -109,7 +111,8 @@ export class BackupEnding {
       untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      if (session && isThawed) request.onEnded?.();
+      const areStopped = await this.#cancelMovements(request);
+      if (session && isThawed && areStopped) request.onEnded?.();
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
@@ -153,6 +156,22 @@ export class BackupEnding {
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a backup that has failed could not be stored');
+    }
+  }
+
+  /** Also of an earlier run, whose journal may lack its last ones. Returns whether all were told; if not, it is tried again later. */
+  async #cancelMovements({ backup, leaving, assertLeading }: RunRequest): Promise<boolean> {
+    const { client, logger, patienceMs } = this.#options;
+    const signal = endingSignal(leaving);
+    const patient = patientClient(client, { logger, signal, patienceMs, assertLeading });
+    try {
+      await cancelMovements(patient, ownerOf(backup), { logger, assertLeading, signal });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'movements of a backup that has failed could not be told to stop');
+      return false;
     }
   }
 

@@ -157,6 +157,10 @@ async function thaw(
   }
 }
 
+/** Whose movements they are. */
+export const ownerOf = ({ metadata: { name, uid, namespace = '' } }: Backup) =>
+  ({ kind: 'Backup', name, uid, namespace }) as const;
+
 async function cancelLeft(
   backup: Backup,
   left: LeftRun,

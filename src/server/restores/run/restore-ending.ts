@@ -9,10 +9,11 @@ import {
   redactAndCut,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
+import type { KubeClient } from '../../../kube/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../restore/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
-import { cancelOperations } from '../../operations/cancel.ts';
+import { cancelMovements, cancelOperations } from '../../operations/cancel.ts';
 import { endingSignal } from '../../runs/ending.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
 import { journaledOperations, type RestoreJournal } from './restore-journal.ts';
@@ -20,6 +21,7 @@ import type { RestoreLog } from './restore-log.ts';
 import type { Leading } from './while-leading.ts';
 
 export interface RestoreEndingOptions {
+  readonly client: Pick<KubeClient, 'collect' | 'patch'>;
   readonly sessions: RestoreSessions;
   readonly operations: OperationMap;
   readonly logger: Logger;
@@ -74,10 +76,11 @@ export class RestoreEnding {
         const options = { asker: session.asker, signal: stopping };
         untold = await cancelOperations(operations, subject, options);
       } else if (journal.operations.length > 0) untold = notTold('no plugins could be started');
+      await this.#cancelMovements(restore, { assertLeading, signal: stopping });
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a restore that has failed could not be told to stop');
-      untold = notTold(messageOf(cause));
+      untold ??= notTold(messageOf(cause));
     }
     if (leaving?.aborted === true) return;
     if (untold !== undefined) {
@@ -157,10 +160,21 @@ export class RestoreEnding {
     const journaled = await journaledOperations({ bucket, name, uid, signal });
     await operations.get(subject, signal);
     operations.note(subject, journaled);
+    await this.#cancelMovements(restore, { signal });
     const known = await operations.get(subject, signal);
     if (known.length === 0) return;
     await using session = await sessions.open(restore, logger);
     const untold = await cancelOperations(operations, subject, { asker: session.asker, signal });
     if (untold !== undefined) throw new CodedError('NOT_ENDED', untold, { retry: 'backoff' });
+  }
+
+  /** Also of an earlier run, whose journal may lack its last ones. */
+  async #cancelMovements(
+    { metadata: { name, uid, namespace = '' } }: Restore,
+    options: { readonly assertLeading?: () => void; readonly signal: AbortSignal },
+  ): Promise<void> {
+    const { client, logger } = this.#options;
+    const owner = { kind: 'Restore', name, uid, namespace } as const;
+    await cancelMovements(client, owner, { logger, ...options });
   }
 }

@@ -386,6 +386,34 @@ describe('a restore', () => {
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
   });
 
+  it('that is canceled also stops movements that a server created right before it was killed', async () => {
+    const kinds = ['datadownloads.velero.io', 'podvolumerestores.velero.io'];
+    for (const kind of kinds) {
+      for (const [name, uid, phase] of [
+        ['unsaved', 'u1', 'InProgress'],
+        ['over', 'u1', 'Completed'],
+        ['other', 'u2', 'InProgress'],
+      ]) {
+        const metadata = { name, namespace: 'velero', labels: { 'velero.io/restore-uid': uid } };
+        cluster.add(kind, { metadata, spec: {}, status: { phase } });
+      }
+    }
+    const rig: Rig = new Rig({
+      cluster,
+      actions: movingThen(() => rig.abort),
+    });
+    await storeTwoClaims(rig);
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
+    const isCanceled = (kind: string, name: string): unknown =>
+      (cluster.get(kind, `velero/${name}`) as { spec?: { cancel?: boolean } } | undefined)?.spec
+        ?.cancel;
+    for (const kind of kinds) {
+      expect(['unsaved', 'over', 'other'].map((name) => isCanceled(kind, name))).toEqual([
+        ...[true, undefined, undefined],
+      ]);
+    }
+  });
+
   it('says which operations could not be told to stop', async () => {
     const rig: Rig = new Rig({
       cluster,
