@@ -26,6 +26,7 @@ const LONGEST = [
   'server/backups/same-as-velero',
   'simulation/backups',
   'simulation/engine',
+  'simulation/nights',
   'simulation/simulation',
   'faults/kill',
   'faults/damage',

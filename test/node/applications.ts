@@ -33,6 +33,24 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
     fs.copyFileSync(raw, join(copies, `${namespace}-${BLOCK}`));
   }
 
+  /** Other bytes in each of its volumes, at both ends; they are what {@link assertBack} compares with from now on. */
+  async function work(namespace: string, what: string): Promise<void> {
+    const node = theNode();
+    for (const name of FILES) {
+      const path = await node.volumePath(namespace, name);
+      fs.writeFileSync(join(path, 'tree', 'worked'), what);
+      fs.appendFileSync(join(path, 'tree/data/big'), what);
+      const copy = join(copies, `${namespace}-${name}`);
+      fs.rmSync(copy, { recursive: true, force: true });
+      execFileSync('cp', ['-a', path, copy]);
+    }
+    const raw = await node.volumePath(namespace, BLOCK);
+    const file = fs.openSync(raw, 'r+');
+    fs.writeSync(file, prng(`${namespace} ${what}`, BLOCK_BYTES));
+    fs.closeSync(file);
+    fs.copyFileSync(raw, join(copies, `${namespace}-${BLOCK}`));
+  }
+
   const ready = (namespace: string): Promise<string> =>
     theNode().kubectl('-n', namespace, 'rollout', 'status', 'deploy/app', '--timeout=90s');
 
@@ -91,5 +109,15 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
     return [await describedAs(kind, name), ...telling].join('\n');
   }
 
-  return { runApplication, ready, assertBack, phaseOf, untilPhase, describedAs, create, detailsOf };
+  return {
+    runApplication,
+    work,
+    ready,
+    assertBack,
+    phaseOf,
+    untilPhase,
+    describedAs,
+    create,
+    detailsOf,
+  };
 }

@@ -44,7 +44,7 @@ describe.skipIf(!hasRealNode())(
     let s3: S3Log;
     let server: OwnServer;
     const copies = tempDirectory('own-server-copies');
-    const { runApplication, assertBack, untilPhase, describedAs, create, detailsOf } =
+    const { runApplication, work, assertBack, untilPhase, describedAs, create, detailsOf } =
       wholeApplications(() => node, copies);
 
     beforeAll(async () => {
@@ -131,7 +131,9 @@ describe.skipIf(!hasRealNode())(
 
     async function withoutNamespaces(namespaces = NAMESPACES): Promise<void> {
       for (const namespace of namespaces) {
-        await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
+        await node.kubectl(
+          ...['delete', 'namespace', namespace, '--timeout=90s', '--ignore-not-found'],
+        );
       }
     }
 
@@ -376,5 +378,87 @@ describe.skipIf(!hasRealNode())(
       // In the other location: the log does see keys that are put again.
       expect(s3.putTwice('velero/')).toContain('velero/backups/by-velero/velero-backup.json');
     }, 300_000);
+
+    describe('two nights of all namespaces', () => {
+      const restored = async (name: string, backup: string, ...flags: string[]): Promise<void> => {
+        const spaces = ['--include-namespaces', 'nights'];
+        await node.longshore(
+          'restore',
+          'create',
+          name,
+          '--from-backup',
+          backup,
+          ...spaces,
+          ...flags,
+        );
+        await assertRestored(name);
+      };
+
+      /** After them somebody has worked on, and what is compared with is the second night. */
+      async function twoNights(by: string): Promise<void> {
+        for (const night of [1, 2]) {
+          await work('nights', `${by} ${night}`);
+          await create('backup', `${by}-${night}`, '--snapshot-move-data');
+          await assertCompleted(`${by}-${night}`);
+        }
+        await spoil();
+      }
+
+      async function spoil(): Promise<void> {
+        for (const name of FILES) {
+          fs.writeFileSync(join(await node.volumePath('nights', name), 'tree/worked'), 'spoiled');
+        }
+        const file = fs.openSync(await node.volumePath('nights', BLOCK), 'r+');
+        fs.writeSync(file, 'spoiled', 4096);
+        fs.closeSync(file);
+      }
+
+      it('by our server: the second one comes back in place while another application runs, and when all is lost', async () => {
+        await node.applyServerDefinition('velero.io_restores');
+        await withoutNamespaces();
+        await runApplication('nights');
+        await runApplication('elsewhere');
+        await twoNights('ours');
+        await work('elsewhere', 'since then');
+        const scale = ['-n', 'nights', 'scale', 'deploy/app'];
+        await node.kubectl(...scale, '--replicas=0');
+        await node.kubectl('-n', 'nights', 'wait', '--for=delete', 'pod', '--all', '--timeout=60s');
+        const policy = ['--existing-volume-data-policy', 'full', '--delete-extra-files'];
+        await restored('nights-in-place', 'ours-2', ...policy);
+        await node.kubectl(...scale, '--replicas=1');
+        await assertBack('nights');
+        await assertBack('elsewhere');
+        await withoutNamespaces(['nights']);
+        await restored('nights-lost', 'ours-2');
+        await assertBack('nights');
+        await assertBack('elsewhere');
+      }, 500_000);
+
+      it('by the real Velero: the second one comes back by our server', async () => {
+        await server[Symbol.asyncDispose]();
+        await node.restartVelero();
+        await useLog();
+        await twoNights('theirs');
+        await node.stopVelero();
+        server = await node.startOwnServer(SERVER_FLAGS);
+        await withoutNamespaces(['nights']);
+        await restored('nights-of-theirs', 'theirs-2');
+        await assertBack('nights');
+        await assertBack('elsewhere');
+      }, 500_000);
+
+      it('in another cluster with the same bucket', async () => {
+        await server[Symbol.asyncDispose]();
+        await node.replaceCluster();
+        await node.applyOverlay('instead-of-velero');
+        await node.stopVelero();
+        server = await node.startOwnServer(SERVER_FLAGS);
+        const synced = (): Promise<unknown> =>
+          node.client.find(BACKUPS, { namespace: VELERO, name: 'theirs-2' });
+        await expect.poll(synced, { timeout: 90_000, interval: 500 }).toBeDefined();
+        await restored('nights-of-another', 'theirs-2');
+        await assertBack('nights');
+      }, 500_000);
+    });
   },
 );

@@ -6,9 +6,11 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
+  DATA_DOWNLOADS,
   DELETE_BACKUP_REQUESTS,
   DEPLOYMENTS,
   type KubeObject,
+  LEASES,
   NAMESPACES,
   PVCS,
   type Resource,
@@ -216,6 +218,51 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     // What the other one made moved nothing here.
     expect(await lastOf(a)).toBe(firstOfA);
   }, 60_000);
+
+  it('restore whole clusters into each other, and do nothing again that the other one did', async () => {
+    const done = { completionTimestamp: rfc3339Seconds(systemClock.nowNs()), phase: 'Completed' };
+    await a.client.create(DATA_DOWNLOADS, {
+      metadata: { namespace: VELERO, name: 'done' },
+      spec: {
+        ...{ backupStorageLocation: 'default', snapshotID: 'x', sourceNamespace: 'shop' },
+        ...{ operationTimeout: '10m0s', targetVolume: { namespace: 'shop', pvc: 'data', pv: '' } },
+      },
+      status: done,
+    } as never);
+    await a.client.create(DELETE_BACKUP_REQUESTS, {
+      metadata: { namespace: VELERO, name: 'refused' },
+      spec: { backupName: 'b1' },
+      status: { phase: 'Processed', errors: ['refused'] },
+    } as never);
+    const lease = { namespace: VELERO, name: 'longshore-server' };
+    const holder = async (): Promise<unknown> =>
+      (await b.client.find(LEASES, lease))?.spec?.holderIdentity;
+    const before = await holder();
+    await a.client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'whole' },
+      spec: { snapshotVolumes: false, storageLocation: 'default' },
+    } as never);
+    expect((await until(a, BACKUPS, 'whole', isOver)).status).toMatchObject({ phase: 'Completed' });
+    await until(b, BACKUPS, 'whole', isOver);
+    await b.client.create(RESTORES, {
+      metadata: { namespace: VELERO, name: 'whole' },
+      spec: {
+        ...{ backupName: 'whole', existingResourcePolicy: 'update' },
+        namespaceMapping: { shop: 'fourth' },
+      },
+    } as never);
+    const restore = await until(b, RESTORES, 'whole', isOver);
+    expect(restore.status?.phase).toMatch(/^(Completed|PartiallyFailed)$/);
+    for (const resource of [DATA_DOWNLOADS, DELETE_BACKUP_REQUESTS] as const) {
+      const found = await b.client.list(resource, { namespace: VELERO });
+      expect(found.map(({ metadata }) => metadata.name)).toEqual([]);
+    }
+    expect(await holder()).toBe(before);
+    const labels = (await b.client.get(LEASES, lease)).metadata.labels ?? {};
+    expect(labels).not.toHaveProperty('velero.io/restore-name');
+    expect(await get(b, BACKUPS, VELERO, 'b1')).toBeDefined();
+    expect((await get(b, CONFIG_MAPS, 'fourth', 'settings'))?.data).toEqual({ color: 'blue' });
+  }, 90_000);
 
   it('lose in both what is deleted in one, and what was restored of it stays', async () => {
     await a.client.create(DELETE_BACKUP_REQUESTS, {
