@@ -39,3 +39,36 @@ it('asks again after conflicts, however often the server was away before them', 
   expect(await patience.ask(THINGS, server.ask)).toBe('done');
   expect(server.asked).toBe(10);
 });
+
+it('waits again after an outage of rights has ended', async () => {
+  const patience = new Patience({ signal, awayMs: 60, firstDelayMs: 5 });
+  const rights = Array.from({ length: 9 }, (_, i) =>
+    askedFor('create', { group: '', plural: 'things' }, `app-${i}`),
+  );
+  for (const right of rights) {
+    await expect(patience.ask(right, answers('KUBE_UNAUTHORIZED').ask)).rejects.toThrow();
+  }
+  // While it lasts, nothing is waited for any more.
+  const late = answers('KUBE_UNAUTHORIZED');
+  await expect(patience.ask(THINGS, late.ask)).rejects.toThrow();
+  expect(late.asked).toBe(1);
+  for (const right of rights)
+    expect(await patience.ask(right, answers(undefined).ask)).toBe('done');
+  for (const right of [THINGS, ...rights]) {
+    expect(await patience.ask(right, answers('KUBE_UNAUTHORIZED', undefined).ask)).toBe('done');
+  }
+});
+
+it('waits twice at most for a right that is missing for some objects only', async () => {
+  const patience = new Patience({ signal, awayMs: 60, firstDelayMs: 5 });
+  let asked = 0;
+  for (let item = 0; item < 20; item++) {
+    const refused = answers('KUBE_FORBIDDEN');
+    const error = new CodedError('KUBE_FORBIDDEN', 'things is forbidden: User "a" cannot', {});
+    const ask = (): Promise<string> => refused.ask().catch(() => Promise.reject(error));
+    await expect(patience.ask(THINGS, ask)).rejects.toThrow();
+    asked += refused.asked > 1 ? 1 : 0;
+    expect(await patience.ask(THINGS, answers(undefined).ask)).toBe('done');
+  }
+  expect(asked).toBe(2);
+});

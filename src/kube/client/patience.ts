@@ -20,20 +20,42 @@ const REMEMBERED_MS = 600_000;
 /** More refusals that lasted mean a missing role, not a hiccup: nothing is waited for then. */
 const REMEMBERED_MAX = 8;
 
-/** Refusals that were retried in vain: each right that is missing costs one wait, not one a request. */
+interface LastingRefusal {
+  readonly untilMs: number;
+  /** It came again after the right had been there in between. */
+  readonly isAgain: boolean;
+  /** The right was there since. */
+  isOver: boolean;
+}
+
+/**
+ * Refusals that were retried in vain: each right that is missing costs one wait, not one a request. A right
+ * that is there again ends its refusal, as after an outage. Some rights are there for some objects only:
+ * their second refusal stays.
+ */
 export class LastingRefusals {
-  readonly #untilMs = new Map<string, number>();
+  readonly #known = new Map<string, LastingRefusal>();
 
   has(right: string): boolean {
     const nowMs = performance.now();
-    for (const [each, untilMs] of this.#untilMs) {
-      if (untilMs <= nowMs) this.#untilMs.delete(each);
+    for (const [each, { untilMs }] of this.#known) {
+      if (untilMs <= nowMs) this.#known.delete(each);
     }
-    return this.#untilMs.has(right) || this.#untilMs.size >= REMEMBERED_MAX;
+    if (this.#known.get(right)?.isOver === false) return true;
+    const lasting = [...this.#known.values()].filter(({ isOver }) => !isOver);
+    return lasting.length >= REMEMBERED_MAX;
   }
 
   note(right: string): void {
-    if (!this.has(right)) this.#untilMs.set(right, performance.now() + REMEMBERED_MS);
+    if (this.has(right)) return;
+    const untilMs = performance.now() + REMEMBERED_MS;
+    this.#known.set(right, { untilMs, isAgain: this.#known.has(right), isOver: false });
+  }
+
+  /** The right is there. */
+  end(right: string): void {
+    const known = this.#known.get(right);
+    if (known?.isAgain === false) known.isOver = true;
   }
 }
 
@@ -42,9 +64,10 @@ export interface JudgedOptions {
   readonly refusedMs?: number | undefined;
   /** A conflict is retried if it cannot be about a version that was read. */
   readonly conflictsMax?: number;
-  /** Undefined: no refusal was retried in vain before. */
-  readonly wasLasting?: (() => boolean) | undefined;
-  readonly onLasting?: (() => void) | undefined;
+  /** Left out: no refusal is remembered. */
+  readonly refusals?: LastingRefusals | undefined;
+  /** What the task needs, for `refusals`. */
+  readonly right?: string;
   /** All other errors stay as they are. */
   readonly only?: (error: unknown) => boolean;
 }
@@ -56,15 +79,19 @@ export interface JudgedOptions {
  */
 export function judged<T>(
   task: () => Promise<T>,
-  { refusedMs = REFUSED_MS, conflictsMax = 1, wasLasting, onLasting, only }: JudgedOptions = {},
+  { refusedMs = REFUSED_MS, conflictsMax = 1, refusals, right = '', only }: JudgedOptions = {},
 ): () => Promise<T> {
   let sinceMs: number | undefined;
   let conflicts = 0;
   return async () => {
     try {
-      return await task();
+      const answer = await task();
+      refusals?.end(right);
+      return answer;
     } catch (error) {
       if (!(error instanceof CodedError) || !error.code.startsWith('KUBE_')) throw error;
+      // Rights come first: who is told that there is no such object has them.
+      if (!isUnauthorized(error) && meaningOf(error) === 'refused') refusals?.end(right);
       if (only?.(error) === false) throw error;
       const meaning = meaningOf(error);
       if (meaning !== 'refused for now') {
@@ -76,9 +103,11 @@ export function judged<T>(
       }
       const isFirst = sinceMs === undefined;
       sinceMs ??= performance.now();
-      const isOver = isFirst ? wasLasting?.() === true : performance.now() - sinceMs >= refusedMs;
+      const isOver = isFirst
+        ? refusals?.has(right) === true
+        : performance.now() - sinceMs >= refusedMs;
       if (!isOver) throw withRetryOf(error, 'backoff');
-      onLasting?.();
+      refusals?.note(right);
       const seconds = Math.round((performance.now() - sinceMs) / 1000);
       const text = isFirst ? error.message : `${error.message} (for ${seconds} s)`;
       const { code, cause, facts } = error;
@@ -139,10 +168,8 @@ export class Patience {
     const once = judged(() => task(isAgain), {
       refusedMs: Math.min(REFUSED_MS, awayMs),
       conflictsMax: CONFLICTS_MAX,
-      wasLasting: () => this.#refusals.has(right),
-      onLasting: () => {
-        this.#refusals.note(right);
-      },
+      refusals: this.#refusals,
+      right,
     });
     try {
       const answer = await withRetry(once, {

@@ -196,15 +196,11 @@ export class Transport {
     task: () => Promise<T>,
   ): Promise<T> {
     if (this.#refusedMs === 0) return task();
-    const refusals = this.#refusals;
-    const right = rightOf(request);
     return whileUnauthorized(task, {
       signal: request.signal,
       refusedMs: this.#refusedMs,
-      wasLasting: () => refusals.has(right),
-      onLasting: () => {
-        refusals.note(right);
-      },
+      refusals: this.#refusals,
+      right: rightOf(request),
     });
   }
 

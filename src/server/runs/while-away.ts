@@ -145,10 +145,8 @@ function whileBusy<T>(
   const once = judged(ask, {
     refusedMs: Math.min(patienceMs, REFUSED_MS),
     only: isUnauthorized,
-    wasLasting: () => refusals.has(right),
-    onLasting: () => {
-      refusals.note(right);
-    },
+    refusals,
+    right,
   });
   return withRetry(once, {
     budgetOf: (error) => ({
