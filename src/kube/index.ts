@@ -149,10 +149,12 @@ export { WorkQueue } from './queue/work-queue.ts';
 export { assertLasting, isPassing, isPassingAnswer } from './client/errors.ts';
 export {
   isExtensionAway,
+  isOfGateway,
   isStoreAway,
   isUnauthorized,
   type Meaning,
   meaningOf,
+  ofExtension,
 } from './client/answers.ts';
 export {
   type Asked,

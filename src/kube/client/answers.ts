@@ -130,9 +130,23 @@ export function meaningOf(error: unknown): Meaning {
  */
 export function isExtensionAway(error: unknown): boolean {
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
-    if (rowOf(cause)?.isExtension === true) return true;
+    const isTold = cause instanceof CodedError && cause.facts.isExtension === true;
+    if (isTold || rowOf(cause)?.isExtension === true) return true;
   }
   return false;
+}
+
+/** An answer of a load balancer, or of an API server about the own server of a kind. */
+export const isOfGateway = (error: unknown): boolean =>
+  error instanceof CodedError && [502, 503, 504].includes(Number(error.facts.httpStatus));
+
+/** The error, if it is known that the API server itself answers. */
+export function ofExtension(error: CodedError): CodedError {
+  const { code, message, cause, facts } = error;
+  return new CodedError(code, message, {
+    cause,
+    facts: { ...facts, isExtension: true, isLasting: true },
+  });
 }
 
 /** The API server itself says that its store cannot answer: it answers everything else. */

@@ -1,7 +1,7 @@
 import { CodedError, isCode, withRetry } from '../../base/index.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeObject } from '../api/core.ts';
-import { isUnauthorized, meaningOf } from './answers.ts';
+import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './answers.ts';
 
 /**
  * How long an answer that is `refused for now` is retried. Our choice: an API server fills its
@@ -149,7 +149,8 @@ export interface PatienceOptions {
 /**
  * Retries requests of one run by the table of answers: an item must not be missing because the API
  * server was away or refused it for a moment. A server that did not come back once, and a right that
- * is missing, are not waited for with each item. A conflict that stays is none: a webhook may refuse
+ * is missing, are not waited for with each item, and an extension that does not work is told at
+ * once. A conflict that stays is none: a webhook may refuse
  * in that way.
  */
 export class Patience {
@@ -165,7 +166,7 @@ export class Patience {
   async ask<T>({ server, right }: Asked, task: (isAgain: boolean) => Promise<T>): Promise<T> {
     const { signal, awayMs = AWAY_MS, firstDelayMs = FIRST_DELAY_MS } = this.#options;
     let isAgain = false;
-    const once = judged(() => task(isAgain), {
+    const once = judged(() => told(task(isAgain)), {
       refusedMs: Math.min(REFUSED_MS, awayMs),
       conflictsMax: CONFLICTS_MAX,
       refusals: this.#refusals,
@@ -193,6 +194,12 @@ export class Patience {
     }
   }
 }
+
+/** What does not work yet may be brought by a later item: nothing is waited for here. */
+const told = <T>(answer: Promise<T>): Promise<T> =>
+  answer.catch((error: unknown) => {
+    throw error instanceof CodedError && isExtensionAway(error) ? ofExtension(error) : error;
+  });
 
 const isAway = (error: unknown): boolean => meaningOf(error) === 'away';
 

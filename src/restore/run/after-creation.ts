@@ -4,6 +4,7 @@ import {
   askedFor,
   createMergePatch,
   CUSTOM_RESOURCE_DEFINITIONS,
+  isExtensionAway,
   type KubeClient,
   type KubeObject,
   type Patience,
@@ -114,6 +115,8 @@ async function patched(
     return undefined;
   } catch (error) {
     signal.throwIfAborted();
+    // Many kinds serve no status.
+    if (isExtensionAway(error) && !isCode(error, 'KUBE_NOT_FOUND')) throw error;
     return error;
   }
 }

@@ -2,6 +2,7 @@ import { define, isCode, isExactNumber, lookup, messageOf } from '../../base/ind
 import {
   askedFor,
   createMergePatch,
+  isExtensionAway,
   isSameJson,
   type KubeClient,
   type KubeObject,
@@ -76,6 +77,8 @@ export async function settleExisting(
       return undefined;
     } catch (error) {
       options.signal.throwIfAborted();
+      // It is tried again after all other items.
+      if (isExtensionAway(error) && !isCode(error, 'KUBE_NOT_FOUND')) throw error;
       return messageOf(error);
     }
   };
@@ -290,6 +293,7 @@ async function settleSubjects(
       notes.info(`${shown} exists: subjects are added to it, and none is removed (${texts})`);
     } catch (error) {
       signal.throwIfAborted();
+      if (isExtensionAway(error)) throw error;
       notes.error(`could not add ${texts} to ${shown}: ${messageOf(error)}`);
     }
   }

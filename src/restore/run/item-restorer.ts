@@ -9,11 +9,15 @@ import {
   askedFor,
   type BackupIdentity,
   type Discovery,
+  isExtensionAway,
+  isOfGateway,
   isOwnObject,
   isSameJson,
   isUploadOfBackup,
   type KubeClient,
   type KubeObject,
+  NAMESPACES,
+  ofExtension,
   type PersistentVolume,
   type PersistentVolumeClaim,
   type Resource,
@@ -49,6 +53,7 @@ import {
   withoutServersFields,
 } from './object-form.ts';
 import { NEVER_RESTORED } from './plan.ts';
+import type { AsideItem, PutAside } from './put-aside.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
@@ -62,6 +67,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly backup?: BackupIdentity | undefined;
   readonly namespaces: RestoredNamespaces;
   readonly restored: Restored;
+  readonly aside: PutAside;
   readonly modifiers?: ResourceModifiers | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
@@ -105,6 +111,17 @@ interface Work {
   exists: boolean;
   outcome: RestoreOutcome | undefined;
   restoredAs: string | undefined;
+  /** As it is sent; undefined until then. */
+  object: KubeObject | undefined;
+  /** It was put aside before, and an object may have been made. */
+  readonly isRetried: boolean;
+}
+
+/** How an item is restored. */
+interface Way {
+  readonly mustInclude: boolean;
+  /** It was put aside. */
+  readonly before?: AsideItem;
 }
 
 /** Restores single items, with all that their actions add. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
@@ -132,10 +149,31 @@ export class ItemRestorer {
 
   /** Of a file of the backup; what is wrong with it is in the log. Throws where the run has to end: a sink that fails, a cancel. */
   async restore(file: ItemFile): Promise<void> {
-    await this.#restoreFile(file, false);
+    await this.#restoreFile(file, { mustInclude: false });
   }
 
-  async #restoreFile(asked: ItemFile, mustInclude: boolean): Promise<Result> {
+  /** An item that was put aside. It may be put aside again. */
+  async retry(before: AsideItem): Promise<void> {
+    const { file, mustInclude } = before;
+    await this.#restoreFile(file, { mustInclude, before });
+  }
+
+  /** The item was put aside, and its time is over. */
+  async giveUp({ file, why, prepared }: AsideItem, seconds: number): Promise<void> {
+    const { items, restored, restore, log } = this.#options;
+    const { groupResource: resource, name } = file;
+    const namespace = targetNamespace(file.namespace, restore);
+    const more = seconds > 0 ? ` (retried for ${seconds} s after all other items)` : '';
+    log.error(`${why}${more}`, { resource, namespace, name });
+    const bytes = await items.load(file);
+    if (!bytes) return;
+    const key = { kind: kindOf(readItem(file, bytes)), namespace, name };
+    if (!restored.get(key)) return;
+    const operations = prepared?.operations ?? [];
+    await this.#put({ ...key, outcome: 'failed', exists: false, operations });
+  }
+
+  async #restoreFile(asked: ItemFile, way: Way): Promise<Result> {
     const { items, restore, log } = this.#options;
     const file = inChosenVersion(asked, this.#rules.versions, items);
     const namespace = targetNamespace(file.namespace, restore);
@@ -144,10 +182,7 @@ export class ItemRestorer {
     try {
       const bytes = await items.load(file);
       if (!bytes) throw new CodedError('NO_ITEM', `the backup has no ${resource} ${name}`);
-      return await this.#restoreItem(
-        { file, given: readItem(file, bytes), namespace },
-        mustInclude,
-      );
+      return await this.#restoreItem({ file, given: readItem(file, bytes), namespace }, way);
     } catch (error) {
       this.#assertGoesOn(error);
       log.error(messageOf(error), about);
@@ -185,9 +220,9 @@ export class ItemRestorer {
 
   async #restoreItem(
     { file, given, namespace }: Pick<Work, 'file' | 'given' | 'namespace'>,
-    mustInclude: boolean,
+    { mustInclude, before }: Way,
   ): Promise<Result> {
-    const { namespaces, restored, log, signal } = this.#options;
+    const { namespaces, restored, log, signal, aside } = this.#options;
     signal.throwIfAborted();
     const { groupResource: type, name } = file;
     const about = { resource: type, namespace, name };
@@ -206,18 +241,34 @@ export class ItemRestorer {
     }
     const key: ItemKey = { kind: kindOf(given), namespace, name };
     const known = restored.get(key);
-    if (known) {
+    // One that was put aside is begun, and not over.
+    if (known && !(before && known.outcome === undefined)) {
       log.info(`Skipping ${idOfItem(type, key)} because it's already been restored.`, about);
       const problem = await this.#merged.problemOf(file, given);
       if (problem !== undefined) log.warn(problem, about);
       return { exists: known.exists, isClean: problem === undefined };
     }
+    const waiting = {
+      ...{ file, mustInclude, isHopeful: true, prepared: before?.prepared },
+      isTried: before?.isTried ?? false,
+    };
     // DataUploads are not created, so they need no namespace.
     if (namespace !== '' && type !== UPLOADS_TYPE) {
+      const group = `namespace ${namespace}`;
+      const closed = aside.whyClosed(group);
+      if (closed !== undefined) {
+        aside.add(group, { ...waiting, why: closed });
+        return PUT_ASIDE;
+      }
       try {
         await namespaces.ensure(file.namespace, namespace);
       } catch (error) {
         this.#assertGoesOn(error);
+        if (isExtensionAway(error)) {
+          log.info(`${ASIDE}: ${messageOf(error)}`, { resource: type, name });
+          aside.add(group, { ...waiting, isTried: true, why: messageOf(error) });
+          return PUT_ASIDE;
+        }
         // Of no namespace, since it has none.
         log.error(messageOf(error), { resource: type, name });
         return { exists: false, isClean: false };
@@ -227,11 +278,22 @@ export class ItemRestorer {
       log.info(`${namespace}/${name} is complete - skipping`, about);
       return { exists: false, isClean: true };
     }
+    const group = `${type} ${namespace}`;
+    const closed = aside.whyClosed(group);
+    if (closed !== undefined) {
+      aside.add(group, {
+        ...waiting,
+        why: `not tried, because another one was refused: ${closed}`,
+      });
+      return PUT_ASIDE;
+    }
     restored.begin(key);
     this.#merged.begin(file);
+    const { object, ...prepared } = before?.prepared ?? NOT_PREPARED;
     const work: Work = {
-      ...{ file, given, namespace, operations: [] },
-      ...{ isInPlace: false, isModified: false, isClean: true, exists: false },
+      ...{ file, given, namespace, object, isRetried: before !== undefined },
+      ...{ ...prepared, operations: [...prepared.operations] },
+      ...{ exists: prepared.isInPlace },
       ...{ outcome: undefined, restoredAs: undefined },
       notes: {
         info: (message) => {
@@ -251,6 +313,10 @@ export class ItemRestorer {
       await this.#run(work);
     } catch (error) {
       this.#assertGoesOn(error);
+      if (isExtensionAway(error) && this.#mayRunAgain(work)) {
+        this.#putAside(error, work, mustInclude);
+        return PUT_ASIDE;
+      }
       work.notes.error(messageOf(error));
     }
     const { exists, isClean, operations, restoredAs } = work;
@@ -260,6 +326,46 @@ export class ItemRestorer {
       ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
     });
     return { exists, isClean };
+  }
+
+  /** False: something that must not be begun twice was begun, and the object is not known yet. */
+  #mayRunAgain({ object, operations, file }: Work): boolean {
+    if (object) return true;
+    return operations.length === 0 && !this.#makesVolumes(file);
+  }
+
+  /** From snapshots of the provider. */
+  #makesVolumes({ groupResource }: ItemFile): boolean {
+    return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
+  }
+
+  /** What was prepared is kept for volumes: their data and snapshots must not be begun twice. */
+  #putAside(error: unknown, work: Work, mustInclude: boolean): void {
+    const { aside } = this.#options;
+    const { file, namespace, object, operations, isInPlace, isModified, isClean, notes } = work;
+    const { groupResource: type } = file;
+    const why = messageOf(error);
+    if (!work.isRetried) notes.info(`${ASIDE}: ${why}`);
+    const prepared = object && { object, operations, isInPlace, isModified, isClean };
+    aside.add(
+      `${type} ${namespace}`,
+      { file, mustInclude, why, isHopeful: this.#isHopeful(error, work), isTried: true, prepared },
+      { mustKeep: this.#makesVolumes(file) || operations.length > 0 },
+    );
+  }
+
+  /** A path that is not served stays so, unless this restore brings what serves it. */
+  #isHopeful(error: unknown, { file, given }: Work): boolean {
+    const isMissing = (cause: unknown): boolean =>
+      isCode(cause, 'KUBE_NOT_FOUND') || (cause instanceof Error && isMissing(cause.cause));
+    if (!isMissing(error)) return true;
+    const { restored } = this.#options;
+    const [group = '', version = ''] = (given.apiVersion ?? '').split('/');
+    const servers = ['v1', 'v1beta1'].flatMap((v) => [
+      [`apiextensions.k8s.io/${v}/CustomResourceDefinition`, file.groupResource],
+      [`apiregistration.k8s.io/${v}/APIService`, `${version}.${group}`],
+    ]);
+    return servers.some(([kind = '', name = '']) => restored.get({ kind, namespace: '', name }));
   }
 
   /** Also of namespaces, which are no items of their own. */
@@ -283,31 +389,40 @@ export class ItemRestorer {
   }
 
   async #run(work: Work): Promise<void> {
+    work.object ??= await this.#prepare(work);
+    const { object } = work;
+    if (!object || (await this.#isHeldBack(work))) return;
+    await this.#create(object, this.#resourceOf(object, work), work);
+    if (work.isInPlace) work.outcome = 'updated';
+  }
+
+  /** The object as it is sent; undefined if it is not. */
+  async #prepare(work: Work): Promise<KubeObject | undefined> {
     const { restore, volumes, modifiers } = this.#options;
     const { file, notes, namespace } = work;
     const { groupResource: type } = file;
     if (isMirrorPod(type, work.given)) {
       notes.info("Not restoring pod because it's a mirror pod");
-      return;
+      return undefined;
     }
     let item = work.given;
     if (type === 'persistentvolumes' && volumes) {
       const prepared = await volumes.prepare(item as PersistentVolume);
-      if (!prepared.isRestored) return;
+      if (!prepared.isRestored) return undefined;
       item = prepared.item;
     }
     const acted = await this.#runActions(withoutServersFields(item), work);
-    if (!acted) return;
+    if (!acted) return undefined;
     if (type === UPLOADS_TYPE) {
       notes.info(`not created, ${NEVER_RESTORED}`);
-      return;
+      return undefined;
     }
     item = acted;
     if (work.isInPlace) {
       work.outcome = 'updated';
       work.exists = true;
       notes.info('It is there already: its volume is brought back in place');
-      if (restore.spec.existingResourcePolicy !== 'update') return;
+      if (restore.spec.existingResourcePolicy !== 'update') return undefined;
     }
     if (type === 'persistentvolumeclaims' && volumes) {
       item = volumes.claimOf(item as PersistentVolumeClaim);
@@ -319,10 +434,7 @@ export class ItemRestorer {
       for (const error of modified.errors) notes.error(error);
     }
     item = withLabels(item, restoreLabels(restore));
-    if (namespace !== '') item = { ...item, metadata: { ...item.metadata, namespace } };
-    if (await this.#isHeldBack(work)) return;
-    await this.#create(item, this.#resourceOf(item, work), work);
-    if (work.isInPlace) work.outcome = 'updated';
+    return namespace === '' ? item : { ...item, metadata: { ...item.metadata, namespace } };
   }
 
   /** What may use volumes that are being brought back waits for them, and is left out where they are not as they should be. */
@@ -395,7 +507,7 @@ export class ItemRestorer {
     const { items, log, restore } = this.#options;
     const groupResource = typeOf({ group, plural: resource });
     const file = { groupResource, version: undefined, isPreferred: true, namespace, name };
-    if (items.has(file)) return this.#restoreFile(file, mustInclude);
+    if (items.has(file)) return this.#restoreFile(file, { mustInclude });
     const where = idOfItem(groupResource, { namespace, name });
     log.warn(`unable to restore additional item ${where}: the backup does not have it`, {
       resource: groupResource,
@@ -446,13 +558,18 @@ export class ItemRestorer {
     const { client, patience, signal, restore, isResumed, isClockSetBack } = this.#options;
     const { file, namespace, notes } = work;
     const id = idOfItem(file.groupResource, { namespace, name: file.name });
-    let isUnsure = isResumed;
+    let isUnsure = isResumed || work.isRetried;
     let failure: unknown;
     let made: KubeObject | undefined;
     try {
-      made = await patience.ask(askedFor('create', resource, namespace), (isAgain) => {
+      made = await patience.ask(askedFor('create', resource, namespace), async (isAgain) => {
         isUnsure ||= isAgain;
-        return client.create(resource, object, { signal });
+        // The request before this one had no answer: admission may still be asked about it.
+        const before = isAgain ? await this.#madeBefore(resource, object) : undefined;
+        return (
+          before ??
+          (await this.#askExtension(resource, () => client.create(resource, object, { signal })))
+        );
       });
     } catch (error) {
       signal.throwIfAborted();
@@ -462,8 +579,10 @@ export class ItemRestorer {
       const ref = { name: object.metadata.name, namespace: object.metadata.namespace };
       const found = await this.#find(resource, ref, failure, notes);
       if (found === 'unknown') return;
-      if (!found)
-        throw new CodedError('NOT_RESTORED', `error restoring ${id}: ${messageOf(failure)}`);
+      if (!found) {
+        const text = `error restoring ${id}: ${messageOf(failure)}`;
+        throw new CodedError('NOT_RESTORED', text, { cause: failure });
+      }
       work.exists = true;
       if (!(isUnsure && isMadeBy(restore, found, isClockSetBack?.()))) {
         const { isModified } = work;
@@ -505,6 +624,31 @@ export class ItemRestorer {
     );
   }
 
+  async #madeBefore(
+    resource: Resource<KubeObject>,
+    { metadata }: KubeObject,
+  ): Promise<KubeObject | undefined> {
+    const { client, signal, restore, isClockSetBack } = this.#options;
+    const found = await client.find(resource, metadata, { signal, isExact: true });
+    return found && isMadeBy(restore, found, isClockSetBack?.()) ? found : undefined;
+  }
+
+  /** If the API server itself answers, a gateway's answer is about the own server of the kind. */
+  async #askExtension<T>({ group }: Resource<KubeObject>, task: () => Promise<T>): Promise<T> {
+    try {
+      return await task();
+    } catch (error) {
+      if (group === '' || !isOfGateway(error) || !(error instanceof CodedError)) throw error;
+      const { client, signal } = this.#options;
+      const isUp = await client.find(NAMESPACES, { name: 'kube-system' }, { signal }).then(
+        () => true,
+        () => false,
+      );
+      signal.throwIfAborted();
+      throw isUp ? ofExtension(error) : error;
+    }
+  }
+
   /** An object that could not be made may be there all the same, whatever the server says: it may have looked at ports or quotas first. */
   async #find(
     resource: Resource<KubeObject>,
@@ -515,16 +659,25 @@ export class ItemRestorer {
     const { client, patience, signal } = this.#options;
     try {
       return await patience.ask(askedFor('get', resource, ref.namespace), () =>
-        client.find(resource, ref, { signal, isExact: true }),
+        this.#askExtension(resource, () => client.find(resource, ref, { signal, isExact: true })),
       );
     } catch (error) {
       signal.throwIfAborted();
+      if (isExtensionAway(error) && isCode(failure, 'KUBE_ALREADY_EXISTS')) throw error;
       if (!isCode(failure, 'KUBE_ALREADY_EXISTS')) return undefined;
       notes.warn(messageOf(error));
       return 'unknown';
     }
   }
 }
+
+const ASIDE = 'Put aside until all other items are restored';
+/** What an item that was put aside is for those that want it: it may come. */
+const PUT_ASIDE: Result = { exists: false, isClean: true };
+const NOT_PREPARED = {
+  ...{ object: undefined, operations: [] },
+  ...{ isInPlace: false, isModified: false, isClean: true },
+};
 
 const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string => `${apiVersion}/${kind}`;
 

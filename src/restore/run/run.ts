@@ -10,6 +10,7 @@ import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
   type BackupIdentity,
   type Discovery,
+  isExtensionAway,
   type KubeClient,
   Patience,
   type Pod,
@@ -34,6 +35,7 @@ import { RestoredNamespaces } from './namespaces.ts';
 import { isMadeBy } from './object-form.ts';
 import { type PlannedFolder, planRestore } from './plan.ts';
 import { RESTORE_PRIORITIES, type RestorePriorities } from './priorities.ts';
+import { PutAside } from './put-aside.ts';
 import { Restored } from './restored.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
@@ -111,6 +113,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { priorities = RESTORE_PRIORITIES, pollMs = POLL_MS } = options;
   const { terminatingMs = TIMEOUT_MS, resourceTimeoutMs = TIMEOUT_MS } = options;
   const restored = new Restored();
+  const aside = new PutAside();
   const patience = new Patience({ signal, awayMs: options.patienceMs });
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
     ...{ ...options, patience, terminatingMs, pollMs },
@@ -126,7 +129,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   });
   const restorer: ItemRestorer = new ItemRestorer(
     {
-      ...{ ...options, namespaces, restored, patience, resourceTimeoutMs, pollMs },
+      ...{ ...options, namespaces, restored, aside, patience, resourceTimeoutMs, pollMs },
       isResumed: journal !== undefined,
     },
     rules(),
@@ -150,7 +153,8 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     for (const { folder, names } of folders) {
       for (const name of names ?? items.names(folder)) {
         signal.throwIfAborted();
-        if (folder.groupResource === 'namespaces') await ensure(name, { namespaces, ...options });
+        if (folder.groupResource === 'namespaces')
+          await ensure(name, { namespaces, aside, ...options });
         else await restorer.restore({ ...folder, name });
         done();
       }
@@ -180,8 +184,24 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     left--;
     progress.changed();
   });
+  const isAnyAside = aside.count > 0;
+  if (isAnyAside) {
+    log.info(`Restoring ${aside.count} items that were put aside`);
+    await aside.lastPass({
+      retry: async (item) => {
+        const { groupResource: type, name } = item.file;
+        if (type === 'namespaces') await ensure(name, { namespaces, aside, ...options });
+        else await restorer.retry(item);
+        if (type !== DEFINITIONS) return;
+        await refresh(options);
+        restorer.rules = rules();
+      },
+      giveUp: (item, seconds) => restorer.giveUp(item, seconds),
+      ...{ timeoutMs: resourceTimeoutMs, pollMs, signal },
+    });
+  }
   const { count } = restored;
-  if (count === 0 && !items.isEmpty && unmatched === 0)
+  if (count === 0 && !isAnyAside && !items.isEmpty && unmatched === 0)
     log.warn('nothing was restored: no item of the backup matches the filters of this restore');
   const { leftOut } = restorer;
   if (leftOut !== undefined) {
@@ -250,14 +270,25 @@ async function ensure(
     restore,
     log,
     signal,
-  }: RestoreRunOptions & { readonly namespaces: RestoredNamespaces },
+    aside,
+  }: RestoreRunOptions & { readonly namespaces: RestoredNamespaces; readonly aside: PutAside },
 ): Promise<void> {
   try {
     await namespaces.ensure(name, targetNamespace(name, restore));
   } catch (error) {
     signal.throwIfAborted();
     if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
-    log.error(messageOf(error));
+    if (!isExtensionAway(error)) {
+      log.error(messageOf(error));
+      return;
+    }
+    const file = {
+      ...{ groupResource: 'namespaces', version: undefined, isPreferred: true },
+      ...{ namespace: '', name },
+    };
+    const why = messageOf(error);
+    const group = `namespace ${targetNamespace(name, restore)}`;
+    aside.add(group, { file, mustInclude: false, why, isHopeful: true, isTried: true });
   }
 }
 

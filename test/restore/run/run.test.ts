@@ -649,7 +649,8 @@ describe('one item', () => {
       items: [stored('configmaps', 'app/c')],
       more: { patienceMs: 5_000 },
     });
-    expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(2);
+    // It is looked for before it is made again.
+    expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(1);
     expect(log.lists).toEqual({ warnings: {}, errors: {} });
     expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
   });
@@ -671,7 +672,7 @@ describe('one item', () => {
     }
   });
 
-  it('does not wait with each kind of an aggregated server that does not come back', async () => {
+  it('puts each kind of an aggregated server aside that does not come back', async () => {
     const cluster = new RestoreCluster();
     const group = 'agg.example.com';
     cluster.groups = {
@@ -694,7 +695,7 @@ describe('one item', () => {
     const triesOf = (plural: string): number =>
       created(cluster).filter((call) => call.startsWith(`${plural}.${group}`)).length;
     expect(triesOf('as')).toBeGreaterThan(1);
-    expect(triesOf('bs')).toBe(1);
+    expect(triesOf('bs')).toBeGreaterThan(1);
   });
 });
 
