@@ -200,7 +200,7 @@ export class BackupMetrics {
   ): [string, T][] {
     const known = this.#backups();
     if (!known) return [];
-    const newest = newestOf(known, isCounted);
+    const newest = newestOf(known.filter(isOfThisCluster), isCounted);
     return [...new Set([...this.#begun, ...newest.keys()])]
       .filter((schedule) => !this.#isGone(schedule))
       .map((schedule) => [schedule, valueOf(newest.get(schedule), schedule)]);
@@ -266,6 +266,19 @@ export class BackupMetrics {
 
 const scheduleOf = ({ metadata }: Backup): string =>
   metadata.labels?.['velero.io/schedule-name'] ?? '';
+
+/** Times of the API server and of a Backup are known to a second or two. */
+const CLOCK_MS = 5000;
+
+/**
+ * A Backup of another cluster is created here after its run. Its success must not end an alert about a schedule
+ * of the same name.
+ */
+function isOfThisCluster({ metadata, status }: Backup): boolean {
+  const startMs = msOf((status as CountedStatus | undefined)?.startTimestamp);
+  const createdMs = msOf(metadata.creationTimestamp);
+  return startMs === undefined || createdMs === undefined || startMs + CLOCK_MS >= createdMs;
+}
 
 /** When the newest completed backup of each schedule ended, in seconds since 1970. Velero: getLastSuccessBySchedule. */
 function lastSuccesses(backups: readonly Backup[]): Map<string, number> {

@@ -199,6 +199,18 @@ describe('metrics of backups', () => {
       expect(await told()).toEqual([1, 9, 0]);
     });
 
+    it('leave out backups of another cluster, whose schedule has the same name', async () => {
+      const own = ran('b-1', 'PartiallyFailed', '2026-11-27T02:00:00Z', { errors: 3 });
+      own.metadata.creationTimestamp = '2026-11-27T02:00:00Z';
+      const synced = ran('a-1', 'Completed', '2026-11-27T02:30:00Z');
+      synced.metadata.creationTimestamp = '2026-11-27T02:31:00Z';
+      known = [own, synced];
+      metrics.begin('nightly');
+      expect(await told()).toEqual([0, 0, 3]);
+      known = [synced];
+      expect(await told()).toEqual([1, 0, 0]);
+    });
+
     it('tell of one that was not valid, which has no time of its end', async () => {
       const invalid = backupOf('n-3', { phase: 'FailedValidation' }, 'nightly');
       invalid.metadata.creationTimestamp = '2026-11-28T02:00:00Z';
