@@ -23,7 +23,7 @@ const withoutLocales: Plugin = {
   },
 };
 
-/** What client-node's reader of kubeconfigs loads and never calls here: its own HTTP client and the generated models. */
+/** client-node's OIDC login loads an HTTP client and the generated models, and never calls them. */
 const withoutGeneratedClients: Plugin = {
   name: 'without-generated-clients',
   setup: (bundler) => {

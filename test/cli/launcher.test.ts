@@ -83,9 +83,11 @@ describe('the launcher of an installed package', () => {
     put(join(path, 'node'), '#!/bin/sh\necho v20.1.0\n');
     const { stderr, status } = run(`"${launcher}"`, { path });
     expect({ stderr, status }).toEqual({
-      stderr: 'longshore: Node 24 or later is needed; in a checkout run: npm ci\n',
+      stderr: 'longshore: Node 24.5 or later is needed; in a checkout run: npm ci\n',
       status: 1,
     });
+    put(join(path, 'node'), '#!/bin/sh\necho v24.4.1\n');
+    expect(run(`"${launcher}"`, { path }).stderr).toBe(stderr);
     put(join(root, 'node_modules/node/installArchSpecificPackage.js'), '');
     expect(run(`"${launcher}"`, { path }).stderr).toMatch(/run: npm rebuild node\n$/);
   });

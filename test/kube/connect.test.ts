@@ -79,13 +79,13 @@ describe('a kubeconfig', () => {
       `kubeconfig ${file} has no context "nope"`,
     );
   });
-  it('that is one of several is told by its number, and what none of them has is said of all', () => {
+  it('that is one of several is told by its name, and what none of them has is said of all', () => {
     const [first, second] = [join(scratch, 'first'), join(scratch, 'second')];
     fs.writeFileSync(first, JSON.stringify(config()));
     fs.writeFileSync(second, 'contexts: [');
     vi.stubEnv('KUBECONFIG', `${first}:${second}`);
     const connected = (context: string) => connectToCluster({ userAgent: 'test', context });
-    expect(() => connected('two')).toThrow('cannot read the kubeconfig number 2 of KUBECONFIG: ');
+    expect(() => connected('two')).toThrow(`cannot read the kubeconfig ${second}: `);
     const contexts = [{ name: 'three', context: { cluster: 'c', user: 'u' } }];
     fs.writeFileSync(second, JSON.stringify({ contexts }));
     expect(() => connected('nope')).toThrow(

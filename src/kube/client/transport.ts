@@ -1,9 +1,7 @@
-import { readFile } from 'node:fs/promises';
 import * as http from 'node:http';
 import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Duplex } from 'node:stream';
-import type { KubeConfig } from '@kubernetes/client-node';
 import { SocksProxyAgent } from 'socks-proxy-agent';
 import {
   asBuffer,
@@ -12,14 +10,13 @@ import {
   CodedError,
   goEscaped,
   lastLinesOf,
-  messageOf,
   parseJsonExact,
   proxyFor,
-  redactAndCut,
   SECOND_NS,
   systemClock,
-  systemCode,
 } from '../../base/index.ts';
+import { Credentials } from './credentials.ts';
+import type { Access } from './kubeconfig.ts';
 import { ServerClock } from './server-clock.ts';
 import { handshakeFor } from './websocket.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
@@ -68,11 +65,6 @@ const BUSY_ATTEMPTS_MAX = 10;
 const BUSY_MS_MAX = 10_000;
 const ERROR_BYTES_MAX = 64 << 10;
 
-/** The part of client-node's User that it has no type for. */
-interface UserWithTokenFile {
-  readonly authProvider?: { readonly config?: { readonly tokenFile?: string } };
-}
-
 interface Connection {
   readonly options: https.RequestOptions;
   readonly agent: http.Agent;
@@ -82,17 +74,17 @@ interface Connection {
 }
 
 /**
- * Requests to one API server over kept-alive connections. Addresses, certificates and credentials (also by exec
- * plugins and token files) are those of client-node's KubeConfig; its generated clients are not used, since they drop
- * the fields that their models do not know, and cost 87 MiB.
+ * Requests to one API server over kept-alive connections. The generated clients of client-node are not
+ * used: they drop the fields that their models do not know, and cost 87 MiB.
  */
 export class Transport {
-  readonly #config: KubeConfig;
+  readonly #credentials: Credentials;
   readonly #base: URL;
   readonly #userAgent: string;
   readonly #proxy: string | undefined;
   readonly #clock: ServerClock;
   #connection: Promise<Connection> | undefined;
+  #newest: Connection | undefined;
   #connectionUntilNs = 0n;
   #identity = '';
   #agents: Pick<Connection, 'agent' | 'streams' | 'upgrades'> | undefined;
@@ -101,23 +93,19 @@ export class Transport {
 
   /** `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams are told at once. */
   constructor(
-    config: KubeConfig,
+    access: Access,
     userAgent: string,
     clock: Clock = systemClock,
     { refusedMs = 0 }: { readonly refusedMs?: number | undefined } = {},
   ) {
     this.#refusedMs = refusedMs;
-    const cluster = config.getCurrentCluster();
-    if (!cluster) {
-      const text = 'no Kubernetes cluster is configured: set KUBECONFIG, or run in a pod';
-      throw new CodedError('NO_CLUSTER', text);
-    }
-    this.#config = config;
+    const { cluster } = access;
     this.#base = new URL(cluster.server);
     this.#userAgent = userAgent;
-    this.#proxy = cluster.proxyUrl ?? proxyFor(this.#base);
+    this.#proxy = cluster['proxy-url'] ?? proxyFor(this.#base);
     assertProxy(this.#proxy);
     this.#clock = new ServerClock(clock);
+    this.#credentials = new Credentials(access, this.#clock);
   }
 
   /** What the API server's clock says. */
@@ -230,14 +218,14 @@ export class Transport {
     }
     const code = response.statusCode ?? 0;
     if (code >= 200 && code < 300) return response;
-    if (code === 401) this.#forgetCredentials();
     const status = await readStatus(response);
     const after = Number(response.headers['retry-after']);
     throw kubeError(what, code, status, Number.isFinite(after) ? after : undefined);
   }
 
   async #send(request: Request): Promise<http.IncomingMessage> {
-    const { options, agent, streams } = await this.#connect();
+    const connection = await this.#connect();
+    const { options, agent, streams } = connection;
     // An API server keeps some parts of objects as the bytes that it was sent, and compares them with what Go makes of them: the data of a
     // ControllerRevision with an & in it could not be patched any more, since its data would seem to change.
     const body = request.body === undefined ? undefined : goEscaped(JSON.stringify(request.body));
@@ -270,6 +258,7 @@ export class Transport {
       if (timeoutMs > 0) sent.setTimeout(timeoutMs, late);
       sent.on('response', (response) => {
         this.#clock.note(response.headers.date, sentMs);
+        if (response.statusCode === 401) this.#forget(connection);
         resolve(response);
       });
       sent.on('error', reject);
@@ -288,7 +277,8 @@ export class Transport {
   async #upgradeOnce(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
     const { what, signal, path, protocols } = request;
     signal?.throwIfAborted();
-    const { options, upgrades } = await this.#connect();
+    const connection = await this.#connect();
+    const { options, upgrades } = connection;
     const handshake = handshakeFor(protocols);
     const isTls = this.#base.protocol === 'https:';
     return await new Promise((resolve, reject) => {
@@ -335,7 +325,7 @@ export class Transport {
       });
       sent.on('response', (response) => {
         const code = response.statusCode ?? 0;
-        if (code === 401) this.#connectionUntilNs = 0n;
+        if (code === 401) this.#forget(connection);
         void readStatus(response).then((status) => {
           response.destroy();
           reject(kubeError(what, code, status));
@@ -356,51 +346,32 @@ export class Transport {
     return this.#connection;
   }
 
-  /** What an exec plugin said may be good for hours by its own word, and is refused now. */
-  #forgetCredentials(): void {
+  /** Drops refused credentials, unless they were replaced meanwhile. */
+  #forget(refused: Connection): void {
+    if (refused !== this.#newest) return;
     this.#connectionUntilNs = 0n;
-    const { authenticators } = this.#config as unknown as {
-      readonly authenticators?: readonly { tokenCache?: Record<string, unknown> }[];
-    };
-    for (const each of authenticators ?? []) if (each.tokenCache) each.tokenCache = {};
+    this.#credentials.forget();
   }
 
   async #authenticate(): Promise<Connection> {
-    const options: https.RequestOptions = {};
-    try {
-      await this.#config.applyToHTTPSOptions(options);
-    } catch (cause) {
-      throw pluginFailure(this.#config, cause);
-    }
-    // client-node keeps what it has read for a minute: a token that was replaced would be refused until then.
-    const user = this.#config.getCurrentUser() as UserWithTokenFile | null;
-    const tokenFile = user?.authProvider?.config?.tokenFile;
-    if (tokenFile !== undefined) {
-      const token = (await readFile(tokenFile, 'utf8')).trim();
-      options.headers = { ...options.headers, Authorization: `Bearer ${token}` };
-    }
-    const { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername, headers, auth } =
-      options;
-    const tls = { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername };
-    const known = Object.fromEntries(
-      Object.entries(tls).filter(([, value]) => value !== undefined),
-    ) as https.AgentOptions;
-    const identity = JSON.stringify(known);
+    const { tls, headers, expiresNs } = await this.#credentials.login();
+    const identity = JSON.stringify(tls);
     if (!this.#agents || identity !== this.#identity) {
-      this.close();
+      for (const agent of Object.values(this.#agents ?? {})) retire(agent);
       const shared = { keepAlive: true, scheduling: 'lifo' as const };
       const limited = { ...shared, maxSockets: SOCKETS_MAX };
       this.#agents = {
-        agent: this.#agentOf({ ...limited, ...known }),
-        streams: this.#agentOf({ ...shared, ...known }),
-        upgrades: this.#agentOf(known),
+        agent: this.#agentOf({ ...limited, ...tls }),
+        streams: this.#agentOf({ ...shared, ...tls }),
+        upgrades: this.#agentOf(tls),
       };
       this.#identity = identity;
     }
-    return {
-      options: { ...known, headers: headers ?? {}, ...(auth && { auth }) },
-      ...this.#agents,
-    };
+    if (expiresNs !== undefined && expiresNs < this.#connectionUntilNs) {
+      this.#connectionUntilNs = expiresNs;
+    }
+    this.#newest = { options: { ...tls, headers }, ...this.#agents };
+    return this.#newest;
   }
 
   #agentOf(options: https.AgentOptions): http.Agent {
@@ -446,15 +417,8 @@ function assertProxy(proxy: string | undefined): void {
   throw new CodedError('NO_CLUSTER', text);
 }
 
-/** Names the exec plugin of a kubeconfig that gave no credentials, and says how to install it. */
-function pluginFailure(config: KubeConfig, cause: unknown): unknown {
-  const exec = config.getCurrentUser()?.exec as
-    { readonly command?: string; readonly installHint?: string } | null | undefined;
-  if (!exec) return cause;
-  const { command = '', installHint = '' } = exec;
-  const isMissing = systemCode(cause) === 'ENOENT';
-  const why = isMissing ? 'it is not installed here' : redactAndCut(messageOf(cause).trim());
-  const hint = isMissing && installHint !== '' ? `. ${installHint.trim()}` : '';
-  const text = `the exec plugin "${command}" of the kubeconfig gave no credentials: ${why}${hint}`;
-  return new CodedError('KUBE_UNAVAILABLE', text, { retry: 'backoff', cause });
+/** Closes the connections of replaced certificates as soon as their requests have ended. */
+function retire(agent: http.Agent): void {
+  agent.keepSocketAlive = () => false;
+  for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();
 }
