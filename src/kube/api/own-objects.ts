@@ -1,3 +1,4 @@
+import { lookup } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
 import { validLabel } from './labels.ts';
@@ -75,7 +76,10 @@ export const SERVER_LEASE = 'longshore-server';
 export const PASSWORD_CHANGE_LEASE = 'longshore-password-change';
 const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
 
-/** Secret with the password of all repositories (Velero: pkg/repository/keys/keys.go). */
+/**
+ * Secret with the password of all repositories (Velero: pkg/repository/keys/keys.go). A second Velero has one of this
+ * name in its own namespace.
+ */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 /** ConfigMap with the times of the expiry controller. */
 export const EXPIRY_NOTE = 'longshore-expiry';
@@ -83,6 +87,9 @@ export const EXPIRY_NOTE = 'longshore-expiry';
 export const UNDER_WAY_PREFIX = 'longshore-backup-';
 /** Names of PersistentVolumes of restores in place begin with it. */
 export const SECOND_VOLUME_PREFIX = 'longshore-in-place-';
+
+/** Each has a template of pods, or is a pod. */
+const WORKLOADS = new Set(['pods', 'replicasets.apps', 'deployments.apps', 'daemonsets.apps']);
 
 /** Labels of ConfigMaps about uploads, of maintenance Jobs and their pods, and of hosting pods. */
 const OWN_LABELS = [
@@ -107,7 +114,12 @@ export function isOwnObject(
   const { name, namespace = '', labels = {} } = metadata;
   if (ownersOf(metadata).some(isTransientOwner)) return true;
   if (type === 'persistentvolumes') return name.startsWith(SECOND_VOLUME_PREFIX);
+  if (type === 'customresourcedefinitions.apiextensions.k8s.io') {
+    // An older one drops fields that the Restore itself may need.
+    return name.endsWith(`.${VELERO_GROUP}`);
+  }
   if (type === 'leases.coordination.k8s.io') return LEASES.has(name) || namespaces.has(namespace);
+  if (type === 'secrets' && name === PASSWORD_SECRET) return true;
   const { spec } = fields as { spec?: SnapshotSpec | null };
   const isExcluded = labels['velero.io/exclude-from-backup'] === 'true';
   if (type === 'volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io') return isExcluded;
@@ -117,9 +129,8 @@ export function isOwnObject(
   }
   if (!namespaces.has(namespace)) return false;
   if (isExcluded || OWN_LABELS.some((label) => Object.hasOwn(labels, label))) return true;
+  if (WORKLOADS.has(type)) return isServer(spec);
   switch (type) {
-    case 'secrets':
-      return name === PASSWORD_SECRET;
     case 'configmaps':
       return name === EXPIRY_NOTE || name.startsWith(UNDER_WAY_PREFIX);
     case 'volumesnapshots.snapshot.storage.k8s.io':
@@ -138,6 +149,23 @@ function isTransientOwner(owner: unknown): boolean {
   const { apiVersion, kind } = (owner ?? {}) as Record<string, unknown>;
   const isVeleros = typeof apiVersion === 'string' && apiVersion.startsWith(`${VELERO_GROUP}/`);
   return isVeleros && typeof kind === 'string' && TRANSIENT_KINDS.has(kind);
+}
+
+/**
+ * Whether containers run a server or a node-agent. A restored one of Velero would work beside ours, and fails what is
+ * in progress when it starts. An updated one would be what it was when the backup was made.
+ */
+function isServer(spec: unknown): boolean {
+  const fieldOf = (value: unknown, key: string): unknown =>
+    typeof value === 'object' ? lookup(value as Record<string, unknown> | null, key) : undefined;
+  const podSpec = fieldOf(fieldOf(spec, 'template'), 'spec') ?? spec;
+  const containers = fieldOf(podSpec, 'containers');
+  if (!Array.isArray(containers)) return false;
+  return containers.some((container) => {
+    const words = ['command', 'args'].flatMap((key) => fieldOf(container, key) ?? []);
+    const [program = '', ...args] = words.map(String);
+    return /(^|\/)velero$/.test(program) && args.includes('server');
+  });
 }
 
 interface SnapshotSpec {

@@ -1447,6 +1447,11 @@ describe('objects of Velero and Longshore themselves', () => {
   const ownedBy = (kind: string) => ({
     metadata: { ownerReferences: [{ apiVersion: 'velero.io/v1', kind, name: 'x', uid: 'u' }] },
   });
+  const workload = (type: string, id: string, container: object): StoredItem =>
+    stored(type, id, {
+      apiVersion: 'apps/v1',
+      spec: { template: { spec: { containers: [{ name: 'c', ...container }] } } },
+    });
   const OWN = [
     ...TRANSIENT,
     ...[
@@ -1467,12 +1472,24 @@ describe('objects of Velero and Longshore themselves', () => {
     stored('pods', 'velero/hosting', ownedBy('DataUpload')),
     stored('persistentvolumeclaims', 'velero/hosting', ownedBy('DataDownload')),
     stored('persistentvolumes', 'longshore-in-place-1'),
+    stored('secrets', 'two/velero-repo-credentials'),
+    stored('customresourcedefinitions.apiextensions.k8s.io', 'restores.velero.io'),
+    workload('deployments.apps', 'velero/velero', { command: ['/velero'], args: ['server'] }),
+    workload('replicasets.apps', 'velero/velero-1', { command: ['/velero'], args: ['server'] }),
+    workload('daemonsets.apps', 'velero/node-agent', {
+      ...{ command: ['/velero'], args: ['node-agent', 'server'] },
+    }),
+    stored('pods', 'velero/velero-1-x', {
+      spec: { containers: [{ name: 'velero', command: ['/velero', 'server'] }] },
+    }),
   ];
   const THEIRS = [
     lease('app/leader'),
     ...[stored('secrets', 'velero/cloud-credentials'), stored('configmaps', 'velero/policy')],
     ...[transient('schedules'), transient('backupstoragelocations')],
     stored('configmaps', 'app/longshore-expiry'),
+    workload('deployments.apps', 'velero/minio', { args: ['server', '/storage'] }),
+    workload('deployments.apps', 'app/velero', { command: ['/velero'], args: ['server'] }),
   ];
   interface Line {
     readonly message: string;
@@ -1508,8 +1525,10 @@ describe('objects of Velero and Longshore themselves', () => {
     expect(names.sort()).toEqual([
       'app/leader created',
       'app/longshore-expiry created',
+      'app/velero created',
       'velero/backupstoragelocations-1 created',
       'velero/cloud-credentials created',
+      'velero/minio created',
       'velero/policy created',
       'velero/schedules-1 created',
     ]);
