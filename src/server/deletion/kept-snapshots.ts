@@ -150,13 +150,40 @@ export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
   const found = await attempts.attempt('error deleting CSI snapshots', () =>
     listed(client, labelSelector, signal),
   );
-  for (const snapshot of found ?? []) {
-    const { labels = {}, namespace = '' } = snapshot.metadata;
-    if (labels[RESTORE_NAME] !== undefined) continue;
-    if ((labels[BACKUP_UID] ?? uid) !== uid) continue;
-    const what = `error deleting VolumeSnapshot ${namespace}/${snapshot.metadata.name}`;
-    await attempts.attempt(what, () => deleteLeft(snapshot, options));
+  const left = (found ?? []).filter(({ metadata: { labels = {} } }) => {
+    return labels[RESTORE_NAME] === undefined && (labels[BACKUP_UID] ?? uid) === uid;
+  });
+  const contents = await attempts.attempt('error deleting CSI snapshots', () =>
+    contentsOf(left, client, signal),
+  );
+  if (!contents) return;
+  for (const snapshot of left) {
+    const { namespace = '', name: snapshotName, uid: snapshotUid } = snapshot.metadata;
+    const what = `error deleting VolumeSnapshot ${namespace}/${snapshotName}`;
+    await attempts.attempt(what, () => deleteLeft(snapshot, contents.get(snapshotUid), options));
   }
+}
+
+/**
+ * Contents by the UID of the snapshot that each is bound to. The status of a snapshot does not tell: users of its
+ * namespace can write there the name of a content of somebody else.
+ */
+async function contentsOf(
+  snapshots: readonly VolumeSnapshot[],
+  client: KubeClient,
+  signal: AbortSignal,
+): Promise<ReadonlyMap<string, string>> {
+  if (snapshots.length === 0) return new Map();
+  const uids = new Set(snapshots.map(({ metadata }) => metadata.uid));
+  const found = await client.collect(
+    VOLUME_SNAPSHOT_CONTENTS,
+    { signal },
+    ({ metadata, spec }): [string, string][] => {
+      const { uid = '' } = spec.volumeSnapshotRef;
+      return uids.has(uid) ? [[uid, metadata.name]] : [];
+    },
+  );
+  return new Map(found);
 }
 
 async function listed(
@@ -174,11 +201,10 @@ async function listed(
 }
 
 async function deleteLeft(
-  { metadata, status }: VolumeSnapshot,
+  { metadata: { namespace, name, uid } }: VolumeSnapshot,
+  content: string | undefined,
   { client, assertLeading, signal }: KeptOptions,
 ): Promise<void> {
-  const { namespace, name, uid } = metadata;
-  const content = status?.boundVolumeSnapshotContentName;
   assertLeading();
   if (content !== undefined) {
     const patch = { spec: { deletionPolicy: 'Delete' } };

@@ -40,7 +40,7 @@ import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import type { MemoryBucket } from '../../support/memory-bucket.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
-import { content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
+import { boundContent, content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
 import { withCalls } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('deletion');
@@ -898,12 +898,36 @@ describe('what cannot be deleted', () => {
         spec: { source: { persistentVolumeClaimName: 'c' } },
       });
     }
+    // A tenant has labelled its own snapshot, and written the content of somebody else into its status.
+    const snapshots = await world.client.list(VOLUME_SNAPSHOTS);
+    const left = snapshots.find(({ metadata }) => metadata.name === 'left');
+    const forged = await world.client.create(VOLUME_SNAPSHOTS, {
+      metadata: {
+        ...{ namespace: 'app', name: 'forged', labels: { 'velero.io/backup-name': 'b1' } },
+      },
+      spec: { source: { persistentVolumeClaimName: 'c' } },
+    });
+    for (const [name, uid = ''] of [
+      ['content-of-left', left?.metadata.uid],
+      ['content-of-others', 'other-uid'],
+    ] as const) {
+      await world.client.create(VOLUME_SNAPSHOT_CONTENTS, boundContent(name, uid));
+    }
+    const status = { boundVolumeSnapshotContentName: 'content-of-others' };
+    const subresource = 'status';
+    await world.client.patch(VOLUME_SNAPSHOTS, forged.metadata, { status }, { subresource });
     await world.ask('b1');
     stop = world.run();
     await world.gone('b1');
     expect([...world.drivers, ...(world.repositories.get('app') ?? [])]).toEqual([]);
-    const left = await world.client.list(VOLUME_SNAPSHOTS);
-    expect(left.map(({ metadata }) => metadata.name)).toEqual(['restored']);
+    const contents = await world.client.list(VOLUME_SNAPSHOT_CONTENTS);
+    const policies = contents.map(({ metadata, spec }) => [metadata.name, spec.deletionPolicy]);
+    expect(policies.sort()).toEqual([
+      ['content-of-left', 'Delete'],
+      ['content-of-others', 'Retain'],
+    ]);
+    const there = await world.client.list(VOLUME_SNAPSHOTS);
+    expect(there.map(({ metadata }) => metadata.name)).toEqual(['restored']);
   });
 
   it('is told where the tarball is damaged, and where nobody can tell whose the files are', async () => {

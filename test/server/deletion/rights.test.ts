@@ -12,7 +12,7 @@ import {
 import { silentLogger } from '../../../src/base/index.ts';
 import { ExpiryController } from '../../../src/server/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import { content, DeletionWorld, upload, VELERO } from './support/world.ts';
+import { boundContent, DeletionWorld, upload, VELERO } from './support/world.ts';
 import { callsThrough } from '../../support/with-calls.ts';
 
 const scratch = tempDirectory('deletion-rights');
@@ -81,17 +81,11 @@ it('may do what it does, and nothing else', async () => {
     ...upload('du', labels, 'app', ''),
     status: { phase: 'InProgress' },
   });
-  await world.client.create(VOLUME_SNAPSHOT_CONTENTS, content('c', {}, 'left') as never);
-  await world.client.create(VOLUME_SNAPSHOTS, {
+  const left = await world.client.create(VOLUME_SNAPSHOTS, {
     metadata: { namespace: 'app', name: 'left', labels },
     spec: { source: { persistentVolumeClaimName: 'c' } },
   });
-  await world.client.patch(
-    VOLUME_SNAPSHOTS,
-    { namespace: 'app', name: 'left' },
-    { status: { boundVolumeSnapshotContentName: 'c' } },
-    { subresource: 'status' },
-  );
+  await world.client.create(VOLUME_SNAPSHOT_CONTENTS, boundContent('c', left.metadata.uid));
   for (const name of ['whole', 'cut', 'none']) await world.ask(name);
   const stop = world.run({ client: own, endingMs: 100 });
   await world.gone('whole');

@@ -439,6 +439,13 @@ export const upload = (
   status: { phase: 'Completed', snapshotID: id },
 });
 
+/** Bound to a snapshot in the cluster. */
+export const boundContent = (name: string, uid: string): VolumeSnapshotContent =>
+  ({
+    metadata: { name },
+    spec: { driver: 'd', deletionPolicy: 'Retain', source: {}, volumeSnapshotRef: { uid } },
+  }) as VolumeSnapshotContent;
+
 export const content = (name: string, labels: object, handle: string, status: object = {}) => ({
   metadata: { name, labels },
   spec: { driver: 'd', deletionPolicy: 'Retain', source: {}, volumeSnapshotRef: {} },
