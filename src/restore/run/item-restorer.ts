@@ -279,7 +279,7 @@ export class ItemRestorer {
       return { exists: false, isClean: true };
     }
     const group = `${type} ${namespace}`;
-    const closed = aside.whyClosed(group);
+    const closed = this.#mayHoldPods(type) ? undefined : aside.whyClosed(group);
     if (closed !== undefined) {
       aside.add(group, {
         ...waiting,
@@ -328,8 +328,18 @@ export class ItemRestorer {
     return { exists, isClean };
   }
 
-  /** False: something that must not be begun twice was begun, and the object is not known yet. */
-  #mayRunAgain({ object, operations, file }: Work): boolean {
+  /** Pods wait for volumes that are brought back in place, and have to know of them before. */
+  #mayHoldPods(type: string): boolean {
+    const policy = this.#options.restore.spec.existingVolumeDataPolicy ?? '';
+    return type === 'persistentvolumeclaims' && !['', 'none'].includes(policy);
+  }
+
+  /**
+   * False: something that must not be begun twice was begun, and the object is not known yet. Or its volume is
+   * being brought back: pods would be made meanwhile.
+   */
+  #mayRunAgain({ object, operations, file, isInPlace }: Work): boolean {
+    if (isInPlace) return false;
     if (object) return true;
     return operations.length === 0 && !this.#makesVolumes(file);
   }

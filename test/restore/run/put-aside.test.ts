@@ -130,6 +130,62 @@ describe('an item that is refused because an extension starts', () => {
     expect(claim?.outcome).toBe('created');
   });
 
+  it('is not put aside when its volume is brought back in place: pods have to wait for that', async () => {
+    const cluster = newCluster();
+    cluster.add('persistentvolumeclaims', {
+      metadata: { namespace: 'app', name: 'data' },
+      spec: {},
+    });
+    const refuse = (type: string): void => {
+      if (type === 'persistentvolumeclaims')
+        throw refused('KUBE_UNAVAILABLE', `${WEBHOOK}no endpoints available`, 500);
+    };
+    cluster.onCreate = refuse;
+    cluster.onPatch = refuse;
+    const move: RestoreAction = {
+      ...{ name: 'move', appliesTo: { includedResources: ['persistentvolumeclaims'] } },
+      execute: ({ item }) =>
+        Promise.resolve({ item, operationId: 'dd-in-place-1', isInPlace: true }),
+    };
+    const items = [
+      stored('persistentvolumeclaims', 'app/data', { spec: { storageClassName: 'fast' } }),
+      stored('pods', 'app/db', { spec: { containers: [] } }),
+    ];
+    const restore = restoreOf({ existingResourcePolicy: 'update' });
+    const more = { restore, resourceTimeoutMs: 50 };
+    const { log, done } = await run({ cluster, items, actions: [move], more });
+    const own = done.filter(({ kind }) => kind !== 'v1/Namespace');
+    expect(own.map(({ name, operations }) => [name, operations.length])).toEqual([
+      ['data', 1],
+      ['db', 0],
+    ]);
+    expect(log.lists.errors.namespaces?.app).toHaveLength(1);
+  });
+
+  it('does not keep other claims from being brought back in place before their pods', async () => {
+    const cluster = newCluster();
+    cluster.add('persistentvolumeclaims', {
+      metadata: { namespace: 'app', name: 'there' },
+      spec: {},
+    });
+    untilHook(cluster, (type, { metadata }) => {
+      if (type === 'persistentvolumeclaims' && metadata.name === 'new')
+        throw refused('KUBE_UNAVAILABLE', `${WEBHOOK}no endpoints available`, 500);
+    });
+    const items = [
+      ...['new', 'there'].map((name) =>
+        stored('persistentvolumeclaims', `app/${name}`, { spec: {} }),
+      ),
+      stored('pods', 'app/db', { spec: { containers: [] } }),
+      hook,
+    ];
+    const restore = restoreOf({ existingVolumeDataPolicy: 'full' });
+    const { log, done } = await run({ cluster, items, more: { restore } });
+    const own = done.filter(({ kind }) => kind !== 'v1/Namespace').map(({ name }) => name);
+    expect(own).toEqual(['there', 'db', 'zz-hook', 'new']);
+    expect(log.lists.errors).toEqual({});
+  });
+
   it('is made with all others of a namespace that was refused', async () => {
     const cluster = newCluster();
     let isUp = false;
