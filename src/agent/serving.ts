@@ -52,7 +52,9 @@ export interface ServingFlags {
   readonly daemonSet?: string | undefined;
 }
 
-const DEFAULT_MOVERS = 'velero';
+/** What agents serve without the flag: ours (the default of cli/node-agent.ts), and Velero's. */
+const OWN_MOVERS = 'velero,longshore';
+const VELERO_MOVERS = 'velero';
 const DEFAULT_SELECTOR = 'role=node-agent';
 /** Of pods of Velero's agents, and of ours. */
 const AGENT_ROLE = /(^|-)node-agent/;
@@ -127,9 +129,8 @@ async function groupsOf(
 /** Velero's agents have no such flag, and from 1.19 on they serve the block mover: their version is not known here. */
 function moversOf(daemonSet: DaemonSet, args: readonly string[]): Set<string> {
   const text = flagOf(args, 'data-movers');
-  const movers = dataMoversOf(text ?? DEFAULT_MOVERS);
-  if (text === undefined && !runsThisProgram(daemonSet)) movers.add(BLOCK_MOVER);
-  return movers;
+  if (text !== undefined || runsThisProgram(daemonSet)) return dataMoversOf(text ?? OWN_MOVERS);
+  return dataMoversOf(VELERO_MOVERS).add(BLOCK_MOVER);
 }
 
 /** Our manifests and our chart set such a variable; Velero's node-agent has none. */

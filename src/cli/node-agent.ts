@@ -16,7 +16,7 @@ export function addNodeAgentCommands(program: Command): void {
     .option(
       '--data-movers <names>',
       'values of spec.datamover to serve; velero includes the empty one',
-      'velero',
+      'velero,longshore',
     )
     .option('--agent-selector <labels>', "labels of the node-agents' own pods", 'role=node-agent')
     .option('--node <name>', 'name of this node (default: NODE_NAME)')

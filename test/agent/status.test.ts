@@ -94,9 +94,22 @@ describe('who serves, for one who may not list DaemonSets', () => {
       pods,
     );
     expect(groups.map(({ name, movers, selector }) => [name, [...movers], selector])).toEqual([
-      ['node-agent', ['velero', '', 'velero-fs'], 'role=node-agent'],
+      ['node-agent', ['velero', '', 'velero-fs', 'velero-block'], 'role=node-agent'],
       ['mine', ['acme'], 'role=mine'],
     ]);
+  });
+
+  it('includes the mover of backups beside Velero if the agents are ours', async () => {
+    const args = ['node-agent', 'server'];
+    const containers = [{ args, env: [{ name: 'LONGSHORE_UPLOAD_LIMIT' }] }];
+    const found = {
+      list: () =>
+        Promise.resolve([
+          { metadata: { name: 'node-agent' }, spec: { template: { spec: { containers } } } },
+        ]),
+    } as never;
+    const [group] = await loadAgentGroups(found, 'velero', []);
+    expect([...(group?.movers ?? [])]).toEqual(['velero', 'longshore', '', 'velero-fs']);
   });
 
   it('and by the flags where no DaemonSet says so', async () => {

@@ -20,13 +20,16 @@ import {
 import { type RealApi, startRealApi } from '../support/real-api.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
-const DEFAULTS = new Set(['--data-movers=velero', '--agent-selector=role=node-agent']);
+const DEFAULTS = new Set(['--data-movers=velero,longshore', '--agent-selector=role=node-agent']);
 const OVERLAYS = [
   ['beside-velero', 'longshore-node-agent', []],
   [
     'instead-of-velero',
     'node-agent',
-    ['--set', 'name=node-agent,dataMovers=velero,hostPodsPath=/var/lib/kubelet/pods'],
+    [
+      '--set',
+      String.raw`name=node-agent,dataMovers=velero\,longshore,hostPodsPath=/var/lib/kubelet/pods`,
+    ],
   ],
 ] as const;
 

@@ -6,6 +6,7 @@ import ts from 'typescript';
 export const OTHER_WORDS: readonly RegExp[] = [
   /^(?:AWS|AZURE|GOOGLE|LONGSHORE)_/,
   /^(?:POD_NAME|POD_NAMESPACE|NODE_NAME|VELERO_NAMESPACE)$/,
+  /^(?:HTTPS?|NO)_PROXY$/,
   // Capabilities of Linux, and a value of an AWS setting.
   /^(?:DAC_OVERRIDE|DAC_READ_SEARCH|WHEN_REQUIRED)$/,
   // Of Kopia's format blob, and of zlib.
