@@ -101,7 +101,7 @@ describe('nobody takes it up', () => {
     [
       "where only ours run, and it was backed up by Velero's block mover",
       ...([[{ isOwn: true }], downloadOf('velero-block')] as const),
-      'the data mover "velero-block", which no agent here serves (node-agent serves velero)',
+      'the data mover "velero-block", which no agent here serves (node-agent serves velero, longshore)',
       true,
     ],
     [
