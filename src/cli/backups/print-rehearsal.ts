@@ -1,5 +1,5 @@
 import type { KubeObject } from '../../kube/index.ts';
-import type { RehearsedItem, RehearsalNote } from '../../restore/index.ts';
+import type { RehearsalResult, RehearsedItem, RehearsalNote } from '../../restore/index.ts';
 import { ExitCode } from '../exit.ts';
 import { writeOutput } from '../output.ts';
 import { type DocumentFormat, printable, printJson, setDocumentFormat } from '../terminal.ts';
@@ -26,7 +26,7 @@ export async function printRehearsal(
   const counts = { created: 0, updated: 0, skipped: 0, failed: 0 };
   const besides = new Besides();
   const lines = new Lines();
-  const { unchecked } = await rehearse(restore as KubeObject, session, {
+  const { unchecked, warnings, errors } = await rehearse(restore as KubeObject, session, {
     item: (item) => {
       counts[item.outcome]++;
       if (form === undefined) lines.add(itemLines(item));
@@ -44,13 +44,17 @@ export async function printRehearsal(
         `${paint(word.padEnd(WORD_CHARS), toneOfLevel(level))} ${printable(text)}${often}\n`,
       );
     }
-    lines.add(summaryOf(counts, unchecked));
+    lines.add(summaryOf(counts, { unchecked, warnings, errors }));
     await lines.end();
   } else {
     await setDocumentFormat(form);
-    printJson({ items, besides: besides.list(), summary: { ...counts, unchecked } });
+    printJson({
+      items,
+      besides: besides.list(),
+      summary: { ...counts, unchecked, warnings, errors },
+    });
   }
-  if (counts.failed > 0 || besides.hasErrors) process.exitCode = ExitCode.partly;
+  if (errors > 0) process.exitCode = ExitCode.partly;
 }
 
 const WORD_CHARS = 8;
@@ -72,23 +76,22 @@ const toneOfLevel = (level: RehearsalNote['level']): Tone =>
 
 function summaryOf(
   { created, updated, skipped, failed }: Readonly<Record<RehearsedItem['outcome'], number>>,
-  unchecked: number,
+  { unchecked, warnings, errors }: Pick<RehearsalResult, 'unchecked' | 'warnings' | 'errors'>,
 ): string {
   const told = `would be created: ${created}, updated: ${updated}, skipped: ${skipped}, failed: ${failed}`;
   const more =
     unchecked === 0
       ? ''
       : `; of these ${unchecked} are in namespaces or of kinds that are not there yet, so that the API server could not be asked about them`;
-  return `${told}${more}\nNothing was changed. Plugins of others were not asked, and no volume was touched.\n`;
+  const phase = errors > 0 ? 'PartiallyFailed' : 'Completed';
+  return `${told}${more}\nThe restore would be ${phase} (errors: ${errors}, warnings: ${warnings}).\nNothing was changed. Plugins of others were not asked, and no volume was touched.\n`;
 }
 
 /** Sentences about no item that would be restored, each once. */
 class Besides {
   readonly #counts = new Map<string, { level: RehearsalNote['level']; count: number }>();
-  hasErrors = false;
 
   add(text: string, level: RehearsalNote['level']): void {
-    this.hasErrors ||= level === 'error';
     const isFull = this.#counts.size >= SENTENCES_MAX && !this.#counts.has(text);
     const key = isFull ? 'more that is not listed here' : text;
     const known = this.#counts.get(key);

@@ -11,7 +11,10 @@ export interface RehearsalNote {
   readonly text: string;
 }
 
-/** What would become of one item, and why. */
+/**
+ * What would become of one item, and why. An item with warnings alone is "skipped": the restore is
+ * Completed. Velero's list of restored resources says "failed" of it.
+ */
 export interface RehearsedItem extends Pick<
   FinishedRestoreItem,
   'kind' | 'namespace' | 'name' | 'outcome' | 'restoredAs'
@@ -27,6 +30,8 @@ export interface RehearsalOptions extends Pick<
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
   /** Makes the steps about volumes that only say what they would do. */
   readonly volumes?: (log: BackupLog) => PersistentVolumeSteps;
+  /** How long something that is about to end is waited for; a second if left out. */
+  readonly waitMs?: number;
   /** Called for each item in the order of the restore. */
   readonly onItem: (item: RehearsedItem) => void;
   /** What is said of no item that would be restored: what is left out, and what cannot be read. */
@@ -35,6 +40,9 @@ export interface RehearsalOptions extends Pick<
 
 export interface RehearsalResult {
   readonly items: number;
+  /** As the status of the restore would have them. */
+  readonly warnings: number;
+  readonly errors: number;
   /** Made in namespaces or of kinds that are not there yet: nobody could be asked whether they are valid. */
   readonly unchecked: number;
 }
@@ -49,12 +57,16 @@ const SOON_MS = 1000;
  * are not asked, nor is anything begun that moves data. Throws as {@link runRestore} does.
  */
 export async function rehearseRestore(options: RehearsalOptions): Promise<RehearsalResult> {
-  const { client, discovery, volumes, onItem, onNote } = options;
+  const { client, discovery, volumes, waitMs = SOON_MS, onItem, onNote } = options;
   const kinds = new NewKinds();
   const lines = new ItemLines(onNote, (resource) => discovery.find(resource)?.kind);
   let unchecked = 0;
   const cluster = new RehearsedCluster({
     ...{ client, kinds },
+    isServed: ({ group, plural }) => {
+      const found = discovery.findIn(group, plural);
+      return found?.group === group && found.plural === plural;
+    },
     onChange: ({ namespace = '', name }, change) => {
       const fields = changedFields(change);
       if (fields.length > 0) lines.changed({ namespace, name }, fields.join(', '));
@@ -74,12 +86,15 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
       refresh: () => Promise.resolve(),
     },
     volumes: volumes?.(lines),
-    ...{ log: lines, terminatingMs: SOON_MS, resourceTimeoutMs: SOON_MS },
+    ...{ log: lines, terminatingMs: waitMs, resourceTimeoutMs: waitMs, pollMs: waitMs },
     sink: {
       put: (item) => {
-        const { kind, namespace, name, outcome, restoredAs } = item;
+        const { kind, namespace, name, restoredAs } = item;
+        const notes = lines.take(item);
+        const hasFailed = notes.some(({ level }) => level === 'error');
+        const outcome = item.outcome === 'failed' && !hasFailed ? 'skipped' : item.outcome;
         onItem({
-          ...{ kind, namespace, name, outcome, notes: lines.take(item) },
+          ...{ kind, namespace, name, outcome, notes },
           ...(restoredAs !== undefined && { restoredAs }),
         });
         return Promise.resolve();
@@ -87,7 +102,8 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
     },
   });
   lines.flush();
-  return { items: totalItems, unchecked };
+  const { warnings, errors } = lines;
+  return { items: totalItems, warnings, errors, unchecked };
 }
 
 interface Line {
@@ -100,6 +116,8 @@ class ItemLines implements BackupLog {
   readonly #onNote: RehearsalOptions['onNote'];
   readonly #kindOf: (resource: string) => string | undefined;
   #waiting: Line[] = [];
+  warnings = 0;
+  errors = 0;
 
   constructor(
     onNote: RehearsalOptions['onNote'],
@@ -114,10 +132,12 @@ class ItemLines implements BackupLog {
   }
 
   warn(message: string, about?: About): void {
+    this.warnings++;
     this.#add({ level: 'warning', text: message }, about);
   }
 
   error(message: string, about?: About): void {
+    this.errors++;
     this.#add({ level: 'error', text: message }, about);
   }
 
@@ -152,6 +172,10 @@ class ItemLines implements BackupLog {
   #isKind(resource: string | undefined, kind: string): boolean {
     if (resource === undefined) return true;
     const known = this.#kindOf(resource);
-    return known === undefined || kind.endsWith(`/${known}`);
+    if (known !== undefined) return kind.endsWith(`/${known}`);
+    // The cluster does not serve the type. Its group and the first letters of its plural tell.
+    const [plural = '', ...group] = resource.split('.');
+    const [name = '', , groupOfKind = ''] = kind.split('/').reverse();
+    return groupOfKind === group.join('.') && plural.startsWith(name.toLowerCase().slice(0, -1));
   }
 }

@@ -12,6 +12,8 @@ import type { NewKinds } from './new-kinds.ts';
 export interface RehearsedClusterOptions {
   readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
   readonly kinds: NewKinds;
+  /** Whether the API server has the kind now. */
+  readonly isServed: (resource: Resource<KubeObject>) => boolean;
   /** Told of each object that would be changed, with the merge patch. */
   readonly onChange: (ref: ObjectRef, change: object) => void;
   /** Told of each object that would be made and that the API server cannot judge yet. */
@@ -19,6 +21,7 @@ export interface RehearsedClusterOptions {
 }
 
 const DEFINITIONS = 'customresourcedefinitions';
+const VOLUMES = 'persistentvolumes';
 
 /**
  * The cluster as a restore would leave it, without a change to the one that is there. What would be made is sent to the API server as a dry run, so that
@@ -28,6 +31,8 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
   readonly #options: RehearsedClusterOptions;
   readonly #namespaces = new Set<string>();
   readonly #made = new ObjectNames();
+  /** As the restore would leave them: claims look at the volumes that they name. */
+  readonly #volumes = new Map<string, KubeObject>();
 
   constructor(options: RehearsedClusterOptions) {
     this.#options = options;
@@ -46,6 +51,8 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
       const definition = kinds.definition(ref.name);
       if (definition) return definition as T;
     }
+    const volume = isOfKind(resource, VOLUMES) ? this.#volumes.get(ref.name) : undefined;
+    if (volume) return volume as T;
     if (this.#isUnknown(resource, ref.namespace)) return undefined;
     return await client.find(resource, ref, options);
   }
@@ -55,13 +62,18 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
     object: NewObject<T>,
     options: WriteOptions = {},
   ): Promise<T> {
-    const { client, kinds, onUnchecked } = this.#options;
+    const { client, kinds, isServed, onUnchecked } = this.#options;
     const { namespace, name = '' } = object.metadata;
     if (this.#has(resource, { namespace, name })) {
       throw new CodedError('KUBE_ALREADY_EXISTS', `${resource.plural} "${name}" already exists`);
     }
     let made: T;
     if (this.#isUnknown(resource, namespace)) {
+      // In a new namespace nobody can be asked about the object, but the kind is known.
+      if (!kinds.has(resource) && !isServed(resource)) {
+        const text = `the server could not find the requested resource: the cluster has no ${keyOf(resource)}`;
+        throw new CodedError('KUBE_NOT_FOUND', text);
+      }
       onUnchecked();
       made = { ...object, metadata: { ...object.metadata, name } } as unknown as T;
     } else {
@@ -69,6 +81,7 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
     }
     this.#made.add(keyOf(resource), { namespace: namespace ?? '', name: made.metadata.name });
     if (isOfKind(resource, 'namespaces')) this.#namespaces.add(name);
+    if (isOfKind(resource, VOLUMES)) this.#volumes.set(made.metadata.name, made);
     if (isOfKind(resource, DEFINITIONS)) kinds.add(made);
     return made;
   }
@@ -85,6 +98,7 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
       ...options,
       isDryRun: true,
     });
+    if (isOfKind(resource, VOLUMES)) this.#volumes.set(ref.name, changed);
     this.#options.onChange(ref, patch);
     return changed;
   }
@@ -99,7 +113,8 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
   }
 }
 
-const keyOf = ({ group, plural }: Resource<KubeObject>): string => `${plural}.${group}`;
+const keyOf = ({ group, plural }: Resource<KubeObject>): string =>
+  group === '' ? plural : `${plural}.${group}`;
 
 const isOfKind = ({ plural, group }: Resource<KubeObject>, wanted: string): boolean =>
   plural === wanted && (group === '' || group === 'apiextensions.k8s.io');

@@ -90,7 +90,7 @@ describe('longshore restore create --dry-run', () => {
     expect(after('created  Namespace new')).toEqual([]);
     expect(after('created  ConfigMap new/first')).toEqual([]);
     expect(after('skipped  ConfigMap web/same').join()).toMatch(/it already exists in the cluster/);
-    expect(after('failed   ConfigMap web/settings').join()).toMatch(
+    expect(after('skipped  ConfigMap web/settings').join()).toMatch(
       /warning: .* is different than the backed-up version/,
     );
     expect(after('failed   Thing web/thing').join()).toMatch(/error: .*could not find/);
@@ -98,7 +98,8 @@ describe('longshore restore create --dry-run', () => {
     expect(after('created  PersistentVolumeClaim web/data')).toEqual([]);
     expect(ran.out).not.toContain('hidden');
     expect(ran.out).toMatch(/left out secrets web: .*excludes it/);
-    expect(ran.out).toMatch(/would be created: 4, updated: 0, skipped: 2, failed: 2; of these 1 /);
+    expect(ran.out).toMatch(/would be created: 4, updated: 0, skipped: 3, failed: 1; of these 1 /);
+    expect(ran.out).toContain('The restore would be PartiallyFailed (errors: 1, warnings: 1).');
     expect(ran.out).toContain('Nothing was changed.');
     expect(ran.code).toBe(3);
     expect(await state()).toEqual(before);
@@ -129,6 +130,14 @@ describe('longshore restore create --dry-run', () => {
       ...['--include-namespaces', 'new'],
     );
     expect([ran.code, ran.err]).toEqual([0, '']);
+    // An object that differs is a warning of the restore, which is Completed.
+    const warned = await api.longshore(
+      ...['restore', 'create', '--from-backup', 'b1', '--dry-run'],
+      ...['--include-namespaces', 'web,nosuch', '--include-resources', 'configmaps'],
+    );
+    expect([warned.code, warned.err]).toEqual([0, '']);
+    expect(warned.out).toContain('"nosuch" of includedNamespaces selects nothing');
+    expect(warned.out).toContain('The restore would be Completed (errors: 0, warnings: 2).');
   });
 
   it('says all at once why the server would refuse it', async () => {
