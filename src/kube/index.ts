@@ -159,6 +159,7 @@ export {
 export {
   type Asked,
   askedFor,
+  isRefusedForNow,
   judged,
   LastingRefusals,
   Patience,

@@ -3,6 +3,9 @@ import { CodedError, isCode, messageOf, namedFirst } from '../../base/index.ts';
 import {
   DELETE_BACKUP_REQUESTS,
   isPassing,
+  isRefusedForNow,
+  isUnauthorized,
+  judged,
   type KubeObject,
   type NewObject,
   NOT_IN_BACKUPS,
@@ -176,14 +179,20 @@ async function waitDeleted(
   const startMs = performance.now();
   let isTold = false;
   let said = '';
+  const find = judged(
+    async () => ({
+      asked: await client.find(DELETE_BACKUP_REQUESTS, request.metadata, { signal }),
+      there: await client.find(BACKUP.resource, { namespace, name }, { signal }),
+    }),
+    { only: isUnauthorized },
+  );
   for (;;) {
     try {
-      const asked = await client.find(DELETE_BACKUP_REQUESTS, request.metadata, { signal });
+      const { asked, there } = await find();
       const { phase, errors = [] } = statusOf(asked);
       if (phase === 'Processed' && errors.length > 0) {
         throw new CodedError('NOT_DELETED', errors.join('; '));
       }
-      const there = await client.find(BACKUP.resource, { namespace, name }, { signal });
       if (there?.metadata.uid !== backup.uid) return;
       const [waitsFor = ''] = errors;
       if (waitsFor !== said && waitsFor !== '') {
@@ -204,7 +213,7 @@ async function waitDeleted(
       }
     } catch (error) {
       signal.throwIfAborted();
-      if (!isPassing(error)) throw error;
+      if (!isPassing(error) && !isRefusedForNow(error)) throw error;
     }
     await sleep(LOOK_EVERY_MS, undefined, { signal });
   }

@@ -16,6 +16,9 @@ import {
   IN_PLACE_MOVER,
   inPlaceConfig,
   isPassing,
+  isRefusedForNow,
+  isUnauthorized,
+  judged,
   type NewObject,
   NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
@@ -239,18 +242,21 @@ async function waitForEnd(
   const startMs = performance.now();
   const title = `DataDownload ${name}`;
   let latest = created;
+  const find = judged(() => client.find(DATA_DOWNLOADS, { namespace, name }, { signal }), {
+    only: isUnauthorized,
+  });
   try {
     for (;;) {
       let away: string | undefined;
       try {
-        const found = await client.find(DATA_DOWNLOADS, { namespace, name }, { signal });
+        const found = await find();
         if (found?.metadata.uid !== uid) {
           throw new CodedError('RUN_GONE', `${title} was deleted while it was waited for`);
         }
         latest = found;
       } catch (error) {
         signal.throwIfAborted();
-        if (!isPassing(error)) throw error;
+        if (!isPassing(error) && !isRefusedForNow(error)) throw error;
         away = `the API server is away, and is waited for: ${messageOf(error)}`;
       }
       const phase = latest.status?.phase ?? 'New';

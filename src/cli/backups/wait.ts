@@ -1,7 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type MovementDescription, StatusFollower } from '../../agent/index.ts';
 import { CodedError, formatBytes, isCanceled, isCode, messageOf } from '../../base/index.ts';
-import { isPassing, type KubeObject } from '../../kube/index.ts';
+import {
+  isPassing,
+  isRefusedForNow,
+  isUnauthorized,
+  judged,
+  type KubeObject,
+  REFUSED_MS,
+} from '../../kube/index.ts';
 import { countOf } from '../amounts.ts';
 import { stdoutTerminal } from '../live-block.ts';
 import { writeOutput } from '../output.ts';
@@ -25,6 +32,8 @@ export interface WaitForEndOptions {
   readonly everyMs?: number;
   /** {@link TAKEN_UP_MS}; less in tests. */
   readonly takenUpMs?: number;
+  /** {@link REFUSED_MS}; less in tests. */
+  readonly refusedMs?: number;
 }
 
 /**
@@ -40,9 +49,14 @@ export async function waitForEnd(
     screen = newScreen(),
     everyMs = LOOK_EVERY_MS,
     takenUpMs = TAKEN_UP_MS,
+    refusedMs = REFUSED_MS,
   }: WaitForEndOptions = {},
 ): Promise<void> {
   const { client, namespace, signal } = session;
+  const { name } = object.metadata;
+  const find = judged(() => client.find(noun.resource, { namespace, name }, { signal }), {
+    ...{ refusedMs, only: isUnauthorized },
+  });
   const title = `${noun.word} ${object.metadata.name}`;
   const following = new AbortController();
   const follower = new StatusFollower({ client, namespace });
@@ -57,7 +71,7 @@ export async function waitForEnd(
   try {
     for (;;) {
       const askedMs = performance.now();
-      const looked = await look(noun, object, session);
+      const looked = await look(noun, object, find, signal);
       if (looked.object) latest = looked.object;
       else seenMs = performance.now();
       away =
@@ -106,16 +120,17 @@ const newScreen = (): WaitScreen =>
 
 /** As it is now; or why that is not known. Throws `RUN_GONE`. */
 async function look(
-  { resource, word }: Noun,
+  { word }: Noun,
   { metadata: { name, uid } }: KubeObject,
-  { client, namespace, signal }: Session,
+  find: () => Promise<KubeObject | undefined>,
+  signal: AbortSignal,
 ): Promise<{ readonly object?: KubeObject; readonly why?: string }> {
   try {
-    const object = await client.find(resource, { namespace, name }, { signal });
+    const object = await find();
     if (object && object.metadata.uid === uid) return { object };
   } catch (error) {
     signal.throwIfAborted();
-    if (!isPassing(error)) throw error;
+    if (!isPassing(error) && !isRefusedForNow(error)) throw error;
     return { why: messageOf(error) };
   }
   throw new CodedError('RUN_GONE', `${word} ${name} was deleted while it was waited for`);

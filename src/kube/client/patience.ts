@@ -1,4 +1,4 @@
-import { CodedError, isCode, withRetry } from '../../base/index.ts';
+import { CodedError, isCode, retryOf, withRetry } from '../../base/index.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeObject } from '../api/core.ts';
 import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './answers.ts';
@@ -202,6 +202,10 @@ const told = <T>(answer: Promise<T>): Promise<T> =>
   });
 
 const isAway = (error: unknown): boolean => meaningOf(error) === 'away';
+
+/** For loops that look again: an error of a {@link judged} task that may pass. */
+export const isRefusedForNow = (error: unknown): boolean =>
+  isUnauthorized(error) && retryOf(error) === 'backoff';
 
 /** Retries what the API server has refused before it did anything, for {@link REFUSED_MS}. */
 export function whileUnauthorized<T>(

@@ -332,13 +332,30 @@ describe('waiting for an end', () => {
       const find = () => Promise.reject(new CodedError(code, 'get backup: the token has expired'));
       const session = { ...api.session(), client: withCalls(api.client, { find }) };
       await expect(
-        waitForEnd(BACKUP, backup, session, { screen: new Seen(), everyMs: 5 }),
+        waitForEnd(BACKUP, backup, session, { screen: new Seen(), everyMs: 5, refusedMs: 20 }),
       ).rejects.toMatchObject({
         code,
-        message: `no longer waiting: get backup: the token has expired; backup ${backup.metadata.name} goes on in the cluster`,
+        message: expect.stringMatching(
+          new RegExp(
+            `^no longer waiting: get backup: the token has expired.*; backup ${backup.metadata.name} goes on in the cluster$`,
+          ),
+        ) as string,
       });
     },
   );
+
+  it('a wait survives an API server that refuses it for a moment', async () => {
+    const backup = await api.add(BACKUPS, 'refused-for-now', {});
+    const { CodedError } = await import('../../../src/base/index.ts');
+    let looks = 0;
+    const find = (): Promise<unknown> =>
+      looks++ < 3
+        ? Promise.reject(new CodedError('KUBE_UNAUTHORIZED', 'get backup: Unauthorized'))
+        : Promise.resolve({ ...backup, status: { phase: 'Completed' } });
+    const session = { ...api.session(), client: withCalls(api.client, { find }) };
+    await waitForEnd(BACKUP, backup, session, { screen: new Seen(), everyMs: 5 });
+    expect(looks).toBe(4);
+  });
 
   it('with --wait the exit code says how it ended, and lines how it went', async () => {
     const running = api.longshore('backup', 'create', 'whole', '--wait');

@@ -690,7 +690,11 @@ describe('one item', () => {
     const items = ['A', 'B'].map((kind) =>
       stored(`${kind.toLowerCase()}s.${group}`, 'app/x', { apiVersion: `${group}/v1`, kind }),
     );
-    const { log } = await run({ cluster, items, more: { patienceMs: 800 } });
+    const { log } = await run({
+      cluster,
+      items,
+      more: { patienceMs: 800, resourceTimeoutMs: 2000 },
+    });
     expect(log.lists.errors.namespaces?.app).toHaveLength(2);
     const triesOf = (plural: string): number =>
       created(cluster).filter((call) => call.startsWith(`${plural}.${group}`)).length;
