@@ -291,7 +291,11 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
   it('of the real Velero are restored by our server, beside the volumes that they are of', async () => {
     const from = before();
     const mapping = ['--namespace-mappings', 'vol:copy'];
-    await restore('of-theirs', 'theirs', '--restore-volumes=true', ...mapping);
+    const flags = ['--restore-volumes=true', ...mapping];
+    await velero('restore', 'create', 'of-theirs', '--from-backup', 'theirs', ...flags);
+    // The claim `nowhere` has no snapshot, and its volume still belongs to the original.
+    const { phase, errors } = (await ended('restore', 'of-theirs')).status;
+    expect([phase, errors]).toEqual(['PartiallyFailed', 1]);
     made(from, 'theirs');
     const claim = ['-n', 'copy', 'pvc/one', '-o', 'jsonpath={.spec.volumeName}'];
     expect(await pathOf('copy', 'one')).toBe(join(native.path, 'volumes/restored-snap-one-theirs'));
