@@ -95,8 +95,24 @@ describe('a restore of names that objects of the language have members of', () =
           ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
           signal: new AbortController().signal,
         });
-        expect(log.lists).toEqual({ warnings: {}, errors: {} });
         const isTaken = wanted === null || labels.has(wanted);
+        const unknown = Object.keys(asObject(mapping))
+          .filter((from) => !namespaces.includes(from))
+          .map(
+            (from) =>
+              `"${from}" of namespaceMapping selects nothing: the backup has no such namespace`,
+          );
+        const unmatched =
+          isTaken || unknown.length > 0
+            ? []
+            : [
+                `The label selector "${wanted}" matches no object of the types and namespaces asked for`,
+              ];
+        const warnings = [...unknown, ...unmatched];
+        expect(log.lists).toEqual({
+          warnings: warnings.length > 0 ? { velero: warnings } : {},
+          errors: {},
+        });
         for (const namespace of namespaces) {
           const target = mapping.get(namespace) ?? namespace;
           const made = cluster.get('configmaps', `${target}/c`);
