@@ -152,7 +152,7 @@ describe('what others own is left alone, whatever it is called and whatever it s
       (claim) => claim,
       WAIT,
     );
-    expect(copy.metadata.labels).toBeUndefined();
+    expect(copy.metadata.labels).toEqual({ 'velero.io/exclude-from-backup': 'true' });
     expect(copy.metadata.annotations).toMatchObject({ [`${SIMULATED_DRIVER}/tier`]: 'fast' });
     expect(copy.metadata.annotations).not.toHaveProperty('cdi.kubevirt.io/storage.import.endpoint');
     await cluster.waitDownload('marked', 'Failed');

@@ -41,8 +41,9 @@ describe('a run that fails in a location that is written once', () => {
   });
 
   it('of a restore leaves its log and its results, each put once', async () => {
-    const { inner, bucket } = opened();
-    const rig = new RestoreRig({ cluster: new RestoreCluster(), bucket });
+    const inner = new VersionedBucket();
+    const mode = { isWriteOnce: true };
+    const rig = new RestoreRig({ cluster: new RestoreCluster(), bucket: inner, mode });
     expect(String(await reasonOf(rig.run()))).toContain('error downloading backup');
     const { errors } = await new RestoreArchive(inner).results('r1');
     expect(errors?.velero?.[0]).toContain('restore failed');

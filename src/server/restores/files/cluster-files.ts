@@ -58,6 +58,12 @@ interface WriteOptions {
 
 const isOfJournal = (key: string): boolean => key.startsWith('longshore-journal/');
 
+interface Page {
+  readonly name: string;
+  bytes: number;
+  parts: number;
+}
+
 /**
  * Files of one Restore in ConfigMaps, for a bucket that cannot be written. Pages hold the bytes, and an index says which pages hold which file: a file is
  * there when the index has it, so that readers see the old file or the new one. The Restore owns all of them. Files that do not fit are noted as lost.
@@ -68,8 +74,8 @@ export class ClusterFiles {
   #entries: Map<string, Entry> | undefined;
   #reason: string | undefined;
   #isApart = false;
-  /** The page that this object fills. Other processes fill their own. */
-  #page: { readonly name: string; bytes: number; parts: number } | undefined;
+  /** The page that this object fills with segments of a journal. Other processes fill their own. */
+  #page: Page | undefined;
 
   constructor(options: ClusterFilesOptions) {
     this.#options = options;
@@ -118,19 +124,25 @@ export class ClusterFiles {
     const parts: [string, string][] = [];
     for (let at = 0; at < (kept?.length ?? 0); at += PART_BYTES_MAX) {
       const part = kept?.subarray(at, at + PART_BYTES_MAX) ?? Buffer.alloc(0);
-      parts.push(await this.#addPart(part, signal));
+      // Pages of a file that may be replaced are its own. Another server that replaces a file deletes
+      // its pages, and would take a part with them that no index names yet.
+      parts.push(await this.#addPart(part, isOfJournal(key), signal));
     }
     const entry = { key, parts, bytes: kept?.length ?? 0, ...(!kept && { isLost: true }) };
     this.#take(await this.#write({ [nameOf(key)]: JSON.stringify(entry) }, reason, signal));
     if (old) await this.#removePages(old, signal);
   }
 
-  async #addPart(part: Buffer, signal: AbortSignal | undefined): Promise<[string, string]> {
+  /** `isShared`: several files may have parts in the page. */
+  async #addPart(
+    part: Buffer,
+    isShared: boolean,
+    signal: AbortSignal | undefined,
+  ): Promise<[string, string]> {
     const { client, namespace } = this.#options;
-    const page =
-      this.#page && this.#page.bytes + part.length <= PAGE_BYTES_MAX ? this.#page : undefined;
+    const page = isShared ? this.#page : undefined;
     const data = part.toString('base64');
-    if (page) {
+    if (page && page.bytes + part.length <= PAGE_BYTES_MAX) {
       const name = String(page.parts++);
       page.bytes += part.length;
       const ref = { namespace, name: page.name };
@@ -145,7 +157,7 @@ export class ClusterFiles {
     const made = { name: `${PREFIX}${uid}-${randomHex(4)}`, bytes: part.length, parts: 1 };
     const page0 = { metadata: this.#metadata(made.name), binaryData: { '0': data } };
     await client.create(CONFIG_MAPS, page0, { signal });
-    this.#page = made;
+    if (isShared) this.#page = made;
     return [made.name, '0'];
   }
 

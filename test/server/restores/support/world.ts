@@ -17,7 +17,6 @@ import {
   storeAfterRun,
 } from '../../../../src/server/restores/contract.ts';
 import type { OpenBucket } from '../../../../src/server/backups/contract.ts';
-import { RESTORE_FILES_LABEL } from '../../../../src/server/restores/files/cluster-files.ts';
 import {
   RestoreBucket,
   type RestoreBucketOptions,
@@ -284,9 +283,12 @@ export class World extends AfterRunWorld {
       outside(() => {
         requests.push(`LIST ${resource.plural}`);
         const all = structuredClone(cluster.objects.get(resource.plural) ?? []);
-        const [label = '', value] = labelSelector?.split('=') ?? [];
-        const isOfFiles = label === RESTORE_FILES_LABEL;
-        return all.filter(({ metadata }) => !isOfFiles || metadata.labels?.[label] === value);
+        // Objects of these tests need no labels, except ConfigMaps that keep files of the restore.
+        if (resource.plural !== 'configmaps') return all;
+        const wanted = labelSelector?.split(',').map((each) => each.split('=')) ?? [];
+        return all.filter(({ metadata: { labels } }) =>
+          wanted.every(([label = '', value]) => labels === undefined || labels[label] === value),
+        );
       });
     const create = (resource: Resource<KubeObject>, object: KubeObject) =>
       outside(() => {
