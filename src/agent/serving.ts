@@ -126,7 +126,7 @@ async function groupsOf(
   return groups;
 }
 
-/** Velero's agents have no such flag, and from 1.19 on they serve the block mover: their version is not known here. */
+/** Velero's agents have no such flag. Their version is unknown, and 1.19 serves the block mover. */
 function moversOf(daemonSet: DaemonSet, args: readonly string[]): Set<string> {
   const text = flagOf(args, 'data-movers');
   if (text !== undefined || runsThisProgram(daemonSet)) return dataMoversOf(text ?? OWN_MOVERS);

@@ -45,7 +45,7 @@ export interface RestoreFiles {
   readonly volumeInfos?: readonly RestoreVolumeInfo[];
 }
 
-/** The Restore that the files of a folder belong to. Two clusters may have a Restore of one name in one bucket. */
+/** Names the owner of a folder. Two clusters may have Restores of one name in one bucket. */
 export interface RestoreRef {
   readonly name: string;
   readonly uid: string;
@@ -137,8 +137,8 @@ export class RestoreArchive {
   }
 
   /**
-   * The UID of the Restore that the files belong to; undefined if no file names it. Velero's files name it only if the restore
-   * has item operations. Throws what the bucket throws.
+   * The UID of the Restore that owns the files; undefined if no file names it. Velero's files name
+   * it only if the restore has item operations. Throws the errors of the bucket.
    */
   async ownerOf(name: string, options: SignalOptions = {}): Promise<string | undefined> {
     const owner = await this.#sign(restoreKey(name, 'owner'), ownerSchema, options);
@@ -170,8 +170,8 @@ export class RestoreArchive {
   }
 
   /**
-   * Notes that the files of the folder belong to this Restore, whose run begins. Returns false if the folder already has files of another
-   * Restore, or files that nobody can tell the owner of: they are older than this run. May be repeated. Throws what the bucket throws.
+   * Claims the folder for this Restore when its run begins. Returns false if the folder has older
+   * files of another or an unknown Restore. May be repeated. Throws the errors of the bucket.
    */
   async claim({ name, uid }: RestoreRef, options: DeletionOptions = {}): Promise<boolean> {
     const { assertAllowed, ...rest } = options;
@@ -190,7 +190,7 @@ export class RestoreArchive {
     }
   }
 
-  /** Whether the folder has nothing but files of this Restore. Logs of data movers do not tell whose they are. */
+  /** Whether the folder has only files of this Restore. Logs of data movers do not name an owner. */
   async #isFree({ name, uid }: RestoreRef, options: SignalOptions): Promise<boolean> {
     if ((await this.ownerOf(name, options)) === uid) return true;
     const logs = moverLogsFolder({ kind: 'Restore', name });

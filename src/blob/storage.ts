@@ -159,15 +159,15 @@ export async function listAll(storage: BlobStorage, prefix: string): Promise<Blo
   return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-/** Answers to a put or a deletion that stay the same: no permission, no space, a lock, a rule of the service. */
+/** Lasting refusals of a put or a deletion: no permission, no space, or a lock, for example. */
 const REFUSALS = [
   ...['STORAGE_DENIED', 'STORAGE_FULL', 'STORAGE_READ_ONLY', 'STORAGE_CREDENTIALS'],
   ...['STORAGE_FAILED', 'BLOB_EXISTS', 'UNSUPPORTED_PUT', 'UNSUPPORTED_CHECKSUM'],
 ];
 
 /**
- * Whether a storage refuses a put or a deletion. A storage that is away or busy refuses nothing: its errors say that
- * another try may help.
+ * Whether a storage refuses a put or a deletion for good. Errors of a storage that is away or busy
+ * do not count: they can be retried.
  */
 export const refusesWrites = (error: unknown): boolean =>
   REFUSALS.includes(codeOf(error) ?? '') && retryOf(error) === 'never';

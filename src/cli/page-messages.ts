@@ -25,7 +25,7 @@ export interface StoredMessagesOptions {
   readonly logger: Logger;
 }
 
-/** Our choices: results of a run that has ended do not change, and a bucket that is away is not asked by each visitor. */
+/** Our choices. Results of a finished run do not change, and an unreachable bucket is not asked for each visitor. */
 const KEPT_NS = 60n * SECOND_NS;
 const KEPT_MAX = 50;
 const AT_ONCE_MAX = 2;
@@ -37,11 +37,11 @@ interface Kept {
   readonly age: Stopwatch;
 }
 
-/** Errors and warnings of backups and restores that have ended, from the bucket, for many visitors at once. */
+/** Reads errors and warnings of finished backups and restores from the bucket, once for many visitors. */
 export class StoredMessages implements MessageSource {
   readonly #options: StoredMessagesOptions;
   readonly #places = createLimiter(AT_ONCE_MAX);
-  /** By the UID of the run, oldest first. */
+  /** Messages by UID of the run, oldest first. */
   readonly #kept = new Map<string, Kept>();
 
   constructor(options: StoredMessagesOptions) {

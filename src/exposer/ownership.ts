@@ -32,8 +32,8 @@ export function assertMadeFor<T extends KubeObject>(
 }
 
 /**
- * Makes the object, or takes the one that was made before a crash: names come from the CR. No backup holds it. Throws `FOREIGN_OBJECT` when
- * the name is taken by an object of somebody else.
+ * Creates the object, or returns the object that was created before a crash: names come from the
+ * CR. Backups leave the object out. Throws `FOREIGN_OBJECT` if the name belongs to another object.
  */
 export async function makeFor<T extends KubeObject>(
   client: KubeClient,

@@ -36,8 +36,8 @@ export function archiveStore(archivesOf: (subject: Subject) => Promise<Archives>
 }
 
 /**
- * What the objects of a stored backup's operations must say. If its operations file is missing or damaged, names and
- * UIDs decide alone. Throws what the bucket throws.
+ * Loads the identity that operation objects of a stored backup must have. If the operations file is
+ * missing or damaged, only names and UIDs decide. Throws the errors of the bucket.
  */
 export async function identityOfStored(
   stored: Pick<StoredArchive, 'metadata' | 'itemOperations'>,

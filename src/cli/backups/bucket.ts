@@ -51,7 +51,10 @@ export async function withBucketOf<T>(
   );
 }
 
-/** Works with the bucket of a location, with the files of a Restore that the cluster keeps. Throws what the API server and the bucket throw. */
+/**
+ * Runs a task with the bucket of a location and the files that the cluster keeps for a Restore.
+ * Throws the errors of the API server and of the bucket.
+ */
 export async function withBucketOfLocation<T>(
   location: BackupStorageLocation,
   session: Session,

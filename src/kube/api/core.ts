@@ -68,7 +68,7 @@ export interface Container {
   args?: string[];
   env?: EnvVar[];
   envFrom?: unknown[];
-  /** Of init containers: `Always` for a native sidecar. */
+  /** Init containers only: `Always` makes one a native sidecar. */
   restartPolicy?: string;
   volumeMounts?: VolumeMount[];
   volumeDevices?: { name: string; devicePath: string }[];

@@ -47,8 +47,8 @@ export const isUploadOfBackup = (upload: KubeObject, backup: BackupIdentity): bo
 export const UPLOADS_TYPE = 'datauploads.velero.io';
 
 /**
- * Requests, operations and records of Velero's groups. Restoring one repeats what it once asked for, or describes
- * something that does not exist. Schedules and locations are configuration, and are restored.
+ * Requests, operations and records of Velero's groups. A restored request would be
+ * carried out again. Schedules and locations are configuration and are restored.
  */
 const TRANSIENT_TYPES: ReadonlySet<string> = new Set(
   [
@@ -152,8 +152,8 @@ function isTransientOwner(owner: unknown): boolean {
 }
 
 /**
- * Whether containers run a server or a node-agent. A restored one of Velero would work beside ours, and fails what is
- * in progress when it starts. An updated one would be what it was when the backup was made.
+ * Whether containers run a server or a node-agent. A restored Velero server would run beside ours, and
+ * its start fails running restores. An update would bring back the version at the time of the backup.
  */
 function isServer(spec: unknown): boolean {
   const fieldOf = (value: unknown, key: string): unknown =>

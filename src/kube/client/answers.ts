@@ -89,8 +89,8 @@ const ROWS: readonly Row[] = [
   // Anything else that the API server could not do: reach a kubelet, count a quota.
   { status: 500, meaning: 'refused for now' },
 
-  // A load balancer without an API server behind it, an API server that starts or ends, a request
-  // that took too long; or an aggregated API whose own server is away.
+  // The load balancer has no API server, or the API server starts or stops, or a request timed out.
+  // Aggregated APIs answer so too while their own server is away.
   { status: 408, meaning: 'away' },
   { status: 502, meaning: 'away' },
   { status: 503, meaning: 'away' },
@@ -125,8 +125,8 @@ export function meaningOf(error: unknown): Meaning {
 }
 
 /**
- * The API server works, and what it asks about the object does not: a webhook, a conversion, the
- * kind's own server or definition. Looks at the causes too.
+ * Whether the API server works but an extension does not: a webhook, a conversion, an aggregated
+ * API or a definition. Checks the causes of the error too.
  */
 export function isExtensionAway(error: unknown): boolean {
   for (let cause = error; cause instanceof Error; cause = cause.cause) {

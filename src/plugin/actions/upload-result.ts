@@ -49,9 +49,9 @@ export function resultsSelector(restore: Restore, pvc?: KubeObject): string {
 }
 
 /**
- * Turns each DataUpload of a backup into a ConfigMap, which the PVC's action and Velero's server look for; the upload itself is not
- * restored. Velero's own action does the same, and comes first where it is there: then this one finds its ConfigMap. DataUploads of
- * other backups, which a backup of all namespaces may hold, are left out (Velero issues #7057, #9472).
+ * Turns each DataUpload of a backup into a ConfigMap for the PVC's action and for Velero's server. The
+ * DataUpload itself is not restored. If Velero's own action ran first, its ConfigMap is used.
+ * DataUploads of other backups are skipped (Velero issues #7057, #9472).
  */
 export class UploadResults implements RestoreItemAction {
   readonly #setting: Setting;

@@ -34,7 +34,7 @@ export function volumeReaderOf(
   };
 }
 
-/** A claim that names its volume, and what is known of both. */
+/** A claim that names its volume, with the known facts about both. */
 export interface NamedVolume {
   /** As the cluster has it. */
   readonly claim: PersistentVolumeClaim;
@@ -43,7 +43,7 @@ export interface NamedVolume {
   readonly standing: Pick<DoneItem, 'exists'> | undefined;
   /** The PersistentVolume in the backup. */
   readonly volumeFromBackup: (() => Promise<KubeObject | undefined>) | undefined;
-  /** An operation of a plugin fills the claim. It may also make the volume. */
+  /** A plugin operation fills the claim, and may also create the volume. */
   readonly hasOperation: boolean;
 }
 

@@ -111,16 +111,16 @@ interface Work {
   exists: boolean;
   outcome: RestoreOutcome | undefined;
   restoredAs: string | undefined;
-  /** As it is sent; undefined until then. */
+  /** The object as sent; undefined before. */
   object: KubeObject | undefined;
-  /** It was put aside before, and an object may have been made. */
+  /** The item was put aside before, and its object may exist. */
   readonly isRetried: boolean;
 }
 
 /** How an item is restored. */
 interface Way {
   readonly mustInclude: boolean;
-  /** It was put aside. */
+  /** Set if the item was put aside. */
   readonly before?: AsideItem;
 }
 

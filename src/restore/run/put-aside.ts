@@ -2,9 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { KubeObject } from '../../kube/index.ts';
 import type { ItemFile, StartedRestoreOperation } from './contract.ts';
 
-/** What was done for an item before it was refused. It is not done again. */
+/** Work done for an item before it was refused. The retry does not repeat this work. */
 export interface PreparedItem {
-  /** As it was sent. */
+  /** The object as sent. */
   readonly object: KubeObject;
   readonly operations: StartedRestoreOperation[];
   readonly isInPlace: boolean;
@@ -16,9 +16,9 @@ export interface PreparedItem {
 export interface AsideItem {
   readonly file: ItemFile;
   readonly mustInclude: boolean;
-  /** What it waits for, in the words of the API server. */
+  /** The reason for the wait, in the words of the API server. */
   readonly why: string;
-  /** False: nothing in this restore can bring what is missing, so that one more try is enough. */
+  /** False if this restore cannot bring the missing extension. One more try is enough then. */
   readonly isHopeful: boolean;
   /** False: it was put aside because another one of its group was refused. */
   readonly isTried: boolean;

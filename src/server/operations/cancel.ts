@@ -51,8 +51,8 @@ type Movement = KubeObject & {
 };
 
 /**
- * Tells all movements of volumes to stop that have the UID of a backup or restore which has ended. No journal has those that a server created right
- * before it was killed, and agents would move their data for nobody. Throws what the API server throws.
+ * Cancels all data movements that carry the UID of an ended backup or restore. The journal lacks
+ * movements that a server created right before it was killed. Throws the errors of the API server.
  */
 export async function cancelMovements(
   client: Pick<KubeClient, 'collect' | 'patch'>,

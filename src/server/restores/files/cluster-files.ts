@@ -40,13 +40,13 @@ const entrySchema = z.object({
 });
 type Entry = z.infer<typeof entrySchema>;
 
-/** What is known of the files. */
+/** The index of the kept files. */
 export interface ClusterIndex {
-  /** By key, below the folder of the restore. */
+  /** Entries by key below the folder of the restore. */
   readonly entries: ReadonlyMap<string, Entry>;
   /** Why the first of them could not be stored in the bucket. */
   readonly reason: string | undefined;
-  /** The folder in the bucket has files of another Restore, and none of this one. */
+  /** The folder in the bucket belongs to another Restore. */
   readonly isApart: boolean;
 }
 
@@ -65,8 +65,9 @@ interface Page {
 }
 
 /**
- * Files of one Restore in ConfigMaps, for a bucket that cannot be written. Pages hold the bytes, and an index says which pages hold which file: a file is
- * there when the index has it, so that readers see the old file or the new one. The Restore owns all of them. Files that do not fit are noted as lost.
+ * Keeps files of one Restore in ConfigMaps if the bucket cannot be written. Pages hold the bytes, and
+ * an index names the pages of each file. Readers see the old file or the new one, because the index
+ * changes last. The Restore owns all of these ConfigMaps. Files that do not fit are noted as lost.
  */
 export class ClusterFiles {
   readonly #options: ClusterFilesOptions;
@@ -124,8 +125,8 @@ export class ClusterFiles {
     const parts: [string, string][] = [];
     for (let at = 0; at < (kept?.length ?? 0); at += PART_BYTES_MAX) {
       const part = kept?.subarray(at, at + PART_BYTES_MAX) ?? Buffer.alloc(0);
-      // Pages of a file that may be replaced are its own. Another server that replaces a file deletes
-      // its pages, and would take a part with them that no index names yet.
+      // Only segments of a journal share pages. Another server deletes the pages of a file that it
+      // replaces. A shared page could hold a new part that the index does not name yet.
       parts.push(await this.#addPart(part, isOfJournal(key), signal));
     }
     const entry = { key, parts, bytes: kept?.length ?? 0, ...(!kept && { isLost: true }) };
