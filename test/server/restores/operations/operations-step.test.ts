@@ -126,7 +126,11 @@ describe('a restore that waits for operations', () => {
 
 describe('a restore that is deleted while it waits', () => {
   const configMap = {
-    metadata: { namespace: 'velero', name: 'du-1', labels: { 'velero.io/restore-uid': 'u1' } },
+    metadata: {
+      namespace: 'velero',
+      name: 'du-1',
+      labels: { 'velero.io/restore-uid': 'u1', 'velero.io/resource-usage': 'DataUpload' },
+    },
   };
 
   it('tells its operations to stop, and removes its ConfigMaps', async () => {
