@@ -500,6 +500,12 @@ class NightsCourse {
         .map(({ metadata }) => `${metadata.namespace ?? ''}/${metadata.name}`),
     );
     const handles = this.#volumes(cluster);
+    const free = new Set(
+      this.#claims
+        .map(({ namespace, name }) => ({ namespace, name, id: `${namespace}/${name}` }))
+        .filter(({ namespace, name }) => !cluster.store.has(PODS, namespace, `pod-${name}`))
+        .map(({ id }) => id),
+    );
     cluster.create(RESTORES, NAMESPACE, {
       metadata: { name },
       spec: {
@@ -542,6 +548,10 @@ class NightsCourse {
       if (found === wanted || wanted === undefined) continue;
       if (found !== before.get(id) && this.#isSettled(cluster, id, handles.get(id))) {
         this.#notes.problem(`${how} ${is} and neither ${wanted} nor what it held`);
+      } else if (isInPlace && free.has(id) && phase === 'Completed') {
+        this.#notes.problem(
+          `${how} ${is} and not ${wanted}, although nothing uses it: ${told.join('; ')}`,
+        );
       } else if (!isNamed(id))
         this.#notes.problem(`${how} ${is} and not ${wanted}, without a word`);
     }
