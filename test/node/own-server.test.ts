@@ -434,9 +434,16 @@ describe.skipIf(!hasRealNode())(
         await assertBack('elsewhere');
       }, 500_000);
 
-      it('by the real Velero: the second one comes back by our server', async () => {
+      it('the real Velero brings the second one of ours back', async () => {
         await server[Symbol.asyncDispose]();
+        await withoutNamespaces(['nights']);
         await node.restartVelero();
+        await restored('nights-by-velero', 'ours-2');
+        await assertBack('nights');
+        await assertBack('elsewhere');
+      }, 400_000);
+
+      it('by the real Velero: the second one comes back by our server', async () => {
         await useLog();
         await twoNights('theirs');
         await node.stopVelero();
