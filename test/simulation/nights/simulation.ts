@@ -107,7 +107,11 @@ class NightsCourse {
     this.#bucket.onChange = (key) => {
       const [, name] = /^backups\/([^/]+)\/velero-backup\.json$/.exec(key) ?? [];
       if (name === undefined || this.#bucket.objects.has(key)) return;
-      if (!this.#isToGo(name)) this.#notes.problem(`backup ${name} is deleted from the bucket`);
+      // A run that could not store all files takes them back, and stores them again later.
+      const isOver = FINAL.test(this.#phase(this.#home, BACKUPS, name));
+      if (isOver && !this.#isToGo(name)) {
+        this.#notes.problem(`backup ${name} is deleted from the bucket`);
+      }
     };
     this.#home.store.watch(BACKUPS, {}, this.#home.store.version, (type, { metadata, status }) => {
       if (type === 'ADDED') this.#nightFalls(metadata);
