@@ -69,12 +69,32 @@ export class Movements<T extends Movement> {
       return await patiently(() => client.create(this.#resource, movement, { signal }), signal);
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
-      const found = await patiently(() =>
-        client.get(this.#resource, { namespace, name }, { signal }),
+      const found = await patiently(
+        () => client.get(this.#resource, { namespace, name }, { signal }),
+        signal,
       );
       if (found.metadata.labels?.[OPERATION_ID] === labels?.[OPERATION_ID]) return found;
       throw error;
     }
+  }
+
+  /**
+   * As `begin` does, for a movement whose target is not there yet. One of an earlier attempt may
+   * have waited for the target until it failed. Nothing was moved then, and it is made again.
+   */
+  async beginAgain(movement: NewObject<T>, context: CallContext): Promise<T> {
+    const { client } = this.#setting;
+    const { signal } = context;
+    const found = await this.begin(movement, context);
+    if (found.status?.phase !== 'Failed') return found;
+    const { uid } = found.metadata;
+    await patiently(
+      () => client.delete(this.#resource, found.metadata, { uid, signal }),
+      signal,
+    ).catch((error: unknown) => {
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+    });
+    return this.begin(movement, context);
   }
 
   /**

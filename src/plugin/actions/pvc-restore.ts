@@ -106,7 +106,9 @@ export class PvcRestore implements RestoreItemAction {
     }
     const result = await this.#resultOf(fromBackup, restore, signal);
     const download = downloadOf(pvc, fromBackup, restore, backup, result);
-    await this.#downloads.begin(download, context);
+    await (present
+      ? this.#downloads.begin(download, context)
+      : this.#downloads.beginAgain(download, context));
     logger.info({ PVC: `${namespace}/${pvc.metadata.name}` }, 'DataDownload made');
     const operationId = downloadOperationId(fromBackup, restore);
     return { item: waiting(pvc, namespace, operationId), operationId };

@@ -5,6 +5,7 @@ import {
   CONFIG_MAPS,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
+  type DataDownload,
   type DataUpload,
   type KubeObject,
   type PersistentVolumeClaim,
@@ -559,6 +560,20 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   const { operationId = '' } = restored;
   expect(operationId.startsWith('dd-r1-')).toBe(true);
   expect(operationId).toHaveLength(63);
+  // It waited for its claim until it failed, while the server was killed again and again.
+  const only = async (): Promise<DataDownload> => {
+    const [found, ...others] = await test.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE });
+    expect(others).toEqual([]);
+    return found as DataDownload;
+  };
+  const failed = await only();
+  await test.client.patch(DATA_DOWNLOADS, failed.metadata, { status: { phase: 'Failed' } });
+  expect(await action.execute(asked, { signal })).toEqual(restored);
+  expect((await only()).metadata.uid).not.toBe(failed.metadata.uid);
+  const canceled = await only();
+  await test.client.patch(DATA_DOWNLOADS, canceled.metadata, { status: { phase: 'Canceled' } });
+  expect(await action.execute(asked, { signal })).toEqual(restored);
+  expect(await only()).toMatchObject({ status: { phase: 'Canceled' } });
   const item = restored.item as PersistentVolumeClaim;
   await test.client.create(PVCS, {
     metadata: { namespace: 'other', name: item.metadata.name, labels: LABELLED },

@@ -183,6 +183,10 @@ class NightsCourse {
         const { metadata, spec } = object as unknown as Loose;
         const what = `${resource.kind} ${metadata.name}`;
         const isOwn = (metadata.ownerReferences ?? []).length > 0;
+        // It ended before its claim was made, and a server that goes on makes another one.
+        const isFailed =
+          resource === DATA_DOWNLOADS && (object as unknown as Loose).status?.phase === 'Failed';
+        if (type === 'DELETED' && isFailed) this.#made.delete(what);
         if (type === 'ADDED' && resource === DELETE_BACKUP_REQUESTS) this.#asked(spec);
         if (type === 'ADDED') {
           // Those of a backup that is synchronized are made in each cluster.
