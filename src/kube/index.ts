@@ -5,6 +5,7 @@
 export type {
   Condition,
   ConfigMap,
+  ClusterRoleBinding,
   Container,
   ContainerStatus,
   DaemonSet,
@@ -78,6 +79,7 @@ export {
   PVS,
   type Resource,
   RESTORES,
+  ROLE_BINDINGS,
   SCHEDULES,
   SECRETS,
   SERVED_MOVERS,

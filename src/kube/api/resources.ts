@@ -285,6 +285,12 @@ export const CLUSTER_ROLE_BINDINGS = resource<ClusterRoleBinding>(
   'clusterrolebindings',
   false,
 );
+export const ROLE_BINDINGS = resource<ClusterRoleBinding>(
+  'rbac.authorization.k8s.io',
+  'v1',
+  'RoleBinding',
+  'rolebindings',
+);
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(
   '',

@@ -18,7 +18,7 @@ function partsOf({ kind, name }: Fields): readonly string[] | undefined {
 }
 
 /** The namespace that a subject names; undefined if it names none. */
-function namespaceOf(subject: Fields): string | undefined {
+export function namespaceOf(subject: Fields): string | undefined {
   return typeof subject.namespace === 'string' ? subject.namespace : partsOf(subject)?.[1];
 }
 

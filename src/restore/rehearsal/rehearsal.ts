@@ -26,7 +26,7 @@ export interface RehearsalOptions extends Pick<
   RestoreRunOptions,
   'restore' | 'backup' | 'items' | 'actions' | 'modifiers' | 'policies' | 'priorities' | 'signal'
 > {
-  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
   /** Makes the steps about volumes that only say what they would do. */
   readonly volumes?: (log: BackupLog) => PersistentVolumeSteps;

@@ -10,7 +10,7 @@ import {
 import type { NewKinds } from './new-kinds.ts';
 
 export interface RehearsedClusterOptions {
-  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly kinds: NewKinds;
   /** Whether the API server has the kind now. */
   readonly isServed: (resource: Resource<KubeObject>) => boolean;
@@ -27,7 +27,7 @@ const VOLUMES = 'persistentvolumes';
  * The cluster as a restore would leave it, without a change to the one that is there. What would be made is sent to the API server as a dry run, so that
  * quotas, webhooks and validation say what they would say; where its namespace or its kind are not there yet, nobody can be asked.
  */
-export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'patch'> {
+export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'> {
   readonly #options: RehearsedClusterOptions;
   readonly #namespaces = new Set<string>();
   readonly #made = new ObjectNames();
@@ -55,6 +55,12 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'create' | 'p
     if (volume) return volume as T;
     if (this.#isUnknown(resource, ref.namespace)) return undefined;
     return await client.find(resource, ref, options);
+  }
+
+  collect<T extends KubeObject, K>(
+    ...given: Parameters<typeof KubeClient.prototype.collect<T, K>>
+  ): Promise<K[]> {
+    return this.#options.client.collect(...given);
   }
 
   async create<T extends KubeObject>(

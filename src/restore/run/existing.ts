@@ -14,12 +14,15 @@ import { isCopy, isOfCopy, missingSubjects, subjectText } from '../actions/subje
 import type { Restore } from '../restore-object.ts';
 import type { RestoreOutcome } from './contract.ts';
 import { restoreLabels, withLabels, withoutServersFields } from './object-form.ts';
+import type { ServerObjects } from './server-objects.ts';
 
 export interface ExistingOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly patience: Patience;
   readonly restore: Restore;
   readonly signal: AbortSignal;
+  /** Existing objects that no restore changes. */
+  readonly serverObjects?: Pick<ServerObjects, 'has'>;
 }
 
 /** Where what is to be said of an item goes. */
@@ -95,18 +98,27 @@ export async function settleExisting(
   const labelled = withLabels(present, labels);
   const settled = settledForm(bound?.wanted ?? wanted, labelled, resource, given);
   const inBackup = given && withLabels(withoutServersFields(given), labels);
+  const isOfServer = async (): Promise<boolean> =>
+    (await options.serverObjects?.has(found, resource)) === true;
   // Actions change pods and claims before they are restored. Compare the backed-up form, too.
   const isUntouched = (): boolean =>
     inBackup !== undefined && !isModified && isSameObject(labelled, inBackup);
   if (isSameObject(labelled, settled) || (policy !== 'update' && isUntouched())) {
-    if (policy === 'update') await patchLabels();
+    if (policy === 'update' && !(await isOfServer())) await patchLabels();
     notes.info(
       `Restore of ${name} skipped: it already exists in the cluster and is the same as the backed up version`,
     );
     return bound?.outcome;
   }
+  const { kind = '' } = wanted;
   const isAccount = resource.group === '' && resource.plural === 'serviceaccounts';
   if (isAccount || policy === 'update') {
+    if (await isOfServer()) {
+      notes.warn(
+        `could not restore, ${kind} ${JSON.stringify(name)} exists, differs from the backed-up version, and belongs to the running server: no restore changes it. Apply the backed-up version yourself if you need it`,
+      );
+      return bound?.outcome;
+    }
     const change = isAccount
       ? createMergePatch(labelled, mergedAccount(labelled, settled))
       : createMergePatch(present, settled);
@@ -117,7 +129,6 @@ export async function settleExisting(
     if (policy === 'update') await patchLabels();
     return undefined;
   }
-  const { kind = '' } = wanted;
   const shown = policy === 'none' ? `${kind} ${JSON.stringify(name)}` : `${kind}:${name}`;
   notes.warn(
     `could not restore, ${shown} already exists. Warning: the in-cluster version is different than the backed-up version`,

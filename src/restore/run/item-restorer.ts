@@ -56,11 +56,12 @@ import { NEVER_RESTORED } from './plan.ts';
 import type { AsideItem, PutAside } from './put-aside.ts';
 import type { Restored } from './restored.ts';
 import type { RestoreSelection } from './selection.ts';
+import { ServerObjects } from './server-objects.ts';
 import { untilTrue } from './until-true.ts';
 import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
-  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'findIn'>;
   readonly items: BackedUpItems;
   readonly restore: Restore;
@@ -132,6 +133,7 @@ export class ItemRestorer {
   readonly #merged: MergedNamespaces;
   /** Namespaces that a Velero or Longshore runs in, or ran in when the backup was made. */
   readonly #ownNamespaces: ReadonlySet<string>;
+  readonly #serverObjects: ServerObjects;
   readonly #leftOut = new Map<string, number>();
   #rules: TypeRules;
 
@@ -140,6 +142,7 @@ export class ItemRestorer {
     this.#merged = new MergedNamespaces(options.items, options.restore);
     const namespaces = [options.restore.metadata.namespace, options.backup?.namespace];
     this.#ownNamespaces = new Set(namespaces.filter((each) => each !== undefined));
+    this.#serverObjects = new ServerObjects(options, this.#ownNamespaces);
     this.#rules = rules;
   }
 
@@ -599,7 +602,7 @@ export class ItemRestorer {
         const about = { notes, given: givenIn(work, object), isModified };
         work.outcome = await settleExisting(found, object, resource, {
           ...this.#options,
-          ...about,
+          ...{ ...about, serverObjects: this.#serverObjects },
         });
         if (isWaitingFor(object, found)) await this.#settleVolume(found, work);
         return;

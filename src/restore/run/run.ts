@@ -42,7 +42,7 @@ import { RestoreSelection } from './selection.ts';
 import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
-  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
   /** As {@link validateRestore} left it. */
   readonly restore: Restore;

@@ -119,6 +119,17 @@ export class FakeCluster {
     }) as never;
   };
 
+  readonly collect = async <K>(
+    resource: Resource<KubeObject>,
+    options: { readonly namespace?: string | undefined; readonly labelSelector?: string },
+    take: (item: KubeObject) => readonly K[],
+  ): Promise<K[]> => {
+    const { items } = (await this.listPage(resource, options)) as unknown as {
+      items: KubeObject[];
+    };
+    return items.flatMap(take);
+  };
+
   readonly find = (
     resource: Resource<KubeObject>,
     { name, namespace }: { name: string; namespace?: string | undefined },

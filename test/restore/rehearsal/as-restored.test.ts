@@ -274,6 +274,8 @@ async function rehearsed(given: Given): Promise<Ended> {
   const { items, warnings, errors } = await rehearseRestore({
     client: {
       find: (resource, ref) => cluster.find(resource, ref),
+      collect: (resource, options, take) =>
+        cluster.collect(resource, options as never, take as never),
       create: (resource, object, options) =>
         dryRun(options, () => cluster.create(resource as never, object)),
       patch: (resource, ref, patch, options) =>

@@ -36,6 +36,8 @@ async function rehearsed(
   const { unchecked } = await rehearseRestore({
     client: {
       find: (resource, ref) => asked.find(resource, ref),
+      collect: (resource, options, take) =>
+        asked.collect(resource, options as never, take as never),
       create: async (resource, object, options) => {
         expect(options?.isDryRun, 'a request that is no dry run').toBe(true);
         dryRuns.push(`create ${resource.plural} ${object.metadata.name ?? ''}`);

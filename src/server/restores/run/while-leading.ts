@@ -26,11 +26,12 @@ export function whileLeading({
   };
 }
 
-type ItemClient = Pick<KubeClient, 'find' | 'create' | 'patch'>;
+type ItemClient = Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
 
 /** Each write is a leader's. */
 export const leadingClient = (client: ItemClient, assertLeading: () => void): ItemClient => ({
   find: (...given) => client.find(...given),
+  collect: (...given) => client.collect(...given),
   create: (...given) => {
     assertLeading();
     return client.create(...given);
