@@ -66,4 +66,5 @@ export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
 export { bucketOf } from './write-once/seal.ts';
+export { fileOf as fileOfVersion, sealsFolder } from './write-once/version-keys.ts';
 export { WriteOnceBucket } from './write-once/write-once-bucket.ts';

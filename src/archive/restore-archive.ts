@@ -29,7 +29,7 @@ import {
   restoreKey,
 } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { assertNotApart, seal, sealedEnd, unseal } from './write-once/seal.ts';
+import { assertNotApart, keepsApart, seal, sealedEnd, unseal } from './write-once/seal.ts';
 import {
   RESTORE_VOLUME_INFO,
   type RestoreVolumeInfo,
@@ -233,6 +233,11 @@ export class RestoreArchive {
       if (isCode(error, 'BLOB_NOT_FOUND')) return schema.parse({});
       throw error;
     }
+  }
+
+  /** Files get their last names from {@link seal} alone. */
+  get isWriteOnce(): boolean {
+    return keepsApart(this.#bucket);
   }
 
   /**

@@ -116,6 +116,15 @@ function withoutStored(texts: readonly string[], stored: readonly string[]): str
 
 type StoredLists = NonNullable<StoredResults['errors']>;
 
+const isOfFinalizer = (text: string): boolean =>
+  text.includes(`message: /${FINALIZING}`) || text.startsWith(FINALIZING);
+
+/** How many of these a finalizer has added. */
+export function saidIn({ velero, cluster, namespaces }: StoredLists = {}): number {
+  const all = [velero, cluster, ...Object.values(namespaces ?? {})].flatMap((texts) => texts ?? []);
+  return all.filter(isOfFinalizer).length;
+}
+
 function mergedLists(
   stored: StoredLists = {},
   added: readonly (ResultLists | undefined)[],
@@ -124,9 +133,7 @@ function mergedLists(
     before: readonly string[] | null | undefined,
     of: (lists: ResultLists) => readonly string[] | undefined,
   ): string[] => {
-    const kept = (before ?? []).filter(
-      (text) => !text.includes(`message: /${FINALIZING}`) && !text.startsWith(FINALIZING),
-    );
+    const kept = (before ?? []).filter((text) => !isOfFinalizer(text));
     const more = added.flatMap((lists) => of(lists ?? {}) ?? []);
     return [...kept, ...withoutStored(more, kept)];
   };

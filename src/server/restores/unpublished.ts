@@ -45,7 +45,7 @@ export class UnpublishedRestores extends Sweep {
     for (const restore of restores().filter(isUnpublished)) {
       signal.throwIfAborted();
       try {
-        await writers.run(restore.metadata.uid, () => this.#publish(restore));
+        if (!(await writers.run(restore.metadata.uid, () => this.#publish(restore)))) left++;
       } catch (error) {
         signal.throwIfAborted();
         if (isCode(error, 'LEADERSHIP_LOST')) throw error;
@@ -58,7 +58,8 @@ export class UnpublishedRestores extends Sweep {
     return left > 0 ? { requeueAfterMs: againMs } : undefined;
   }
 
-  async #publish(restore: Restore): Promise<void> {
+  /** False if the bucket refuses some of its files: the cluster still keeps them. */
+  async #publish(restore: Restore): Promise<boolean> {
     const { client, buckets, locations, assertLeading, signal } = this.#options;
     const { namespace, name, uid } = restore.metadata;
     const location = await locations.of(restore, signal);
@@ -66,7 +67,9 @@ export class UnpublishedRestores extends Sweep {
     const archive = new RestoreArchive(opened.bucket);
     await archive.assertNotApart(name, { signal });
     const end = { ...statusOf(restore) };
-    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
+    const options = { signal, assertAllowed: assertLeading };
+    await archive.seal(name, { uid, end, ...options });
+    if ((await opened.files?.upload(options)) !== undefined) return false;
     assertLeading();
     const metadata = { uid, annotations: { [UNPUBLISHED]: null } };
     try {
@@ -76,6 +79,7 @@ export class UnpublishedRestores extends Sweep {
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
     }
     locations.forget(uid);
+    return true;
   }
 }
 

@@ -1,10 +1,12 @@
 import {
+  fileOfVersion,
   RestoreArchive,
   restoreFolder,
   restoreKey,
   type RestoreRef,
+  sealsFolder,
 } from '../../../archive/index.ts';
-import { CodedError, messageOf, redactAndCut, retryOf } from '../../../base/index.ts';
+import { CodedError, codeOf, messageOf, redactAndCut, retryOf } from '../../../base/index.ts';
 import {
   blobId,
   BlobNotFoundError,
@@ -157,7 +159,7 @@ export class RestoreBucket implements Bucket {
     } catch (error) {
       signal?.throwIfAborted();
       if (retryOf(error) !== 'never') throw error;
-      const text = `${reason}; the cluster cannot keep it either: ${messageOf(error)}`;
+      const text = `cannot store ${fileOfVersion(own) ?? own}: ${reason}; the cluster cannot keep it either: ${messageOf(error)}`;
       throw new CodedError('RESTORE_FILE_REFUSED', text, { cause: error });
     }
   }
@@ -260,23 +262,30 @@ export class RestoreBucket implements Bucket {
         await this.#bucket.put(`${this.#folder}${own}`, [bytes], { signal });
         await this.#files.delete(own, signal);
       } catch (error) {
-        if (!refusesWrites(error)) throw error;
+        if (!refusesWrites(error) && !isClusterRefusal(error)) throw error;
         why = redactAndCut(messageOf(error));
       }
     }
     const { entries: left } = await this.#index(signal, { isFresh: true });
-    const named = [...left.values()].filter(({ key }) => !isOfJournal(key));
+    // Users do not read journals, nor the list of the files to publish.
+    const named = [...left.values()].filter(
+      ({ key }) => !isOfJournal(key) && !key.startsWith(sealsFolder('')),
+    );
     return named.length === 0 ? undefined : this.#sentence(named, why);
   }
 
   #sentence(named: readonly { readonly key: string; readonly isLost?: unknown }[], why: string) {
     const { location, namespace, restore } = this.#options;
     const { name } = restore;
-    const lost = named.filter(({ isLost }) => isLost === true).map(({ key }) => key);
+    const namesOf = (isLost: boolean): string[] => {
+      const keys = named.filter((each) => (each.isLost === true) === isLost).map(({ key }) => key);
+      return [...new Set(keys.map((key) => fileOfVersion(key) ?? key))].sort();
+    };
+    const [held, lost] = [namesOf(false), namesOf(true)];
     const gone = lost.length > 0 ? `. Too long for a ConfigMap, and lost: ${lost.join(', ')}` : '';
     const kept =
-      lost.length < named.length
-        ? `. ConfigMaps in namespace ${namespace} keep them until the Restore is deleted: "longshore restore describe ${name}" and "longshore restore logs ${name}" read them`
+      held.length > 0
+        ? `. ConfigMaps in namespace ${namespace} keep ${held.join(', ')} until the Restore is deleted: "longshore restore describe ${name}" and "longshore restore logs ${name}" read them`
         : '';
     return `files of the restore are not stored in backup storage location ${location}: ${why}${kept}${gone}`;
   }
@@ -303,6 +312,10 @@ const notKept = (name: string): CodedError =>
     'JOURNAL_NOT_KEPT',
     `the journal of restore ${name} was too long for the cluster, and its location cannot be written: an interrupted run cannot go on. Create another Restore`,
   );
+
+/** The API server refuses a change of the ConfigMaps. */
+const isClusterRefusal = (error: unknown): boolean =>
+  codeOf(error)?.startsWith('KUBE_') === true && retryOf(error) === 'never';
 
 const isOfJournal = (own: string): boolean => own.startsWith('longshore-journal/');
 

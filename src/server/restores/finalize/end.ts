@@ -1,9 +1,13 @@
+import type { RestoreArchive, RestoreVolumeInfo } from '../../../archive/index.ts';
 import { countsOf, type Operation } from '../../../item-operations/index.ts';
 import type { Restore } from '../../../restore/index.ts';
-import type { LogLine } from '../../operations/failures.ts';
+import type { OpenBucket } from '../../backups/contract.ts';
+import { type LogLine, logText, mergedResults, resultsOf } from '../../operations/failures.ts';
+import type { FinalizerLog } from '../../operations/finalizer-log.ts';
 import type { AfterRun } from '../contract.ts';
 import { lostOperations } from '../lost-operations.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
+import { storedResults } from '../operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../restore-kind.ts';
 
 /** All lines that are added to the log of a restore after its run; its errors and warnings are results as well. The same each time. */
@@ -57,4 +61,70 @@ export function endStatus(
       },
     }),
   };
+}
+
+export interface EndParts {
+  readonly archive: RestoreArchive;
+  readonly files: OpenBucket['files'] | undefined;
+  readonly log: FinalizerLog;
+  readonly volumeInfos: readonly RestoreVolumeInfo[] | undefined;
+  /** All lines to add to the log, with what `log` has by now. */
+  readonly lines: () => readonly LogLine[];
+  /** The status, with what `log` has by now. */
+  readonly end: () => AfterRunStatus;
+  readonly scratch: string;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Stores the last lines, results and volume infos of a restore, and publishes its files.
+ * If the bucket refuses a file at any step, one warning of the results says so.
+ * Returns the status that goes with these files.
+ */
+export async function storeEnd(restore: Restore, parts: EndParts): Promise<AfterRunStatus> {
+  const { archive, files, log, signal, assertLeading } = parts;
+  const { name, uid } = restore.metadata;
+  const upload = async (): Promise<string | undefined> =>
+    files?.upload({ signal, assertAllowed: assertLeading });
+  let said = await upload();
+  if (said !== undefined) log.warn(said);
+  await storeFiles(restore, parts);
+  if (said === undefined) {
+    // The bucket may have refused these files first.
+    said = await upload();
+    if (said !== undefined) {
+      log.warn(said);
+      await storeFiles(restore, parts);
+    }
+  }
+  const end = parts.end();
+  const sealed = await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading });
+  if (!archive.isWriteOnce) return sealed;
+  // Or their last names. An earlier server may have decided the end, and the files that go with it.
+  const left = await upload();
+  if (left === undefined) return sealed;
+  if (said === undefined) log.warn(left);
+  const { warnings } = await storedResults(archive, name, signal);
+  const isTold = said !== undefined && warnings?.velero?.some((text) => text.endsWith(said));
+  if (isTold !== true) await storeFiles(restore, parts);
+  return parts.end();
+}
+
+async function storeFiles(restore: Restore, parts: EndParts): Promise<void> {
+  const { archive, volumeInfos, scratch: directory, signal, assertLeading } = parts;
+  const { name } = restore.metadata;
+  const lines = parts.lines();
+  if (lines.length > 0) {
+    assertLeading();
+    await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
+    const stored = await storedResults(archive, name, signal);
+    const results = mergedResults(stored, resultsOf(lines, 'sentence'));
+    assertLeading();
+    await archive.put(name, { results }, { signal });
+  }
+  if (volumeInfos) {
+    assertLeading();
+    await archive.put(name, { volumeInfos }, { signal });
+  }
 }

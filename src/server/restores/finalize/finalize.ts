@@ -13,10 +13,10 @@ import type { Bucket } from '../../../blob/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient, ObjectRef } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
-import { isFinalizing, isPartial } from '../../backups/phases.ts';
+import { isFinalizing, isOver, isPartial } from '../../backups/phases.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
-import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
+import { saidIn } from '../../operations/failures.ts';
 import {
   ABSENT_SINCE,
   type Absences,
@@ -41,7 +41,7 @@ import { removeRestoreJournal } from '../run/restore-journal.ts';
 import { isCanceled } from '../../runs/canceled.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
-import { endStatus, endLines } from './end.ts';
+import { endStatus, endLines, storeEnd } from './end.ts';
 import { leftByOthers } from './left-by-others.ts';
 import { newVolumeInfos } from './new-volume-infos.ts';
 import type { Waits } from './waits.ts';
@@ -102,7 +102,7 @@ export async function finalizeRestore(
       await endWith(restore, redactAndCut(text), options);
       return undefined;
     }
-    if (!isPlaceAbsent(error)) throw error;
+    if (!isPlaceAbsent(error) && !isCode(error, 'RESTORE_FILE_REFUSED')) throw error;
     return await withoutPlace(restore, messageOf(error), options);
   }
 }
@@ -113,8 +113,8 @@ async function endWith(
   failureReason: string,
   options: FinalizeRestoreOptions,
 ): Promise<void> {
-  const { client, signal, assertLeading } = options;
-  await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  const { client } = options;
+  await removeTemporary(restore, options);
   const status = {
     phase: 'PartiallyFailed',
     errors: (statusOf(restore).errors ?? 0) + 1,
@@ -130,7 +130,10 @@ const openPlace = async (
 ): Promise<OpenBucket> =>
   buckets.open(await locations.of(restore, signal), signal, restore.metadata);
 
-/** Nobody can say where its files are. When that has lasted too long the Restore ends, and its CR alone says so; what is there of its files is published later, if it ever can be. */
+/**
+ * Its files have no place, or neither the bucket nor the cluster takes them. If that lasts too
+ * long, the Restore ends, and its CR alone says so. Files that are stored are published later.
+ */
 async function withoutPlace(
   restore: Restore,
   why: string,
@@ -163,24 +166,25 @@ async function write(
 }
 
 async function look(
-  given: Restore,
+  restore: Restore,
   { bucket, files }: OpenBucket,
   options: FinalizeRestoreOptions,
 ): Promise<LookAgain | undefined> {
   const { client, logger, map, signal, assertLeading, waits, absences } = options;
-  const { name, uid } = given.metadata;
-  const subject = subjectOf(given);
+  const { name, uid } = restore.metadata;
+  const subject = subjectOf(restore);
   await new RestoreArchive(bucket).assertNotApart(name, { signal });
   await map.reload(subject, signal);
   const operations = await map.get(subject, signal);
-  const lost = uncountedLost(given, operations);
-  const known = await loadLeft(bucket, given, signal);
+  const lost = uncountedLost(restore, operations);
+  const known = await loadLeft(bucket, restore, signal);
   const absent = lost > 0 ? operationsAbsent(lost, operations.length + lost) : known.absent;
-  if (absent && !(await absences.isOver(given, signal))) {
+  if (absent && !(await absences.isOver(restore, signal))) {
     return { againMs: AGAIN_MS, because: absent.message };
   }
-  const restore = absent ? given : await absences.ended(given, signal);
   const left = await waited(restore, known, operations, options);
+  // If its files are refused, `waited` or a put below throws: that absence has not ended.
+  if (!left && !absent) await absences.ended(restore, signal);
   if (!left) return { againMs: waits.of(uid).looks <= SOON_TIMES ? SOON_MS : AGAIN_MS };
   // Nothing is said twice, however often it is looked at.
   const log = new FinalizerLog(logger, client.clock, 'sentence');
@@ -188,48 +192,50 @@ async function look(
     note(log);
   });
   sayClaims(restore, left, log, options);
-  await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  await removeTemporary(restore, options);
   await removeJournal(restore, bucket, options);
   const archive = new RestoreArchive(bucket);
   const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
-  const store = async (): Promise<void> => {
-    const lines = endLines(restore, operations, left, log.lines);
-    if (lines.length > 0) {
-      assertLeading();
-      const { scratch: directory } = options;
-      await archive.setLogTail(name, logText('restore', restore, lines), { directory, signal });
-      const stored = await storedResults(archive, name, signal);
-      const results = mergedResults(stored, resultsOf(lines, 'sentence'));
-      assertLeading();
-      await archive.put(name, { results }, { signal });
-    }
-    if (volumeInfos) {
-      assertLeading();
-      await archive.put(name, { volumeInfos }, { signal });
-    }
-  };
-  const sayKept = async (): Promise<boolean> => {
-    const kept = await files?.upload({ signal, assertAllowed: assertLeading });
-    if (kept !== undefined) log.warn(kept);
-    return kept !== undefined;
-  };
-  const isSaid = await sayKept();
-  await store();
-  // The bucket may have refused these files first.
-  if (!isSaid && (await sayKept())) await store();
-  const { errorCount, warningCount } = log.results;
-  const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
-  const said = { errors: errorCount, warnings: warningCount };
-  const end = {
-    ...endStatus(restore, operations, { said, left, isPartial: isPartial(phaseOf(restore)) }),
-    completionTimestamp,
-  };
-  await write(
-    restore,
-    options,
-    await archive.seal(name, { uid, end, signal, assertAllowed: assertLeading }),
-  );
+  const status = await storeEnd(restore, {
+    ...{ archive, files, log, volumeInfos, scratch: options.scratch, assertLeading, signal },
+    lines: () => endLines(restore, operations, left, log.lines),
+    end: () => {
+      const { errorCount, warningCount } = log.results;
+      const said = { errors: errorCount, warnings: warningCount };
+      const how = { said, left, isPartial: isPartial(phaseOf(restore)) };
+      const completionTimestamp = rfc3339Seconds(client.clock.nowNs());
+      return { ...endStatus(restore, operations, how), completionTimestamp };
+    },
+  });
+  try {
+    await write(restore, options, status);
+  } catch (error) {
+    const isSaid = log.results.warningCount > 0;
+    if (isCode(error, 'KUBE_CONFLICT') && isSaid) await countAgain(restore, archive, options);
+    throw error;
+  }
   return undefined;
+}
+
+/**
+ * Two servers may end one Restore for a moment. The second server may have stored the results last.
+ * The Restore must count the warnings that its results have.
+ */
+async function countAgain(
+  restore: Restore,
+  archive: RestoreArchive,
+  { client, signal, assertLeading }: FinalizeRestoreOptions,
+): Promise<void> {
+  const { namespace, name, uid } = restore.metadata;
+  const found = await client.find(RESTORE_RESOURCE, { namespace, name }, { signal, isExact: true });
+  if (found?.metadata.uid !== uid || !isOver(phaseOf(found))) return;
+  const said = saidIn((await storedResults(archive, name, signal)).warnings);
+  const warnings = (statusOf(restore).warnings ?? 0) + said;
+  if (warnings === (statusOf(found).warnings ?? 0)) return;
+  assertLeading();
+  const { resourceVersion } = found.metadata;
+  const patch = { metadata: { uid, resourceVersion }, status: { warnings } };
+  await client.patch(RESTORE_RESOURCE, { namespace, name }, patch, { signal });
 }
 
 /** Its run has removed it, unless its server was killed or the bucket was away. One that cannot be removed at all goes with the files of the restore. */
@@ -246,6 +252,21 @@ async function removeJournal(
     if (retryOf(error) !== 'never') throw error;
     const fields = { restore: name, error: messageOf(error) };
     logger.warn(fields, 'the journal of a restore could not be removed');
+  }
+}
+
+/** If the API server refuses, `TemporaryObjects` deletes these ConfigMaps later. */
+async function removeTemporary(
+  restore: Restore,
+  { client, logger, signal, assertLeading }: FinalizeRestoreOptions,
+): Promise<void> {
+  try {
+    await removeTemporaryObjects(client, restore, { signal, assertLeading });
+  } catch (error) {
+    signal.throwIfAborted();
+    if (retryOf(error) !== 'never' || isCode(error, 'LEADERSHIP_LOST')) throw error;
+    const fields = { restore: restore.metadata.name, error: messageOf(error) };
+    logger.warn(fields, 'ConfigMaps of a restore could not be removed');
   }
 }
 
@@ -316,7 +337,11 @@ async function waited(
   if (left.hooks.pods.length > 0) {
     isWaiting = true;
     const boundNs = hookTimeoutNs(restore, options);
-    if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) hooks.expire(uid);
+    if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) {
+      hooks.expire(uid);
+      // Throws if nothing can be stored: then nobody learns that these hooks are over.
+      if (isStored) await files.change(restore, (file) => file, { signal, assertLeading });
+    }
   }
   if (!isWaiting) return left;
   if (since === undefined && isStored) {

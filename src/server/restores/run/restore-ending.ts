@@ -91,7 +91,8 @@ export class RestoreEnding {
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     try {
       const known = await operations.get(subject, late);
-      const kept = await files?.upload({ signal: late, assertAllowed: assertLeading });
+      const options = { signal: late, assertAllowed: assertLeading };
+      const kept = await files?.upload(options);
       if (kept !== undefined) log.warn(kept);
       const logFile = await journal.finishLog();
       const archive = new RestoreArchive(bucket);
@@ -104,11 +105,16 @@ export class RestoreEnding {
           resourceList: {},
           volumeInfos: [],
         },
-        { signal: late, assertAllowed: assertLeading },
+        options,
       );
       const { uid } = restore.metadata;
-      const end = failureEnd(reason);
-      await archive.seal(name, { uid, end, signal: late, assertAllowed: assertLeading });
+      await archive.seal(name, { uid, end: failureEnd(reason), ...options });
+      // The bucket may have refused these files first.
+      const left = kept === undefined ? await files?.upload(options) : undefined;
+      if (left !== undefined) {
+        log.warn(left);
+        await archive.put(name, { results: log.results.lists }, options);
+      }
     } catch (cause) {
       const fields = { restore: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a restore that has failed could not be stored');

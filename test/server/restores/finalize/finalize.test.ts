@@ -1,12 +1,17 @@
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
-import { BackupArchive, type BackupVolumeInfo } from '../../../../src/archive/index.ts';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  RestoreArchive,
+} from '../../../../src/archive/index.ts';
 import { CodedError, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
 import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { isOver } from '../../../../src/server/backups/phases.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { failedWith, START } from '../../operations/support/after-run.ts';
+import { refused } from '../../../restore/support/cluster.ts';
 import { claimLeft, podLeft, SUBJECT, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
@@ -445,6 +450,95 @@ describe('the finalizer of restores', () => {
       /^no location default; nothing could be stored there for 600 s, .*hooks that were due/,
     );
     expect(world.restore.metadata.annotations).toEqual({ 'longshore.io/unpublished': 'true' });
+  });
+
+  describe('where neither the bucket nor the cluster takes its files', () => {
+    /** From now on. */
+    const refuseAll = (world: World): void => {
+      world.allow = (call, key) => {
+        if (call === 'get' || call === 'list' || call === 'has') return;
+        throw new CodedError('STORAGE_DENIED', `${call} of ${key} refused`);
+      };
+      const noRoom = (type: string): void => {
+        const text = 'configmaps is forbidden: exceeded quota: maps';
+        if (type === 'configmaps') throw refused('KUBE_FORBIDDEN', text, 403);
+      };
+      world.cluster.onCreate = noRoom;
+      world.cluster.onPatch = noRoom;
+    };
+
+    it.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
+      'ends it after a while, and the Restore says which file and why (written once: $isWriteOnce)',
+      async (mode) => {
+        const world = new World('Finalizing', {}, mode);
+        await world.begin([], { claims: [claimLeft('gone')] });
+        world.say({ warnings: 2 });
+        refuseAll(world);
+        await untilOver(world);
+        const tookNs = world.clock.nowNs() - START;
+        // As long as claims are waited for, and once more.
+        expect(tookNs).toBeGreaterThanOrEqual(600n * SECOND_NS);
+        expect(tookNs).toBeLessThan(1300n * SECOND_NS);
+        expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1, warnings: 2 });
+        expect(world.status.failureReason).toMatch(
+          /^cannot store \S+: put of \S+ refused; the cluster cannot keep it either: .*exceeded quota/,
+        );
+        expect(world.restore.metadata.annotations).toEqual({ 'longshore.io/unpublished': 'true' });
+      },
+    );
+
+    it('ends one whose hooks can never be told as over', async () => {
+      const world = await finalizing(HOOKS).begin([], {
+        hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+        finalizingSince: '2026-11-21T02:00:00Z',
+      });
+      refuseAll(world);
+      const server = world.server(scratch);
+      for (let looks = 0; !isOver(world.status.phase ?? ''); looks++) {
+        expect(looks).toBeLessThan(1000);
+        await server.finalize();
+        world.clock.advance(60n * SECOND_NS);
+      }
+      expect(world.clock.nowNs() - START).toBeLessThan(16_000n * SECOND_NS);
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+      expect(world.status.failureReason).toContain('hooks that were due then may not have run');
+    });
+
+    it('waits anew for files that were taken meanwhile', async () => {
+      const world = await finalizing().begin([], { claims: [claimLeft('late')] });
+      const server = world.server(scratch, undefined, { resourceNs: 100n * SECOND_NS });
+      refuseAll(world);
+      expect((await server.finalize())?.because).toContain('exceeded quota');
+      world.clock.advance(60n * SECOND_NS);
+      world.allow = () => undefined;
+      await untilOver(world, server);
+      expect(world.restore.metadata.annotations).toEqual({});
+      expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('claim app/late');
+      expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+      expect(world.status.failureReason).toBeUndefined();
+    });
+  });
+
+  it('names in one warning what a seal cannot publish, and the cluster keeps it', async () => {
+    const world = new World('Finalizing', {}, { isWriteOnce: true });
+    await world.begin([]);
+    world.allow = (call, key) => {
+      if (call !== 'put' || key.includes('/longshore-once/')) return;
+      throw new CodedError('STORAGE_FAILED', 'the object is locked');
+    };
+    await untilOver(world);
+    expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+    const stored = new RestoreArchive(world.stored);
+    const { warnings } = await stored.results('r1');
+    expect(warnings?.velero).toHaveLength(1);
+    expect(warnings?.velero?.[0]).toMatch(/the object is locked.* keep .*restore-r1-results\.gz/);
+    const log = Buffer.concat(await Array.fromAsync(stored.readLog('r1'))).toString();
+    expect(log).toContain('the object is locked');
+    // A server that is killed before the Restore says it does the same again.
+    world.say({ phase: 'Finalizing', warnings: 0 });
+    await untilOver(world);
+    expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+    expect((await stored.results('r1')).warnings?.velero).toHaveLength(1);
   });
 
   it('waits for a location anew that was back meanwhile', async () => {

@@ -93,6 +93,22 @@ describe('a restore', () => {
     expect(await next.log()).toContain('restore failed');
   });
 
+  it('that has failed in a location that is written once names files that the seal cannot publish', async () => {
+    class Locked extends VersionedBucket {
+      override put(...given: Parameters<VersionedBucket['put']>): Promise<void> {
+        const [key] = given;
+        if (!/r1\/restore-r1/.test(key)) return super.put(...given);
+        return Promise.reject(new CodedError('STORAGE_FAILED', 'the object is locked'));
+      }
+    }
+    const rig = new Rig({ cluster, bucket: new Locked(), mode: { isWriteOnce: true } });
+    expect(await reasonOf(rig.run())).toMatchObject({ code: 'NO_DOWNLOAD' });
+    const { warnings } = await rig.archive.results('r1');
+    expect(warnings?.velero).toHaveLength(1);
+    expect(warnings?.velero?.[0]).toMatch(/the object is locked.* keep .*restore-r1-logs\.gz/);
+    expect(await rig.log()).toContain('restore failed');
+  });
+
   it('that has failed in a location that is written once says so where its files could not be published', async () => {
     class Failing extends VersionedBucket {
       override put(...given: Parameters<VersionedBucket['put']>): Promise<void> {
