@@ -1,4 +1,5 @@
-import { isCode } from '../../base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isCode, mapLimited } from '../../base/index.ts';
 import {
   askedFor,
   isSameJson,
@@ -15,7 +16,6 @@ import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, DoneItem, ItemFile } from './contract.ts';
 import type { ItemNotes } from './existing.ts';
 import { readItem } from './item-file.ts';
-import { untilTrue } from './until-true.ts';
 
 /** Loads the volume object that a PVC of a backup had; undefined for what is no PVC. The loader throws what is wrong with its file. */
 export function volumeReaderOf(
@@ -53,8 +53,12 @@ export interface ClaimedVolumeOptions {
   readonly restore: Restore;
   readonly notes: ItemNotes;
   readonly signal: AbortSignal;
-  readonly resourceTimeoutMs: number;
-  readonly pollMs: number;
+}
+
+/** A claim whose volume is not released yet. */
+export interface WaitingVolume {
+  /** Looks again. True if the volume is settled, as `notes` then say. The last look always settles it. */
+  readonly look: (how: { readonly isLast: boolean }) => Promise<boolean>;
 }
 
 type VolumeStep =
@@ -63,6 +67,8 @@ type VolumeStep =
 
 /** The volume controller releases a volume within seconds after its claim is deleted. Our choice. */
 const RELEASE_MS = 15_000;
+/** Volumes asked for at once. Our choice. */
+const LOOKS_AT_ONCE = 8;
 /** Fields that all PersistentVolumes have. The other ones say which volume of the storage it is. */
 const COMMON_FIELDS = new Set([
   ...['accessModes', 'capacity', 'claimRef', 'mountOptions', 'nodeAffinity', 'storageClassName'],
@@ -72,31 +78,57 @@ const COMMON_FIELDS = new Set([
 /**
  * Lets a restored claim bind to the volume that it names. If the volume was released from this very claim and kept
  * (`Retain`), its reference to the deleted claim is freed. If the claim can never bind, an error says why.
+ * Returns a volume that is not released yet, for {@link settleTogether}.
  */
 export async function settleNamedVolume(
   named: NamedVolume,
   options: ClaimedVolumeOptions,
-): Promise<void> {
-  const { patience, notes, signal, pollMs, resourceTimeoutMs } = options;
-  const { metadata, spec } = named.claim;
-  const { volumeName: name = '' } = spec;
-  if (name === '') return;
-  let step: VolumeStep = { kind: 'fine' };
-  await untilTrue(
-    async () => {
-      step = await patience.ask(askedFor('patch', PVS), () => stepOf(name, named, options));
-      return step.kind !== 'waiting';
-    },
-    { timeoutMs: Math.min(RELEASE_MS, resourceTimeoutMs), pollMs, signal },
-  );
-  const last = step as VolumeStep;
+): Promise<WaitingVolume | undefined> {
+  const { volumeName: name = '' } = named.claim.spec;
+  if (name === '') return undefined;
+  const look: WaitingVolume['look'] = async ({ isLast }) => {
+    const asked = askedFor('patch', PVS);
+    const step = await options.patience.ask(asked, () => stepOf(name, named, options));
+    if (step.kind === 'waiting' && !isLast) return false;
+    sayStep(step, name, named, options.notes);
+    return true;
+  };
+  return (await look({ isLast: false })) ? undefined : { look };
+}
+
+function sayStep(step: VolumeStep, name: string, named: NamedVolume, notes: ItemNotes): void {
+  const { metadata } = named.claim;
   const claim = `PersistentVolumeClaim ${metadata.namespace ?? ''}/${metadata.name}`;
-  if (last.kind === 'waiting' || last.kind === 'stuck') {
-    notes.error(`${claim} cannot bind: PersistentVolume ${name} ${last.why}`);
-  } else if (last.kind === 'freed') {
+  if (step.kind === 'waiting' || step.kind === 'stuck') {
+    notes.error(`${claim} cannot bind: PersistentVolume ${name} ${step.why}`);
+  } else if (step.kind === 'freed') {
     const text = `PersistentVolume ${name} was released from the deleted claim: ${claim} binds to it, with the data that it holds now`;
     if (named.standing) notes.info(text);
     else notes.warn(`${text}. The restore did not come to the PersistentVolume itself`);
+  }
+}
+
+export interface SettleOptions {
+  readonly signal: AbortSignal;
+  readonly resourceTimeoutMs: number;
+  readonly pollMs: number;
+}
+
+/** Waits for all volumes at once: hundreds of claims must not each take their own time. */
+export async function settleTogether(
+  all: readonly WaitingVolume[],
+  { signal, resourceTimeoutMs, pollMs }: SettleOptions,
+): Promise<void> {
+  const untilMs = performance.now() + Math.min(RELEASE_MS, resourceTimeoutMs);
+  let waiting = all;
+  while (waiting.length > 0) {
+    const isLast = performance.now() >= untilMs;
+    const looked = await mapLimited(waiting, LOOKS_AT_ONCE, async (volume) => {
+      signal.throwIfAborted();
+      return (await volume.look({ isLast })) ? [] : [volume];
+    });
+    waiting = looked.flat();
+    if (waiting.length > 0) await sleep(pollMs, undefined, { signal });
   }
 }
 

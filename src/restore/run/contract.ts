@@ -66,6 +66,8 @@ export interface FinishedRestoreItem extends DoneItem {
  */
 export interface RestoreSink {
   put(item: FinishedRestoreItem): Promise<void>;
+  /** Operations of an item that is not over yet, which may take hours. They are in its record again. */
+  begun?(operations: readonly StartedRestoreOperation[]): void;
   /** Right before a namespace is made, which has no label by which whoever continues recognises it. */
   willCreateNamespace?(name: string): Promise<void>;
 }

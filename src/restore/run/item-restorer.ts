@@ -39,7 +39,12 @@ import type {
 } from './contract.ts';
 import { type ItemNotes, settleExisting } from './existing.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
-import { settleNamedVolume, volumeReaderOf } from './claimed-volume.ts';
+import {
+  settleNamedVolume,
+  settleTogether,
+  volumeReaderOf,
+  type WaitingVolume,
+} from './claimed-volume.ts';
 import { readItem } from './item-file.ts';
 import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
@@ -116,6 +121,10 @@ interface Work {
   object: KubeObject | undefined;
   /** The item was put aside before, and its object may exist. */
   readonly isRetried: boolean;
+  /** How many of `operations` the sink has. */
+  begun: number;
+  /** The volume of a claim that exists now. The item is over when the volume is settled. */
+  volume: WaitingVolume | undefined;
 }
 
 /** How an item is restored. */
@@ -135,6 +144,8 @@ export class ItemRestorer {
   readonly #ownNamespaces: ReadonlySet<string>;
   readonly #serverObjects: ServerObjects;
   readonly #leftOut = new Map<string, number>();
+  /** Claims that exist, and whose volumes are not released yet. */
+  #unsettled: WaitingVolume[] = [];
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
@@ -174,6 +185,13 @@ export class ItemRestorer {
     if (!restored.get(key)) return;
     const operations = prepared?.operations ?? [];
     await this.#put({ ...key, outcome: 'failed', exists: false, operations });
+  }
+
+  /** Waits for the volumes of claims that exist by now, all at once. Throws where the run has to end. */
+  async settleVolumes(): Promise<void> {
+    const all = this.#unsettled;
+    this.#unsettled = [];
+    await settleTogether(all, this.#options);
   }
 
   async #restoreFile(asked: ItemFile, way: Way): Promise<Result> {
@@ -253,7 +271,7 @@ export class ItemRestorer {
     }
     const waiting = {
       ...{ file, mustInclude, isHopeful: true, prepared: before?.prepared },
-      isTried: before?.isTried ?? false,
+      ...{ isTried: before?.isTried ?? false, isBegun: known !== undefined },
     };
     // DataUploads are not created, so they need no namespace.
     if (namespace !== '' && type !== UPLOADS_TYPE) {
@@ -297,7 +315,8 @@ export class ItemRestorer {
       ...{ file, given, namespace, object, isRetried: before !== undefined },
       ...{ ...prepared, operations: [...prepared.operations] },
       ...{ exists: prepared.isInPlace },
-      ...{ outcome: undefined, restoredAs: undefined },
+      ...{ outcome: undefined, restoredAs: undefined, volume: undefined },
+      begun: prepared.operations.length,
       notes: {
         info: (message) => {
           log.info(message, about);
@@ -322,13 +341,38 @@ export class ItemRestorer {
       }
       work.notes.error(messageOf(error));
     }
-    const { exists, isClean, operations, restoredAs } = work;
-    const outcome = work.outcome ?? (isClean ? 'skipped' : 'failed');
-    await this.#put({
-      ...{ ...key, outcome, exists, operations },
+    const { exists, isClean, volume } = work;
+    const { restoredAs } = work;
+    const over = (): FinishedRestoreItem => ({
+      ...{ ...key, exists, operations: work.operations },
+      outcome: work.outcome ?? (work.isClean ? 'skipped' : 'failed'),
       ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
     });
+    if (volume) await this.#settleLater(volume, work, over);
+    else await this.#put(over());
     return { exists, isClean };
+  }
+
+  /** Until its volume is settled, a claim is in no journal: the next server must settle it. */
+  async #settleLater(
+    volume: WaitingVolume,
+    { notes }: Work,
+    over: () => FinishedRestoreItem,
+  ): Promise<void> {
+    this.#options.restored.done(over());
+    this.#unsettled.push({
+      look: async (how) => {
+        try {
+          if (!(await volume.look(how))) return false;
+        } catch (error) {
+          this.#assertGoesOn(error);
+          notes.error(messageOf(error));
+        }
+        await this.#put(over());
+        return true;
+      },
+    });
+    if (this.#unsettled.length >= UNSETTLED_MAX) await this.settleVolumes();
   }
 
   /** Pods wait for volumes that are brought back in place, and have to know of them before. */
@@ -352,8 +396,16 @@ export class ItemRestorer {
     return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
   }
 
+  /** A cancel or the next server must find them, however long the item takes. */
+  #noteBegun(work: Work): void {
+    const begun = work.operations.slice(work.begun);
+    work.begun = work.operations.length;
+    if (begun.length > 0) this.#options.sink.begun?.(begun);
+  }
+
   /** What was prepared is kept for volumes: their data and snapshots must not be begun twice. */
   #putAside(error: unknown, work: Work, mustInclude: boolean): void {
+    this.#noteBegun(work);
     const { aside } = this.#options;
     const { file, namespace, object, operations, isInPlace, isModified, isClean, notes } = work;
     const { groupResource: type } = file;
@@ -362,7 +414,10 @@ export class ItemRestorer {
     const prepared = object && { object, operations, isInPlace, isModified, isClean };
     aside.add(
       `${type} ${namespace}`,
-      { file, mustInclude, why, isHopeful: this.#isHopeful(error, work), isTried: true, prepared },
+      {
+        ...{ file, mustInclude, why, prepared },
+        ...{ isHopeful: this.#isHopeful(error, work), isTried: true, isBegun: true },
+      },
       { mustKeep: this.#makesVolumes(file) || operations.length > 0 },
     );
   }
@@ -491,6 +546,7 @@ export class ItemRestorer {
       if (operationId !== '') {
         const identifier = { ...groupOf(type), namespace, name };
         work.operations.push({ action: action.name, item: identifier, operationId });
+        this.#noteBegun(work);
       }
       work.isInPlace ||= output.isInPlace === true;
       if (output.isSkipped === true) {
@@ -604,7 +660,7 @@ export class ItemRestorer {
           ...this.#options,
           ...{ ...about, serverObjects: this.#serverObjects },
         });
-        if (isWaitingFor(object, found)) await this.#settleVolume(found, work);
+        if (isWaitingFor(object, found)) work.volume = await this.#settleVolume(found, work);
         return;
       }
       notes.info('It was created before this restore was interrupted');
@@ -617,18 +673,22 @@ export class ItemRestorer {
     const status = statusOf(work.given);
     const created = { made, object, resource, file, status };
     await finishCreated(created, this.#rules.selection, { ...this.#options, notes, operations });
-    if (file.groupResource === 'persistentvolumeclaims') await this.#settleVolume(made, work);
+    const isClaim = file.groupResource === 'persistentvolumeclaims';
+    if (isClaim) work.volume = await this.#settleVolume(made, work);
   }
 
-  /** The claim names its volume: see that it can bind. */
-  async #settleVolume(claim: KubeObject, { file, given, notes, operations }: Work): Promise<void> {
+  /** The claim names its volume: see that it can bind. Returns a volume that is to be settled later. */
+  async #settleVolume(
+    claim: KubeObject,
+    { file, given, notes, operations }: Work,
+  ): Promise<WaitingVolume | undefined> {
     const { items, restored } = this.#options;
     const { volumeName: name = '' } = (given as PersistentVolumeClaim).spec;
     const standing = restored.get({ kind: 'v1/PersistentVolume', namespace: '', name });
     // A volume that this restore made refers to the claim by its name.
-    if (standing?.outcome === 'created') return;
+    if (standing?.outcome === 'created') return undefined;
     const volumeFromBackup = volumeReaderOf(file, given, items);
-    await settleNamedVolume(
+    return await settleNamedVolume(
       {
         ...{ claim: claim as PersistentVolumeClaim, given: given as PersistentVolumeClaim },
         ...{ standing, volumeFromBackup, hasOperation: operations.length > 0 },
@@ -684,6 +744,8 @@ export class ItemRestorer {
   }
 }
 
+/** Claims of more released volumes are settled before the next item. Our choice: 10 MB of claims. */
+const UNSETTLED_MAX = 1000;
 const ASIDE = 'Put aside until all other items are restored';
 /** What an item that was put aside is for those that want it: it may come. */
 const PUT_ASIDE: Result = { exists: false, isClean: true };

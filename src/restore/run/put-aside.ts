@@ -22,6 +22,8 @@ export interface AsideItem {
   readonly isHopeful: boolean;
   /** False: it was put aside because another one of its group was refused. */
   readonly isTried: boolean;
+  /** The item is among those that the restore has come to. */
+  readonly isBegun: boolean;
   /** Undefined: it was not begun, or there is too much to keep. Its actions run again then. */
   readonly prepared?: PreparedItem | undefined;
 }
@@ -57,6 +59,11 @@ export class PutAside {
 
   get count(): number {
     return [...this.#groups.values()].reduce((sum, { length }) => sum + length, 0);
+  }
+
+  /** How many of them were begun. */
+  get begunCount(): number {
+    return this.#all().filter(({ isBegun }) => isBegun).length;
   }
 
   /** Why items of a group are put aside without a try; undefined if they are tried. */

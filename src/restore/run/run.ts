@@ -175,15 +175,27 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const folders = await plan({ without: DEFINITIONS }, all);
   const unmatched = warnOfNames(options, [first.selection, all.selection]);
   let left = folders.reduce((sum, { count }) => sum + count, 0);
+  let told: RestoreProgress = { totalItems: 0, itemsRestored: 0 };
   const progress = new ProgressTeller<RestoreProgress>(
     options,
-    () => ({ totalItems: restored.count + left, itemsRestored: restored.count }),
+    () => {
+      // Items that were put aside are still to be restored.
+      const { count, begunCount } = aside;
+      const totalItems = restored.count + count - begunCount + left;
+      const itemsRestored = restored.count - begunCount;
+      told = {
+        totalItems: Math.max(told.totalItems, totalItems),
+        itemsRestored: Math.max(told.itemsRestored, itemsRestored),
+      };
+      return told;
+    },
     'restore',
   );
   await run(folders, () => {
     left--;
     progress.changed();
   });
+  await restorer.settleVolumes();
   const isAnyAside = aside.count > 0;
   if (isAnyAside) {
     log.info(`Restoring ${aside.count} items that were put aside`);
@@ -192,6 +204,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
         const { groupResource: type, name } = item.file;
         if (type === 'namespaces') await ensure(name, { namespaces, aside, ...options });
         else await restorer.retry(item);
+        progress.changed();
         if (type !== DEFINITIONS) return;
         await refresh(options);
         restorer.rules = rules();
@@ -199,6 +212,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
       giveUp: (item, seconds) => restorer.giveUp(item, seconds),
       ...{ timeoutMs: resourceTimeoutMs, pollMs, signal },
     });
+    await restorer.settleVolumes();
   }
   const { count } = restored;
   if (count === 0 && !isAnyAside && !items.isEmpty && unmatched === 0)
@@ -288,7 +302,8 @@ async function ensure(
     };
     const why = messageOf(error);
     const group = `namespace ${targetNamespace(name, restore)}`;
-    aside.add(group, { file, mustInclude: false, why, isHopeful: true, isTried: true });
+    const state = { isHopeful: true, isTried: true, isBegun: false };
+    aside.add(group, { file, mustInclude: false, why, ...state });
   }
 }
 

@@ -1,7 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { Results } from '../../../src/backup/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
-import { openRestoreActions, type RestoreSpec, runRestore } from '../../../src/restore/index.ts';
+import {
+  type FinishedRestoreItem,
+  openRestoreActions,
+  type RestoreSpec,
+  runRestore,
+} from '../../../src/restore/index.ts';
 import { RestoredVolumes } from '../../../src/restore-volumes/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
 import { refused, RestoreCluster } from '../support/cluster.ts';
@@ -36,13 +41,32 @@ function clusterWith(phase: string, spec: object = { nfs: NFS }, metadata = {}):
 interface Run {
   readonly items?: readonly StoredItem[];
   readonly spec?: RestoreSpec;
+  readonly signal?: AbortSignal;
+  /** Takes the items that are over. */
+  readonly put?: FinishedRestoreItem[];
+  /** Items of an earlier try. */
+  readonly journal?: readonly FinishedRestoreItem[];
 }
 
-async function run(cluster: RestoreCluster, { items = [volume(), claim()], spec }: Run = {}) {
+/** Ends the run when the volume is looked at so often. */
+function killAtLook(cluster: RestoreCluster, times: number): AbortSignal {
+  const abort = new AbortController();
+  let looks = 0;
+  cluster.onGet = (type) => {
+    if (type !== 'persistentvolumes' || ++looks < times) return;
+    if (cluster.get('persistentvolumeclaims', 'shop/data')) abort.abort(new Error('killed'));
+  };
+  return abort.signal;
+}
+
+async function run(
+  cluster: RestoreCluster,
+  { items = [volume(), claim()], spec, journal, ...given }: Run = {},
+) {
   await using contents = await contentsOf(items);
   const log = new Results(undefined, undefined, 'sentence');
   const restore = restoreOf(spec);
-  const { signal } = new AbortController();
+  const { signal = new AbortController().signal, put = [] } = given;
   const facts = { info: undefined, native: undefined, restorePVs: spec?.restorePVs };
   const has = { hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false };
   const volumes = new RestoredVolumes({
@@ -55,7 +79,13 @@ async function run(cluster: RestoreCluster, { items = [volume(), claim()], spec 
     actions: openRestoreActions(cluster as never, 'velero').filter(
       ({ name }) => name === 'velero.io/pvc',
     ),
-    ...{ volumes, sink: { put: () => Promise.resolve() }, log, signal },
+    ...{ volumes, log, signal, ...(journal && { journal: { all: () => journal } }) },
+    sink: {
+      put: (item) => {
+        put.push(item);
+        return Promise.resolve();
+      },
+    },
     ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
   });
   const { errors, warnings } = log.lists;
@@ -130,6 +160,53 @@ describe('a claim whose volume was released and kept', () => {
       if (type === 'persistentvolumes' && pv && ++looks === 4) pv.status = { phase: 'Released' };
     };
     expect((await run(cluster)).errors).toEqual({});
+    expect(refOf(cluster)).toEqual(REF);
+  });
+
+  it('waits for hundreds of volumes together, after the last claim is made', async () => {
+    const names = Array.from({ length: 200 }, (_, i) => `data-${String(i).padStart(3, '0')}`);
+    const specOf = (name: string) => ({
+      ...{ ...RETAINED, nfs: { server: 'nas', path: `/${name}` } },
+      claimRef: { ...REF, name, uid: `old-shop/${name}` },
+    });
+    const cluster = new RestoreCluster();
+    for (const name of names) {
+      cluster.add('persistentvolumes', {
+        metadata: { name, uid: `uid-${name}`, resourceVersion: '9' },
+        ...{ spec: specOf(name), status: { phase: 'Bound' } },
+      });
+    }
+    let claims = 0;
+    cluster.onCreated = (type) => {
+      if (type !== 'persistentvolumeclaims' || ++claims < names.length) return;
+      for (const pv of cluster.objects.get('persistentvolumes') ?? []) {
+        Object.assign(pv, { status: { phase: 'Released' } });
+      }
+    };
+    const items = names.flatMap((name) => [
+      stored('persistentvolumes', name, { spec: specOf(name), status: { phase: 'Bound' } }),
+      stored('persistentvolumeclaims', `shop/${name}`, { spec: { volumeName: name } }),
+    ]);
+    expect(await run(cluster, { items })).toEqual({ errors: {}, warnings: {} });
+    const uids = (cluster.objects.get('persistentvolumes') ?? []).map(
+      (pv) => (pv as unknown as { spec: { claimRef: { uid?: string } } }).spec.claimRef.uid,
+    );
+    expect(new Set(uids)).toEqual(new Set([undefined]));
+  });
+
+  it('is settled by the next server if the first one was killed while it waited', async () => {
+    const cluster = clusterWith('Bound');
+    const signal = killAtLook(cluster, 3);
+    const put: FinishedRestoreItem[] = [];
+    const first = run(cluster, { signal, put });
+    await expect(first).rejects.toThrow();
+    expect(signal.aborted).toBe(true);
+    expect(cluster.get('persistentvolumeclaims', 'shop/data')).toBeDefined();
+    expect(put.filter(({ kind }) => kind.endsWith('Claim'))).toEqual([]);
+    cluster.onGet = () => undefined;
+    const pv = cluster.get('persistentvolumes', 'pv');
+    Object.assign(pv ?? {}, { status: { phase: 'Released' } });
+    expect((await run(cluster, { journal: put })).errors).toEqual({});
     expect(refOf(cluster)).toEqual(REF);
   });
 

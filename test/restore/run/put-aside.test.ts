@@ -130,6 +130,63 @@ describe('an item that is refused because an extension starts', () => {
     expect(claim?.outcome).toBe('created');
   });
 
+  it('has its operation noted when it is begun, before others are made', async () => {
+    const cluster = newCluster();
+    const order: string[] = [];
+    untilHook(cluster, (type) => {
+      if (type === 'persistentvolumeclaims')
+        throw refused('KUBE_UNAVAILABLE', `${WEBHOOK}no endpoints available`, 500);
+    });
+    const move: RestoreAction = {
+      ...{ name: 'move', appliesTo: { includedResources: ['persistentvolumeclaims'] } },
+      execute: ({ item }) => Promise.resolve({ item, operationId: 'operation' }),
+    };
+    const items = [stored('persistentvolumeclaims', 'app/data', { spec: {} }), hook];
+    const sink: RestoreRunOptions['sink'] = {
+      put: ({ name }) => {
+        order.push(`over: ${name}`);
+        return Promise.resolve();
+      },
+      begun: (operations) => {
+        order.push(...operations.map(({ operationId, item }) => `${operationId}: ${item.name}`));
+      },
+    };
+    await run({ cluster, items, actions: [move], more: { sink } });
+    expect(order).toEqual(['over: app', 'operation: data', 'over: zz-hook', 'over: data']);
+  });
+
+  it('is in the total while it waits, and progress never goes back', async () => {
+    const cluster = newCluster();
+    untilHook(cluster, (type) => {
+      if (type === CERTIFICATES) throw refused('KUBE_UNAVAILABLE', `${WEBHOOK}refused`, 500);
+    });
+    const told: { totalItems: number; itemsRestored: number }[] = [];
+    const items = [
+      stored('namespaces', 'app'),
+      ...['a', 'b', 'c', 'd'].map((name) => certificate(name)),
+      ...['x', 'y'].map((name) => stored('configmaps', `app/${name}`)),
+      hook,
+    ];
+    const { result } = await run({
+      ...{ cluster, items },
+      more: {
+        progressMs: 0,
+        onProgress: (progress) => {
+          told.push(progress);
+          return Promise.resolve();
+        },
+      },
+    });
+    expect(told.length).toBeGreaterThan(2);
+    for (const [i, { totalItems, itemsRestored }] of told.slice(1).entries()) {
+      expect(totalItems).toBeGreaterThanOrEqual(told[i]?.totalItems ?? 0);
+      expect(itemsRestored).toBeGreaterThanOrEqual(told[i]?.itemsRestored ?? 0);
+    }
+    // The first refusal comes after the ConfigMaps: four certificates are still to be made.
+    expect(told.find(({ itemsRestored }) => itemsRestored === 4)?.totalItems).toBe(8);
+    expect(result).toMatchObject({ totalItems: 8, itemsRestored: 8 });
+  });
+
   it('is not put aside when its volume is brought back in place: pods have to wait for that', async () => {
     const cluster = newCluster();
     cluster.add('persistentvolumeclaims', {

@@ -30,5 +30,7 @@ export const restoreRecordsSchema = z.object({
   hooks: z.array(hookSchema),
   /** Hooks that are run next. */
   begun: z.array(z.string()).default([]),
+  /** Operations of items that are not over yet. */
+  operations: z.array(z.looseObject({})).default([]),
 });
 export type RestoreRecords = z.infer<typeof restoreRecordsSchema>;

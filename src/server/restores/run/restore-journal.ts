@@ -74,7 +74,7 @@ interface Pending {
 
 const newRecords = (): RestoreRecords => ({
   ...{ items: [], entries: [], facts: [] },
-  ...{ hooks: [], begun: [] },
+  ...{ hooks: [], begun: [], operations: [] },
 });
 
 /**
@@ -92,6 +92,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   /** Of this try and earlier ones: what the run leaves is made from them. */
   readonly #claims: DoneItem[] = [];
   readonly #operations: JournaledOperation[] = [];
+  /** Operations come when they are begun, and with their item again. */
+  readonly #operationsById = new Map<string, JournaledOperation>();
   readonly #entries: JournalEntry[] = [];
   readonly #facts: RestoreFact[] = [];
   readonly #hooks: HookRecord[] = [];
@@ -159,8 +161,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
       };
       this.#earlier.push(done);
       this.#noteClaim(done);
-      this.#operations.push(...(ops as unknown as JournaledOperation[]));
+      this.#addOperations(ops as unknown as JournaledOperation[]);
     }
+    this.#addOperations(records.operations as unknown as JournaledOperation[]);
     this.#entries.push(...records.entries);
     this.#facts.push(...(records.facts as unknown as RestoreFact[]));
     this.#hooks.push(...records.hooks);
@@ -192,6 +195,15 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return this.#operations;
   }
 
+  #addOperations(operations: readonly JournaledOperation[]): void {
+    for (const operation of operations) {
+      const id = idOfOperation(operation);
+      if (this.#operationsById.has(id)) continue;
+      this.#operationsById.set(id, operation);
+      this.#operations.push(operation);
+    }
+  }
+
   /** Warnings and errors of earlier tries. */
   get entries(): readonly JournalEntry[] {
     return this.#entries;
@@ -217,7 +229,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     const { kind: k, namespace: ns, name: n, outcome: o, exists, restoredAs, operations } = item;
     // A time-out counts from here, also for the server that goes on.
     const created = rfc3339Seconds(this.#clock.nowNs());
-    const begun = operations.map((operation): JournaledOperation => ({ ...operation, created }));
+    const begun = operations.map(
+      (operation): JournaledOperation =>
+        this.#operationsById.get(idOfOperation(operation)) ?? { ...operation, created },
+    );
     this.#records.items.push({
       ...{ k, ns, n, o },
       ...(exists && { x: 1 as const }),
@@ -228,7 +243,18 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     if (begun.length > 0 || this.#segments.isFull) await this.flush();
     else this.#segments.flushLater();
     this.#noteClaim(item);
-    this.#operations.push(...begun);
+    this.#addOperations(begun);
+  }
+
+  /** Stored soon: a cancel and the next server find the operations, although their item is not over. */
+  begun(operations: readonly StartedRestoreOperation[]): void {
+    this.#segments.assertUsable();
+    const created = rfc3339Seconds(this.#clock.nowNs());
+    const begun = operations.map((operation): JournaledOperation => ({ ...operation, created }));
+    this.#records.operations.push(...begun.map((operation) => ({ ...operation })));
+    this.#added(128 * begun.length);
+    this.#segments.flushLater();
+    this.#addOperations(begun);
   }
 
   /** At some moment of this try or an earlier one, as far as it is known. */
@@ -337,6 +363,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 }
 
+const idOfOperation = ({ action, operationId, item }: StartedRestoreOperation): string =>
+  JSON.stringify([action, operationId, item.group, item.resource, item.namespace, item.name]);
+
 async function encode({ records, log }: Pending): Promise<SegmentParts> {
   const [packed, logPart] = await Promise.all([
     gzipMember(JSON.stringify(records)),
@@ -363,9 +392,8 @@ export async function journaledOperations(
   for (const key of keys.sort()) {
     try {
       const { records } = await readSegment(bucket, key, { schema: restoreRecordsSchema, signal });
-      operations.push(
-        ...records.items.flatMap(({ ops = [] }) => ops as unknown as JournaledOperation[]),
-      );
+      const found = [...records.items.flatMap(({ ops = [] }) => ops), ...records.operations];
+      operations.push(...(found as unknown as JournaledOperation[]));
     } catch (error) {
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND', 'JOURNAL_NOT_KEPT')) throw error;
     }

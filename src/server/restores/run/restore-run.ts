@@ -51,7 +51,7 @@ import type { RestoreOutcome, RestoreRequest, RestoreSession } from './contract.
 import { HookRun, type HookRunOptions } from './hook-run.ts';
 import { MadePods } from './made-pods.ts';
 import type { RunParts } from './restore-ending.ts';
-import type { RestoreFact } from './restore-journal.ts';
+import type { JournaledOperation, RestoreFact } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
 import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
@@ -178,6 +178,10 @@ export class RestoreRun {
     const { client, discovery, operations, priorities, patienceMs, pollMs } = this.#settings;
     const { terminatingMs, resourceTimeoutMs } = this.#settings;
     const versions = await this.#versions(items.formatVersion);
+    const note = (begun: readonly JournaledOperation[]): void => {
+      operations.note(subject, begun);
+      volumesInPlace.note(begun);
+    };
     return runRestore({
       ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
       ...{ backup, items, modifiers, policies, versions, ...beside, volumesInPlace },
@@ -188,9 +192,12 @@ export class RestoreRun {
           this.#noteThere(item, volumesInPlace);
           const before = journal.operations.length;
           await journal.put(item);
-          const begun = journal.operations.slice(before);
-          operations.note(subject, begun);
-          volumesInPlace.note(begun);
+          note(journal.operations.slice(before));
+        },
+        begun: (started) => {
+          const before = journal.operations.length;
+          journal.begun(started);
+          note(journal.operations.slice(before));
         },
         willCreateNamespace: (name) => journal.willCreateNamespace(name),
       },

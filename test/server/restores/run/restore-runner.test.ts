@@ -6,7 +6,8 @@ import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { stored } from '../../../restore/support/backup.ts';
-import { RestoreCluster } from '../../../restore/support/cluster.ts';
+import { journaledOperations } from '../../../../src/server/restores/run/restore-journal.ts';
+import { refused, RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, storeBackup } from './support/rig.ts';
 
 const ITEMS = [
@@ -14,6 +15,8 @@ const ITEMS = [
   stored('configmaps', 'app/settings', { data: { a: '1' } }),
   stored('configmaps', 'app/more', { data: { a: '2' } }),
 ];
+
+const { signal } = new AbortController();
 
 const moves: RestoreAction = {
   name: 'example.io/moves',
@@ -398,9 +401,42 @@ describe('a restore', () => {
     });
     await storeTwoClaims(rig);
     expect(await reasonOf(rig.run())).toMatchObject({ code: 'CANCELED' });
-    expect([rig.canceled, rig.untold]).toEqual([['op-first'], []]);
+    // The second one was begun, too, although its claim is not made any more.
+    expect([rig.canceled, rig.untold]).toEqual([['op-first', 'op-second'], []]);
     expect(cluster.get('persistentvolumeclaims', 'app/second')).toBeUndefined();
   });
+
+  it.each(['canceled', 'deleted after its server was killed'])(
+    'that is %s while a claim is put aside tells the operation of the claim to stop',
+    async (how) => {
+      const refusal = 'failed calling webhook "v": failed to call webhook: no endpoints';
+      cluster.onCreate = (type) => {
+        if (type !== 'persistentvolumeclaims') return;
+        throw refused('KUBE_UNAVAILABLE', refusal, 500);
+      };
+      const bucket = new MemoryBucket();
+      const isKilled = how !== 'canceled';
+      const journal = () =>
+        journaledOperations({ ...{ bucket: rig.bucket, name: 'r1', uid: 'u1' }, signal });
+      const outside = async <T>(task: () => Promise<T> | T, what: string): Promise<T> => {
+        if (what === 'create configmaps app/settings') {
+          await expect.poll(async () => (await journal()).length, { timeout: 10_000 }).toBe(1);
+          if (isKilled) rig.leaving.abort();
+          rig.abort.abort(new CanceledError(isKilled ? 'shutdown' : 'user'));
+        }
+        return task();
+      };
+      const rig: Rig = new Rig({ ...{ cluster, bucket, actions: [moves], outside } });
+      const claim = stored('persistentvolumeclaims', 'app/first', { spec: {} });
+      await storeBackup(rig.bucket, [claim, ...ITEMS]);
+      await reasonOf(rig.run());
+      expect(rig.canceled).toEqual(isKilled ? [] : ['op-first']);
+      if (!isKilled) return;
+      const next = new Rig({ ...{ cluster, bucket, actions: [moves] } });
+      await (await next.runner).end(next.restore, 'default', signal);
+      expect(next.canceled).toEqual(['op-first']);
+    },
+  );
 
   it('that is canceled also stops movements that a server created right before it was killed', async () => {
     const kinds = ['datadownloads.velero.io', 'podvolumerestores.velero.io'];
@@ -439,7 +475,7 @@ describe('a restore', () => {
     await storeTwoClaims(rig);
     await reasonOf(rig.run());
     expect(rig.untold).toEqual([
-      '1 operation could not be told to stop, and may go on: op-first: the plugin is away',
+      '2 operations could not be told to stop, and may go on: op-first, op-second: the plugin is away',
     ]);
     expect((await rig.archive.results('r1')).errors?.velero).toContain(rig.untold[0]);
   });
