@@ -22,7 +22,7 @@ export interface AsideItem {
   readonly isHopeful: boolean;
   /** False: it was put aside because another one of its group was refused. */
   readonly isTried: boolean;
-  /** The item is among those that the restore has come to. */
+  /** The restore counts the item already. */
   readonly isBegun: boolean;
   /** Undefined: it was not begun, or there is too much to keep. Its actions run again then. */
   readonly prepared?: PreparedItem | undefined;

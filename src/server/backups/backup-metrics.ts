@@ -144,7 +144,8 @@ export class BackupMetrics {
       registers,
       collect() {
         this.reset();
-        for (const [schedule, seconds] of lastSuccesses(backups() ?? [])) {
+        const own = (backups() ?? []).filter(isOfThisCluster);
+        for (const [schedule, seconds] of lastSuccesses(own)) {
           if (!isGone(schedule)) this.set({ schedule }, seconds);
         }
       },

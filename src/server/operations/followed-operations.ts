@@ -25,7 +25,7 @@ import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
 import { cancelOperations } from './cancel.ts';
-import type { OperationMetrics } from './operation-metrics.ts';
+import type { OperationGauge, OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
 import { type AskingSession, SessionAsker } from './session-asker.ts';
 
@@ -106,6 +106,7 @@ export class FollowedOperations<T extends Followed> {
   readonly #assertLeading: () => void;
   readonly #controller: Controller;
   readonly #events: EventRecorder;
+  #gauge: OperationGauge | undefined;
   /** By key. */
   readonly #known = new Map<string, Known>();
 
@@ -127,6 +128,8 @@ export class FollowedOperations<T extends Followed> {
   }
 
   async run(): Promise<void> {
+    using gauge = this.#options.metrics?.follow();
+    this.#gauge = gauge;
     const working = this.#controller.run(this.#signal);
     this.#objects.onChange((after, before) => {
       const object = after ?? before;
@@ -135,13 +138,14 @@ export class FollowedOperations<T extends Followed> {
       // Those that are over cost nothing; one that waits is looked at when it begins to, and then by time.
       const waits = after !== undefined && isWaiting(phaseIn(after));
       const isNew = waits !== this.#known.has(key);
+      if (waits && isNew) gauge?.expect(after.metadata.uid, this.#runningBy(after));
+      else if (!waits && !this.#known.has(key)) gauge?.forget(object.metadata.uid);
       const ends = this.#ends(after) && !this.#ends(before);
       if (isNew || (waits && ends)) this.#controller.queue.add(key);
       if (!after) this.#options.map.forget(object.metadata.uid);
     });
     await working;
     for (const key of [...this.#known.keys()]) await this.#leave(key);
-    this.#options.metrics?.clear();
     await this.#events.flush();
   }
 
@@ -187,6 +191,14 @@ export class FollowedOperations<T extends Followed> {
     }
   }
 
+  /** How many operations go on, as the object counts them. */
+  #runningBy(object: T): number {
+    const { attempted, completed, failed } = this.#options.kind.counts;
+    const status = statusIn(object);
+    const over = (status[completed] ?? 0) + (status[failed] ?? 0);
+    return Math.max(0, (status[attempted] ?? 0) - over);
+  }
+
   #isCanceled(object: T): boolean {
     return this.#options.isCanceled?.(object) === true;
   }
@@ -220,13 +232,13 @@ export class FollowedOperations<T extends Followed> {
     const known = this.#known.get(key);
     if (!known) return;
     this.#known.delete(key);
-    this.#options.metrics?.forget(known.uid);
+    this.#gauge?.forget(known.uid);
     await known.asker[Symbol.asyncDispose]();
   }
 
   /** Whether it waits no more. */
   async #look(object: T, known: Known): Promise<boolean> {
-    const { map, kind, metrics, step, timeoutNsOf } = this.#options;
+    const { map, kind, step, timeoutNsOf } = this.#options;
     const signal = this.#signal;
     if (!known.isReloaded) {
       // Another server may have led since this one last did.
@@ -243,7 +255,7 @@ export class FollowedOperations<T extends Followed> {
       ...{ asker: known.asker, assertLeading: this.#assertLeading, signal },
       timeoutNsOf: (action) => timeoutNsOf?.(action, object, timeoutNs) ?? timeoutNs,
     });
-    metrics?.note(known.uid, round);
+    this.#gauge?.note(known.uid, round);
     return hasLeft;
   }
 

@@ -2,14 +2,24 @@ import { Counter, Gauge, type Registry } from 'prom-client';
 import { type Clock, parseGoTime, SECOND_NS } from '../../base/index.ts';
 import { actionOf, isRunning, type Operation } from '../../item-operations/index.ts';
 
-/** What dashboards show of operations that go on. Nothing is asked for a scrape. */
+/** An object whose operations this process has not read yet: its status counts them. */
+const UNKNOWN = { plugin: '', phase: 'Unknown' };
+
+/**
+ * What dashboards show of operations that go on. Nothing is asked for a scrape. A process that does
+ * not follow the operations, or has not read them all yet, has no value for them: 0 would end alerts.
+ */
 export class OperationMetrics {
-  readonly #running = new Map<string, readonly Operation[]>();
+  /** What the controllers of this process follow. */
+  readonly #followers = new Set<OperationGauge>();
   readonly #failures: Counter<'plugin'>;
 
   constructor({ registry, clock }: { readonly registry: Registry; readonly clock: Clock }) {
     const registers = [registry];
-    const running = (): Operation[] => [...this.#running.values()].flat();
+    const followers = this.#followers;
+    const running = (): Operation[] => [...followers].flatMap((each) => each.running);
+    const isComplete = (): boolean =>
+      followers.size > 0 && [...followers].every((each) => each.unread.length === 0);
     new Gauge({
       name: 'longshore_item_operations_oldest_age_seconds',
       help: 'Age of the oldest operation that runs; 0 where none does',
@@ -17,7 +27,9 @@ export class OperationMetrics {
       collect() {
         const nowNs = clock.nowNs();
         const ages = running().map((operation) => ageSecondsOf(operation, nowNs));
-        this.set(ages.reduce((a, b) => Math.max(a, b), 0));
+        // The oldest of those that are known is as old at least.
+        if (isComplete() || ages.length > 0) this.set(ages.reduce((a, b) => Math.max(a, b), 0));
+        else this.remove();
       },
     });
     new Gauge({
@@ -25,7 +37,9 @@ export class OperationMetrics {
       help: 'Bytes that running operations have still to move, as far as their plugins say so',
       registers,
       collect() {
-        this.set(running().reduce((sum, operation) => sum + bytesLeftOf(operation), 0));
+        const left = running().reduce((sum, operation) => sum + bytesLeftOf(operation), 0);
+        if (isComplete()) this.set(left);
+        else this.remove();
       },
     });
     new Gauge({
@@ -38,6 +52,9 @@ export class OperationMetrics {
         for (const operation of running()) {
           this.inc({ plugin: actionOf(operation), phase: operation.status.phase ?? '' });
         }
+        for (const number of [...followers].flatMap((each) => each.unread)) {
+          this.inc(UNKNOWN, number);
+        }
       },
     });
     this.#failures = new Counter({
@@ -48,10 +65,47 @@ export class OperationMetrics {
     });
   }
 
+  /** For one controller that begins to follow operations. It disposes the result when it ends. */
+  follow(): OperationGauge {
+    const gauge: OperationGauge = new OperationGauge(this.#failures, () => {
+      this.#followers.delete(gauge);
+    });
+    this.#followers.add(gauge);
+    return gauge;
+  }
+}
+
+/** The operations that one controller follows. */
+export class OperationGauge implements Disposable {
+  readonly #running = new Map<string, readonly Operation[]>();
+  readonly #unread = new Map<string, number>();
+  readonly #failures: Counter<'plugin'>;
+  readonly #onEnd: () => void;
+
+  constructor(failures: Counter<'plugin'>, onEnd: () => void) {
+    this.#failures = failures;
+    this.#onEnd = onEnd;
+  }
+
+  get running(): Operation[] {
+    return [...this.#running.values()].flat();
+  }
+
+  /** How many run of each object that was not read yet. */
+  get unread(): number[] {
+    return [...this.#unread.values()];
+  }
+
+  /** An object waits for so many operations, by its status. */
+  expect(uid: string, number: number): void {
+    if (!this.#running.has(uid)) this.#unread.set(uid, number);
+  }
+
   note(
     uid: string,
     round: { operations: readonly Operation[]; ended: readonly Operation[] },
   ): void {
+    this.#unread.delete(uid);
     this.#running.set(uid, round.operations.filter(isRunning));
     for (const operation of round.ended) {
       if (operation.status.phase === 'Failed') this.#failures.inc({ plugin: actionOf(operation) });
@@ -59,12 +113,12 @@ export class OperationMetrics {
   }
 
   forget(uid: string): void {
+    this.#unread.delete(uid);
     this.#running.delete(uid);
   }
 
-  /** Of a process that leads no more. */
-  clear(): void {
-    this.#running.clear();
+  [Symbol.dispose](): void {
+    this.#onEnd();
   }
 }
 

@@ -73,6 +73,31 @@ describe('metrics of backups', () => {
     expect(await samples(name)).toHaveLength(1);
   });
 
+  it('do not take a backup of another cluster for the last success of a schedule', async () => {
+    const own = backupOf(
+      'own',
+      {
+        ...{ phase: 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
+        completionTimestamp: '2026-01-01T00:10:00Z',
+      },
+      'daily',
+    );
+    own.metadata.creationTimestamp = '2026-01-01T00:00:00Z';
+    const synced = backupOf(
+      'synced',
+      {
+        ...{ phase: 'Completed', startTimestamp: '2026-01-02T00:00:00Z' },
+        completionTimestamp: '2026-01-02T00:10:00Z',
+      },
+      'daily',
+    );
+    synced.metadata.creationTimestamp = '2026-01-02T00:11:00Z';
+    known = [own, synced];
+    const name = 'velero_backup_last_successful_timestamp';
+    const seconds = Date.parse('2026-01-01T00:10:00Z') / 1000;
+    expect(await samples(name)).toEqual([`${name}{schedule="daily"} ${seconds}`]);
+  });
+
   it('count snapshots of providers when the items are done, and tell the size of the tarball', async () => {
     const counts = { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 };
     known = [backupOf('a', counts, 'daily'), backupOf('b', {}, 'daily')];

@@ -36,6 +36,7 @@ afterEach(async () => {
 /** Both controllers on the embedded API server, beside a bucket in memory. */
 async function start(
   options: Pick<OperationsControllerOptions, 'timeoutNs' | 'awayNs' | 'timeoutNsOf'> = {},
+  { isReadOnly = false } = {},
 ) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
@@ -44,7 +45,7 @@ async function start(
   const client = connectToCluster({ kubeconfig, userAgent: 'backups/1' });
   await client.create(NAMESPACES, { metadata: { name: 'velero' } });
   const world = new World();
-  const state = { isReadOnly: false, isThere: true, sessions: 0 };
+  const state = { isReadOnly, isThere: true, sessions: 0 };
   const backup: Backup = await client.create(BACKUP_RESOURCE, {
     metadata: REF,
     spec: { storageLocation: 'default', includedNamespaces: ['app'] },
@@ -117,7 +118,7 @@ async function start(
       (object) => (object && statusOf(object).phase === wanted ? object : undefined),
       { timeoutMs: 10_000, signal: new AbortController().signal },
     );
-  return { client, world, state, registry, map, phase };
+  return { client, world, state, registry, map, phase, end: ends.at(-1) };
 }
 
 describe('the controllers of operations and of the end of backups', () => {
@@ -133,6 +134,26 @@ describe('the controllers of operations and of the end of backups', () => {
     expect(
       await registry.getSingleMetricAsString('longshore_item_operations_left_bytes'),
     ).toContain('longshore_item_operations_left_bytes 0');
+  });
+
+  it('of a server that starts tell of operations that it has not read, and of none when it ends', async () => {
+    const { state, registry, end } = await start({}, { isReadOnly: true });
+    const samples = async (): Promise<string[]> =>
+      (await registry.metrics())
+        .split('\n')
+        .filter((line) => line.startsWith('longshore_item_operations'));
+    const unread = 'longshore_item_operations{plugin="",phase="Unknown"} 1';
+    await expect.poll(samples).toEqual([unread]);
+    state.isReadOnly = false;
+    await expect
+      .poll(samples)
+      .toEqual([
+        expect.stringMatching(/_oldest_age_seconds \d+$/),
+        'longshore_item_operations_left_bytes 9',
+        'longshore_item_operations{plugin="a.io/move",phase="InProgress"} 1',
+      ]);
+    await end?.();
+    expect(await samples()).toEqual([]);
   });
 
   it('end operations of an action after its own time-out', async () => {
