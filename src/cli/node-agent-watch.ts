@@ -6,7 +6,7 @@ import {
   type StatusQuery,
 } from '../agent/index.ts';
 import { untilAborted } from '../base/index.ts';
-import { isPassing } from '../kube/index.ts';
+import { isPassing, whileUnauthorized } from '../kube/index.ts';
 import { interruptSignal } from './context.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
 import { stdoutTerminal } from './live-block.ts';
@@ -25,8 +25,9 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
   const following = new AbortController();
   const both = AbortSignal.any([signal, stop.signal]);
   try {
-    // What will not pass, such as rights that are missing, is an error; an API server that is away is waited for.
-    await untilAborted(both, assertReadable(query).catch(unlessPassing));
+    // A right that stays missing is an error. An API server that is away is waited for.
+    const readable = whileUnauthorized(() => assertReadable(query), { signal: both });
+    await untilAborted(both, readable.catch(unlessPassing));
     const follower = new StatusFollower(query);
     const running = follower.run(following.signal);
     const isLive = process.stdout.isTTY && (flags.output === undefined || flags.output === 'wide');

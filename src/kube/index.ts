@@ -163,6 +163,7 @@ export {
   askedFor,
   isRefusedForNow,
   judged,
+  whileUnauthorized,
   LastingRefusals,
   Patience,
   REFUSED_MS,

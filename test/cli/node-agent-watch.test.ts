@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_UPLOADS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
@@ -115,6 +116,24 @@ describe('longshore node-agent status --watch', () => {
     await expect.poll(err, soon).toMatch(/longshore: the API server responds again\n$/);
     await expect.poll(out, soon).toMatch(/"name":"meanwhile"/);
     expect(err().trimEnd().split('\n')).toHaveLength(2);
+    child.kill('SIGINT');
+    expect(await ended).toBe(0);
+  });
+
+  it('waits for a login that is refused for a moment', { timeout: 90_000 }, async () => {
+    const config = JSON.parse(fs.readFileSync(kubeconfig, 'utf8')) as {
+      users: { user: { token?: string; tokenFile?: string } }[];
+    };
+    const tokenFile = join(cluster.directory, 'token');
+    fs.writeFileSync(tokenFile, 'not yet');
+    const path = join(cluster.directory, 'kubeconfig-token');
+    const users = [{ ...config.users[0], user: { tokenFile } }];
+    fs.writeFileSync(path, JSON.stringify({ ...config, users }));
+    const { child, ended, out, err } = watch('--kubeconfig', path);
+    await sleep(3000);
+    expect([child.exitCode, out(), err()]).toEqual([null, '', '']);
+    fs.writeFileSync(tokenFile, config.users[0]?.user.token ?? '');
+    await expect.poll(out, soon).toMatch(/DataUpload +first +New /);
     child.kill('SIGINT');
     expect(await ended).toBe(0);
   });

@@ -27,7 +27,7 @@ export class OperationMetrics {
       collect() {
         const nowNs = clock.nowNs();
         const ages = running().map((operation) => ageSecondsOf(operation, nowNs));
-        // The oldest of those that are known is as old at least.
+        // Operations that are not read yet may be older still.
         if (isComplete() || ages.length > 0) this.set(ages.reduce((a, b) => Math.max(a, b), 0));
         else this.remove();
       },
@@ -65,7 +65,7 @@ export class OperationMetrics {
     });
   }
 
-  /** For one controller that begins to follow operations. It disposes the result when it ends. */
+  /** For one controller that begins to follow operations. The controller disposes the result. */
   follow(): OperationGauge {
     const gauge: OperationGauge = new OperationGauge(this.#failures, () => {
       this.#followers.delete(gauge);
@@ -75,7 +75,7 @@ export class OperationMetrics {
   }
 }
 
-/** The operations that one controller follows. */
+/** One controller's part of the gauges. */
 export class OperationGauge implements Disposable {
   readonly #running = new Map<string, readonly Operation[]>();
   readonly #unread = new Map<string, number>();
