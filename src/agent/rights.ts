@@ -1,15 +1,15 @@
 import { CodedError, isCode, messageOf } from '../base/index.ts';
+import { isUnauthorized, meaningOf } from '../kube/index.ts';
 
 /** How long a right may be missing before what needs it fails. */
 export const RIGHTS_MS = 300_000;
-const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
 
 /**
- * While Velero is upgraded its rights may be gone for a moment, an API server that comes up may know no roles yet, and a quota
- * may be full for some minutes. A ServiceAccount that is named and not there has the same code, and does not come by itself.
+ * Rights may be gone for a moment while Velero is upgraded, or while an API server starts. The table of answers tells
+ * these refusals from those that stay. A quota may be full for some minutes.
  */
 export const isRightGone = (error: unknown): boolean =>
-  isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));
+  isUnauthorized(error) && (meaningOf(error) === 'refused for now' || isQuotaFull(error));
 
 /** A quota of the namespace allows no more pods or claims: there is room again once others are gone. */
 export const isQuotaFull = (error: unknown): boolean =>

@@ -86,7 +86,9 @@ it('tries again when a right to read its location or Secret is missing for a mom
     },
     get: (_resource: unknown, { name }: { name: string }) =>
       ++asked <= 2
-        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'not now'))
+        ? Promise.reject(
+            new CodedError('KUBE_FORBIDDEN', 'it is forbidden: User "longshore" cannot do that'),
+          )
         : Promise.resolve(name === 'default' ? location : secret),
     list: () => Promise.resolve([{ status: { phase: 'Ready' } }]),
     ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },

@@ -144,7 +144,10 @@ describe("what Velero's deletion of a backup lists", () => {
       const nowMs = Date.parse('2026-01-01T12:00:00Z');
       const client = {
         clock: { nowNs: () => BigInt(nowMs) * 1_000_000n },
-        create: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'not now')),
+        create: () =>
+          Promise.reject(
+            new CodedError('KUBE_FORBIDDEN', 'it is forbidden: User "longshore" cannot do that'),
+          ),
       } as unknown as KubeClient;
       const completionTimestamp = new Date(nowMs - age * 60_000).toISOString();
       const ended = upload('abc');

@@ -173,7 +173,9 @@ describe('a data mover follows its CR', () => {
   it('waits for a right that is missing for a moment, and not for ever', async () => {
     let nowMs = 0;
     server.put(cr('InProgress', 'me'));
-    const none = kubeError('list', 403, { message: 'no such right' });
+    const none = kubeError('list', 403, {
+      message: 'it is forbidden: User "longshore" cannot do that',
+    });
     server.refusal = none;
     follow({ nowMs: () => nowMs });
     await sleep(50);

@@ -17,10 +17,13 @@ const down = (phase: string): DataDownload =>
     status: { phase, node: 'me' },
   }) as never;
 const pod = { metadata: { name: 'down', uid: 'p-1' }, spec: {}, status: {} } as never as Pod;
+/** As RBAC refuses. */
+const NO_RIGHT = 'it is forbidden: User "longshore" cannot do that';
+const denied = 'admission webhook "v.example.com" denied the request: forbidden';
 const noAccount = 'pods "down" is forbidden: serviceaccount "no-such" not found';
 
 /** A server that refuses, with what is written for good. */
-function refused(code: string, sinceMs: number, message = 'refused on purpose') {
+function refused(code: string, sinceMs: number, message = NO_RIGHT) {
   const error = new CodedError(code, message);
   const failed: string[] = [];
   const common = {
@@ -49,6 +52,7 @@ describe('a right that is missing', () => {
     ['KUBE_UNAUTHORIZED', 299_000, undefined, false],
     ['KUBE_FORBIDDEN', 300_000, undefined, true],
     ['KUBE_FORBIDDEN', 0, noAccount, true],
+    ['KUBE_FORBIDDEN', 0, denied, true],
     ['KUBE_INVALID', 0, undefined, true],
   ];
 
@@ -99,8 +103,8 @@ describe('a right that is missing', () => {
   );
 
   const waits: [ranMs: number, error: Error | undefined, isKept: boolean][] = [
-    [1000, new CodedError('KUBE_FORBIDDEN', 'refused on purpose'), true],
-    [61_000, new CodedError('KUBE_FORBIDDEN', 'refused on purpose'), false],
+    [1000, new CodedError('KUBE_FORBIDDEN', NO_RIGHT), true],
+    [61_000, new CodedError('KUBE_FORBIDDEN', NO_RIGHT), false],
     [1000, undefined, false],
   ];
   it.each(waits)(

@@ -348,7 +348,7 @@ describe('longshore pod-volume backup', () => {
   it('waits while nobody can tell about its pod, and fails in the end', async () => {
     api.put('PodVolumeBackup', backup());
     api.refusals.push(
-      new CodedError('KUBE_FORBIDDEN', 'not now'),
+      new CodedError('KUBE_FORBIDDEN', 'it is forbidden: User "longshore" cannot do that'),
       new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }),
     );
     expect(await run('PodVolumeBackup', { resourceTimeoutMs: 60_000 })).toMatchObject({ code: 0 });
@@ -750,7 +750,12 @@ describe('longshore pod-volume restore', () => {
   });
 
   it.each([
-    ['may not note it', mover(1), 0, [new CodedError('KUBE_FORBIDDEN', 'no')]],
+    [
+      'may not note it',
+      mover(1),
+      0,
+      [new CodedError('KUBE_FORBIDDEN', 'it is forbidden: User "longshore" cannot do that')],
+    ],
     ['cannot note it', mover(1), 1, [new CodedError('KUBE_INVALID', 'bad')]],
     ["is one of Velero's agent", {}, 0, []],
   ])('that %s', async (_what, annotations, expected, refusals) => {
