@@ -68,7 +68,7 @@ export class DirectoryWriter {
     return outcomes.flatMap((outcome) => {
       if (outcome.kind === 'canceled') this.#canceled = true;
       else if (outcome.kind === 'error') this.#summarizer.fail(outcome);
-      else {
+      else if (outcome.kind === 'entry') {
         this.#summarizer.add(outcome.entry);
         return outcome.entry;
       }

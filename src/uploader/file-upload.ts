@@ -52,6 +52,8 @@ export interface FileUploadOptions {
   readonly splitter?: SplitterSpec | undefined;
   /** Called for each entry that cannot be stored, as it happens. */
   readonly onFailure: (failure: EntryFailure) => void;
+  /** Nobody can remove anything from the source, so what is missing is an error. */
+  readonly isFrozen?: boolean | undefined;
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number | undefined;
   readonly repositoryPath?: string | undefined;
@@ -212,8 +214,7 @@ export class FileUpload {
     result: Exclude<SmallFileResult, { kind: 'stream' }>,
   ): Outcome {
     if (result.kind === 'failed') {
-      if (result.code === 'ENOENT') this.#vanished(relative());
-      return this.fail(relative(), result.message, policy);
+      return this.missing(relative(), result, policy);
     }
     const { counters } = this.#options;
     const { id, length } = result;
@@ -244,10 +245,6 @@ export class FileUpload {
     );
   }
 
-  #vanished(path: string): void {
-    this.#options.logger.warn({ path }, 'a file disappeared before it could be read');
-  }
-
   #changed(path: string): void {
     this.#options.logger.warn(
       { path },
@@ -265,8 +262,7 @@ export class FileUpload {
       if (this.#options.signal.aborted) return { kind: 'canceled' };
       const code = systemCode(error);
       if (code === undefined || isOwnTrouble(code)) throw error;
-      if (code === 'ENOENT') this.#vanished(relative);
-      return this.fail(relative, messageOf(error), policy);
+      return this.missing(relative, { code, message: messageOf(error) }, policy);
     } finally {
       this.#streamSlabs.release(this.#slabsPerStream);
       this.#streams.release();
@@ -346,6 +342,24 @@ export class FileUpload {
   #splitterFor(policy: Policy): SplitterSpec {
     const { splitter, repository } = this.#options;
     return splitterOf(policy, splitter, repository);
+  }
+
+  /** Counts an entry that could not be read, or that somebody removed after it was listed. */
+  missing(
+    path: string,
+    { code, message }: { readonly code: string; readonly message: string },
+    policy: Policy,
+  ): Outcome {
+    return this.gone(path, code) ?? this.fail(path, message, policy);
+  }
+
+  /** Counts an entry that somebody removed after it was listed. Undefined for any other failure. */
+  gone(path: string, code: string | undefined): Outcome | undefined {
+    const { counters, logger, isFrozen } = this.#options;
+    if (code !== 'ENOENT' || isFrozen === true) return undefined;
+    counters.vanished++;
+    logger.warn({ path }, 'it was removed before it could be read, and is left out');
+    return { kind: 'gone' };
   }
 
   /** Counts an entry that could not be stored. */

@@ -63,10 +63,9 @@ export async function visitLong(
   const pages = listLong(visit.path, {
     pool,
     signal,
-    onFailure: ({ rawName, code, message }) => {
-      if (code === 'ENOENT') return;
-      const failed = files.fail(relativePath(visit, storedName(rawName)), message, policy);
-      writer.add([failed]);
+    onFailure: ({ rawName, ...failure }) => {
+      const path = relativePath(visit, storedName(rawName));
+      writer.add([files.missing(path, failure, policy)]);
     },
   });
   const onCancel = (): void => {

@@ -4,6 +4,8 @@ import type { DirectoryEntry, EntryError } from '../snapshot/index.ts';
 export type Outcome =
   | { readonly kind: 'entry'; readonly entry: DirectoryEntry }
   | { readonly kind: 'error'; readonly error: EntryError; readonly ignored: boolean }
+  /** Removed since it was listed: left out, as if it had been removed before. */
+  | { readonly kind: 'gone' }
   | { readonly kind: 'canceled' };
 
 /**

@@ -10,6 +10,8 @@ export interface UploadCounters {
   excludedBytes: number;
   errors: number;
   ignoredErrors: number;
+  /** Entries that were removed after they were listed: left out, no error. */
+  vanished: number;
   /** Bytes of all files, cached ones included. */
   totalBytes: number;
   /** Bytes read from the source. */
@@ -43,6 +45,7 @@ export const newUploadCounters = (): UploadCounters => ({
   excludedBytes: 0,
   errors: 0,
   ignoredErrors: 0,
+  vanished: 0,
   totalBytes: 0,
   bytesRead: 0,
   cachedBytes: 0,

@@ -1,3 +1,4 @@
+import type { BigIntStats } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { DirectoryEntry } from '../snapshot/index.ts';
@@ -9,7 +10,7 @@ import { unreadable, type VolumeUpload } from './volume-upload.ts';
 
 /** Stores a directory with all that is below it, or a single file. Throws `SOURCE_UNREADABLE`. */
 export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
-  const { tree, path, roots } = parts;
+  const { tree, path, roots, counters } = parts;
   let root: SourceEntry;
   try {
     root = await lookAt(await fs.realpath(path));
@@ -22,12 +23,22 @@ export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
   }
   if (root.type !== 'd') throw unreadable(path, new Error('it is neither a directory nor a file'));
   try {
-    const { id, summary } = await tree.uploadDirectory(await fs.realpath(path), root, roots);
+    const real = await fs.realpath(path);
+    const before = await fs.stat(real, { bigint: true });
+    const { id, summary } = await tree.uploadDirectory(real, root, roots);
+    if (counters.vanished > 0) await assertSame(real, before);
     return { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
   } catch (cause) {
     if (isOfTheSource(cause)) throw unreadable(path, cause);
     throw cause;
   }
+}
+
+/** Under a volume that was unmounted meanwhile all that was listed seems to be removed. */
+async function assertSame(path: string, before: BigIntStats): Promise<void> {
+  const now = await fs.stat(path, { bigint: true });
+  if (now.dev === before.dev && now.ino === before.ino) return;
+  throw unreadable(path, new Error('it was unmounted or replaced while it was read'));
 }
 
 async function uploadSingleFile(

@@ -1,5 +1,5 @@
 import { setImmediate } from 'node:timers/promises';
-import { isCode, joinPath, mapLimited, messageOf, Semaphore } from '../base/index.ts';
+import { isCode, joinPath, mapLimited, messageOf, Semaphore, systemCode } from '../base/index.ts';
 import type { ThreadPool } from '../volume-files/index.ts';
 import { type ObjectId, parseObjectId, readObject, visitContents } from '../repository/index.ts';
 import {
@@ -93,10 +93,8 @@ export class TreeUpload {
     counters.directories++;
     const outcomes = new Outcomes();
     open.outcomes.add(outcomes);
-    for (const { name, code, message } of directory.failures) {
-      // An entry that was removed after the listing is left out, as if it had been removed before.
-      if (code === 'ENOENT') continue;
-      outcomes.add(this.#files.fail(relativePath(visit, name), message, policy));
+    for (const { name, ...failure } of directory.failures) {
+      outcomes.add(this.#files.missing(relativePath(visit, name), failure, policy));
     }
     const started = { visit, policy, previous, rules, outcomes, open };
     const canceled = !(await this.#startEntries(directory.entries, started));
@@ -286,6 +284,12 @@ export class TreeUpload {
       }
       // Anything else does not concern this directory: going on would silently leave a part out.
       const isUnreadable = isCode(error, 'UNREADABLE_DIRECTORY');
+      const { cause } = error as Error;
+      const gone = isUnreadable && this.#files.gone(below.relative, systemCode(cause));
+      if (gone) {
+        outcomes.add(gone);
+        return;
+      }
       if (!isUnreadable && !isCode(error, 'BAD_IGNORE_FILE')) throw error;
       const ignored = isUnreadable && policy.errorHandling.ignoreDirectoryErrors === true;
       if (ignored) counters.ignoredErrors++;

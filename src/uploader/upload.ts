@@ -122,6 +122,7 @@ export async function createSnapshot(
     signal: options.signal,
     parallel: options.parallel ?? PARALLEL,
     splitter: spec,
+    isFrozen: frozen !== undefined,
     onFailure: (failure) => {
       const { path, error } = failure.error;
       options.logger.info({ path, error }, 'an entry could not be read');
@@ -258,7 +259,8 @@ async function confirmed(
     // Entries were counted once already; what cannot be read counts as it is now.
     const errors = counters.errors - before.errors;
     const ignoredErrors = counters.ignoredErrors - before.ignoredErrors;
-    Object.assign(counters, before, moved, { errors, ignoredErrors });
+    const vanished = counters.vanished - before.vanished;
+    Object.assign(counters, before, moved, { errors, ignoredErrors, vanished });
     return again;
   };
   try {

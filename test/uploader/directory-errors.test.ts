@@ -63,18 +63,58 @@ it.each(cases)(
   },
 );
 
-it.each(['EACCES', 'EIO', 'ENOENT', 'ESTALE'])(
-  '%s of a directory is ignored by policy',
-  async (code) => {
-    const tree = await prepare(code);
-    await using repository = await openTest(at(code), { factory: failingWith(system(code)) });
-    const { counters, rootEntry } = await backUp(repository, tree);
-    expect(counters).toMatchObject({ errors: 0, ignoredErrors: 1, files: 1 });
-    expect(rootEntry.summary?.errors).toEqual([
-      { path: 'broken', error: `${code}: of the system, scandir` },
-    ]);
-  },
-);
+it.each(['EACCES', 'EIO', 'ESTALE'])('%s of a directory is ignored by policy', async (code) => {
+  const tree = await prepare(code);
+  await using repository = await openTest(at(code), { factory: failingWith(system(code)) });
+  const { counters, rootEntry } = await backUp(repository, tree);
+  expect(counters).toMatchObject({ errors: 0, ignoredErrors: 1, files: 1 });
+  expect(rootEntry.summary?.errors).toEqual([
+    { path: 'broken', error: `${code}: of the system, scandir` },
+  ]);
+});
+
+it('a directory that was removed after it was listed is left out, and is no error', async () => {
+  const tree = await prepare('removed');
+  await using repository = await openTest(at('removed'), {
+    factory: failingWith(system('ENOENT')),
+  });
+  const { counters, rootEntry } = await backUp(repository, tree);
+  expect(counters).toMatchObject({ errors: 0, ignoredErrors: 0, vanished: 1, files: 1 });
+  expect(rootEntry.summary).toMatchObject({ files: 1, numFailed: 0 });
+});
+
+it('a directory that is missing from a frozen volume is an error', async () => {
+  const tree = await prepare('frozen');
+  await using repository = await openTest(at('frozen'), {
+    factory: failingWith(system('ENOENT')),
+  });
+  const frozen = { atNs: undefined, isSame: () => false };
+  const { counters } = await backUp(repository, tree, { frozen });
+  expect(counters).toMatchObject({ ignoredErrors: 1, vanished: 0 });
+});
+
+it('a source that was replaced while it was read is not taken for one whose files were removed', async () => {
+  const tree = await prepare('replaced');
+  await using repository = await openTest(at('replaced'), {
+    factory: (keys, arena) => {
+      const pool = createInProcessPool(keys, arena);
+      const readFiles = pool.readFiles.bind(pool);
+      return Object.assign(pool, {
+        readFiles: (...parameters: Parameters<typeof readFiles>) => {
+          if (!fs.existsSync(`${tree}-away`)) {
+            fs.renameSync(tree, `${tree}-away`);
+            fs.mkdirSync(tree);
+          }
+          return readFiles(...parameters);
+        },
+      });
+    },
+  });
+  await expect(backUp(repository, tree)).rejects.toThrow(
+    'it was unmounted or replaced while it was read',
+  );
+  expect(await listSnapshots(repository)).toEqual([]);
+});
 
 it('an ignore file that cannot be used is an error even where errors of directories are ignored', async () => {
   const tree = await prepare('rules');
