@@ -14,6 +14,7 @@ import {
 import { type DirectoryEntry, type Policy, type PolicyTree } from '../snapshot/index.ts';
 import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
+import { Holes } from './holes.ts';
 import { isOwnTrouble } from './directory-looks.ts';
 import type { SourceEntry } from './listing.ts';
 
@@ -122,6 +123,7 @@ export class FileUpload {
   readonly #hasher: HashBatcher;
   readonly #small: SmallFiles;
   readonly #streams: Semaphore;
+  readonly #holes = new Holes();
   readonly #streamSlabs: Semaphore;
   /** Slabs of one stream: those of an open chunk. */
   readonly #slabsPerStream: number;
@@ -278,7 +280,7 @@ export class FileUpload {
     if (!file) return this.fail(relative, NO_LONGER_REGULAR, policy);
     try {
       const before = await file.stat();
-      const sparse = before.blocks * 512 < before.size;
+      const sparse = before.blocks * 512 < before.size && (await this.#believes(file, before.dev));
       const size = before.size;
       if (!Number.isSafeInteger(size)) return this.fail(relative, TOO_LONG, policy);
       const partBytes = partBytesOf(policy);
@@ -319,6 +321,11 @@ export class FileUpload {
     } finally {
       await file.close();
     }
+  }
+
+  /** In a frozen volume all that was written is on the disk. */
+  async #believes(file: fs.FileHandle, device: number): Promise<boolean> {
+    return this.#options.isFrozen === true || this.#holes.areReliable(file.fd, device);
   }
 
   #stream(policy: Policy, name: string, sizeBytes: number): StreamUpload {

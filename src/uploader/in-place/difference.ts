@@ -8,6 +8,7 @@ import {
 } from '../../repository/index.ts';
 import { readRangeInto } from '../../volume-files/index.ts';
 import { openForDirectReads } from './direct-reads.ts';
+import { Holes } from '../holes.ts';
 import type { FilePieces } from './file-pieces.ts';
 import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 
@@ -41,6 +42,10 @@ export class Difference {
   }
 }
 
+function* placesOf({ count }: ObjectPiece): Generator<number> {
+  for (let i = 0; i < count; i++) yield i;
+}
+
 /** Told as the target is gone through. */
 export interface ComparisonEvents {
   /** Bytes that were read and compared, or need not be read, since they are known to be zeros. */
@@ -54,6 +59,7 @@ export class FileComparer {
   readonly #signal: AbortSignal;
   readonly #events: ComparisonEvents;
   readonly #fetched = new Semaphore(FETCHED_MAX);
+  readonly #holes = new Holes();
   /** Content of so many zeros: to hash them costs as much as to read them, and volumes have millions of holes of one length. */
   #zeros: { readonly length: number; readonly contentId: string } | undefined;
 
@@ -110,7 +116,10 @@ export class FileComparer {
     try {
       for await (const { piece, number } of pieces.numbered()) {
         if (piece.length === 0) continue;
-        for (const i of this.#places(piece, descriptor)) {
+        const hasHoles =
+          piece.count > 1 && this.#isZeros(piece) && (await this.#holes.areReliable(descriptor));
+        const places = hasHoles ? this.#outsideHoles(piece, descriptor) : placesOf(piece);
+        for (const i of places) {
           this.#signal.throwIfAborted();
           if (failure !== undefined) break;
           await check({ ...piece, start: piece.start + i * piece.length, count: 1 }, number + i);
@@ -124,13 +133,8 @@ export class FileComparer {
     return difference;
   }
 
-  /** Which repetitions of a piece have to be read: of zeros only those where the file has data. */
-  *#places(piece: ObjectPiece, descriptor: number): Generator<number> {
-    const { start, length, count } = piece;
-    if (count === 1 || !this.#isZeros(piece)) {
-      for (let i = 0; i < count; i++) yield i;
-      return;
-    }
+  /** Which repetitions of zeros have to be read: those where the file has data. */
+  *#outsideHoles({ start, length, count }: ObjectPiece, descriptor: number): Generator<number> {
     let next = 0;
     while (next < count) {
       const data = posix().seekData(descriptor, start + next * length);

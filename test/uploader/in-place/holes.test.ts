@@ -1,6 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, it, vi } from 'vitest';
 import type { Repository } from '../../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
 import { FileComparer } from '../../../src/uploader/in-place/difference.ts';
@@ -11,6 +11,12 @@ import { tempDirectory } from '../../support/kopia.ts';
 import { noise } from '../../support/noise.ts';
 import { backUp, createTest, openTest } from '../../support/repositories.ts';
 import { withCalls } from '../../support/with-calls.ts';
+
+const told = vi.hoisted(() => ({ type: 0xef53 }));
+vi.mock('node:fs/promises', async (load) => {
+  const real = await load<typeof import('node:fs/promises')>();
+  return { ...real, statfs: () => Promise.resolve({ type: told.type }) };
+});
 
 const work = tempDirectory('holes');
 const CHUNK = 128 << 10;
@@ -34,6 +40,21 @@ beforeAll(async () => {
 afterAll(async () => {
   await repository.close();
   fs.rmSync(work, { recursive: true, force: true });
+});
+
+it('holes of a file system that may call new bytes a hole are read', async () => {
+  told.type = 0x2fc12fc1;
+  let bytesRead = 0;
+  const comparer = new FileComparer(repository, new RangeComparer(repository, signal), signal, {
+    onCompared: (bytes, isRead) => {
+      if (isRead) bytesRead += bytes;
+    },
+  });
+  const image = fs.openSync(path, 'r');
+  await comparer.compare(new FilePieces(repository, entry, signal), image);
+  fs.closeSync(image);
+  told.type = 0xef53;
+  expect(bytesRead).toBe(3 * HOLES * CHUNK);
 });
 
 it('what a hole of one length hashes to is found once for all of them', async () => {
