@@ -13,6 +13,7 @@ import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts'
 import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, styleOf } from './progress/reporter.ts';
 import { startUploadProgress } from './progress/upload-progress.ts';
+import { streamOf } from './stdin.ts';
 import { removedDocuments, removedLines } from './retention.ts';
 import { repositoryPath } from './storage-options.ts';
 import { printable, printId, printJson, printLine } from './terminal.ts';
@@ -21,6 +22,8 @@ import { absolutePath, UsageError } from './usage-error.ts';
 
 interface CreateOptions extends ProgressFlags {
   block?: boolean;
+  stdin?: string;
+  stdinCommand?: boolean;
   source?: string;
   tag?: Record<string, string>;
   description?: string;
@@ -34,10 +37,15 @@ export function addCreate(group: Command): void {
   const example = 'longshore snapshot create /data --repo /backup/repo --tag env=prod';
   verb(
     group,
-    'create <path>',
-    'back up a directory, a file, or with --block a device or image',
+    'create [path...]',
+    'back up a directory, a file, a stream, or with --block a device or image',
     example,
   )
+    .option('--stdin <name>', 'store what comes from stdin, as a file of this name')
+    .option(
+      '--stdin-command',
+      'with --stdin: run the command after --, and store its output if it succeeds',
+    )
     .option(
       '--block',
       'treat the path as a block device or disk image, and store it as one raw volume',
@@ -73,7 +81,7 @@ export function addCreate(group: Command): void {
     .action(create);
 }
 
-async function create(path: string, options: VerbOptions<CreateOptions>): Promise<void> {
+async function create(paths: string[], options: VerbOptions<CreateOptions>): Promise<void> {
   const checkpointIntervalNs = parseDuration(options.checkpointInterval);
   if (checkpointIntervalNs === undefined || checkpointIntervalNs <= 0n) {
     throw new UsageError(
@@ -84,7 +92,8 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
   if (parallel !== undefined && !(Number.isInteger(parallel) && parallel >= 1 && parallel <= 64)) {
     throw new UsageError(`--parallel "${options.parallel}" is not a number from 1 to 64`);
   }
-  const absolute = absolutePath('path', path);
+  const input = streamOf(paths, options);
+  const absolute = input ? `/${input.name}` : onlyPath(paths);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
   const source =
@@ -98,7 +107,7 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
     repository,
     source,
     path: absolute,
-    isBlock: options.block === true,
+    isBlock: options.block === true || input !== undefined,
     counters,
     signal: interrupt.signal,
   });
@@ -109,6 +118,7 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       signal: interrupt.signal,
       counters,
       block: options.block === true,
+      input,
       tags: prefixTags(options.tag),
       description: options.description ?? '',
       splitter: options.splitter,
@@ -150,6 +160,12 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
     progress.stop();
     interrupt.dispose();
   }
+}
+
+function onlyPath([path, ...more]: readonly string[]): string {
+  if (path === undefined) throw new UsageError('give the path to back up, or --stdin NAME');
+  if (more.length > 0) throw new UsageError(`one path at a time: "${more[0]}" is another one`);
+  return absolutePath('path', path);
 }
 
 const prefixTags = (tags: Record<string, string> = {}): Record<string, string> =>

@@ -6,7 +6,7 @@ import { type DirectoryEntry, encodeDirectory } from '../snapshot/index.ts';
 import { isOfTheSource } from './directory-looks.ts';
 import { TOO_LONG } from './file-upload.ts';
 import { metadataCompressor } from './upload-policy.ts';
-import { OpenDirectory, type OpenFile } from './open-tree.ts';
+import { type OpenAttributes, OpenDirectory, type OpenFile } from './open-tree.ts';
 import { unreadable, type VolumeUpload } from './volume-upload.ts';
 
 const { O_RDONLY, O_NONBLOCK } = fs.constants;
@@ -15,17 +15,26 @@ const { O_RDONLY, O_NONBLOCK } = fs.constants;
  * Stores a device or an image in Velero's block mode: a directory of mode 0777 with one file, named by the path of the device.
  * Throws `SOURCE_UNREADABLE`.
  */
-export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
-  const { repository, path, counters, policy, signal, open } = parts;
-  const mtimeNs = repository.clock.nowNs();
-  const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
+export function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
+  const { repository, path } = parts;
+  const common = { mode: 0o777, mtimeNs: repository.clock.nowNs(), uid: 0, gid: 0 };
+  const root = { ...common, name: basename(path) };
+  return uploadLoneFile(parts, root, { ...common, name: path }, (file) => uploadRaw(parts, file));
+}
+
+/** A directory with one file, whose bytes are no file's: it is there whole, or not at all. */
+export async function uploadLoneFile(
+  { repository, counters, policy, signal, open }: VolumeUpload,
+  root: OpenAttributes,
+  attributes: OpenAttributes,
+  store: (file: OpenFile) => Promise<{ size: number; objectId: ObjectId }>,
+): Promise<DirectoryEntry> {
   const entries: DirectoryEntry[] = [];
-  const directory = new OpenDirectory({ ...common, name: basename(path) });
+  const directory = new OpenDirectory(root);
   open.root = directory;
   try {
-    const file = directory.openFile({ ...common, name: path });
-    const { size, objectId } = await uploadRaw(parts, file);
-    entries.push({ ...common, name: path, type: 'f', size, objectId });
+    const { size, objectId } = await store(directory.openFile(attributes));
+    entries.push({ ...attributes, type: 'f', size, objectId });
   } catch (error) {
     // What was stored is found again by the next run; part of a volume is no file.
     if (!signal.aborted) throw error;
@@ -38,7 +47,7 @@ export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry>
     files: entries.length,
     symlinks: 0,
     dirs: 1,
-    maxTimeNs: mtimeNs,
+    maxTimeNs: root.mtimeNs,
     numFailed: 0,
     ...(entries.length === 0 && { incomplete: 'canceled' }),
   };
@@ -51,7 +60,7 @@ export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry>
     indexSplitter: repository.splitter,
   });
   counters.directories++;
-  return { ...common, name: basename(path), type: 'd', size: 0, objectId: id, summary };
+  return { ...root, type: 'd', size: 0, objectId: id, summary };
 }
 
 async function uploadRaw(

@@ -26,7 +26,7 @@ import { type SmallFileResult, SmallFiles } from './small-files.ts';
 import type { OpenDirectory, OpenFile, OpenTree } from './open-tree.ts';
 import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
-import { readStretches } from './stretches.ts';
+import { inputStretches, readStretches } from './stretches.ts';
 import {
   fileCompressor,
   metadataCompressor,
@@ -53,7 +53,7 @@ export interface FileUploadOptions {
   readonly splitter?: SplitterSpec | undefined;
   /** Called for each entry that cannot be stored, as it happens. */
   readonly onFailure: (failure: EntryFailure) => void;
-  /** Nobody can remove anything from the source, so what is missing is an error. */
+  /** The source is a snapshot, whose files nobody removes: a missing file is an error. */
   readonly isFrozen?: boolean | undefined;
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number | undefined;
@@ -172,6 +172,25 @@ export class FileUpload {
           onHole: (bytes) => (counters.bytesInHoles += bytes),
         }),
       );
+      return { size: objectLength(entries), objectId: await this.#finishFile(entries) };
+    } finally {
+      this.#streamSlabs.release(this.#slabsPerStream);
+    }
+  }
+
+  /** Bytes that come from a pipe, whose length nobody knows before. */
+  async uploadInput(
+    input: AsyncIterable<Uint8Array>,
+    name: string,
+    open: OpenFile,
+  ): Promise<{ size: number; objectId: ObjectId }> {
+    const { signal, counters, policies } = this.#options;
+    await this.#streamSlabs.acquire(this.#slabsPerStream);
+    try {
+      const stream = this.#stream(policies.at(name), name, LONG_BYTES);
+      open.stream = stream;
+      const onRead = (bytes: number): void => void (counters.bytesRead += bytes);
+      const entries = await stream.run(inputStretches(input, this.#slabs, { signal, onRead }));
       return { size: objectLength(entries), objectId: await this.#finishFile(entries) };
     } finally {
       this.#streamSlabs.release(this.#slabsPerStream);
@@ -380,6 +399,9 @@ export class FileUpload {
     return { kind: 'error', error, ignored };
   }
 }
+
+/** Policies compress by length: a stream counts as a long file. Our choice. */
+const LONG_BYTES = 2 ** 30;
 
 /** Without descriptors or memory of ours a backup leaves files out that nothing is wrong with: it must not pass for one. */
 const ownTrouble = ({ code, message }: { code: string; message: string }): Error =>

@@ -15,6 +15,7 @@ export {
   type RestoreOptions,
 } from './restore-report.ts';
 export type { EntryFailure } from './summary.ts';
+export type { StreamSource } from './volume-upload.ts';
 export { restoreTree } from './restore.ts';
 export { type PlannedEntry, planRestore } from './restore-plan.ts';
 export { Selection } from './selection.ts';

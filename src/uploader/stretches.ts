@@ -160,6 +160,42 @@ export async function* readStretches(
   }
 }
 
+/** The bytes of a pipe in slabs that are full, but for the last one. */
+export async function* inputStretches(
+  input: AsyncIterable<Uint8Array>,
+  slabs: Slabs,
+  { signal, onRead }: Pick<ReadRangeOptions, 'signal' | 'onRead'>,
+): AsyncGenerator<Stretch> {
+  let address: number | undefined;
+  let length = 0;
+  const take = (): Stretch => {
+    const span = { address: address as number, length };
+    address = undefined;
+    length = 0;
+    const release = (): void => {
+      slabs.release(span.address);
+    };
+    return { kind: 'data', span, release };
+  };
+  try {
+    for await (const chunk of input) {
+      signal?.throwIfAborted();
+      onRead(chunk.length);
+      for (let at = 0; at < chunk.length;) {
+        address ??= await slabs.acquire();
+        const part = chunk.subarray(at, at + SLAB_BYTES - length);
+        slabs.bytes.set(part, address + length);
+        length += part.length;
+        at += part.length;
+        if (length === SLAB_BYTES) yield take();
+      }
+    }
+    if (length > 0) yield take();
+  } finally {
+    if (address !== undefined) slabs.release(address);
+  }
+}
+
 /** Reads of at most one slab each; past the expected end, one after the other until nothing comes. */
 function* planReads(descriptor: number, options: ReadRangeOptions): Generator<Extent> {
   const { start, end, sparse, toEndOfFile } = options;

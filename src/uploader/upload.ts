@@ -19,6 +19,7 @@ import {
 import { applyRetention } from './apply-retention.ts';
 import { CheckpointTimer } from './checkpoint.ts';
 import { uploadDevice } from './device-upload.ts';
+import { uploadInput } from './input-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
 import {
   FROZEN_TAG,
@@ -33,6 +34,7 @@ import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
 import { uploadRoot } from './root-upload.ts';
 import type { EntryFailure } from './summary.ts';
 import { TreeUpload } from './tree-upload.ts';
+import type { StreamSource } from './volume-upload.ts';
 
 export interface UploadOptions {
   readonly source: SourceInfo;
@@ -58,6 +60,8 @@ export interface UploadOptions {
   readonly listingEntriesMax?: number;
   /** Real path of the repository, where it is a directory here: a source that it lies in is warned about. */
   readonly repositoryPath?: string | undefined;
+  /** Stored in place of the path, which is then only a name. */
+  readonly input?: StreamSource | undefined;
   /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
   /** Whether the source's own earlier snapshot may save work: two volumes may be recorded as one source. All by default. */
@@ -168,6 +172,7 @@ export async function createSnapshot(
     const policy = policies.root;
     const { signal } = options;
     const parts = { repository, tree, files, path, roots, counters, policy, signal, open };
+    if (options.input) return uploadInput(parts, options.input, isLost !== undefined);
     return options.block === true ? uploadDevice(parts) : uploadRoot(parts);
   };
   let snapshot: NewSnapshot;

@@ -20,6 +20,14 @@ export interface VolumeUpload {
   open: OpenTree;
 }
 
+/** The bytes of a pipe, which are stored in place of a path. */
+export interface StreamSource {
+  /** The file's name in the snapshot. */
+  readonly name: string;
+  /** Ends with an error where the bytes are not all that there should be, and when aborted. */
+  readonly read: (signal: AbortSignal) => AsyncIterable<Uint8Array>;
+}
+
 /** `SOURCE_UNREADABLE`: the volume as a whole cannot be read. */
 export function unreadable(path: string, cause: unknown): CodedError {
   const reason = systemCode(cause) === 'ENOENT' ? 'it does not exist' : messageOf(cause);
