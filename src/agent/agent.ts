@@ -6,15 +6,16 @@ import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   EventRecorder,
+  keyOf,
   type KubeClient,
   type KubeObject,
-  keyOf,
   type Pod,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
+  PODS,
   type PodVolumeBackup,
   type PodVolumeRestore,
-  PODS,
+  RESTORE_NAME,
 } from '../kube/index.ts';
 import { Counts } from './counts.ts';
 import { AgentMetrics } from './metrics.ts';
@@ -68,7 +69,7 @@ const CALL_STEP_MS = 30;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
 
 /** On all that Velero restores (Velero: pkg/restore/restore.go, addRestoreLabels). */
-const RESTORED = 'velero.io/restore-name';
+const RESTORED = RESTORE_NAME;
 
 /** The node-agent: claims CRs that ask for a volume to be moved, exposes their volumes, watches their data movers. */
 export class Agent {

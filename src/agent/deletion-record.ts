@@ -1,6 +1,7 @@
 import { isCode, type Logger, messageOf } from '../base/index.ts';
 import {
   apiVersionOf,
+  BACKUP_NAME,
   CONFIG_MAPS,
   type ConfigMap,
   DATA_UPLOADS,
@@ -16,7 +17,6 @@ import { outcomeOf } from './outcome.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 
 /** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
-const BACKUP_NAME = 'velero.io/backup-name';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 
 /**

@@ -8,11 +8,13 @@ import {
   untilAborted,
 } from '../base/index.ts';
 import {
+  BACKUP_NAME,
   BACKUPS,
   type DataDownload,
   type DataUpload,
   type KubeClient,
   type Pod,
+  RESTORE_NAME,
   RESTORES,
 } from '../kube/index.ts';
 import { fieldsOf, isPodVolume, isPodVolumeBackup, type Movement } from './movement.ts';
@@ -70,9 +72,6 @@ const LOCATIONS_MAX = 16;
 const DRAIN_MS = 5000;
 /** Storage that is told to stop does so at once; nobody waits for one that does not. */
 const GIVE_UP_MS = 1000;
-
-const BACKUP_NAME = 'velero.io/backup-name';
-const RESTORE_NAME = 'velero.io/restore-name';
 
 interface Lane {
   readonly limiter: Limiter;

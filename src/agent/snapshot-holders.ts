@@ -1,4 +1,5 @@
 import {
+  BACKUP_NAME,
   BACKUPS,
   CONFIG_MAPS,
   DATA_UPLOADS,
@@ -11,7 +12,6 @@ import { UPLOAD_TAG } from '../mover/index.ts';
 import { isFinal, type Movement } from './movement.ts';
 import { unlessRefused } from './serving.ts';
 
-const BACKUP_NAME = 'velero.io/backup-name';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 const OPERATION_TAG = 'velero.io/async-operation-id';
 const REQUESTER_TAG = 'snapshot-requester';

@@ -2,7 +2,9 @@ import type { NativeSnapshot } from '../archive/index.ts';
 import { CodedError, define, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, VolumeStepResult } from '../backup/index.ts';
 import {
+  BACKUP_NAME,
   DATA_UPLOADS,
+  isOfBackup,
   type KubeClient,
   type KubeObject,
   type PersistentVolume,
@@ -392,14 +394,20 @@ export class ClusterVolumes implements BackupVolumes {
     const { client, backup, hasCsi, helper } = this.#options;
     const keepsSome = backup.spec.snapshotMoveData !== true || helper.hasAction('snapshot-csi');
     if (!hasCsi || !keepsSome) return { snapshots: [], contents: [] };
-    const labelSelector = `velero.io/backup-name=${validLabel(backup.metadata.name)}`;
+    const { name, uid } = backup.metadata;
+    const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
     try {
       const snapshots: VolumeSnapshot[] = await client.list(VOLUME_SNAPSHOTS, {
         ...{ labelSelector, signal },
       });
+      const contents: VolumeSnapshotContent[] = await client.list(VOLUME_SNAPSHOT_CONTENTS, {
+        ...{ labelSelector, signal },
+      });
       return {
-        snapshots: snapshots.filter(({ metadata }) => metadata.labels?.[MOVED] !== 'true'),
-        contents: await client.list(VOLUME_SNAPSHOT_CONTENTS, { labelSelector, signal }),
+        snapshots: snapshots.filter(
+          (each) => isOfBackup(each, { name, uid }) && each.metadata.labels?.[MOVED] !== 'true',
+        ),
+        contents: contents.filter((each) => isOfBackup(each, { name, uid })),
       };
     } catch (error) {
       // A cluster without the definitions of snapshots.

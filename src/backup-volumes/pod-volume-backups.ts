@@ -1,6 +1,8 @@
 import { CodedError, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   type KubeClient,
   lastingContainers,
   NOT_IN_BACKUPS,
@@ -237,8 +239,8 @@ function podVolumeBackupOf(
         },
       ],
       labels: {
-        'velero.io/backup-name': validLabel(backup.name),
-        'velero.io/backup-uid': backup.uid,
+        [BACKUP_NAME]: validLabel(backup.name),
+        [BACKUP_UID]: backup.uid,
         ...NOT_IN_BACKUPS,
         ...(pvc && { 'velero.io/pvc-uid': pvc.uid }),
       },

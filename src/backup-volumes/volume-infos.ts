@@ -1,6 +1,7 @@
 import { quantityBytes } from '../base/index.ts';
 import type { BackupVolumeInfo, NativeSnapshot } from '../archive/index.ts';
 import {
+  BACKUP_NAME,
   type DataUpload,
   type PodVolumeBackup,
   validLabel,
@@ -122,7 +123,7 @@ function csiInfos(
   );
   return snapshots.flatMap((snapshot) => {
     const { metadata, spec, status = {} } = snapshot;
-    if (metadata.labels?.['velero.io/backup-name'] !== validLabel(backupName)) return [];
+    if (metadata.labels?.[BACKUP_NAME] !== validLabel(backupName)) return [];
     const { namespace = '', name } = metadata;
     const content = contentOf.get(status.boundVolumeSnapshotContentName ?? '');
     const volume = byClaim.get(`${namespace}/${spec.source.persistentVolumeClaimName ?? ''}`);

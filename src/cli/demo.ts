@@ -14,11 +14,12 @@ import {
   type Pod,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
+  PODS,
   type PodVolumeBackup,
   type PodVolumeRestore,
-  PODS,
   PVCS,
   type Resource,
+  RESTORE_NAME,
   VOLUME_SNAPSHOTS,
   waitFor,
 } from '../kube/index.ts';
@@ -181,7 +182,7 @@ function createPod(
       name: 'web-0',
       namespace,
       annotations: { [STAND_IN]: 'true' },
-      ...(waits && { labels: { 'velero.io/restore-name': RESTORE.name } }),
+      ...(waits && { labels: { [RESTORE_NAME]: RESTORE.name } }),
     },
     spec: {
       nodeName: node,

@@ -6,7 +6,7 @@ import {
   type StatusWorld,
 } from '../agent/index.ts';
 import { redactAndCut, SECOND_NS, Stopwatch } from '../base/index.ts';
-import type { KubeClient } from '../kube/index.ts';
+import { BACKUP_NAME, type KubeClient, RESTORE_NAME } from '../kube/index.ts';
 import { type HttpListener, listenHttp } from '../observability/index.ts';
 import {
   Access,
@@ -210,10 +210,10 @@ const endedMs = ({ status }: Movement): number =>
   Date.parse(status?.completionTimestamp ?? '') || 0;
 
 function ownerOf({ metadata: { labels = {} } }: Movement): VolumeOwner {
-  const restore = labels['velero.io/restore-name'];
+  const restore = labels[RESTORE_NAME];
   const [kind, word, name] =
     restore === undefined
-      ? (['Backup', 'backup', labels['velero.io/backup-name'] ?? ''] as const)
+      ? (['Backup', 'backup', labels[BACKUP_NAME] ?? ''] as const)
       : (['Restore', 'restore', restore] as const);
   return { kind, name, uid: labels[`velero.io/${word}-uid`] ?? '' };
 }

@@ -109,12 +109,15 @@ export {
   isInPlace,
 } from './api/in-place.ts';
 export {
+  BACKUP_NAME,
+  BACKUP_UID,
   type BackupIdentity,
   EXPIRY_NOTE,
   isLeftOutOfBackups,
   isOfBackup,
   isOwnObject,
   isTransientType,
+  isSnapshotOfBackup,
   isUploadOfBackup,
   NOT_IN_BACKUPS,
   PASSWORD_CHANGE_LEASE,
@@ -123,6 +126,7 @@ export {
   SERVER_LEASE,
   UNDER_WAY_PREFIX,
   UPLOADS_TYPE,
+  RESTORE_NAME,
 } from './api/own-objects.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';

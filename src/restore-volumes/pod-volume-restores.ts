@@ -9,6 +9,7 @@ import {
   PODS,
   type PodVolumeRestore,
   PVCS,
+  RESTORE_NAME,
   validLabel,
 } from '../kube/index.ts';
 import { EnsuredRepositories } from '../repository-access/index.ts';
@@ -230,7 +231,7 @@ function podVolumeRestoreOf(
         },
       ],
       labels: {
-        'velero.io/restore-name': validLabel(restore.name),
+        [RESTORE_NAME]: validLabel(restore.name),
         'velero.io/restore-uid': restore.uid,
         ...NOT_IN_BACKUPS,
         // Agents find by it what is for a pod.

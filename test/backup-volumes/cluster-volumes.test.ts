@@ -99,7 +99,9 @@ function opened({
     },
     client: {
       list: ({ plural }: { plural: string }) =>
-        Promise.resolve(plural === 'volumesnapshots' ? snapshots.map(snapshotOf) : []),
+        Promise.resolve(
+          plural === 'volumesnapshots' ? [...snapshots.map(snapshotOf), OF_OTHERS] : [],
+        ),
       find: () => Promise.resolve(undefined),
     } as unknown as KubeClient,
     locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
@@ -109,9 +111,25 @@ function opened({
 }
 
 const snapshotOf = (isMoved: boolean) => ({
-  metadata: { name: 's', namespace: 'a', labels: { 'longshore.io/moved': String(isMoved) } },
+  metadata: {
+    ...{ name: 's', namespace: 'a' },
+    labels: {
+      'longshore.io/moved': String(isMoved),
+      'velero.io/backup-name': BACKUP.metadata.name,
+      'velero.io/backup-uid': BACKUP.metadata.uid,
+    },
+  },
   spec: { source: { persistentVolumeClaimName: 'claim' } },
 });
+
+/** A backup of the same name in another installation. */
+const OF_OTHERS = {
+  metadata: {
+    ...{ name: 's', namespace: 'a' },
+    labels: { 'velero.io/backup-name': BACKUP.metadata.name, 'velero.io/backup-uid': 'other' },
+  },
+  spec: { source: {} },
+};
 
 const after = async (world: ReturnType<typeof opened>, object: KubeObject) => {
   const {

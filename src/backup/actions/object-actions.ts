@@ -1,5 +1,11 @@
 import { jsonCopy } from '../../base/index.ts';
-import { CLUSTER_ROLE_BINDINGS, type KubeClient, type KubeObject } from '../../kube/index.ts';
+import {
+  BACKUP_NAME,
+  CLUSTER_ROLE_BINDINGS,
+  type KubeClient,
+  type KubeObject,
+  RESTORE_NAME,
+} from '../../kube/index.ts';
 import type {
   ActionContext,
   ActionOutput,
@@ -103,11 +109,10 @@ function relatedToPod(object: KubeObject): ResourceIdentifier[] {
 
 /** Of restores, and of backups that it was restored from. */
 const FOREIGN_LABELS = [
-  'velero.io/restore-name',
+  RESTORE_NAME,
   'velero.io/volume-snapshot-name',
   'backup.velero.io/must-include-additional-items',
 ];
-const BACKUP_NAME = 'velero.io/backup-name';
 
 /** As it can be made again: bound to its volume, and not filled from what it was made of. */
 function backedUpClaim(pvc: KubeObject, backup: Backup): ActionOutput {

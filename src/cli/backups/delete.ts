@@ -1,6 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, namedFirst } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   DELETE_BACKUP_REQUESTS,
   isPassing,
   isRefusedForNow,
@@ -151,8 +153,8 @@ async function requestDeletion(
   { client, namespace, signal }: Session,
 ): Promise<KubeObject> {
   const labels = {
-    'velero.io/backup-name': validLabel(name),
-    'velero.io/backup-uid': uid,
+    [BACKUP_NAME]: validLabel(name),
+    [BACKUP_UID]: uid,
     ...NOT_IN_BACKUPS,
   };
   const request = {

@@ -8,8 +8,13 @@ import { validLabel } from './labels.ts';
 /** Label that keeps an object out of every backup, of Velero and of Longshore. Put on objects when they are created. */
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
-const BACKUP_NAME = 'velero.io/backup-name';
-const BACKUP_UID = 'velero.io/backup-uid';
+/**
+ * Labels on objects of a backup or restore: its name as a label may have it, and the UID of a backup
+ * (Velero: pkg/apis/velero/v1/labels_annotations.go).
+ */
+export const BACKUP_NAME = 'velero.io/backup-name';
+export const BACKUP_UID = 'velero.io/backup-uid';
+export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 
 /** What objects of a backup's operations must say to count as its own. */
@@ -37,6 +42,13 @@ export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): bo
   if ((labels[BACKUP_UID] ?? backup.uid) !== backup.uid) return false;
   return backup.namespace === undefined || namespace === backup.namespace;
 }
+
+/**
+ * The same of a snapshot object outside Velero's namespace. Two installations may have backups of one name.
+ * Restores label the objects that they create with the name of their backup, and those belong to the user.
+ */
+export const isSnapshotOfBackup = (object: KubeObject, { name, uid }: BackupIdentity): boolean =>
+  isOfBackup(object, { name, uid }) && object.metadata.labels?.[RESTORE_NAME] === undefined;
 
 /** The same of a DataUpload, which always has an operation. Without its file, name and UID decide. */
 export const isUploadOfBackup = (upload: KubeObject, backup: BackupIdentity): boolean =>

@@ -1,14 +1,8 @@
 import { isCode } from '../../base/index.ts';
-import { BACKUPS, type KubeObject } from '../../kube/index.ts';
+import { BACKUP_UID, BACKUPS, type KubeObject } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
 import type { Setting } from './setting.ts';
-import {
-  BACKUP_UID,
-  CANCEL_ANNOTATION,
-  FOR_BACKUP,
-  MADE_BY_ANNOTATION,
-  MOVED,
-} from './velero-names.ts';
+import { CANCEL_ANNOTATION, FOR_BACKUP, MADE_BY_ANNOTATION, MOVED } from './velero-names.ts';
 
 /** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
 export const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];

@@ -1,5 +1,6 @@
 import { isCode, messageOf } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   DATA_UPLOADS,
   type KubeObject,
   RESTORES,
@@ -13,7 +14,7 @@ import { DELETED, NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phas
 import { removeContent } from './group-handles.ts';
 import { FINAL } from './movements.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
-import { BACKUP_UID, OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
+import { OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
 
 /** Phases of a backup that is over and of which everything is stored; also of one that is gone, or has another UID. */
 const STORED = ['Completed', 'PartiallyFailed', 'Deleting', DELETED];

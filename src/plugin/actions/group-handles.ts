@@ -1,8 +1,10 @@
 import { CodedError, define, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
   type KubeClient,
   type NewObject,
   NOT_IN_BACKUPS,
+  RESTORE_NAME,
   validLabel,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   type VolumeGroupSnapshotContent,
@@ -14,11 +16,10 @@ import { changeContent } from './deletion-policy.ts';
 import { DELETION_MS, nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { restoredSnapshotName } from './restored-name.ts';
 import {
-  BACKUP_NAME,
   CONTENT_SECRET,
+  FOR_BACKUP,
   GROUP_MEMBERS,
   GROUP_SECRET,
-  RESTORE_NAME,
   RESTORE_UID,
   STUB_FOR_RESTORE,
 } from './velero-names.ts';
@@ -246,6 +247,13 @@ export class GroupDelete implements DeleteItemAction {
     // Only of this backup, and where all snapshots of the group are known.
     if (!group || membersIn(annotations?.[GROUP_MEMBERS]) === undefined) return;
     if (labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) return;
+    if (labels[RESTORE_NAME] !== undefined) return;
+    // UIDs do not tell: a synced Backup has another one. Two installations have different namespaces.
+    if ((annotations?.[FOR_BACKUP] ?? placeOf(backup)) !== placeOf(backup)) {
+      const fields = { volumeGroupSnapshotHandle: group.handle, backup: placeOf(backup) };
+      this.#setting.logger.warn(fields, 'the group is of a backup of another namespace: it stays');
+      return;
+    }
     if (this.#deleted.has(group.handle)) return;
     const { client, logger } = this.#setting;
     const name = nameFor('velero-delete', backup.metadata.uid, group.handle);

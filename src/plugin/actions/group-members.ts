@@ -1,6 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   validLabel,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
@@ -15,7 +17,7 @@ import {
   snapshotTimeout,
   withMarks,
 } from './setting.ts';
-import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
+import { FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
 
 export interface Detaching {
   readonly backup: Backup;

@@ -1,5 +1,6 @@
 import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   type PersistentVolumeClaim,
   PVCS,
   VOLUME_SNAPSHOTS,
@@ -21,7 +22,7 @@ import {
 import { nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { snapshotClassFor } from './snapshot-class.ts';
 import type { Snapshots } from './snapshots.ts';
-import { BACKUP_UID, OF_GROUP } from './velero-names.ts';
+import { OF_GROUP } from './velero-names.ts';
 import type { PlannedBackup, PlannedSnapshot, VolumeChoice } from './volume-choice.ts';
 
 const CLEAN_UP_MS = 30_000;

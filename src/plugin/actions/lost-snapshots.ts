@@ -1,5 +1,6 @@
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   DATA_UPLOADS,
   type DataUpload,
   VOLUME_SNAPSHOTS,
@@ -10,7 +11,6 @@ import { DELETED, phaseOf, purposeOf } from './backup-phase.ts';
 import { removeOrphanGroups } from './orphans.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { Snapshots } from './snapshots.ts';
-import { BACKUP_UID } from './velero-names.ts';
 
 /** Which backup: it is no more, and it had not ended. */
 export interface LostBackup {

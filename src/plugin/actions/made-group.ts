@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   type NewObject,
   NOT_IN_BACKUPS,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
@@ -15,7 +16,6 @@ import { changeContent } from './deletion-policy.ts';
 import { keepGroup } from './group-handles.ts';
 import { isDetached, LOOK_MS, marksFor, membersOf } from './group-members.ts';
 import { durationMs, patiently, placeOf, type Setting, snapshotTimeout } from './setting.ts';
-import { BACKUP_UID } from './velero-names.ts';
 
 /** PVCs of one namespace with the same value of the backup's label. */
 export interface VolumeGroup {

@@ -1,5 +1,6 @@
 import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   DATA_UPLOADS,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -14,14 +15,7 @@ import { removeLeftContents, removeStubs } from './group-contents.ts';
 import { deleteGroupWithContent } from './made-group.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import {
-  BACKUP_UID,
-  FOR_BACKUP,
-  MOVED,
-  OF_GROUP,
-  RETAINED_UNTIL,
-  SNAPSHOT_HANDLE,
-} from './velero-names.ts';
+import { FOR_BACKUP, MOVED, OF_GROUP, RETAINED_UNTIL, SNAPSHOT_HANDLE } from './velero-names.ts';
 
 /** Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our choice. */
 const AT_ONCE_MAX = 4;

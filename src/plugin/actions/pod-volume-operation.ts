@@ -1,4 +1,5 @@
 import {
+  BACKUP_UID,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
   type PodVolumeRestore,
@@ -15,7 +16,6 @@ import type {
 import { FINAL } from './movements.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
-import { BACKUP_UID } from './velero-names.ts';
 
 /** Velero's own cancel returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
 const CANCEL_MS = 60_000;

@@ -1,6 +1,8 @@
 import { CodedError, messageOf, quantityBytes, quantityOf, Semaphore } from '../../base/index.ts';
 import {
   apiVersionOf,
+  BACKUP_NAME,
+  BACKUP_UID,
   BACKUPS,
   DATA_UPLOADS,
   type DataUpload,
@@ -37,8 +39,6 @@ import {
 } from './setting.ts';
 import { type CutSnapshot, Snapshots } from './snapshots.ts';
 import {
-  BACKUP_NAME,
-  BACKUP_UID,
   FOR_BACKUP,
   MUST_INCLUDE,
   OPERATION_ID,

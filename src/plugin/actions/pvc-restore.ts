@@ -13,6 +13,7 @@ import {
   type PersistentVolumeClaim,
   PVCS,
   PVS,
+  RESTORE_NAME,
   RESTORES,
   validLabel,
 } from '../../kube/index.ts';
@@ -50,7 +51,6 @@ import {
   DYNAMIC_PV_RESTORE,
   MUST_RESTORE,
   OPERATION_ID,
-  RESTORE_NAME,
   RESTORE_UID,
   SNAPSHOT_NAME,
   SNAPSHOT_WAY,

@@ -1,5 +1,7 @@
 import { messageOf, parseGoTime, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   type KubeObject,
   validLabel,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -33,8 +35,8 @@ import {
 } from './setting.ts';
 import { assertBound, isKeptBy } from './snapshots.ts';
 import {
-  BACKUP_NAME,
   DELETION_POLICY,
+  FOR_BACKUP,
   GROUP_HANDLE,
   GROUP_MEMBERS,
   MUST_INCLUDE,
@@ -111,10 +113,13 @@ export class SnapshotBackup implements BackupItemAction {
     signal: AbortSignal,
   ): Promise<void> {
     const { client, logger } = this.#setting;
-    const labels = { [BACKUP_NAME]: validLabel(backup.metadata.name) };
+    const { name: backupName, uid } = backup.metadata;
+    const labels = { [BACKUP_NAME]: validLabel(backupName), [BACKUP_UID]: uid };
+    const forBackup = { [FOR_BACKUP]: placeOf(backup) };
     const ref = { name: content.metadata.name };
     try {
-      const patch = { metadata: { labels, ...(await this.#membersOf(snapshot, backup, signal)) } };
+      const members = await this.#membersOf(snapshot, backup, signal);
+      const patch = { metadata: { labels, annotations: { ...forBackup, ...members } } };
       await patiently(() => client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, patch, { signal }), signal);
     } catch (error) {
       const fields = { VolumeSnapshotContent: ref.name, reason: messageOf(error) };
@@ -134,11 +139,11 @@ export class SnapshotBackup implements BackupItemAction {
     { metadata }: VolumeSnapshot,
     backup: Backup,
     signal: AbortSignal,
-  ): Promise<{ annotations?: Record<string, string> }> {
+  ): Promise<Record<string, string>> {
     const group = metadata.annotations?.[OF_GROUP];
     const content =
       group === undefined ? undefined : await contentOfGroup(this.#setting, group, backup, signal);
-    return content ? { annotations: { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } } : {};
+    return content ? { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } : {};
   }
 
   /** The storage's snapshot is kept; the objects would end with their namespace. */

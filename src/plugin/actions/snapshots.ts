@@ -1,5 +1,7 @@
 import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   type NewObject,
   NOT_IN_BACKUPS,
   type PersistentVolumeClaim,
@@ -26,14 +28,7 @@ import {
   without,
 } from './setting.ts';
 import { snapshotClassFor } from './snapshot-class.ts';
-import {
-  BACKUP_NAME,
-  BACKUP_UID,
-  FOR_BACKUP,
-  MOVED,
-  OF_GROUP,
-  SNAPSHOT_HANDLE,
-} from './velero-names.ts';
+import { FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
 
 /** A snapshot that the storage has cut. */

@@ -1,5 +1,6 @@
 import { isCode } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
   CONFIG_MAPS,
   type ConfigMap,
   type DataUpload,
@@ -10,7 +11,7 @@ import {
 } from '../../kube/index.ts';
 import type { Backup, CallContext, DeleteItemAction } from '../contract.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
-import { BACKUP_NAME, SNAPSHOT_INFO } from './velero-names.ts';
+import { SNAPSHOT_INFO } from './velero-names.ts';
 
 /** `spec.datamover` of uploads that Velero's server does not delete the data of: it does for its own names. */
 export const OWN_MOVER = 'longshore';

@@ -1,6 +1,7 @@
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   apiVersionOf,
+  BACKUP_NAME,
   BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
@@ -20,7 +21,7 @@ import type {
   RestoreOutput,
 } from '../contract.ts';
 import { nameFor, patiently, placeOf, type Setting } from './setting.ts';
-import { BACKUP_NAME, PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
+import { PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
 
 /** What a restore knows of an upload: Velero's DataUploadResult (pkg/apis/velero/v2alpha1/data_upload_types.go). */
 export interface UploadResult {

@@ -1,7 +1,4 @@
 /** Labels and annotations that Velero's server, agents and restores look for (pkg/apis/velero/v1/labels_annotations.go, v1.18.3). */
-export const BACKUP_NAME = 'velero.io/backup-name';
-export const BACKUP_UID = 'velero.io/backup-uid';
-export const RESTORE_NAME = 'velero.io/restore-name';
 export const RESTORE_UID = 'velero.io/restore-uid';
 export const PVC_UID = 'velero.io/pvc-uid';
 export const OPERATION_ID = 'velero.io/async-operation-id';

@@ -5,6 +5,7 @@ import {
   type KubeClient,
   type Pod,
   PODS,
+  RESTORE_NAME,
   validLabel,
 } from '../../kube/index.ts';
 
@@ -19,7 +20,6 @@ export interface PodWatch {
 }
 
 /** Of a restored pod, in every namespace. Velero: pkg/apis/velero/v1/labels_annotations.go. */
-const RESTORE_NAME = 'velero.io/restore-name';
 
 /**
  * One watch for all pods that a restore has created, by the label that it has put on them. Only what hooks ask about is kept of each. `run` goes

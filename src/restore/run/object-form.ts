@@ -1,6 +1,5 @@
 import { lookup } from '../../base/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
-import { validLabel } from '../../kube/index.ts';
+import { BACKUP_NAME, type KubeObject, RESTORE_NAME, validLabel } from '../../kube/index.ts';
 import { fieldsAt, listAt, textOf } from '../actions/fields.ts';
 import type { Restore } from '../restore-object.ts';
 
@@ -8,8 +7,6 @@ import type { Restore } from '../restore-object.ts';
 
 const MIRROR_ANNOTATION = 'kubernetes.io/config.mirror';
 const STATUS_ANNOTATION = 'velero.io/restore-status';
-const BACKUP_NAME = 'velero.io/backup-name';
-const RESTORE_NAME = 'velero.io/restore-name';
 /** Set by the server that it was on. Velero: pkg/restore/restore.go, resetMetadata. */
 const SERVERS_FIELDS = [
   ...['generateName', 'selfLink', 'uid', 'resourceVersion', 'generation', 'creationTimestamp'],

@@ -1,6 +1,7 @@
 import { isCode, type Logger, untilAborted } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
+  BACKUP_UID,
   BACKUPS,
   Cache,
   Controller,
@@ -12,7 +13,6 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { RunsView } from '../runs/runs-view.ts';
-import { BACKUP_UID } from './labels.ts';
 import { isOver, phaseOf } from './phases.ts';
 
 /** What `velero backup delete` makes. */

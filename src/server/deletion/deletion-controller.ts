@@ -9,9 +9,8 @@ import {
   untilAborted,
 } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
+import { BACKUP_UID, keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
-import { BACKUP_UID } from '../backups/labels.ts';
 import { phaseOf } from '../backups/phases.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';

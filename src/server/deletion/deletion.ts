@@ -184,7 +184,7 @@ class Deletion {
     const movers = new Movers({ client, backup, isOwner, assertLeading, signal }, endingMs);
     const what = 'error deleting moved snapshot data';
     await attempts.attempt(what, () => movers.end());
-    const held = new HeldData(backup);
+    const held = new HeldData();
     const infos = await attempts.attempt(what, async (): Promise<ConfigMap[]> => {
       // The ones in the cluster carry the UID that the Backup has here.
       const { name, uid, namespace } = backup.metadata;
@@ -306,7 +306,7 @@ class Deletion {
     await using tarball = found;
     const onItem = (type: string, item: KubeObject): void => {
       if (type === UPLOADS) held.addUpload(item as DataUpload, identity);
-      else held.addContent(item as VolumeSnapshotContent);
+      else held.addContent(item as VolumeSnapshotContent, identity);
     };
     const types = new Set([UPLOADS, CONTENTS]);
     const pass = {

@@ -4,16 +4,13 @@ import {
   type ConfigMap,
   type DataUpload,
   isOfBackup,
+  isSnapshotOfBackup,
   isUploadOfBackup,
   KNOWN_MOVERS,
-  type KubeObject,
   type PodVolumeBackup,
-  validLabel,
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
-import { BACKUP_NAME } from '../backups/labels.ts';
 
-export const RESTORE_NAME = 'velero.io/restore-name';
 /** Of ConfigMaps that tell which snapshot goes with a backup: Velero, and our agent. */
 export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 /** On contents of groups whose snapshots are deleted together, by an action of their own. */
@@ -40,16 +37,11 @@ export interface ForeignData {
 
 /** What a backup holds outside of its files, each thing once, from wherever it is told of. Memory: some hundred bytes for each volume. */
 export class HeldData {
-  readonly #label: string;
   readonly #repositories = new Map<string, Set<string>>();
   readonly #kept = new Map<string, KeptSnapshot>();
   readonly #foreign = new Map<string, ForeignData>();
   /** Sentences about what this server cannot delete. */
   readonly #problems = new Set<string>();
-
-  constructor(backup: KubeObject) {
-    this.#label = validLabel(backup.metadata.name);
-  }
 
   /** IDs of snapshots by the namespace of their volumes. */
   get repositories(): ReadonlyMap<string, ReadonlySet<string>> {
@@ -107,9 +99,10 @@ export class HeldData {
     else this.#notKopia(`ConfigMap ${metadata.name}`, id, volumeNamespace);
   }
 
-  addContent({ metadata, spec, status }: VolumeSnapshotContent): void {
-    // Somebody's own snapshot may be in a backup as an item.
-    if (metadata.labels?.[BACKUP_NAME] !== this.#label) return;
+  /** Contents of a user, of a restore or of another backup of this name may be items like any other. */
+  addContent(content: VolumeSnapshotContent, identity: BackupIdentity): void {
+    if (!isSnapshotOfBackup(content, identity)) return;
+    const { metadata, spec, status } = content;
     const { annotations = {} } = metadata;
     const isOfGroup = (status?.volumeGroupSnapshotHandle ?? '') !== '';
     if (isOfGroup && annotations[GROUP_MEMBERS] !== undefined) return;

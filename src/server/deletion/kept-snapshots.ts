@@ -2,10 +2,13 @@ import { createHash } from 'node:crypto';
 import { CodedError, isCode, type Logger, mapLimited } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   CONTENT_FINALIZER,
   type KubeClient,
   type NewObject,
   NOT_IN_BACKUPS,
+  RESTORE_NAME,
   untilHandleTold,
   validLabel,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -15,8 +18,7 @@ import {
   waitFor,
 } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
-import { type KeptSnapshot, RESTORE_NAME } from './held-data.ts';
+import { type KeptSnapshot } from './held-data.ts';
 
 export interface KeptOptions {
   readonly client: KubeClient;

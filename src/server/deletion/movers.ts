@@ -1,8 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, namedFirst } from '../../base/index.ts';
 import {
-  type ConfigMap,
+  BACKUP_NAME,
+  BACKUP_UID,
+  isOfBackup,
   CONFIG_MAPS,
+  type ConfigMap,
   DATA_UPLOADS,
   type DataUpload,
   type KubeClient,
@@ -13,7 +16,6 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import { SNAPSHOT_INFO } from './held-data.ts';
 
 export interface MoversOptions {
@@ -124,9 +126,12 @@ export class Movers {
     const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
     try {
       return await client.collect(resource, { namespace, labelSelector, signal }, (object) => {
-        const { [BACKUP_UID]: noted = '' } = object.metadata.labels ?? {};
-        const owned = object.metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
-        return noted === uid || owned || (isOwner && noted === '') ? [object] : [];
+        const { labels, ownerReferences = [] } = object.metadata;
+        const isNamed = labels?.[BACKUP_UID] !== undefined;
+        const isOwned = ownerReferences.some((owner) => owner.uid === uid);
+        // The name alone tells only if this Backup has the files of its name.
+        const tells = isOwner || isNamed || isOwned;
+        return tells && isOfBackup(object, { name, uid, namespace }) ? [object] : [];
       });
     } catch (error) {
       // A cluster without data movers has no such kind.

@@ -1,13 +1,14 @@
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   DELETE_BACKUP_REQUESTS,
   isPassing,
   type KubeClient,
   type Resource,
   validLabel,
 } from '../../kube/index.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import type { DeletionRequest } from './refusal.ts';
 import { WaitingNote } from './waiting-note.ts';
 

@@ -9,7 +9,9 @@ import {
   systemClock,
 } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
   BACKUP_STORAGE_LOCATIONS,
+  BACKUP_UID,
   BACKUPS,
   DELETE_BACKUP_REQUESTS,
   isPassing,
@@ -20,7 +22,6 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';
 import { LastLook } from './last-look.ts';

@@ -1,5 +1,6 @@
 import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.ts';
 import {
+  BACKUP_UID,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type KubeClient,
@@ -40,7 +41,7 @@ const MOVEMENTS: Readonly<
     { readonly label: string; readonly kinds: readonly Resource<KubeObject>[] }
   >
 > = {
-  Backup: { label: 'velero.io/backup-uid', kinds: [DATA_UPLOADS, POD_VOLUME_BACKUPS] },
+  Backup: { label: BACKUP_UID, kinds: [DATA_UPLOADS, POD_VOLUME_BACKUPS] },
   Restore: { label: 'velero.io/restore-uid', kinds: [DATA_DOWNLOADS, POD_VOLUME_RESTORES] },
 };
 const FINAL = ['Completed', 'Failed', 'Canceled'];

@@ -2,6 +2,7 @@ import type { StoredBackup } from '../../archive/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   apiVersionOf,
+  BACKUP_UID,
   BACKUPS,
   type KubeObject,
   type NewObject,
@@ -11,7 +12,6 @@ import {
   validLabel,
   VELERO_GROUP,
 } from '../../kube/index.ts';
-import { BACKUP_UID } from '../backups/labels.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
 
 /** By it backups are those of a location. */

@@ -750,6 +750,18 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       expect(seen[1]?.status?.volumeGroupSnapshotHandle).toBe('g-untold');
     }, 30_000);
 
+    it('stay if they belong to a backup of another namespace, or to a restore', async () => {
+      const action = openActions({ client, logger }).groupDelete();
+      const before = (await contents()).length;
+      const foreign = { ...all, 'longshore.io/for-backup': 'other/b-kept' };
+      const restored = contentOf('b-kept', 'g-4', all);
+      Object.assign(restored.metadata.labels ?? {}, { 'velero.io/restore-name': 'r1' });
+      for (const item of [contentOf('b-kept', 'g-4', foreign), restored]) {
+        await action.execute(item, backupFor('b-kept'), { signal });
+      }
+      expect(await contents()).toHaveLength(before);
+    });
+
     it('that the driver does not delete are in an error with what the driver said', async () => {
       const told = { error: { message: 'Failed to delete: still in use' } };
       const stubborn = withCalls(client, {

@@ -10,10 +10,12 @@ import {
   waitGone,
 } from '../../../src/kube/index.ts';
 import { Attempts } from '../../../src/server/deletion/attempts.ts';
+import { HeldData } from '../../../src/server/deletion/held-data.ts';
 import { deleteKept } from '../../../src/server/deletion/kept-snapshots.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { withCalls } from '../../support/with-calls.ts';
 import { hasRealCsi, RealCsi, SNAPSHOT_CLASS } from '../../support/real-csi.ts';
+import { content } from './support/world.ts';
 
 const NAME = 'kept';
 
@@ -98,4 +100,22 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
     await expect.poll(contents, { timeout: 60_000 }).toEqual([]);
     expect(csi.snapshots()).toEqual([]);
   }, 120_000);
+});
+
+it('finds kept snapshots of this very backup only, and old ones that have no UID', () => {
+  const name = { 'velero.io/backup-name': 'b1' };
+  const labelsOf: Record<string, object> = {
+    own: { ...name, 'velero.io/backup-uid': 'u1' },
+    old: name,
+    'of another installation': { ...name, 'velero.io/backup-uid': 'u2' },
+    'of a user': {},
+    'of another backup': { 'velero.io/backup-name': 'b2' },
+    'of a restore': { ...name, 'velero.io/restore-name': 'r1' },
+  };
+  const held = new HeldData();
+  for (const [handle, labels] of Object.entries(labelsOf)) {
+    const item = content(handle, labels, handle) as unknown as VolumeSnapshotContent;
+    held.addContent(item, { name: 'b1', uid: 'u1', namespace: 'velero' });
+  }
+  expect(held.kept.map(({ handle }) => handle)).toEqual(['own', 'old']);
 });

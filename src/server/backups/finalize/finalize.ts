@@ -36,6 +36,7 @@ import {
   postOperationItems,
 } from '../../../item-operations/index.ts';
 import {
+  BACKUP_UID,
   DATA_UPLOADS,
   type DataUpload,
   type Discovery,
@@ -50,7 +51,6 @@ import { failureLines, failureResults, logText, mergedResults } from '../../oper
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
-import { BACKUP_UID } from '../labels.ts';
 import {
   type AfterRunStatus,
   BACKUP_RESOURCE,

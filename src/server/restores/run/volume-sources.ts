@@ -1,7 +1,8 @@
 import type { BackupVolumeInfo, NativeSnapshot, StoredArchive } from '../../../archive/index.ts';
 import {
-  BACKUPS,
+  BACKUP_NAME,
   type BackupIdentity,
+  BACKUPS,
   CONFIG_MAPS,
   isOfBackup,
   type KubeClient,
@@ -13,7 +14,6 @@ import {
 } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
 import type { VolumeFacts } from '../../../restore-volumes/index.ts';
-import { BACKUP_NAME } from '../../backups/labels.ts';
 
 /** What a backup has of the volumes that were in it. */
 export interface VolumeSources {
