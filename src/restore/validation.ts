@@ -47,7 +47,7 @@ interface Location extends KubeObject {
 }
 
 /** Velero: pkg/controller/restore_controller.go. Names are compared as they are written. */
-const NON_RESTORABLE = [
+export const NON_RESTORABLE = [
   'nodes',
   'events',
   'events.events.k8s.io',

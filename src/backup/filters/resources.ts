@@ -16,6 +16,8 @@ export interface AskedTypes {
   readonly names: readonly string[];
   /** The only scope that the field takes; undefined for both. */
   readonly namespaced?: boolean;
+  /** The field excludes types. */
+  readonly isExcluded?: boolean;
 }
 
 /** Which types of objects a backup takes. Types are as {@link typeOf} writes them. */
@@ -24,7 +26,7 @@ export interface ResourceFilter {
   takes(type: string): boolean;
   /** Whether objects of the type are left out even where an action asks for one. */
   refuses(type: string): boolean;
-  /** What the spec and its policies include by name. */
+  /** Types that the spec and its policies include or exclude by name. */
   readonly asked: readonly AskedTypes[];
 }
 
@@ -71,7 +73,10 @@ export function oldResourceFilter(
     named(spec.excludedResources).filter((name) => name !== '*'),
   );
   return remembered({
-    asked: [{ field: 'includedResources', names: spec.includedResources ?? [] }],
+    asked: [
+      { field: 'includedResources', names: spec.includedResources ?? [] },
+      { field: 'excludedResources', names: spec.excludedResources ?? [], isExcluded: true },
+    ],
     takes(type) {
       const found = resources.find(type);
       if (!found) return false;
@@ -144,6 +149,16 @@ export function scopedResourceFilter(
       field: `includedClusterScopedResources${place}`,
       names: of?.includedClusterScopedResources ?? [],
       namespaced: false,
+    },
+    {
+      field: `excludedNamespaceScopedResources${place}`,
+      names: of?.excludedNamespaceScopedResources ?? [],
+      ...{ namespaced: true, isExcluded: true },
+    },
+    {
+      field: `excludedClusterScopedResources${place}`,
+      names: of?.excludedClusterScopedResources ?? [],
+      ...{ namespaced: false, isExcluded: true },
     },
   ];
   return remembered({

@@ -6,10 +6,11 @@ import type { Selector } from './selectors.ts';
 /** Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands. */
 const WARNED_MAX = 20;
 
+type Verb = 'selects' | 'excludes';
+
 /**
- * Warns about names of a spec that select nothing, each once. A typo there makes a backup or a
- * restore empty, and it would still be `Completed`. Excluded names are no fault: what they exclude
- * is not there, as asked.
+ * Warns about names of a spec that select or exclude nothing, each once. A typo in an included name
+ * gives an empty backup, and one in an excluded name stores unwanted objects. Both would be `Completed`.
  */
 export class UnmatchedNames {
   readonly #log: Pick<BackupLog, 'warn'>;
@@ -21,7 +22,7 @@ export class UnmatchedNames {
     this.#log = log;
   }
 
-  /** How many names there were so far. */
+  /** How many names that select nothing there were so far. */
   get count(): number {
     return this.#count;
   }
@@ -29,32 +30,40 @@ export class UnmatchedNames {
   /** `types`: all that the cluster serves, or that the backup has. */
   types(asked: readonly AskedTypes[], resources: ResourceFinder, types: Iterable<string>): void {
     const known = new Set(types);
-    for (const { field, names, namespaced } of asked) {
+    for (const { field, names, namespaced, isExcluded = false } of asked) {
+      const verb = isExcluded ? 'excludes' : 'selects';
       const reasons = namesIn(names).flatMap((name) => {
         const found = resources.find(name);
         if (found && namespaced !== undefined && found.namespaced !== namespaced) {
           const scope = found.namespaced ? 'namespace-scoped' : 'cluster-scoped';
-          return [`"${name}" of ${field} selects nothing: the type is ${scope}`];
+          return [`"${name}" of ${field} ${verb} nothing: the type is ${scope}`];
         }
+        // A type that the cluster knows is no typo, also if the backup has none of its objects.
+        if (found && isExcluded) return [];
         if (found ? known.has(typeOf(found)) : matchesAny(name, known)) return [];
-        const verb = this.#where === 'cluster' ? 'does not serve' : 'does not have';
-        return [`"${name}" of ${field} selects nothing: the ${this.#where} ${verb} such a type`];
+        const lacks = this.#where === 'cluster' ? 'does not serve' : 'does not have';
+        return [`"${name}" of ${field} ${verb} nothing: the ${this.#where} ${lacks} such a type`];
       });
-      this.#warn(reasons, field);
+      this.#warn(reasons, field, verb);
     }
   }
 
   /** Names and patterns of namespaces. */
-  namespaces(field: string, names: readonly string[], existing: Iterable<string>): void {
+  namespaces(
+    field: string,
+    names: readonly string[],
+    existing: Iterable<string>,
+    verb: Verb = 'selects',
+  ): void {
     const known = new Set(existing);
     const reasons = namesIn(names)
       .filter((name) => !matchesAny(name, known))
       .map((name) =>
         /[*?[{]/.test(name)
-          ? `"${name}" of ${field} selects nothing: the ${this.#where} has no namespace that matches`
-          : `"${name}" of ${field} selects nothing: the ${this.#where} has no such namespace`,
+          ? `"${name}" of ${field} ${verb} nothing: the ${this.#where} has no namespace that matches`
+          : `"${name}" of ${field} ${verb} nothing: the ${this.#where} has no such namespace`,
       );
-    this.#warn(reasons, field);
+    this.#warn(reasons, field, verb);
   }
 
   /** Label selectors, with those that an object has matched. */
@@ -67,11 +76,11 @@ export class UnmatchedNames {
     this.#warn(reasons, 'the label selectors');
   }
 
-  #warn(reasons: readonly string[], field: string): void {
-    this.#count += reasons.length;
+  #warn(reasons: readonly string[], field: string, verb: Verb = 'selects'): void {
+    if (verb === 'selects') this.#count += reasons.length;
     for (const reason of reasons.slice(0, WARNED_MAX)) this.#log.warn(reason);
     const more = reasons.length - WARNED_MAX;
-    if (more > 0) this.#log.warn(`${more} more names of ${field} select nothing`);
+    if (more > 0) this.#log.warn(`${more} more names of ${field} ${verb.slice(0, -1)} nothing`);
   }
 }
 

@@ -153,6 +153,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
 /** Names that select nothing in this cluster. */
 function warnOfNames({
   discovery,
+  spec,
   namespaces,
   resources,
   fine,
@@ -166,6 +167,8 @@ function warnOfNames({
   // Names without a pattern that do not exist are errors already.
   const patterns = asked.filter((name) => /[*?[{]/.test(name));
   unmatched.namespaces('includedNamespaces', patterns, existing);
+  const excluded = spec.excludedNamespaces ?? [];
+  unmatched.namespaces('excludedNamespaces', excluded, existing, 'excludes');
   if (fine) unmatched.namespaces('namespacedFilterPolicies', fine.namespaces, existing);
   const isNamed = namespaces.listed !== undefined;
   for (const name of namespaces.resolved) {

@@ -39,6 +39,7 @@ import { PutAside } from './put-aside.ts';
 import { Restored } from './restored.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
+import { NON_RESTORABLE } from '../validation.ts';
 import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
@@ -248,9 +249,21 @@ function warnOfNames(
       field: 'restoreStatus.includedResources',
       names: spec.restoreStatus?.includedResources ?? [],
     },
+    {
+      field: 'excludedResources',
+      names: (spec.excludedResources ?? []).filter((name) => !NON_RESTORABLE.includes(name)),
+      isExcluded: true,
+    },
+    {
+      field: 'restoreStatus.excludedResources',
+      names: spec.restoreStatus?.excludedResources ?? [],
+      isExcluded: true,
+    },
   ];
   unmatched.types(asked, discovery, types);
   unmatched.namespaces('includedNamespaces', spec.includedNamespaces ?? [], namespaces);
+  const excluded = spec.excludedNamespaces ?? [];
+  unmatched.namespaces('excludedNamespaces', excluded, namespaces, 'excludes');
   const mapped = Object.keys(spec.namespaceMapping ?? {});
   unmatched.namespaces('namespaceMapping', mapped, namespaces);
   const policyNamespaces = selections.flatMap((each) => each.policyNamespaces);

@@ -134,6 +134,21 @@ describe('the items of a backup', () => {
       ['a'],
       'The label selector "app=typo" matches no object of the types and namespaces asked for',
     ],
+    [
+      { excludedResources: ['sercets'] },
+      ['*'],
+      '"sercets" of excludedResources excludes nothing: the cluster does not serve such a type',
+    ],
+    [
+      { excludedNamespaceScopedResources: ['persistentvolumes'] },
+      ['*'],
+      '"persistentvolumes" of excludedNamespaceScopedResources excludes nothing: the type is cluster-scoped',
+    ],
+    [
+      { excludedNamespaces: ['kube-sytem'] },
+      ['*'],
+      '"kube-sytem" of excludedNamespaces excludes nothing: the cluster has no such namespace',
+    ],
   ])('warn once about a name that selects nothing: %j %j', async (spec, includes, warning) => {
     const cluster = small();
     cluster.add('pods', { metadata: { name: 'w', namespace: 'a', labels: { app: 'web' } } });
@@ -144,7 +159,7 @@ describe('the items of a backup', () => {
   it('warn about nothing that was asked for and is there, or was excluded', async () => {
     const specs: BackupSpec[] = [
       ...[{ includedResources: ['pods', 'Pod', 'things'] }, { includedResources: ['*'] }],
-      ...[{ excludedResources: ['gone'] }, { labelSelector: {} }],
+      ...[{ excludedResources: ['pods'] }, { labelSelector: {} }],
       // The cluster serves them, and has none.
       { includedClusterScopedResources: ['priorityclasses'] },
     ];

@@ -380,6 +380,14 @@ describe('what is restored', () => {
       '"pods" of includedResources selects nothing: the backup does not have such a type',
     ],
     [
+      { excludedResources: ['sercets'] },
+      '"sercets" of excludedResources excludes nothing: the backup does not have such a type',
+    ],
+    [
+      { excludedNamespaces: ['kube-sytem'] },
+      '"kube-sytem" of excludedNamespaces excludes nothing: the backup has no such namespace',
+    ],
+    [
       { excludedNamespaces: ['a'], includeClusterResources: false },
       'nothing was restored: no item of the backup matches the filters of this restore',
     ],
@@ -400,8 +408,11 @@ describe('what is restored', () => {
     ];
     const specs: RestoreSpec[] = [
       ...[{}, { includedNamespaces: ['*'] }, { includedResources: ['*'] }],
-      ...[{ includedNamespaces: ['a', 'empty'] }, { excludedNamespaces: ['gone'] }],
-      ...[{ includedResources: ['Secret', 'secrets'] }, { excludedResources: ['gone'] }],
+      ...[{ includedNamespaces: ['a', 'empty'] }, { excludedNamespaces: ['empty'] }],
+      ...[
+        { includedResources: ['Secret', 'secrets'] },
+        { excludedResources: ['pods', 'deployments.apps'] },
+      ],
       ...[{ includedResources: ['things.stable.example.com', 'secrets'] }],
       ...[{ labelSelector: { matchLabels: { app: 'web' } } }, { namespaceMapping: { a: 'b' } }],
     ];
