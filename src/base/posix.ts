@@ -37,6 +37,11 @@ export interface Posix {
   readAhead(descriptor: number, offset: number, lengthBytes: number): void;
   /** How much of a range of an open file is in the page cache; undefined where the kernel does not say. */
   cachedBytes(descriptor: number, offset: number, lengthBytes: number): number | undefined;
+  /**
+   * Renames a file unless something has the new name: `EEXIST` then. False: nothing was done, because the kernel or the file system
+   * cannot do it. Not for the main thread: calls block. Throws like `fs`.
+   */
+  renameNew(from: string, to: string): boolean;
   /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */
   useHugePages(memory: Uint8Array): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
@@ -68,6 +73,9 @@ const SYS_CACHESTAT = 451;
 const CACHESTAT_NUMBERS = 5;
 /** Node does not name it. */
 const O_CLOEXEC = 0o2000000;
+/** `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html; NFS says `EINVAL` to it. */
+const RENAME_NEW = 1;
+const NO_RENAME_NEW = ['EINVAL', 'EOPNOTSUPP'];
 /** How a kernel or its sandbox says that it has no such call. */
 const NO_CALL = ['ENOSYS', 'EPERM'];
 
@@ -137,6 +145,9 @@ function nativePosix(koffi: Koffi): Posix {
     'int64_t syscall(int64_t number, int64_t descriptor, const uint64_t *range, uint64_t *found, uint64_t flags)',
   );
   const madvise = libc.func('int madvise(void *address, size_t length, int advice)');
+  const renameat2 = libc.func(
+    'int renameat2(int fromDirectory, const void *from, int toDirectory, const void *to, unsigned int flags)',
+  );
   const range = new BigUint64Array(2);
   const found = new BigUint64Array(CACHESTAT_NUMBERS);
   const pageBytes = libc.func('int getpagesize()')();
@@ -199,6 +210,13 @@ function nativePosix(koffi: Koffi): Posix {
       if (cachestat(SYS_CACHESTAT, descriptor, range, found, 0n) !== 0) return undefined;
       return Number(found[0]) * pageBytes;
     },
+    renameNew: (from, to) => {
+      const [old, taken] = [Buffer.from(`${from}\0`), Buffer.from(`${to}\0`)];
+      if (renameat2(AT_FDCWD, old, AT_FDCWD, taken, RENAME_NEW) === 0) return true;
+      const error = systemError('rename', koffi.errno(), to);
+      if ([...NO_CALL, ...NO_RENAME_NEW].includes(error.code)) return false;
+      throw error;
+    },
     useHugePages: (memory) => {
       madvise(memory, memory.length, HUGE_PAGES);
     },
@@ -251,6 +269,7 @@ const fallback: Posix = {
   tryLock: () => undefined,
   readAhead: () => undefined,
   cachedBytes: () => undefined,
+  renameNew: () => false,
   useHugePages: () => undefined,
   exitNow: () => undefined,
 };

@@ -18,6 +18,7 @@ import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, startProgress, styleOf } from './progress/reporter.ts';
 import { restoreSample } from './progress/samples.ts';
 import { printable, printJson, printLine } from './terminal.ts';
+import { warnOfNotSet } from './unread-entries.ts';
 import { UsageError } from './usage-error.ts';
 
 export interface InPlaceFlags {
@@ -160,11 +161,13 @@ export async function restoreInPlace(
       inPlace: true,
       dryRun,
       ...result,
+      attributesNotSet: counters.attributesNotSet,
       removedPaths: removed,
       unchecked,
       elapsedSeconds,
     });
   else for (const line of summary(result, { path, dryRun, elapsedSeconds })) printLine(line);
+  warnOfNotSet(counters.attributesNotSet);
 }
 
 const lineOf = ({ kind, path, bytes }: Change): string =>

@@ -32,7 +32,7 @@ import {
 } from './restore-options.ts';
 import { type NameOptions, OBJECT_ARGUMENT, sourceOf, withNames } from './snapshot-names.ts';
 import { printJson, printLine } from './terminal.ts';
-import { warnOfMissing } from './unread-entries.ts';
+import { warnOfMissing, warnOfNotSet } from './unread-entries.ts';
 import { absolutePath } from './usage-error.ts';
 
 interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags, InPlaceFlags {
@@ -117,10 +117,19 @@ async function restore(
     interrupt.dispose();
   }
   const { elapsedSeconds } = progress;
-  const { files, directories, symlinks, skipped, bytes } = counters;
+  const { files, directories, symlinks, skipped, bytes, attributesNotSet } = counters;
   const incomplete = root.summary?.incomplete ?? null;
   if (options.json === true)
-    printJson({ files, directories, symlinks, skipped, bytes, incomplete, elapsedSeconds });
+    printJson({
+      files,
+      directories,
+      symlinks,
+      skipped,
+      bytes,
+      attributesNotSet,
+      incomplete,
+      elapsedSeconds,
+    });
   else {
     printLine(
       `restored ${entriesText(counters)}, ${formatBytes(bytes)} to ${target} in ${formatElapsed(elapsedSeconds)}`,
@@ -128,6 +137,7 @@ async function restore(
     if (skipped > 0) printLine(`  ${countOf(skipped, 'entries')} already existed`);
   }
   warnOfMissing(root);
+  warnOfNotSet(attributesNotSet);
 }
 
 interface Entries {

@@ -1,5 +1,5 @@
 import type { DirectoryEntry } from '../snapshot/index.ts';
-import type { EntryFailure } from '../uploader/index.ts';
+import { type AttributesNotSet, describeNotSet, type EntryFailure } from '../uploader/index.ts';
 import { countOf } from './amounts.ts';
 import { ExitCode } from './exit.ts';
 import { printable } from './terminal.ts';
@@ -63,4 +63,14 @@ function describeMissing({ summary }: DirectoryEntry): string[] {
 export function warnOfMissing(root: DirectoryEntry): void {
   for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
   if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
+}
+
+/** Says on stderr what restored entries lack, and has the process end with the code for that. The log names the first. */
+export function warnOfNotSet(notSet: AttributesNotSet): void {
+  if (notSet.entries === 0) return;
+  const count = countOf(notSet.entries, 'entries');
+  const text = `${count} restored without all attributes: ${describeNotSet(notSet)} could not be set, because the system does not let this process set them`;
+  const advice = notSet.owner > 0 ? '; use --no-owner if the owners need not come back' : '';
+  process.stderr.write(`longshore: ${text}${advice}\n`);
+  process.exitCode = ExitCode.partly;
 }

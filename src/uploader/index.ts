@@ -8,6 +8,8 @@ export { EstimateAhead } from './estimate-ahead.ts';
 export { SourceEstimate } from './source-estimate.ts';
 export { createSnapshot, SPLITTER_TAG, type UploadOptions, type UploadResult } from './upload.ts';
 export {
+  type AttributesNotSet,
+  describeNotSet,
   incompleteSnapshot,
   newRestoreCounters,
   type Overwrite,

@@ -1,5 +1,5 @@
 import { join } from 'node:path';
-import { CodedError, randomBytes, Semaphore, shareOfDescriptors } from '../base/index.ts';
+import { CodedError, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
 import {
   listPieces,
   type ObjectPiece,
@@ -8,12 +8,12 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
-import { RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
+import { type NotSet, RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
 import { assertPlainName, inTheWay } from './restore-names.ts';
 import type { EntryOptions, RestoreOptions, RestoreReport } from './restore-report.ts';
 import type { RestoreWriter } from './restore-writer.ts';
-import type { Pinned, TargetDirectory } from './target-directory.ts';
+import { type Pinned, type TargetDirectory, unfinishedName } from './target-directory.ts';
 
 /** Files of several contents open at once. */
 const OPEN_FILES_MAX = 64;
@@ -73,10 +73,13 @@ export class EntryRestore {
       this.#report.counters.skipped++;
       return;
     }
-    const isPut = await this.#putAt(directory, entry, async (name) => {
-      await directory.symlink(name, target);
+    const isPut = await this.#putAt(directory, entry, async (made) => {
+      const { name } = entry;
+      // A new link is whole at once.
+      const at = made.replaces ? made.name : name;
+      await directory.symlink(at, target);
       const isLink = (pinned: Pinned): boolean => pinned.type === 's';
-      if (await this.#adopt(directory, { ...entry, name }, isLink)) return;
+      if (await this.#adopt(directory, { ...entry, name: at }, isLink, name)) return at === name;
       const text = 'another process replaced it while it was restored';
       throw new CodedError('TARGET_CHANGED', text);
     });
@@ -84,34 +87,40 @@ export class EntryRestore {
   }
 
   /**
-   * Makes an entry under its name, where what has that name is removed first; in place, under a name of our own that takes the
-   * other one's place once it is whole. False when what is there is to stay.
+   * Makes an entry under a name of our own. When it is whole, it takes the place of what has its name, at once: a kill or a
+   * failure before leaves the old entry. `make` returns true if it has put the entry in its place itself. False when what is
+   * there is to stay; a directory stays unless the restore is in place.
    */
   async #putAt(
     directory: TargetDirectory,
-    { name }: DirectoryEntry,
-    make: (name: string) => Promise<void>,
+    entry: DirectoryEntry,
+    make: (made: Unfinished) => Promise<boolean>,
   ): Promise<boolean> {
-    const { inPlace } = this.#options;
-    if (!inPlace) {
-      if (!(await this.#makeRoom(directory, name))) return false;
-      await make(name);
-      return true;
-    }
+    const { name } = entry;
+    const { inPlace, overwrite } = this.#options;
     const found = directory.isNew ? undefined : await directory.look(name);
-    if (!found) await make(name);
-    else {
-      const unfinished = unfinishedName();
-      try {
-        await make(unfinished);
-        if (found.isDirectory) await inPlace.removeDirectory(directory, name);
-        await directory.rename(unfinished, name);
-      } catch (error) {
-        await directory.remove(unfinished).catch(() => undefined);
-        throw error;
+    if (found && !inPlace) {
+      if (overwrite === 'never') {
+        this.#report.counters.skipped++;
+        return false;
       }
+      if (found.isDirectory) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
     }
-    inPlace.onWhole(!found);
+    directory.assertWritable();
+    const unfinished = unfinishedName();
+    const replaces = found !== undefined;
+    const replacesDirectory = found?.isDirectory === true;
+    try {
+      if (!(await make({ name: unfinished, replaces, replacesDirectory }))) {
+        if (replacesDirectory) await inPlace?.removeDirectory(directory, name);
+        if (replaces) await directory.rename(unfinished, name);
+        else await directory.renameNew(unfinished, name);
+      }
+    } catch (error) {
+      await directory.remove(unfinished).catch(() => undefined);
+      throw error;
+    }
+    inPlace?.onWhole(entry, !found);
     return true;
   }
 
@@ -124,19 +133,6 @@ export class EntryRestore {
     const existing = await directory.readlink(entry.name);
     if (!existing?.equals(target)) return false;
     return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
-  }
-
-  /** Removes what has the name, unless it is to stay; a directory there is an error. */
-  async #makeRoom(directory: TargetDirectory, name: string): Promise<boolean> {
-    const found = directory.isNew ? undefined : await directory.look(name);
-    if (!found) return true;
-    if (this.#options.overwrite === 'never') {
-      this.#report.counters.skipped++;
-      return false;
-    }
-    if (found.isDirectory) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
-    await directory.remove(name);
-    return true;
   }
 
   async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
@@ -152,7 +148,13 @@ export class EntryRestore {
       this.#report.counters.bytesSkipped += entry.size;
       return;
     }
-    if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
+    try {
+      if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
+    } catch (error) {
+      // The old file and the new one do not fit in beside each other.
+      if (systemCode(error) !== 'ENOSPC' || directory.isNew) throw error;
+      if (!(await inPlace?.patchWithoutRoom(directory, entry))) throw error;
+    }
   }
 
   /** False when what is there already is to stay. */
@@ -172,9 +174,11 @@ export class EntryRestore {
       signal.throwIfAborted();
       const pieces = await listPieces(contents, entry.objectId, { signal });
       assertWhole(entry, pieces);
-      return await this.#putAt(directory, entry, (name) =>
-        this.#restoreLarge(directory, { ...entry, name }, pieces),
-      );
+      return await this.#putAt(directory, entry, async ({ name }) => {
+        const notSet = await this.#restoreLarge(directory, { ...entry, name }, pieces);
+        this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
+        return false;
+      });
     } finally {
       this.#openFiles.release();
     }
@@ -185,13 +189,18 @@ export class EntryRestore {
     entry: DirectoryEntry,
     { contentId, compressed, length }: ObjectPiece,
   ): Promise<boolean> {
-    const isPut = await this.#putAt(directory, entry, (name) =>
-      this.#writer.add({
+    const isPut = await this.#putAt(directory, entry, async (made) => {
+      const { replaces } = made;
+      const place = { path: directory.pathOf(entry.name), replaces };
+      const path = directory.pathOf(made.name);
+      const notSet = await this.#writer.add({
         entry: this.#repository.contents.findOrThrow(contentId),
         compressedObject: compressed,
-        target: { path: directory.pathOf(name), attributes: entry },
-      }),
-    );
+        target: { path, attributes: entry, ...(!made.replacesDirectory && { place }) },
+      });
+      this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
+      return !made.replacesDirectory;
+    });
     if (isPut) this.#report.counters.bytes += length;
     return isPut;
   }
@@ -213,6 +222,7 @@ export class EntryRestore {
     directory: TargetDirectory,
     entry: DirectoryEntry,
     isExpected: (pinned: Pinned) => boolean,
+    shownName = entry.name,
   ): Promise<boolean> {
     await this.#pins.acquire();
     try {
@@ -221,7 +231,12 @@ export class EntryRestore {
         if (hasAttributes(pinned, entry)) return true;
         // A second name may be anywhere: such a file is replaced rather than changed.
         if (!pinned.isSingle) return false;
-        await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
+        const notSet = await this.#pool.setAttributes(
+          pinned.descriptor,
+          entry,
+          pinned.type === 's',
+        );
+        this.#report.noteNotSet(join(directory.shown, shownName), notSet);
         return true;
       });
     } finally {
@@ -233,33 +248,32 @@ export class EntryRestore {
     directory: TargetDirectory,
     entry: DirectoryEntry,
     pieces: readonly ObjectPiece[],
-  ): Promise<void> {
+  ): Promise<NotSet> {
     const file = await directory.create(entry.name);
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
       // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
       if (this.#options.overwrite !== 'always') await file.datasync();
-      await this.#pool.setAttributes(file.fd, entry, false);
+      const notSet = await this.#pool.setAttributes(file.fd, entry, false);
       // Some file systems tell only now that the bytes did not find room.
       await file.close();
+      return notSet;
     } catch (error) {
       // The error that came first matters.
       await file.close().catch(() => undefined);
-      await directory.remove(entry.name).catch(() => undefined);
       throw error;
     }
   }
 }
 
-/** What a name begins with of what is not whole yet. Sixteen hexadecimal digits follow. */
-const UNFINISHED = '.longshore-restore-';
-
-/** Whether a name is of what a restore in place was making when it was killed. */
-export const isUnfinished = (name: string): boolean =>
-  /^[0-9a-f]{16}$/.test(name.startsWith(UNFINISHED) ? name.slice(UNFINISHED.length) : '');
-
-const unfinishedName = (): string => UNFINISHED + Buffer.from(randomBytes(8)).toString('hex');
+/** An entry that is made under a name of our own, and what has its name. */
+interface Unfinished {
+  readonly name: string;
+  readonly replaces: boolean;
+  /** A directory has the name: it is removed once the entry is whole. */
+  readonly replacesDirectory: boolean;
+}
 
 /** What ran as its owner must not run as another one. */
 export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): DirectoryEntry {

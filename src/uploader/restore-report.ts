@@ -8,10 +8,30 @@ import {
   printable,
 } from '../base/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
+import { NOT_SET, type NotSet } from '../volume-files/index.ts';
 import type { Selection } from './selection.ts';
 import type { TargetDirectory } from './target-directory.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
+
+/** Entries that are restored without all of their attributes: how many lack any, and how many lack each. */
+export interface AttributesNotSet {
+  entries: number;
+  owner: number;
+  mode: number;
+  time: number;
+  /** The first of them, with a word for each attribute that is not set. */
+  readonly first: { readonly path: string; readonly what: string }[];
+}
+
+/** Entries that are named. */
+const NAMED_MAX = 10;
+
+/** For a person: `the owner of 3, the mode of 1`. */
+export const describeNotSet = ({ owner, mode, time }: AttributesNotSet): string =>
+  Object.entries({ owner, mode, time })
+    .flatMap(([what, count]) => (count > 0 ? [`the ${what} of ${count}`] : []))
+    .join(', ');
 
 export interface RestoreCounters {
   files: number;
@@ -23,6 +43,7 @@ export interface RestoreCounters {
   /** Of them, bytes of files that were left as they were. */
   bytesSkipped: number;
   errors: number;
+  attributesNotSet: AttributesNotSet;
   /** Files and bytes known so far; grows while directories are read. */
   filesFound: number;
   bytesFound: number;
@@ -38,6 +59,7 @@ export const newRestoreCounters = (): RestoreCounters => ({
   bytes: 0,
   bytesSkipped: 0,
   errors: 0,
+  attributesNotSet: { entries: 0, owner: 0, mode: 0, time: 0, first: [] },
   filesFound: 0,
   bytesFound: 0,
   isFlushing: false,
@@ -52,7 +74,12 @@ export interface InPlaceEntries {
   /** Before a file is written whole. Throws `WRITE_LIMIT`. */
   beforeWhole(entry: DirectoryEntry): void;
   /** When a file or link is there, new or in the place of something else. */
-  onWhole(isNew: boolean): void;
+  onWhole(entry: DirectoryEntry, isNew: boolean): void;
+  /**
+   * Brings a file to the entry where it is, because the target has no room for both. Returns false if that is another file or none:
+   * the entry has to be written whole.
+   */
+  patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
   /** Opens a directory below, and puts one where there is none, or something else. */
   enter(parent: TargetDirectory, name: string): Promise<TargetDirectory>;
   /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
@@ -72,10 +99,10 @@ export interface RestoreOptions {
   /** Of a tree only this part. */
   readonly selection?: Selection;
   /**
-   * How what is there already is brought to the snapshot, instead of being overwritten. Called once, with the signal that also ends all work once
-   * the target takes nothing more.
+   * How what is there already is brought to the snapshot, instead of being overwritten. Called once, with the report of the
+   * restore, whose signal also ends all work once the target takes nothing more.
    */
-  readonly inPlace?: (signal: AbortSignal) => InPlaceEntries;
+  readonly inPlace?: (report: RestoreReport) => InPlaceEntries;
   /** Whose everything becomes, instead of those who had it. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
@@ -86,7 +113,9 @@ export interface EntryOptions extends Omit<RestoreOptions, 'inPlace'> {
 }
 
 /** After these nothing more can be written, and what is left would be read and tried in vain. */
-const HOPELESS = ['ENOSPC', 'EROFS', 'WRITE_LIMIT'];
+const HOPELESS = ['ENOSPC', 'WRITE_LIMIT'];
+/** A part of a target may be read-only, as a snapshot directory of a filer or a mount; hopeless if all of it is. */
+const READ_ONLY = 'EROFS';
 /** What the whole restore fails with where an entry does. */
 const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];
 /** Failures that are logged one by one; the others are counted. Our choice: a tree may have millions. */
@@ -100,6 +129,8 @@ export class RestoreReport {
   readonly #options: RestoreOptions;
   readonly #hopeless = new AbortController();
   #firstError: { error: unknown; path: string } | undefined;
+  /** Whether all of the target is read-only; a directory of the target is opened after this is made. */
+  isReadOnly: () => boolean = () => false;
 
   constructor(options: RestoreOptions) {
     this.#options = options;
@@ -119,9 +150,25 @@ export class RestoreReport {
     } else if (errors === LOGGED_MAX + 1) {
       logger.warn({}, 'more entries could not be restored; from here on they are only counted');
     }
-    if (!HOPELESS.includes(codeOf(error) ?? '')) return;
+    const code = codeOf(error) ?? '';
+    if (!HOPELESS.includes(code) && !(code === READ_ONLY && this.isReadOnly())) return;
     this.#firstError = { error, path };
     this.#hopeless.abort();
+  }
+
+  /** An entry is restored, and lacks attributes that the system does not let this process set. */
+  noteNotSet(path: string, notSet: NotSet): void {
+    if (notSet === 0) return;
+    const { attributesNotSet: noted } = this.counters;
+    const lacking = (['owner', 'mode', 'time'] as const).filter(
+      (what) => (notSet & NOT_SET[what]) !== 0,
+    );
+    noted.entries++;
+    for (const what of lacking) noted[what]++;
+    if (noted.first.length >= NAMED_MAX) return;
+    const what = lacking.join(', ');
+    noted.first.push({ path, what });
+    this.#options.logger.warn({ path, what }, 'attributes of an entry could not be set');
   }
 
   /** Throws what was canceled, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`, `RESTORE_INCOMPLETE`. */

@@ -1,6 +1,12 @@
 import { createLimiter, isCode, type Limiter } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
-import type { ThreadPool, OpenFailure, OpenItem } from '../volume-files/index.ts';
+import type {
+  NotSet,
+  OpenFailure,
+  OpenItem,
+  OpenResult,
+  ThreadPool,
+} from '../volume-files/index.ts';
 import { hashOf, type IndexEntry, type Repository } from '../repository/index.ts';
 
 /** A content that goes to a file. */
@@ -12,7 +18,7 @@ export interface ContentWrite {
 
 interface Waiting {
   readonly write: ContentWrite;
-  readonly resolve: () => void;
+  readonly resolve: (notSet: NotSet) => void;
   readonly reject: (error: unknown) => void;
 }
 
@@ -55,8 +61,8 @@ export class RestoreWriter {
     this.#ranges = createLimiter(dataPath.pool.threads + 2);
   }
 
-  /** Resolves when the bytes are in the file; `flush` hurries it. */
-  add(write: ContentWrite): Promise<void> {
+  /** Resolves when the bytes are in the file, with the attributes that could not be set; `flush` hurries it. */
+  add(write: ContentWrite): Promise<NotSet> {
     return new Promise((resolve, reject) => {
       this.#plan({ write, resolve, reject });
     });
@@ -163,14 +169,16 @@ export class RestoreWriter {
 
   async #open(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<void> {
     const damaged: Waiting[] = [];
-    for (const failure of await this.#tryOpen(range, items, buffer)) {
+    const { failures, notSet } = await this.#tryOpen(range, items, buffer);
+    for (const failure of failures) {
       const item = items[failure.index] as Waiting;
       if (isDamage(failure)) damaged.push(item);
       else item.reject(this.#failure(item.write.entry, failure));
     }
     // Bytes may have changed on their way: the storage is asked once more, content by content.
     for (const item of damaged) await this.#openAgain(range, item, buffer);
-    for (const { resolve } of items) resolve();
+    for (const [index, lacking] of notSet) items[index]?.resolve(lacking);
+    for (const { resolve } of items) resolve(0);
   }
 
   async #openAgain(range: Range, item: Waiting, buffer: Uint8Array): Promise<void> {
@@ -178,14 +186,16 @@ export class RestoreWriter {
     try {
       const packed = await this.#repository.contents.getPacked(entry, { fresh: true });
       buffer.set(packed, entry.packOffset - range.start);
-      const [failure] = await this.#tryOpen(range, [item], buffer);
+      const { failures, notSet } = await this.#tryOpen(range, [item], buffer);
+      const [failure] = failures;
       if (failure) item.reject(this.#failure(entry, failure));
+      for (const [, lacking] of notSet) item.resolve(lacking);
     } catch (error) {
       item.reject(error);
     }
   }
 
-  #tryOpen(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<OpenFailure[]> {
+  #tryOpen(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<OpenResult> {
     return this.#pool.open(
       items.map(({ write: { entry, target, compressedObject } }) => ({
         span: {

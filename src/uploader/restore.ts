@@ -36,7 +36,7 @@ export async function restoreTree(
 ): Promise<RestoreCounters> {
   const report = new RestoreReport(options);
   const { signal } = report;
-  const inPlace = options.inPlace?.(signal);
+  const inPlace = options.inPlace?.(report);
   const own = { ...options, signal, inPlace };
   const restore = new TreeRestore(repository, own, report);
   await (root.type === 'd'
@@ -60,6 +60,8 @@ class TreeRestore {
   readonly #heldDirectoriesMax = shareOfDescriptors(HELD_DIRECTORIES_SHARE, HELD_DIRECTORIES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
   #rootShown = '';
+  /** No other restore into the same target runs. */
+  #isAlone = false;
 
   constructor(repository: Repository, options: EntryOptions, report: RestoreReport) {
     const { dataPath } = repository;
@@ -77,7 +79,7 @@ class TreeRestore {
     await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
     this.#rootShown = target === '/' ? '' : target;
-    const directory = await TargetDirectory.openRoot(target);
+    const directory = await this.#openRoot(target);
     try {
       this.#options.inPlace?.assertRoot(directory);
       await this.#fill(directory, owned(root, this.#options.owner), entries);
@@ -91,8 +93,9 @@ class TreeRestore {
     const incomplete = entry.summary?.incomplete;
     if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
     const path = await placeOfSingle(entry, target);
-    const directory = await TargetDirectory.openRoot(dirname(path));
+    const directory = await this.#openRoot(dirname(path));
     try {
+      await this.#removeUnfinished(directory);
       const work = this.#entries.restore(directory, {
         ...owned(entry, this.#options.owner),
         name: basename(path),
@@ -103,6 +106,20 @@ class TreeRestore {
     } finally {
       directory.close();
     }
+  }
+
+  async #openRoot(target: string): Promise<TargetDirectory> {
+    const directory = await TargetDirectory.openRoot(target);
+    this.#report.isReadOnly = () => directory.isReadOnly();
+    await directory.allowChanges();
+    // The survey of a restore in place has the lock, and has removed such entries.
+    this.#isAlone = this.#options.inPlace === undefined && directory.lock();
+    return directory;
+  }
+
+  /** What an earlier restore was making when it was killed; another one that runs now needs its own. */
+  async #removeUnfinished(directory: TargetDirectory): Promise<void> {
+    if (this.#isAlone && !directory.isNew) await directory.removeUnfinished();
   }
 
   /** What was restored shall survive a power cut; Velero does the same. */
@@ -158,6 +175,7 @@ class TreeRestore {
     // None of it rejects: failures are reported. Only what is not done yet is held.
     const work = new Set<Promise<void>>();
     try {
+      await this.#removeUnfinished(directory);
       for await (const entries of batches) await this.#fillPart(directory, entries, work);
     } catch (error) {
       this.#report.fail(directory.shown, error);
@@ -211,8 +229,13 @@ class TreeRestore {
   async #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): Promise<void> {
     try {
       const { inPlace } = this.#options;
-      if (inPlace && hasAttributes(await pinnedAt(directory.descriptor), self)) return;
-      await this.#pool.setAttributes(directory.descriptor, self, false);
+      const isSame = !directory.isNew && hasAttributes(await pinnedAt(directory.descriptor), self);
+      if (isSame && inPlace) return;
+      if (!isSame) {
+        const notSet = await this.#pool.setAttributes(directory.descriptor, self, false);
+        this.#report.noteNotSet(directory.shown, notSet);
+        directory.hasNewAttributes();
+      }
       this.#report.counters.directories++;
     } catch (error) {
       this.#report.fail(directory.shown, error);

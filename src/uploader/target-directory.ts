@@ -1,11 +1,20 @@
-import { close, closeSync, constants, fstat, mkdir, open } from 'node:fs';
+import { accessSync, close, closeSync, constants, fchmodSync, fstat, mkdir, open } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { CodedError, makeDirectories, pinnedPath, refusalOf, systemCode } from '../base/index.ts';
+import {
+  CodedError,
+  makeDirectories,
+  pinnedPath,
+  posix,
+  randomBytes,
+  refusalOf,
+  systemCode,
+} from '../base/index.ts';
 import type { FileAttributes } from '../volume-files/index.ts';
 
-const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY } = constants;
+const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, W_OK, X_OK } = constants;
+const DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
 /** Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read is needed. */
 const O_PATH = 0o10000000;
@@ -48,6 +57,10 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
+  /** Nothing can be made or replaced in it. */
+  #refusal: Error | undefined;
+  /** Of a directory that its owner may not change, as one with mode 0555: its mode before {@link allowChanges}. */
+  #modeBefore: number | undefined;
 
   private constructor(descriptor: number, count: OpenCount, shown: string, isNew: boolean) {
     this.#descriptor = descriptor;
@@ -75,11 +88,20 @@ export class TargetDirectory {
     return `${pinnedPath(this.descriptor)}/${name}`;
   }
 
-  /** A directory below that exists. Its name may be bytes. Throws what the system says: `ENOTDIR` for anything else. */
+  /** A directory below that exists, to look at. Its name may be bytes. Throws what the system says: `ENOTDIR` for anything else. */
   async open(name: string | Buffer): Promise<TargetDirectory> {
-    const flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
-    const descriptor = await openPath(this.#bytePathOf(name), flags);
+    const descriptor = await openPath(this.#bytePathOf(name), DIRECTORY);
     return new TargetDirectory(descriptor, this.#count, join(this.shown, String(name)), false);
+  }
+
+  /** The same, to change what is in it, see {@link allowChanges}. */
+  async openToChange(name: string | Buffer): Promise<TargetDirectory> {
+    const { descriptor, modeBefore } = await openOwn(this.#bytePathOf(name));
+    const shown = join(this.shown, String(name));
+    const directory = new TargetDirectory(descriptor, this.#count, shown, false);
+    directory.#modeBefore = modeBefore;
+    await directory.allowChanges();
+    return directory;
   }
 
   /** Its names as they are on disk. What is removed meanwhile may come or not. */
@@ -125,6 +147,77 @@ export class TargetDirectory {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
+  /** Gives a file a name that nothing has: `EEXIST` otherwise. */
+  async renameNew(from: string, to: string): Promise<void> {
+    try {
+      await fs.link(this.pathOf(from), this.pathOf(to));
+    } catch (error) {
+      // File systems without second names say anything.
+      if (systemCode(error) === 'EEXIST' || (await this.look(to))) throw error;
+      await this.rename(from, to);
+      return;
+    }
+    await this.remove(from);
+  }
+
+  /**
+   * Before anything in a directory that was there is changed: adds the rights of its owner if this process is the owner and lacks
+   * them. The mode comes back when it is closed, unless {@link hasNewAttributes} was called.
+   */
+  async allowChanges(): Promise<void> {
+    const path = pinnedPath(this.descriptor);
+    try {
+      await fs.access(path, W_OK | X_OK);
+    } catch (error) {
+      const code = systemCode(error);
+      if (code === 'EROFS') this.#refusal = error as Error;
+      if (code !== 'EACCES') return;
+      const { uid, mode } = await statDescriptor(this.descriptor);
+      if (uid !== process.geteuid?.()) return;
+      await fs.chmod(path, (mode | 0o300) & 0o7777);
+      this.#modeBefore ??= mode & 0o7777;
+    }
+  }
+
+  /** Its attributes were set: they stay when it is closed. */
+  hasNewAttributes(): void {
+    this.#modeBefore = undefined;
+  }
+
+  /** Throws `EROFS` if the directory is known to be read-only, before contents are read for it. */
+  assertWritable(): void {
+    if (this.#refusal) throw this.#refusal;
+  }
+
+  /** Whether the system says now that all of it is read-only. */
+  isReadOnly(): boolean {
+    try {
+      accessSync(pinnedPath(this.descriptor), W_OK);
+      return false;
+    } catch (error) {
+      return systemCode(error) === 'EROFS';
+    }
+  }
+
+  /**
+   * Locks it until it is closed, for this process and others that restore into it. Returns whether no other process has it locked
+   * now. True too where the file system has no locks.
+   */
+  lock(): boolean {
+    const isAlone = posix().tryLock(this.descriptor) !== false;
+    posix().tryLock(this.descriptor, 'shared');
+    return isAlone;
+  }
+
+  /** Removes what a restore was making in it when it was killed. */
+  async removeUnfinished(): Promise<void> {
+    for await (const { name } of this.names()) {
+      if (!isUnfinished(String(name))) continue;
+      // Another process may have removed it, and a directory of that name is not ours.
+      await this.remove(String(name)).catch(() => undefined);
+    }
+  }
+
   #bytePathOf(name: string | Buffer): string | Buffer {
     if (typeof name === 'string') return this.pathOf(name);
     return Buffer.concat([Buffer.from(this.pathOf('')), name]);
@@ -133,15 +226,14 @@ export class TargetDirectory {
   /** A directory below, made unless it is there. Throws when something else has that name. */
   async enter(name: string): Promise<TargetDirectory> {
     const path = this.pathOf(name);
-    let isNew = true;
     try {
       await makeDirectory(path, 0o700);
     } catch (error) {
       if (systemCode(error) !== 'EEXIST') throw error;
-      isNew = false;
+      return this.openToChange(name);
     }
-    const descriptor = await openPath(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    return new TargetDirectory(descriptor, this.#count, join(this.shown, name), isNew);
+    const descriptor = await openPath(path, DIRECTORY);
+    return new TargetDirectory(descriptor, this.#count, join(this.shown, name), true);
   }
 
   /** Throws `TARGET_CHANGED` when it could not be opened again. */
@@ -158,7 +250,7 @@ export class TargetDirectory {
   /** Gives its descriptor back while only a directory below is worked on: trees are deeper than a process may have files open. */
   async park(): Promise<void> {
     this.#identity = await identityOf(this.descriptor);
-    this.close();
+    this.#release();
   }
 
   /**
@@ -166,7 +258,7 @@ export class TargetDirectory {
    * it is this very directory or none. Throws `TARGET_CHANGED`.
    */
   async unpark(below: TargetDirectory): Promise<void> {
-    const descriptor = await openPath(below.pathOf('..'), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    const descriptor = await openPath(below.pathOf('..'), DIRECTORY);
     const found = await identityOf(descriptor);
     const { device, inode, bornNs } = this.#identity ?? {};
     if (found.device !== device || found.inode !== inode || found.bornNs !== bornNs) {
@@ -220,10 +312,40 @@ export class TargetDirectory {
   /** Closing a directory never waits for a disk. */
   close(): void {
     if (this.#descriptor === undefined) return;
+    const mode = this.#modeBefore;
+    this.#modeBefore = undefined;
+    try {
+      if (mode !== undefined) fchmodSync(this.#descriptor, mode);
+    } catch {
+      // The owner may have changed; nothing depends on it.
+    }
+    this.#release();
+  }
+
+  #release(): void {
+    if (this.#descriptor === undefined) return;
     closeSync(this.#descriptor);
     this.#descriptor = undefined;
     this.#count.open--;
   }
+}
+
+/** What a name begins with of what is not whole yet. Sixteen hexadecimal digits follow. */
+const UNFINISHED = '.longshore-restore-';
+
+/** Whether a name is of what a restore was making when it was killed. */
+export const isUnfinished = (name: string): boolean =>
+  /^[0-9a-f]{16}$/.test(name.startsWith(UNFINISHED) ? name.slice(UNFINISHED.length) : '');
+
+/** Two restores at once must not meet: each process begins somewhere else. */
+let nextUnfinished: bigint | undefined;
+
+export function unfinishedName(): string {
+  nextUnfinished = BigInt.asUintN(
+    64,
+    (nextUnfinished ?? Buffer.from(randomBytes(8)).readBigUInt64BE()) + 1n,
+  );
+  return UNFINISHED + nextUnfinished.toString(16).padStart(16, '0');
 }
 
 interface OpenCount {
@@ -244,6 +366,27 @@ async function identityOf(descriptor: number): Promise<Identity> {
 
 const wasMoved = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process moved a directory while it was restored');
+
+/** Opens a directory; adds the rights of its owner if this process is the owner and may not open it. */
+async function openOwn(
+  path: string | Buffer,
+): Promise<{ descriptor: number; modeBefore: number | undefined }> {
+  try {
+    return { descriptor: await openPath(path, DIRECTORY), modeBefore: undefined };
+  } catch (error) {
+    if (systemCode(error) !== 'EACCES') throw error;
+    const held = await openPath(path, O_PATH | O_DIRECTORY | O_NOFOLLOW);
+    try {
+      const { uid, mode } = await statDescriptor(held);
+      if (uid !== process.geteuid?.()) throw error;
+      await fs.chmod(pinnedPath(held), (mode | 0o700) & 0o7777);
+      const descriptor = await openPath(pinnedPath(held), O_RDONLY | O_DIRECTORY);
+      return { descriptor, modeBefore: mode & 0o7777 };
+    } finally {
+      await closeDescriptor(held);
+    }
+  }
+}
 
 /** One entry tells enough: a directory may have millions. */
 async function isEmpty(descriptor: number): Promise<boolean> {

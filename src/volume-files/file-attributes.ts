@@ -9,40 +9,58 @@ export interface FileAttributes {
   readonly mtimeNs: bigint;
 }
 
+/** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */
+export type NotSet = number;
+export const NOT_SET = { owner: 1, mode: 2, time: 4 } as const;
+
 /**
- * Owner, then mode (a change of owner clears setuid), then time, of a file that is open; after its last write.
- * What is not permitted stays as it is, in Velero's restores and by default in Kopia's: a directory of somebody else may take all
- * files and no mode, as at the top of a network share, and some file systems keep no owners or modes.
+ * Sets owner, then mode (a change of owner clears setuid), then time of a file that is open; after its last write.
+ * Goes on when an attribute cannot be set, and returns what is not set. Velero and Kopia go on too, and tell nobody. A directory
+ * of another user may take all files and no mode, as at the top of a network share. Some file systems keep no owners or modes.
  */
-export function applyAttributesToDescriptor(descriptor: number, attributes: FileAttributes): void {
-  const { uid, gid, mtimeNs } = attributes;
-  const isOwned = unlessNotPermitted(() => {
-    fchownSync(descriptor, uid, gid);
+export const applyAttributesToDescriptor = (
+  descriptor: number,
+  attributes: FileAttributes,
+): NotSet =>
+  apply(descriptor, attributes, {
+    own: () => fchownSync(descriptor, attributes.uid, attributes.gid),
+    setMode: (mode) => fchmodSync(descriptor, mode),
+    setTime: () => posix().setDescriptorTime(descriptor, attributes.mtimeNs),
   });
-  unlessNotPermitted(() => {
-    fchmodSync(descriptor, modeFor(descriptor, attributes, isOwned));
-  });
-  unlessNotPermitted(() => {
-    posix().setDescriptorTime(descriptor, mtimeNs);
-  });
-}
 
 /** The same for whatever a descriptor is of, also one that `O_PATH` opened. Symlinks have no mode. */
 export function applyAttributesToPinned(
   descriptor: number,
   attributes: FileAttributes,
   isLink: boolean,
-): void {
+): NotSet {
   const path = pinnedPath(descriptor);
-  const isOwned = unlessNotPermitted(() => {
-    chownSync(path, attributes.uid, attributes.gid);
+  return apply(descriptor, attributes, {
+    own: () => chownSync(path, attributes.uid, attributes.gid),
+    setMode: (mode) => {
+      if (!isLink) chmodSync(path, mode);
+    },
+    setTime: () => posix().setPinnedTime(descriptor, attributes.mtimeNs),
   });
-  unlessNotPermitted(() => {
-    if (!isLink) chmodSync(path, modeFor(descriptor, attributes, isOwned));
+}
+
+function apply(
+  descriptor: number,
+  attributes: FileAttributes,
+  calls: { own: () => void; setMode: (mode: number) => void; setTime: () => void },
+): NotSet {
+  let notSet: NotSet = 0;
+  const isOwned = unlessRefused(calls.own);
+  if (!isOwned) notSet |= NOT_SET.owner;
+  const mode = modeFor(descriptor, attributes, isOwned);
+  const isModeSet = unlessRefused(() => {
+    calls.setMode(mode);
   });
-  unlessNotPermitted(() => {
-    posix().setPinnedTime(descriptor, attributes.mtimeNs);
-  });
+  // The kernel drops setgid without an error when the process is not in the group of the file.
+  const isKept = (mode & RUNS_AS_OWNER) === 0 || (fstatSync(descriptor).mode & mode) === mode;
+  if (!isModeSet || !isKept || mode !== attributes.mode) notSet |= NOT_SET.mode;
+  if (!unlessRefused(calls.setTime)) notSet |= NOT_SET.time;
+  return notSet;
 }
 
 /** A file with these runs as its owner or its group, whoever starts it. Of directories they say whose what is made in them is. */
@@ -56,16 +74,19 @@ function modeFor(descriptor: number, { mode, uid, gid }: FileAttributes, isOwned
   return keeps ? mode : mode & ~RUNS_AS_OWNER;
 }
 
-/** What Go counts as a permission error. */
-const NOT_PERMITTED = ['EPERM', 'EACCES'];
+/**
+ * How systems refuse an attribute: without the right to set it, on a file system that keeps none, and, for owners, if the user
+ * namespace or the mount has no number for them (`EINVAL`, `EOVERFLOW`). Any other error is a failure of the file.
+ */
+const REFUSALS = ['EPERM', 'EACCES', 'EINVAL', 'EOVERFLOW', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
-/** Whether it was permitted. */
-function unlessNotPermitted(call: () => void): boolean {
+/** Whether it was not refused. */
+function unlessRefused(call: () => void): boolean {
   try {
     call();
     return true;
   } catch (error) {
-    if (!NOT_PERMITTED.includes(systemCode(error) ?? '')) throw error;
+    if (!REFUSALS.includes(systemCode(error) ?? '')) throw error;
     return false;
   }
 }

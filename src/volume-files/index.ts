@@ -23,12 +23,19 @@ export {
   STAT_FIELDS,
 } from './directory-listing.ts';
 export { type BytePath, fsPath, toldCode } from './byte-path.ts';
-export { applyAttributesToPinned, type FileAttributes, RUNS_AS_OWNER } from './file-attributes.ts';
+export {
+  applyAttributesToPinned,
+  type FileAttributes,
+  NOT_SET,
+  type NotSet,
+  RUNS_AS_OWNER,
+} from './file-attributes.ts';
 export { isAt, linkError, openDirectly, OPENS_MAX, pathOf } from './open-directly.ts';
 export { type FileRead, type FileToRead, NO_LONGER_REGULAR, readFileInto } from './read-file.ts';
 export type {
   OpenFailure,
   OpenItem,
+  OpenResult,
   PartialSpans,
   RangeVerdicts,
   SealedItem,
@@ -36,4 +43,10 @@ export type {
   ThreadPool,
   ThreadPoolFactory,
 } from './thread-pool.ts';
-export { type NewFile, type PlaceInFile, writeIntoFile, writeNewFile } from './write-file.ts';
+export {
+  type FilePlace,
+  type NewFile,
+  type PlaceInFile,
+  writeIntoFile,
+  writeNewFile,
+} from './write-file.ts';

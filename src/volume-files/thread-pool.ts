@@ -8,7 +8,7 @@ import type {
 } from '../codec/index.ts';
 import type { FileRange, RangeToCompare } from './compare-ranges.ts';
 import type { DirectoryComparison, DirectoryListing, PackedStream } from './directory-listing.ts';
-import type { FileAttributes } from './file-attributes.ts';
+import type { FileAttributes, NotSet } from './file-attributes.ts';
 import type { FileRead, FileToRead } from './read-file.ts';
 import type { NewFile, PlaceInFile } from './write-file.ts';
 
@@ -48,6 +48,13 @@ export interface OpenItem {
 export interface RangeVerdicts {
   readonly equal: Uint8Array;
   readonly failures: readonly OpenFailure[];
+}
+
+/** What became of items that are decrypted and written. */
+export interface OpenResult {
+  readonly failures: readonly OpenFailure[];
+  /** New files that are whole, and lack attributes. */
+  readonly notSet: readonly (readonly [index: number, notSet: NotSet])[];
 }
 
 /** Why one item failed; the others are done. */
@@ -99,10 +106,10 @@ export interface ThreadPool extends AsyncDisposable {
     slab: Span,
     ahead: readonly FileRange[],
   ): Promise<RangeVerdicts>;
-  /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
-  open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
+  /** Decrypts, decompresses and writes to files; failures have a code or a system error. */
+  open(items: readonly OpenItem[]): Promise<OpenResult>;
   /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
-  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<void>;
+  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   /** Flushes the file system that a descriptor is on; false where that cannot be done. */
   syncFilesystem(descriptor: number): Promise<boolean>;
   /** Ends the threads; one that the kernel does not let go is left behind after a while. */

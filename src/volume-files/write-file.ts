@@ -1,6 +1,18 @@
-import { closeSync, constants, openSync, unlinkSync } from 'node:fs';
-import { writeAllSync } from '../base/index.ts';
-import { applyAttributesToDescriptor, type FileAttributes } from './file-attributes.ts';
+import {
+  closeSync,
+  constants,
+  linkSync,
+  lstatSync,
+  openSync,
+  renameSync,
+  unlinkSync,
+} from 'node:fs';
+import { posix, systemCode, writeAllSync } from '../base/index.ts';
+import {
+  applyAttributesToDescriptor,
+  type FileAttributes,
+  type NotSet,
+} from './file-attributes.ts';
 
 const { O_NOFOLLOW, O_WRONLY, O_CREAT, O_EXCL } = constants;
 /** Zeros are skipped in blocks of this size when a file is written sparse. */
@@ -14,10 +26,19 @@ export interface PlaceInFile {
   readonly sparse: boolean;
 }
 
-/** A small file: made, filled, given its attributes and closed in one go. Must not exist. */
+/** A small file: made, filled, given its attributes, closed and put in its place in one go. */
 export interface NewFile {
+  /** Where it is made: nothing may be there. */
   readonly path: string;
   readonly attributes: FileAttributes;
+  /** Where it belongs, in the same directory; without it, the caller puts it there. */
+  readonly place?: FilePlace | undefined;
+}
+
+export interface FilePlace {
+  readonly path: string;
+  /** Whether it takes the place of what is there; `EEXIST` otherwise. */
+  readonly replaces: boolean;
 }
 
 export function writeIntoFile({ descriptor, offset, sparse }: PlaceInFile, data: Uint8Array): void {
@@ -25,22 +46,49 @@ export function writeIntoFile({ descriptor, offset, sparse }: PlaceInFile, data:
   else writeAllSync(descriptor, data, offset);
 }
 
-/** On any error nothing is left of the file. */
-export function writeNewFile({ path, attributes }: NewFile, data: Uint8Array): void {
+/**
+ * A kill at any moment leaves the old file or the new one under the name of the place, each whole. On any error nothing is left
+ * of the new file. Returns the attributes that could not be set.
+ */
+export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Array): NotSet {
   const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
   try {
+    let notSet: NotSet;
     try {
       writeAllSync(descriptor, data, 0);
-      applyAttributesToDescriptor(descriptor, attributes);
+      notSet = applyAttributesToDescriptor(descriptor, attributes);
     } finally {
       // Some file systems tell only now that the bytes did not find room.
       closeSync(descriptor);
     }
+    if (place?.replaces === true) renameSync(path, place.path);
+    else if (place) renameNew(path, place.path);
+    return notSet;
   } catch (error) {
     // Half a file must not pass for a whole one.
     removeQuietly(path);
     throw error;
   }
+}
+
+/** How file systems say that they have no second names. */
+const NO_LINKS = ['EPERM', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS', 'EMLINK'];
+
+/** Renames a file unless something has the new name: `EEXIST`. Two names of one snapshot may be the same to a file system. */
+function renameNew(from: string, to: string): void {
+  if (posix().renameNew(from, to)) return;
+  try {
+    linkSync(from, to);
+  } catch (error) {
+    if (!NO_LINKS.includes(systemCode(error) ?? '')) throw error;
+    if (lstatSync(to, { throwIfNoEntry: false })) {
+      const text = `EEXIST: file already exists, rename '${to}'`;
+      throw Object.assign(new Error(text, { cause: error }), { code: 'EEXIST', syscall: 'rename' });
+    }
+    renameSync(from, to);
+    return;
+  }
+  unlinkSync(from);
 }
 
 /** The error that came before matters, not this one. */

@@ -168,11 +168,13 @@ const OPEN_NUMBERS = 8;
 const COMPRESSED_OBJECT = 1;
 const SPARSE = 2;
 const NEW_FILE = 4;
+const PLACED = 8;
+const REPLACES = 16;
 
 export interface OpenRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
-  /** Of new files: their paths and modification times, in the order of the items. */
+  /** Of new files: their paths, '' or the path of the place, and modification times, in the order of the items. */
   readonly paths: readonly string[];
   readonly times: BigInt64Array;
 }
@@ -186,6 +188,8 @@ export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
     const flags =
       (compressedObject ? COMPRESSED_OBJECT : 0) +
       (isNew ? NEW_FILE : 0) +
+      (isNew && target.place ? PLACED : 0) +
+      (isNew && target.place?.replaces ? REPLACES : 0) +
       (!isNew && target.sparse ? SPARSE : 0);
     const at = OPEN_NUMBERS * i;
     numbers.set([span.address, span.length, compressionHeaderId, originalLength, flags], at);
@@ -200,7 +204,7 @@ export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
   return {
     numbers,
     hashes: joinHashes(items.map(({ hash }) => hash)),
-    paths: files.map(({ path }) => path),
+    paths: files.flatMap(({ path, place }) => [path, place?.path ?? '']),
     times: BigInt64Array.from(files, ({ attributes }) => attributes.mtimeNs),
   };
 }
@@ -224,6 +228,10 @@ export function unpackOpenItems({ numbers, hashes, paths, times }: OpenRequest):
     }
     const mtimeNs = times[file] as bigint;
     const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs };
-    return { ...item, target: { path: paths[file++] as string, attributes } };
+    const [path, placePath] = [paths[2 * file] as string, paths[2 * file + 1] as string];
+    file++;
+    const isPlaced = (flags & PLACED) !== 0;
+    const place = isPlaced ? { path: placePath, replaces: (flags & REPLACES) !== 0 } : undefined;
+    return { ...item, target: { path, attributes, place } };
   });
 }

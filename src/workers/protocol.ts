@@ -4,7 +4,8 @@ import type {
   DirectoryComparison,
   DirectoryListing,
   FileAttributes,
-  OpenFailure,
+  NotSet,
+  OpenResult,
   PackedStream,
   PartialSpans,
   RangeVerdicts,
@@ -43,10 +44,10 @@ export interface Tasks {
     result: DirectoryComparison,
   ];
   compareRanges: [parameters: [request: CompareRequest, slab: Span], result: RangeVerdicts];
-  open: [parameters: [request: OpenRequest], result: OpenFailure[]];
+  open: [parameters: [request: OpenRequest], result: OpenResult];
   setAttributes: [
     parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],
-    result: undefined,
+    result: NotSet,
   ];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];
 }

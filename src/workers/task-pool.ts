@@ -5,8 +5,9 @@ import type {
   FileAttributes,
   FileRead,
   FileToRead,
-  OpenFailure,
+  NotSet,
   OpenItem,
+  OpenResult,
   PackedStream,
   PartialSpans,
   FileRange,
@@ -91,7 +92,7 @@ export abstract class TaskPool implements ThreadPool {
     return this.#run('compareRanges', packCompared(ranges, ahead), slab);
   }
 
-  open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
+  open(items: readonly OpenItem[]): Promise<OpenResult> {
     return this.#run('open', packOpenItems(items));
   }
 
@@ -99,7 +100,7 @@ export abstract class TaskPool implements ThreadPool {
     descriptor: number,
     { mode, uid, gid, mtimeNs }: FileAttributes,
     isLink: boolean,
-  ): Promise<void> {
+  ): Promise<NotSet> {
     return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs }, isLink);
   }
 

@@ -25,9 +25,11 @@ import {
   type FileAttributes,
   KernelReads,
   lookAtNames,
+  type NotSet,
   onlyDirectories,
   type OpenFailure,
   type OpenItem,
+  type OpenResult,
   type PackedStream,
   type PartialSpans,
   type RangeVerdicts,
@@ -204,30 +206,34 @@ export class TaskRunner implements TaskMethods {
     return { equal, failures };
   }
 
-  open(request: OpenRequest): OpenFailure[] {
+  open(request: OpenRequest): OpenResult {
     const failures: OpenFailure[] = [];
+    const notSet: [number, NotSet][] = [];
     unpackOpenItems(request).forEach((item, index) => {
       try {
-        this.#openOne(item);
+        const lacking = this.#openOne(item);
+        if (lacking !== 0) notSet.push([index, lacking]);
       } catch (error) {
         failures.push({ index, code: toldCode(error), message: messageOf(error) });
       }
     });
-    return failures;
+    return { failures, notSet };
   }
 
-  #openOne(item: OpenItem): void {
+  #openOne(item: OpenItem): NotSet {
     const plaintext = this.#plaintext(item);
+    let notSet: NotSet = 0;
     if ('descriptor' in item.target) writeIntoFile(item.target, plaintext);
-    else writeNewFile(item.target, plaintext);
+    else notSet = writeNewFile(item.target, plaintext);
     // What was decompressed has memory of its own.
     if (!this.#opened.holds(plaintext) && !this.#plain.holds(plaintext)) {
       giveBack(plaintext, { slack: true });
     }
+    return notSet;
   }
 
-  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): undefined {
-    applyAttributesToPinned(descriptor, attributes, isLink);
+  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): NotSet {
+    return applyAttributesToPinned(descriptor, attributes, isLink);
   }
 
   syncFilesystem(descriptor: number): boolean {

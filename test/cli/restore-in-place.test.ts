@@ -122,6 +122,7 @@ describe('snapshot restore --in-place', () => {
         attributes: 0,
         removed: 0,
         kept: 0,
+        attributesNotSet: { entries: 0, owner: 0, mode: 0, time: 0, first: [] },
         removedPaths: [],
         unchecked: expect.any(Array) as unknown,
         elapsedSeconds: expect.any(Number) as number,

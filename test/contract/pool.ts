@@ -68,13 +68,13 @@ export function poolContract(
         const hash = hashes[i] as Uint8Array;
         return { span, hash, compressionHeaderId, originalLength, compressedObject: false, target };
       });
-      expect(await pool.open(opened)).toEqual([]);
+      expect(await pool.open(opened)).toEqual({ failures: [], notSet: [] });
       contents.forEach((data, i) => {
         expect(fs.readFileSync(join(work, String(i))).equals(data)).toBe(true);
         expect(fs.statSync(join(work, String(i))).mode & 0o777).toBe(0o640);
       });
       // A second time the files are there: each item fails on its own, and says how.
-      const failures = await pool.open(opened);
+      const { failures } = await pool.open(opened);
       expect(failures.map(({ index, code }) => [index, code])).toEqual(
         contents.map((_data, i) => [i, 'EEXIST']),
       );
@@ -175,7 +175,7 @@ export function poolContract(
         compressedObject: false,
         target,
       };
-      const failures = await pool.open([{ ...item, span: { address, length: 1028 } }]);
+      const { failures } = await pool.open([{ ...item, span: { address, length: 1028 } }]);
       expect(failures).toMatchObject([{ index: 0, code: 'DECRYPT_FAILED' }]);
     });
 

@@ -1,5 +1,6 @@
 import { constants } from 'node:fs';
 import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
 import {
   CodedError,
   pinnedPath,
@@ -11,7 +12,7 @@ import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 import { PieceWriter } from '../piece-writer.ts';
 import { hasAttributes } from '../restore-entry.ts';
-import type { InPlaceEntries, RestoreCounters } from '../restore-report.ts';
+import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
 import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
 import { type Difference, FileComparer } from './difference.ts';
@@ -46,9 +47,8 @@ type Outcome =
 
 export interface FilesInPlaceParts {
   readonly repository: Repository;
-  readonly signal: AbortSignal;
+  readonly report: RestoreReport;
   readonly options: Pick<InPlaceOptions, 'trustTimes' | 'keepExtra' | 'selection' | 'dryRun'>;
-  readonly counters: RestoreCounters;
   readonly result: InPlaceCounters;
   readonly root: TargetRoot;
   readonly budget: WriteBudget;
@@ -68,9 +68,12 @@ export class FilesInPlace implements InPlaceEntries {
   readonly #writer: DifferenceWriter;
   readonly #places = shareOfDescriptors(FILES_SHARE, FILES_MAX);
   readonly #open = new Semaphore(this.#places);
+  /** Files that differ in all of their content, and are replaced; and the bytes that are cut off. */
+  readonly #changed = new WeakMap<DirectoryEntry, number>();
 
   constructor(parts: FilesInPlaceParts) {
-    const { repository, signal, counters, result } = parts;
+    const { repository, result } = parts;
+    const { signal, counters } = parts.report;
     this.#parts = parts;
     const ranges = new RangeComparer(repository, signal);
     this.#comparer = new FileComparer(repository, ranges, signal, {
@@ -104,14 +107,33 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
-    const { counters, result } = this.#parts;
+    return this.#patch(directory, entry, true);
+  }
+
+  async patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+    if (!this.#changed.has(entry)) return false;
+    const { result, budget } = this.#parts;
+    budget.giveBack(entry.size);
+    result.bytesDifferent -= entry.size;
+    result.bytesWritten -= entry.size;
+    return this.#patch(directory, entry, false);
+  }
+
+  #patch(directory: TargetDirectory, entry: DirectoryEntry, hasRoom: boolean): Promise<boolean> {
+    const { result } = this.#parts;
+    const { counters } = this.#parts.report;
     return this.#withOutcome(directory, entry, async (outcome, pinned) => {
       if (outcome.kind === 'create' || outcome.kind === 'replace' || !pinned) {
         return false;
       }
+      if (hasRoom && outcome.kind === 'change' && isAllDifferent(outcome.difference, entry)) {
+        // The length of the old file beyond the new one goes with it.
+        this.#changed.set(entry, cutOff(pinned, entry));
+        return false;
+      }
       if (outcome.kind === 'change') {
         result.bytesDifferent += outcome.difference.bytes;
-        await this.#write(pinned, entry, outcome);
+        await this.#write(directory, pinned, entry, outcome);
         result.changed++;
         counters.files++;
         return true;
@@ -119,23 +141,28 @@ export class FilesInPlace implements InPlaceEntries {
       counters.skipped++;
       if (outcome.kind === 'same') result.unchanged++;
       else {
-        await this.#setAttributes(pinned.descriptor, entry);
+        await this.#setAttributes(directory, pinned.descriptor, entry);
         result.attributes++;
       }
       return true;
     });
   }
 
-  beforeWhole({ size }: DirectoryEntry): void {
+  beforeWhole(entry: DirectoryEntry): void {
+    const { size } = entry;
     const { result, budget } = this.#parts;
-    budget.take(size);
+    budget.take(size + (this.#changed.get(entry) ?? 0));
     result.bytesDifferent += size;
     result.bytesWritten += size;
   }
 
-  onWhole(isNew: boolean): void {
+  onWhole(entry: DirectoryEntry, isNew: boolean): void {
     const { result } = this.#parts;
-    if (isNew) result.created++;
+    const bytesCut = this.#changed.get(entry);
+    if (bytesCut !== undefined) {
+      result.changed++;
+      result.bytesRemoved += bytesCut;
+    } else if (isNew) result.created++;
     else result.replaced++;
   }
 
@@ -189,12 +216,12 @@ export class FilesInPlace implements InPlaceEntries {
     name: string,
     how: Pick<RemoveRules, 'dryRun' | 'beforeFile' | 'onRemoved'>,
   ): Promise<void> {
-    const { root, signal, options } = this.#parts;
+    const { root, report, options } = this.#parts;
     const { selection, keepExtra } = options;
     const path = `${parent.shown.slice(root.path === '/' ? 0 : root.path.length)}/${name}`;
     const rules = {
       mountId: root.mountId,
-      signal,
+      signal: report.signal,
       ...(selection && {
         takes: (below: string, isDirectory: boolean) => selection.takes(path + below, isDirectory),
       }),
@@ -214,7 +241,7 @@ export class FilesInPlace implements InPlaceEntries {
     const places = Math.min(long, this.#places);
     await this.#open.acquire(places);
     try {
-      this.#parts.signal.throwIfAborted();
+      this.#parts.report.signal.throwIfAborted();
       return await directory.pin(entry.name, async (pinned) =>
         task(pinned ? await this.#outcomeOf(pinned, entry) : { kind: 'create' }, pinned),
       );
@@ -225,8 +252,8 @@ export class FilesInPlace implements InPlaceEntries {
 
   async #outcomeOf(pinned: Pinned, entry: DirectoryEntry): Promise<Outcome> {
     if (pinned.type !== 'f') return { kind: 'replace' };
-    const { repository, signal } = this.#parts;
-    const pieces = new FilePieces(repository, entry, signal);
+    const { repository, report } = this.#parts;
+    const pieces = new FilePieces(repository, entry, report.signal);
     const difference = await this.#differenceOf(pinned, entry, pieces);
     const isSame = difference === undefined || difference.pieces === 0;
     if (isSame && pinned.size === entry.size && hasAttributes(pinned, entry)) {
@@ -244,7 +271,8 @@ export class FilesInPlace implements InPlaceEntries {
     entry: DirectoryEntry,
     pieces: FilePieces,
   ): Promise<Difference | undefined> {
-    const { options, counters } = this.#parts;
+    const { options } = this.#parts;
+    const { counters } = this.#parts.report;
     const isSameSize = pinned.size === entry.size;
     const isTrusted = options.trustTimes === true && pinned.attributes.mtimeNs === entry.mtimeNs;
     if (isSameSize && (isTrusted || entry.size === 0)) {
@@ -264,6 +292,7 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async #write(
+    directory: TargetDirectory,
     pinned: Pinned,
     entry: DirectoryEntry,
     { difference, pieces }: Extract<Outcome, { kind: 'change' }>,
@@ -283,7 +312,7 @@ export class FilesInPlace implements InPlaceEntries {
       await file.datasync();
       // What somebody else wrote meanwhile cannot be told from what was written here, but for the length.
       if ((await file.stat()).size !== entry.size) throw wasWritten();
-      await this.#setAttributes(file.fd, entry);
+      await this.#setAttributes(directory, file.fd, entry);
       await file.close();
     } catch (error) {
       await file.close().catch(() => undefined);
@@ -291,10 +320,21 @@ export class FilesInPlace implements InPlaceEntries {
     }
   }
 
-  async #setAttributes(descriptor: number, entry: DirectoryEntry): Promise<void> {
-    await this.#parts.repository.dataPath?.pool.setAttributes(descriptor, entry, false);
+  async #setAttributes(
+    { shown }: TargetDirectory,
+    descriptor: number,
+    entry: DirectoryEntry,
+  ): Promise<void> {
+    const { repository, report } = this.#parts;
+    const notSet = await repository.dataPath?.pool.setAttributes(descriptor, entry, false);
+    report.noteNotSet(join(shown, entry.name), notSet ?? 0);
   }
 }
+
+/** A file of which nothing stays is replaced: that writes the same bytes, and no kill leaves a part of them. */
+const WHOLE_BYTES_MAX = 8 << 20;
+const isAllDifferent = (difference: Difference, { size }: DirectoryEntry): boolean =>
+  size > 0 && size <= WHOLE_BYTES_MAX && difference.bytes === size;
 
 /** Throws `TARGET_CHANGED` when somebody wrote to a file after it was looked at: it may be neither what it was nor what was compared. */
 function assertUntouched(looked: Pinned, { size, attributes }: Pinned): void {

@@ -90,6 +90,11 @@ export class WriteBudget {
     if (this.#taken > this.#max) throw tooMuch(this.#max);
   }
 
+  /** What was taken, and not written. */
+  giveBack(bytes: number): void {
+    this.#taken -= bytes;
+  }
+
   /** Throws `WRITE_LIMIT`: nothing has been changed. */
   assertEnough({ bytesDifferent, bytesRemoved }: InPlaceCounters): void {
     if (bytesDifferent + bytesRemoved <= this.#max) return;

@@ -54,7 +54,7 @@ export async function removeTree(
   };
   const remove = async (above: TargetDirectory, at: Buffer, path: string): Promise<boolean> => {
     if (rules.takes?.(path, true) === false) return false;
-    const directory = await above.open(at);
+    const directory = await (rules.dryRun === true ? above.open(at) : above.openToChange(at));
     try {
       assertSameMount(directory.descriptor, rules.mountId, directory.shown);
       // The first one above is the caller's, who may be using it.

@@ -92,7 +92,6 @@ class TreeInPlace {
       {
         repository: this.#repository,
         options: { ...options, ...(isTold && onChange && { onChange }) },
-        signal: report.signal,
         report,
         result,
         files: this.#files(report, result),
@@ -102,6 +101,8 @@ class TreeInPlace {
       task,
     );
     const directory = await TargetDirectory.openRoot(this.#target.path);
+    report.isReadOnly = () => directory.isReadOnly();
+    if (task === 'remove') await directory.allowChanges();
     try {
       await survey.run(this.#root, directory);
     } finally {
@@ -117,7 +118,7 @@ class TreeInPlace {
       logger,
       signal,
       counters,
-      inPlace: (own) => this.#files({ counters, signal: own }, result),
+      inPlace: (report) => this.#files(report, result),
       // Of what is written whole.
       sparse: true,
       ...(selection && { selection }),
@@ -125,13 +126,10 @@ class TreeInPlace {
     });
   }
 
-  #files(
-    { counters, signal }: Pick<RestoreReport, 'counters' | 'signal'>,
-    result: InPlaceCounters,
-  ): FilesInPlace {
+  #files(report: RestoreReport, result: InPlaceCounters): FilesInPlace {
     const options = this.#options;
     const [repository, root, budget] = [this.#repository, this.#target, this.#budget];
-    return new FilesInPlace({ repository, signal, options, counters, result, root, budget });
+    return new FilesInPlace({ repository, report, options, result, root, budget });
   }
 }
 

@@ -10,10 +10,10 @@ import {
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
-import { hasAttributes, isUnfinished, owned } from '../restore-entry.ts';
+import { hasAttributes, owned } from '../restore-entry.ts';
 import { assertPlainName } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
-import { type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
 import type { FilesInPlace } from './files-in-place.ts';
 import type {
   Change,
@@ -38,7 +38,6 @@ const LOST_AND_FOUND = 'lost+found';
 export interface SurveyParts {
   readonly repository: Repository;
   readonly options: InPlaceOptions;
-  readonly signal: AbortSignal;
   readonly report: RestoreReport;
   readonly result: InPlaceCounters;
   readonly files: FilesInPlace;
@@ -72,7 +71,8 @@ export class TreeSurvey {
     directory: TargetDirectory | undefined,
     path: string,
   ): Promise<void> {
-    const { signal, report } = this.#parts;
+    const { report } = this.#parts;
+    const { signal } = report;
     const names = new NameSet();
     // None of it rejects.
     const beside = new Set<Promise<void>>();
@@ -107,7 +107,8 @@ export class TreeSurvey {
 
   /** What is meant; all names of the snapshot are noted. */
   #entriesOf({ objectId }: DirectoryEntry, path: string, names: NameSet): Batches {
-    const { repository, signal, options } = this.#parts;
+    const { repository, report, options } = this.#parts;
+    const { signal } = report;
     const { selection } = options;
     const isRemoving = this.#task === 'remove';
     const all = (async function* () {
@@ -183,7 +184,9 @@ export class TreeSurvey {
     path: string,
   ): Promise<TargetDirectory | undefined> {
     try {
-      const found = await parent?.open(name);
+      const found = await (this.#task === 'remove'
+        ? parent?.openToChange(name)
+        : parent?.open(name));
       if (!found && this.#task === 'count') await this.#tell('create', path, 0);
       return found;
     } catch (error) {
@@ -266,7 +269,8 @@ export class TreeSurvey {
 
   /** What the snapshot does not have. */
   async #extras(directory: TargetDirectory, names: NameSet, path: string): Promise<void> {
-    const { report, signal } = this.#parts;
+    const { report } = this.#parts;
+    const { signal } = report;
     const directories: Buffer[] = [];
     try {
       for await (const named of directory.names()) {
@@ -325,7 +329,8 @@ export class TreeSurvey {
   }
 
   async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
-    const { signal, root, options, report, budget } = this.#parts;
+    const { root, options, report, budget } = this.#parts;
+    const { signal } = report;
     const shown = `${path}/${String(name)}`;
     const isRemoving = this.#task === 'remove';
     const { selection } = options;

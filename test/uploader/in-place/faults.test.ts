@@ -170,7 +170,7 @@ describe('a content that is missing', () => {
       await expect(run()).rejects.toMatchObject({
         code: 'DAMAGED_BLOB',
         message: expect.stringMatching(
-          /^cannot restore .*\/lossy-out\/b: blob p[-\w]+ is missing: content \w+ is lost$/,
+          /^cannot restore .*\/lossy-out\/b: blob p[-\w]+ is damaged: content \w+: the blob is missing$/,
         ) as string,
       });
       expect(fs.readFileSync(at('lossy-out/b')).equals(broken)).toBe(true);
