@@ -108,6 +108,11 @@ function sayStep(step: VolumeStep, name: string, named: NamedVolume, notes: Item
   }
 }
 
+export interface UnsettledClaim extends WaitingVolume {
+  /** Called when the volume is settled. Never two at once. */
+  readonly over: () => Promise<void>;
+}
+
 export interface SettleOptions {
   readonly signal: AbortSignal;
   readonly resourceTimeoutMs: number;
@@ -116,18 +121,19 @@ export interface SettleOptions {
 
 /** Waits for all volumes at once: hundreds of claims must not each take their own time. */
 export async function settleTogether(
-  all: readonly WaitingVolume[],
+  all: readonly UnsettledClaim[],
   { signal, resourceTimeoutMs, pollMs }: SettleOptions,
 ): Promise<void> {
   const untilMs = performance.now() + Math.min(RELEASE_MS, resourceTimeoutMs);
   let waiting = all;
   while (waiting.length > 0) {
     const isLast = performance.now() >= untilMs;
-    const looked = await mapLimited(waiting, LOOKS_AT_ONCE, async (volume) => {
+    const settled = await mapLimited(waiting, LOOKS_AT_ONCE, (claim) => {
       signal.throwIfAborted();
-      return (await volume.look({ isLast })) ? [] : [volume];
+      return claim.look({ isLast });
     });
-    waiting = looked.flat();
+    for (const claim of waiting.filter((_, i) => settled[i])) await claim.over();
+    waiting = waiting.filter((_, i) => !settled[i]);
     if (waiting.length > 0) await sleep(pollMs, undefined, { signal });
   }
 }

@@ -42,6 +42,7 @@ import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
 import {
   settleNamedVolume,
   settleTogether,
+  type UnsettledClaim,
   volumeReaderOf,
   type WaitingVolume,
 } from './claimed-volume.ts';
@@ -145,7 +146,7 @@ export class ItemRestorer {
   readonly #serverObjects: ServerObjects;
   readonly #leftOut = new Map<string, number>();
   /** Claims that exist, and whose volumes are not released yet. */
-  #unsettled: WaitingVolume[] = [];
+  #unsettled: UnsettledClaim[] = [];
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
@@ -363,14 +364,14 @@ export class ItemRestorer {
     this.#unsettled.push({
       look: async (how) => {
         try {
-          if (!(await volume.look(how))) return false;
+          return await volume.look(how);
         } catch (error) {
           this.#assertGoesOn(error);
           notes.error(messageOf(error));
+          return true;
         }
-        await this.#put(over());
-        return true;
       },
+      over: () => this.#put(over()),
     });
     if (this.#unsettled.length >= UNSETTLED_MAX) await this.settleVolumes();
   }

@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { Results } from '../../../src/backup/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
@@ -67,6 +68,7 @@ async function run(
   const log = new Results(undefined, undefined, 'sentence');
   const restore = restoreOf(spec);
   const { signal = new AbortController().signal, put = [] } = given;
+  let puts = 0;
   const facts = { info: undefined, native: undefined, restorePVs: spec?.restorePVs };
   const has = { hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false };
   const volumes = new RestoredVolumes({
@@ -81,9 +83,11 @@ async function run(
     ),
     ...{ volumes, log, signal, ...(journal && { journal: { all: () => journal } }) },
     sink: {
-      put: (item) => {
+      put: async (item) => {
+        expect(puts++, 'one call at a time').toBe(0);
+        await nextTurn();
+        puts--;
         put.push(item);
-        return Promise.resolve();
       },
     },
     ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
