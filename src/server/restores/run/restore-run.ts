@@ -53,6 +53,7 @@ import { MadePods } from './made-pods.ts';
 import type { RunParts } from './restore-ending.ts';
 import type { JournaledOperation, RestoreFact } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
+import { volumesWithoutInfos } from './volume-sources.ts';
 import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
 import { leadingClient } from './while-leading.ts';
@@ -222,18 +223,23 @@ export class RestoreRun {
 
   /** After the items: says what is missing, and stores what the restore leaves and its files. */
   async #finish(
-    { volumes: { infos } }: RestoreSources,
+    { backup, contents, volumes: sources }: RestoreSources,
     { files, volumes, podVolumes, hooks }: Beside,
     made: RestoreRunResult,
   ): Promise<RestoreOutcome> {
     const { restore } = this.#request;
     const { journal, log, signal } = this.#parts;
+    const { infos } = sources;
     const handed = await hooks.handOver(signal);
     const { claims, operations: begun } = journal;
     const isInPlace = inPlacePolicyOf(restore) !== undefined;
     const about = { infos, operations: begun, restore, withFiles: [...files.claims()] };
     sayWhatIsEmpty({ ...about, claims, there: isInPlace ? this.#there : [] }, log);
-    const skipped = sayWhatIsKept({ ...about, there: this.#there, told: this.#told }, log);
+    const unnoted = await volumesWithoutInfos(sources, contents, backup);
+    const skipped = sayWhatIsKept(
+      { ...about, infos: [...infos, ...unnoted], there: this.#there, told: this.#told },
+      log,
+    );
     const found = await restoredVolumes(claims, {
       ...{ client: this.#cluster, restore, log, signal, operations: begun },
     });

@@ -4,15 +4,18 @@ import {
   type BackupIdentity,
   BACKUPS,
   CONFIG_MAPS,
+  type DataUpload,
   isOfBackup,
+  isUploadOfBackup,
   type KubeClient,
   type KubeObject,
   type PersistentVolume,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
+  UPLOADS_TYPE,
   validLabel,
 } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { BackedUpItems, Restore } from '../../../restore/index.ts';
 import type { VolumeFacts } from '../../../restore-volumes/index.ts';
 
 /** What a backup has of the volumes that were in it. */
@@ -20,6 +23,8 @@ export interface VolumeSources {
   readonly infos: readonly BackupVolumeInfo[];
   readonly natives: readonly NativeSnapshot[];
   readonly podVolumeBackups: readonly PodVolumeBackup[];
+  /** `namespace/name` in the backup: claims with a CSI snapshot that was not moved. */
+  readonly snapped: ReadonlySet<string>;
   readonly factsOf: (pv: PersistentVolume) => Promise<VolumeFacts>;
 }
 
@@ -62,7 +67,7 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
       ),
   );
   return {
-    ...{ infos, natives, podVolumeBackups },
+    ...{ infos, natives, podVolumeBackups, snapped },
     factsOf: async ({ metadata, spec }) => {
       const info = infoOf.get(metadata.name);
       const native = nativeOf.get(metadata.name);
@@ -79,6 +84,62 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
       };
     },
   };
+}
+
+/**
+ * The volumes of a backup that has no volume infos: Velero before 1.13 stored none, and the file may be
+ * lost. Its snapshots, native snapshots and DataUploads name the claims.
+ */
+export async function volumesWithoutInfos(
+  { infos, natives, snapped }: Pick<VolumeSources, 'infos' | 'natives' | 'snapped'>,
+  items: Pick<BackedUpItems, 'directories' | 'names' | 'load'>,
+  backup: BackupIdentity,
+): Promise<BackupVolumeInfo[]> {
+  if (infos.length > 0) return [];
+  const found: BackupVolumeInfo[] = [];
+  const add = (claim: ClaimRef | undefined, more: BackupVolumeInfo): void => {
+    if (claim) found.push({ pvcNamespace: claim.namespace, pvcName: claim.name, ...more });
+  };
+  for (const id of snapped) {
+    const [namespace = '', name = ''] = id.split('/');
+    add({ namespace, name }, { backupMethod: 'CSISnapshot' });
+  }
+  const ofPv = { groupResource: 'persistentvolumes', version: undefined, isPreferred: true };
+  for (const { spec } of natives) {
+    const name = spec.persistentVolumeName ?? '';
+    const bytes = await items.load({ ...ofPv, namespace: '', name });
+    const pv = bytes && (parsedObject(bytes) as PersistentVolume | undefined);
+    add(pv?.spec.claimRef as ClaimRef | undefined, { backupMethod: 'NativeSnapshot' });
+  }
+  for (const folder of items.directories()) {
+    if (folder.groupResource !== UPLOADS_TYPE || folder.version !== undefined) continue;
+    for (const name of items.names(folder)) {
+      const bytes = await items.load({ ...folder, name });
+      const upload = bytes && (parsedObject(bytes) as DataUpload | undefined);
+      if (!upload || !isUploadOfBackup(upload, backup)) continue;
+      const { sourceNamespace: namespace, sourcePVC } = upload.spec;
+      const snapshotDataMovementInfo = { snapshotHandle: upload.status?.snapshotID ?? '' };
+      add(
+        { namespace, name: sourcePVC },
+        { backupMethod: 'CSISnapshot', snapshotDataMoved: true, snapshotDataMovementInfo },
+      );
+    }
+  }
+  return found;
+}
+
+interface ClaimRef {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** Undefined for a damaged item: the restore of the item reports it. */
+function parsedObject(bytes: Buffer): KubeObject | undefined {
+  try {
+    return JSON.parse(bytes.toString()) as KubeObject;
+  } catch {
+    return undefined;
+  }
 }
 
 async function podVolumeBackupsOf({
