@@ -78,6 +78,7 @@ export {
 } from './bytes.ts';
 export { descriptorsMax, shareOfDescriptors } from './descriptors.ts';
 export { isPosixLoaded, pinnedPath, type Posix, posix } from './posix.ts';
+export type { AttributeCalls } from './native-xattrs.ts';
 export type { FileStatus, NativeLibrary, StatusReader } from './native-status.ts';
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';

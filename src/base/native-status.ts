@@ -17,6 +17,11 @@ export interface FileStatus {
   /** Of the modification time, since 1970. */
   readonly seconds: number;
   readonly nanoseconds: number;
+  /** Seconds of the last change of the inode: contents, attributes, names. Infinity where the file system does not tell. */
+  readonly changedSeconds: number;
+  /** Names that it has. */
+  readonly links: number;
+  readonly inode: bigint;
 }
 
 /** Looks at many names without an object for each: half of what `lstat` of Node takes. Not for the main thread: calls block. */
@@ -31,11 +36,14 @@ export interface StatusReader {
 const AS_LSTAT = 0x100 | 0x800;
 /** Of `statx`: type, mode, owner, group, modification time and size. */
 const WANTED = 0x1 | 0x2 | 0x8 | 0x10 | 0x40 | 0x200;
+/** Number of links, change time and inode. Asked for in the same call, which takes no longer. */
+const CHANGE_TIME = 0x80;
+const ALSO = 0x4 | CHANGE_TIME | 0x100;
 /** `struct statx`, and where its fields are: https://man7.org/linux/man-pages/man2/statx.2.html */
 const STATUS_BYTES = 256;
 const FIELDS = {
   ...{ mask: 0, uid: 20, gid: 24, mode: 28, size: 40, seconds: 112, nanoseconds: 120 },
-  ...{ major: 136, minor: 140 },
+  ...{ major: 136, minor: 140, links: 16, inode: 32, changed: 96 },
 };
 /** `struct linux_dirent64`: inode, offset, 16 bits of length, type, name. */
 const LENGTH_AT = 16;
@@ -76,7 +84,7 @@ class NativeStatusReader implements StatusReader, FileStatus {
   }
 
   look(directory: number, name: Uint8Array): FileStatus | undefined {
-    const failed = this.#statx(directory, name, AS_LSTAT, WANTED, this.#status);
+    const failed = this.#statx(directory, name, AS_LSTAT, WANTED | ALSO, this.#status);
     if (failed !== 0 || (this.#number(FIELDS.mask) & WANTED) !== WANTED) return undefined;
     return this;
   }
@@ -130,6 +138,19 @@ class NativeStatusReader implements StatusReader, FileStatus {
     return this.#number(FIELDS.nanoseconds);
   }
 
+  get changedSeconds(): number {
+    if ((this.#number(FIELDS.mask) & CHANGE_TIME) === 0) return Infinity;
+    return this.#number(FIELDS.changed) + this.#view.getInt32(FIELDS.changed + 4, true) * UINT32;
+  }
+
+  get links(): number {
+    return this.#number(FIELDS.links);
+  }
+
+  get inode(): bigint {
+    return this.#view.getBigUint64(FIELDS.inode, true);
+  }
+
   #number(at: number): number {
     return this.#view.getUint32(at, true);
   }
@@ -163,4 +184,6 @@ const isStatus = (found: FileStatus, stat: BigIntStats): boolean =>
   BigInt(found.uid) === stat.uid &&
   BigInt(found.gid) === stat.gid &&
   found.device === stat.dev &&
+  BigInt(found.links) === stat.nlink &&
+  found.inode === stat.ino &&
   BigInt(found.seconds) * 1_000_000_000n + BigInt(found.nanoseconds) === stat.mtimeNs;

@@ -3,6 +3,7 @@ import { closeSync, constants, futimesSync, utimesSync } from 'node:fs';
 import { getSystemErrorMessage, getSystemErrorName } from 'node:util';
 import type { Nanoseconds } from './clock.ts';
 import { SECOND_NS } from './clock.ts';
+import { type AttributeCalls, loadAttributeCalls } from './native-xattrs.ts';
 import { loadStatusReader, type NativeLibrary, type StatusReader } from './native-status.ts';
 import { nameOfCode } from './system-errors.ts';
 
@@ -28,6 +29,8 @@ export interface Posix {
   readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
   /** Looks at many names at little cost; undefined where that is not known to work. Made on first use. */
   readonly statusReader: StatusReader | undefined;
+  /** Extended attributes; undefined without the native library. Made on first use. */
+  readonly attributes: AttributeCalls | undefined;
   /**
    * Takes the `flock` of an open file or directory, which ends with its last descriptor: false while somebody else has it in a way
    * that excludes this one, undefined where the file system or this machine has none.
@@ -111,7 +114,11 @@ function loadPosix(): Posix {
 }
 
 /** In the words of `fs`, where there is a path. */
-function systemError(syscall: string, errno: number, path = ''): Error & { code: string } {
+function systemError(
+  syscall: string,
+  errno: number,
+  path = '',
+): Error & { code: string; errno: number } {
   const code = nameOfCode(getSystemErrorName(-errno));
   const text = path
     ? `${code}: ${getSystemErrorMessage(-errno)}, ${syscall} '${path}'`
@@ -159,6 +166,7 @@ function nativePosix(koffi: Koffi): Posix {
   let opener: { found: Posix['openWithoutLinks'] } | undefined;
   let program: NativeLibrary | undefined;
   let reader: { found: StatusReader | undefined } | undefined;
+  let attributes: AttributeCalls | undefined;
   return {
     native: true,
     get program() {
@@ -172,6 +180,10 @@ function nativePosix(koffi: Koffi): Posix {
     get statusReader() {
       reader ??= { found: loadStatusReader(libc) };
       return reader.found;
+    },
+    get attributes() {
+      attributes ??= loadAttributeCalls(libc, (call) => systemError(call, koffi.errno()));
+      return attributes;
     },
     setPinnedTime: (descriptor, mtimeNs) => {
       const path = Buffer.from(`${pinnedPath(descriptor)}\0`);
@@ -255,6 +267,7 @@ const fallback: Posix = {
   program: undefined,
   openWithoutLinks: undefined,
   statusReader: undefined,
+  attributes: undefined,
   setDescriptorTime: (descriptor, mtimeNs) => {
     const seconds = Number(mtimeNs / 1000n) / 1e6;
     futimesSync(descriptor, seconds, seconds);

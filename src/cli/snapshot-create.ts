@@ -31,6 +31,8 @@ interface CreateOptions extends ProgressFlags {
   splitter?: string;
   checkpointInterval: string;
   maintenance: 'auto' | 'never' | 'remind';
+  xattrs: boolean;
+  hardLinks: boolean;
 }
 
 export function addCreate(group: Command): void {
@@ -68,6 +70,8 @@ export function addCreate(group: Command): void {
       'how often to make durable what has been stored so far',
       '60s',
     )
+    .option('--no-xattrs', 'do not store extended attributes, POSIX ACLs and file capabilities')
+    .option('--no-hard-links', 'store the names of a hard-linked file as files of their own')
     .addOption(
       new Option(
         '--maintenance <when>',
@@ -124,6 +128,7 @@ async function create(paths: string[], options: VerbOptions<CreateOptions>): Pro
       splitter: options.splitter,
       checkpointIntervalNs,
       repositoryPath: await repositoryPath(options),
+      extras: { xattrs: options.xattrs, links: options.hardLinks },
       onFailure: (failure) => {
         unread.add(failure);
       },
@@ -192,5 +197,9 @@ function describeUpload(
     printLine(
       `  ${countOf(counters.skipped, 'entries')} skipped by a rule or because of their type`,
     );
+  if (counters.attributesUnread > 0) {
+    const entries = countOf(counters.attributesUnread, 'entries');
+    printLine(`  ${entries} stored without extended attributes, which could not be read`);
+  }
   printLine(`  took ${formatElapsed(elapsedSeconds)}`);
 }

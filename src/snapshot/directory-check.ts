@@ -3,8 +3,10 @@ import type { FileStatus, StatusReader } from '../base/index.ts';
 import {
   type BytePath,
   type DirectoryComparison,
+  type ExtraRules,
   lookAtNamesIn,
   openDirectly,
+  readExtra,
   type SameFiles,
   STAT_FIELDS,
 } from '../volume-files/index.ts';
@@ -37,6 +39,10 @@ export interface CheckedDirectory {
   readonly special: readonly string[];
   /** With more names than this, a directory is not looked at as a whole. */
   readonly entriesMax: number;
+  /** The extra attributes that the backup keeps. */
+  readonly rules?: ExtraRules | undefined;
+  /** As in `PackedStream`. */
+  readonly plainBefore?: number;
 }
 
 /**
@@ -45,7 +51,7 @@ export interface CheckedDirectory {
  * does not know, a listing tells.
  */
 export function checkDirectory(checked: CheckedDirectory, reader: StatusReader): DirectoryCheck {
-  const { path, stream, special, hashBytes } = checked;
+  const { path, stream, special, hashBytes, rules, plainBefore = -Infinity } = checked;
   if (!stream.subarray(0, STREAM_START.length).equals(Buffer.from(STREAM_START))) return 'unknown';
   const end = stream.lastIndexOf(STREAM_END);
   const isWhole = end >= STREAM_START.length - 1 && stream.subarray(-2).equals(Buffer.from('}\n'));
@@ -72,6 +78,8 @@ export function checkDirectory(checked: CheckedDirectory, reader: StatusReader):
       from: filesAt,
       end,
       descriptor,
+      rules,
+      plainBefore,
       reader,
     });
     if (typeof files === 'string') return files;
@@ -80,11 +88,11 @@ export function checkDirectory(checked: CheckedDirectory, reader: StatusReader):
     if (count === undefined || count !== files.entries + names.length) return 'unknown';
     if (count > checked.entriesMax) return 'unknown';
     const found = lookAtNamesIn(
-      descriptor,
+      { descriptor, rules },
       path,
       Buffer.from(names.map((name) => `${name}\0`).join('')),
     );
-    if (found.failures.length > 0) return 'unknown';
+    if (found.failures.length > 0 || found.unread?.length) return 'unknown';
     const types = Array.from(names, (_name, i) => Number(found.stats[i * STAT_FIELDS]) & TYPE_MASK);
     if (types.some((type) => type !== DIRECTORY)) return 'unknown';
     return { listing: { ...found, names }, same: { ...files, directories, summary } };
@@ -117,6 +125,8 @@ function namesOf(directories: string): string[] | undefined {
 }
 
 interface FilesToCheck {
+  readonly rules: ExtraRules | undefined;
+  readonly plainBefore: number;
   readonly stream: Buffer;
   readonly keyBytes: number;
   readonly from: number;
@@ -126,14 +136,10 @@ interface FilesToCheck {
 }
 
 /** What the stream has of files, when each of them is as it says. */
-function checkFiles({
-  stream,
-  keyBytes,
-  from,
-  end,
-  descriptor,
-  reader,
-}: FilesToCheck): Omit<SameFiles, 'directories' | 'summary'> | 'differs' | 'unknown' {
+function checkFiles(
+  checked: FilesToCheck,
+): Omit<SameFiles, 'directories' | 'summary'> | 'differs' | 'unknown' {
+  const { stream, keyBytes, from, end, descriptor, reader } = checked;
   // An entry is longer than twice its key.
   const keys = keysRoom(Math.ceil((end - from) / 2));
   const cursor = new StreamCursor(stream, from, keys, keyBytes);
@@ -149,8 +155,11 @@ function checkFiles({
     if (stream.compare(stream, before.at, before.end, nameAt, nameEnd) <= 0) return 'unknown';
     before = { at: nameAt, end: nameEnd };
     if (type !== LETTER_F && type !== LETTER_S) return 'unknown';
-    const status = cursor.withName((name) => reader.look(descriptor, name));
-    if (!status || !isSame(status, cursor)) return 'differs';
+    const same = cursor.withName((name) => {
+      const status = reader.look(descriptor, name);
+      return status && isSame(status, cursor) && hasSameExtra(checked, cursor, name, status);
+    });
+    if (same !== true) return 'differs';
     if (type !== LETTER_F) continue;
     files++;
     bytes += cursor.sizeBytes;
@@ -170,6 +179,28 @@ function keysRoom(length: number): Buffer {
   if (length > KEYS_KEPT_MAX) return Buffer.allocUnsafeSlow(length);
   if (keysScratch.length < length) keysScratch = Buffer.allocUnsafeSlow(Math.max(length, 65_536));
   return keysScratch;
+}
+
+/**
+ * Skips entries that had no extra attributes, if their inode did not change since. Entries that had some are read again: a volume
+ * that was put back to an earlier state has old times.
+ */
+function hasSameExtra(
+  { stream, descriptor, rules, plainBefore }: FilesToCheck,
+  { extraAt, extraEnd }: StreamCursor,
+  name: Uint8Array,
+  status: FileStatus,
+): boolean {
+  const isPlain = extraAt === extraEnd;
+  const isLinked = rules?.links === true && status.links > 1;
+  if (isPlain && !isLinked && (!rules || status.changedSeconds < plainBefore)) return true;
+  try {
+    const extra = readExtra({ descriptor, rules }, name, status) ?? '';
+    return stream.toString('latin1', extraAt, extraEnd) === extra;
+  } catch {
+    // The listing tells why it cannot be read.
+    return false;
+  }
 }
 
 function isSame(status: FileStatus, entry: StreamCursor): boolean {

@@ -1,5 +1,5 @@
 import { JsonBytes } from '../base/index.ts';
-import { STREAM_END, STREAM_START } from './directory-text.ts';
+import { EXTRA_FIELD, STREAM_END, STREAM_START } from './directory-text.ts';
 
 const bytesOf = (text: string): Uint8Array => Buffer.from(text, 'latin1');
 const START = bytesOf(STREAM_START);
@@ -14,6 +14,7 @@ const GROUP = bytesOf('"gid":');
 const OBJECT = bytesOf('"obj":"');
 const SUMMARY = bytesOf('","summ":');
 const OBJECT_END = bytesOf('"');
+const EXTRA = bytesOf(EXTRA_FIELD);
 const COMMA = bytesOf(',');
 const CLOSE = bytesOf('}');
 const LIST_END = bytesOf(STREAM_END);
@@ -75,6 +76,7 @@ export function readDirectoryObjects(
     }
     if (!json.hex(keys, at + 1, hashBytes)) return undefined;
     if (json.take(SUMMARY) ? !json.skipObject() : !json.take(OBJECT_END)) return undefined;
+    if (json.take(EXTRA) && !json.skipObject()) return undefined;
     if (!json.take(CLOSE)) return undefined;
     if (json.take(COMMA)) continue;
     const isEnd =

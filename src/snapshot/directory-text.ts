@@ -1,4 +1,4 @@
-import { asBuffer, formatGoTime, goString, type Nanoseconds } from '../base/index.ts';
+import { asBuffer, formatGoTime, goString, type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import { type DirectoryListing, type SameFiles, STAT_FIELDS } from '../volume-files/index.ts';
 
 /** What a directory stream says of a name before it says what the object is. */
@@ -39,6 +39,11 @@ export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHe
   return `{${first}"type":"${type}",${modeField}${sizeField}${time}${owner}${group}"obj":"`;
 }
 
+/** Ours, the last one of an entry; nothing where there is nothing to tell. */
+export const extraField = (extra: string | undefined): string =>
+  extra === undefined ? '' : `${EXTRA_FIELD}${extra}`;
+export const EXTRA_FIELD = ',"longshore":';
+
 export const STREAM_START = `{"stream":"${DIRECTORY_STREAM}","entries":[`;
 export const STREAM_END = '],"summary":';
 const ASCII = /^[\u0020-\u007e]*$/;
@@ -56,7 +61,8 @@ export function compareWithStream(
   stream: Uint8Array,
   hashBytes: number,
 ): SameFiles | undefined {
-  const { names, stats, failures } = listing;
+  const { names, stats, failures, extras } = listing;
+  const extraOf = new Map(extras);
   const text = asBuffer(stream).toString('latin1');
   const end = text.lastIndexOf(STREAM_END);
   if (failures.length > 0 || !text.startsWith(STREAM_START) || !text.endsWith('}\n'))
@@ -86,9 +92,9 @@ export function compareWithStream(
       type: type === REGULAR ? 'f' : 's',
       mode: Number(field(0)) & 0o7777,
       size,
-      mtimeNs: field(2),
-      uid: Number(field(3)),
-      gid: Number(field(4)),
+      mtimeNs: field(2) * SECOND_NS + field(3),
+      uid: Number(field(4)),
+      gid: Number(field(5)),
     });
     if (position === 0) {
       at = text.indexOf(head, STREAM_START.length);
@@ -100,8 +106,9 @@ export function compareWithStream(
     if (!writeKey(text.slice(at + head.length, idEnd), keys, position * keyBytes, keyBytes))
       return undefined;
     const isLast = position === order.length - 1;
-    if (!text.startsWith(isLast ? `}${STREAM_END}` : '},', idEnd + 1)) return undefined;
-    at = idEnd + 3;
+    const rest = `${extraField(extraOf.get(i))}}`;
+    if (!text.startsWith(rest + (isLast ? STREAM_END : ','), idEnd + 1)) return undefined;
+    at = idEnd + rest.length + 2;
     if (type !== REGULAR) continue;
     files++;
     bytes += size;

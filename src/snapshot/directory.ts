@@ -9,7 +9,13 @@ import {
   parseGoTime,
   parseJsonLossless,
 } from '../base/index.ts';
-import { DIRECTORY_STREAM, entryHead, type EntryHead, GO_FLAGS } from './directory-text.ts';
+import {
+  DIRECTORY_STREAM,
+  entryHead,
+  type EntryHead,
+  extraField,
+  GO_FLAGS,
+} from './directory-text.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
 /** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */
@@ -44,6 +50,8 @@ export interface EntryError {
 export interface DirectoryEntry extends EntryHead {
   readonly objectId: ObjectId;
   readonly summary?: DirectorySummary | undefined;
+  /** JSON of `ExtraAttributes`: attributes for which Kopia has no field. Kopia and Velero ignore them. */
+  readonly extra?: string | undefined;
 }
 
 /** Throws `BAD_DIRECTORY`. Kopia parses it as a C integer literal. */
@@ -75,8 +83,9 @@ const encodeError = ({ path, error }: EntryError): string =>
 
 /** JSON of one entry in Kopia's field order; absent fields are zero. */
 export function encodeEntry(entry: DirectoryEntry): string {
-  const { summary } = entry;
-  return `${entryHead(entry)}${entry.objectId}"${summary ? `,"summ":${encodeSummary(summary)}` : ''}}`;
+  const { summary, extra } = entry;
+  const summaryField = summary ? `,"summ":${encodeSummary(summary)}` : '';
+  return `${entryHead(entry)}${entry.objectId}"${summaryField}${extraField(extra)}}`;
 }
 
 /** Directories first, then the rest, each group by the bytes of the name. */
@@ -149,6 +158,7 @@ interface RawEntry {
   gid?: unknown;
   obj?: unknown;
   summ?: unknown;
+  longshore?: unknown;
 }
 
 /** Throws where it is not valid. */
@@ -186,12 +196,17 @@ export function parseEntry(value: unknown): DirectoryEntry {
       gid: optional(raw.gid, 'number') ?? 0,
       objectId: objectId(optional(raw.obj, 'string') ?? ''),
       summary: parseSummary(raw.summ),
+      ...(raw.longshore !== undefined && { extra: extraText(raw.longshore) }),
     };
   } catch (cause) {
     if (cause instanceof CodedError && cause.code === 'BAD_DIRECTORY') throw cause;
     throw badDirectory('an entry is not valid', cause);
   }
 }
+
+/** The text of the field, to compare it with others. Restores check its parts. */
+const extraText = (value: unknown): string =>
+  JSON.stringify(value, (_key, each: unknown) => (typeof each === 'bigint' ? String(each) : each));
 
 /** Throws `BAD_DIRECTORY`. */
 export function decodeDirectory(bytes: Uint8Array): {

@@ -1,3 +1,5 @@
+import { EXTRA_FIELD } from './directory-text.ts';
+
 /** Reads the files of a directory stream, byte by byte: text for each entry would be most of what a comparison costs. */
 
 const QUOTE = 34;
@@ -23,6 +25,9 @@ const TIME = bytesOf('"mtime":"');
 const OWNER = bytesOf('"uid":');
 const GROUP = bytesOf('"gid":');
 const OBJECT = bytesOf('"obj":"');
+const EXTRA = bytesOf(EXTRA_FIELD);
+const OPEN = 123;
+const CLOSE = 125;
 
 /** One file or symbolic link as a stream has it; the fields are of the entry that {@link next} went over. */
 export class StreamCursor {
@@ -40,6 +45,9 @@ export class StreamCursor {
   nanoseconds = 0;
   uid = 0;
   gid = 0;
+  /** The extra attributes; without any, both are the same. */
+  extraAt = 0;
+  extraEnd = 0;
   readonly #bytes: Buffer;
   readonly #keys: Buffer;
   readonly #keyBytes: number;
@@ -193,7 +201,23 @@ export class StreamCursor {
       if (!(high >= 0 && low >= 0)) return false;
       this.#keys[keyAt + i] = high * 16 + low;
     }
-    return this.#isText('"}');
+    return this.#isText('"') && this.#readExtra() && this.#isText('}');
+  }
+
+  /** In our own texts braces stand for objects only. */
+  #readExtra(): boolean {
+    this.extraAt = this.extraEnd = this.at;
+    if (!this.#take(EXTRA)) return true;
+    this.extraAt = this.at;
+    if (this.#bytes[this.at] !== OPEN) return false;
+    for (let depth = 0; ;) {
+      const byte = this.#bytes[this.at++];
+      if (byte === undefined) return false;
+      if (byte === OPEN) depth++;
+      if (byte === CLOSE && --depth === 0) break;
+    }
+    this.extraEnd = this.at;
+    return true;
   }
 }
 

@@ -12,6 +12,8 @@ import {
   type DirectoryComparison,
   type DirectoryListing,
   LISTING_ENTRIES_MAX,
+  type ExtraRules,
+  NO_ENTRIES,
   type PackedStream,
   type SameFiles,
 } from '../volume-files/index.ts';
@@ -25,7 +27,7 @@ import {
 } from '../snapshot/index.ts';
 import { CACHE_TAG_NAME } from './directory-rules.ts';
 import { hasMoreNames } from './long-listing.ts';
-import { tellsChanges } from './previous-entries.ts';
+import { plainBeforeOf, tellsChanges } from './previous-entries.ts';
 import type { Visit } from './visit.ts';
 
 /** A directory whose files are as in the previous snapshot, and what that one holds of it. */
@@ -34,6 +36,7 @@ export interface KeptDirectory {
   readonly id: ObjectId;
   /** Start of that snapshot. */
   readonly startNs: Nanoseconds;
+  readonly recorded: string;
   readonly summary: DirectorySummary;
   readonly directories: readonly DirectoryEntry[];
 }
@@ -81,13 +84,7 @@ interface Ahead {
   sinceDone: Stopwatch | undefined;
 }
 
-const TOO_LONG: DirectoryListing = {
-  names: [],
-  stats: new BigInt64Array(0),
-  targets: [],
-  failures: [],
-  isTooLong: true,
-};
+const TOO_LONG: DirectoryListing = { ...NO_ENTRIES, isTooLong: true };
 
 /** What directories of the source hold, and which of them are as the previous snapshot has them. */
 export class DirectoryLooks {
@@ -98,6 +95,8 @@ export class DirectoryLooks {
   readonly #seen = new WeakSet<Visit>();
 
   readonly #entriesMax: number;
+  /** Set before the first look. */
+  rules: ExtraRules | undefined;
 
   constructor(options: DirectoryLooksOptions, pool: ThreadPool) {
     this.#entriesMax = options.listingEntriesMax ?? LISTING_ENTRIES_MAX;
@@ -130,7 +129,7 @@ export class DirectoryLooks {
   /** The listing alone. Throws `UNREADABLE_DIRECTORY`. */
   async list({ path }: Visit): Promise<DirectoryListing> {
     try {
-      return await this.#pool.readDirectory(path, this.#entriesMax);
+      return await this.#pool.readDirectory(path, this.#entriesMax, this.rules);
     } catch (error) {
       throw asUnreadable(error);
     }
@@ -153,7 +152,9 @@ export class DirectoryLooks {
     if (!before) return { listing: await this.list(visit) };
     const special = [CACHE_TAG_NAME, ...visit.rules.dotIgnoreFiles];
     try {
-      return await this.#pool.compareDirectory(visit.path, before, special, this.#entriesMax);
+      const { path } = visit;
+      const [max, rules] = [this.#entriesMax, this.rules];
+      return await this.#pool.compareDirectory(path, before, special, max, rules);
     } catch (error) {
       throw asUnreadable(error);
     }
@@ -172,7 +173,9 @@ export class DirectoryLooks {
     try {
       const packed = new Uint8Array(await repository.contents.getPacked(entry));
       const { compressionHeaderId, originalLength } = entry;
-      return { packed, hash: hashOf(contentId), compressionHeaderId, originalLength };
+      const plainBefore = plainBeforeOf(newest, this.rules);
+      const hash = hashOf(contentId);
+      return { packed, hash, compressionHeaderId, originalLength, plainBefore };
     } catch {
       // It is loaded again when the directory is compared, and that warns.
       return undefined;
@@ -184,7 +187,7 @@ export class DirectoryLooks {
     const { contents } = this.#options.repository;
     const [previous] = visit.previous;
     if (!previous) return undefined;
-    const { id, startNs } = previous;
+    const { id, startNs, recorded } = previous;
     // Its own content may be marked deleted, as those of its files: writing it anew brings it back.
     if (!contents.has(parseObjectId(id).contentId)) return undefined;
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
@@ -206,7 +209,7 @@ export class DirectoryLooks {
     // Something below may have changed without another time: every entry is looked at by itself.
     if (summary && !tellsChanges(summary.maxTimeNs, startNs)) return undefined;
     if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
-    return { same, id, startNs, summary, directories };
+    return { same, id, startNs, recorded, summary, directories };
   }
 }
 

@@ -1,7 +1,7 @@
 import type * as fs from 'node:fs/promises';
 import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts';
 import type { SplitterSpec } from '../codec/index.ts';
-import { NO_LONGER_REGULAR } from '../volume-files/index.ts';
+import { type ExtraRules, NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
   finishObject,
@@ -58,7 +58,12 @@ export interface FileUploadOptions {
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number | undefined;
   readonly repositoryPath?: string | undefined;
+  /** The extra attributes that the backup keeps. */
+  readonly extras?: KeptExtras | undefined;
 }
+
+/** Extended attributes and hard links: both are kept unless somebody says otherwise. */
+export type KeptExtras = Pick<ExtraRules, 'xattrs' | 'links'>;
 
 /** A file, and what counts for it. */
 export interface FileToUpload {
@@ -110,6 +115,9 @@ function sharedMemory(dataPath: DataPath): SharedMemory {
   shared.set(dataPath, memory);
   return memory;
 }
+
+/** As many are named in the log; the others are counted. */
+const UNREAD_NAMED_MAX = 10;
 
 /** Files up to this are read in batches, when they are one chunk in any case. */
 const SMALL_FILE_BYTES_MAX = 1 << 20;
@@ -243,11 +251,7 @@ export class FileUpload {
     counters.bytesRead += length;
     counters.totalBytes += length;
     if (length !== entry.sizeBytes) this.#changed(relative());
-    const { name, mode, mtimeNs, uid, gid } = entry;
-    return {
-      kind: 'entry',
-      entry: { name, type: 'f', mode, mtimeNs, uid, gid, size: length, objectId: id },
-    };
+    return { kind: 'entry', entry: { ...entryFields(entry, 'f'), size: length, objectId: id } };
   }
 
   #startStream(file: FileToUpload, settle: (outcome: Outcome) => void, fail: Fail): void {
@@ -388,6 +392,17 @@ export class FileUpload {
     return { kind: 'gone' };
   }
 
+  /** An entry is stored without its extended attributes: a warning, for the first ten by name. */
+  attributesUnread(path: string, error: string): void {
+    const { counters, logger } = this.#options;
+    const count = ++counters.attributesUnread;
+    if (count > UNREAD_NAMED_MAX) return;
+    logger.warn(
+      { path, error },
+      'extended attributes could not be read; the entry is stored without',
+    );
+  }
+
   /** Counts an entry that could not be stored. */
   fail(path: string, message: string, policy: Policy): Outcome {
     const { counters } = this.#options;
@@ -415,10 +430,11 @@ function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): 
 }
 
 export function entryFields(
-  { name, mode, mtimeNs, uid, gid }: SourceEntry,
+  { name, mode, mtimeNs, uid, gid, extra }: SourceEntry,
   type: 'f' | 'd' | 's',
 ): Omit<DirectoryEntry, 'size' | 'objectId'> {
-  return { name, type, mode, mtimeNs, uid, gid };
+  // All have the same shape: an upload makes millions of them.
+  return { name, type, mode, mtimeNs, uid, gid, extra };
 }
 
 /** Positions beyond 2^53 have no exact number. Whoever made such a file has a volume of holes. */

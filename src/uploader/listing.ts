@@ -1,4 +1,4 @@
-import { decodeGoUtf8, type Nanoseconds } from '../base/index.ts';
+import { decodeGoUtf8, type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import { type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
 
 export type SourceType = 'f' | 'd' | 's' | 'other';
@@ -18,6 +18,8 @@ export interface SourceEntry {
   readonly gid: number;
   readonly device: bigint;
   readonly target?: Uint8Array | undefined;
+  /** As in a directory entry. */
+  readonly extra?: string | undefined;
 }
 
 const TYPE_MASK = 0o170000;
@@ -29,6 +31,8 @@ export interface SourceDirectory {
   readonly failures: readonly { name: string; code: string; message: string }[];
   /** Names that are not UTF-8, as stored; each is warned about. */
   readonly renamed: readonly string[];
+  /** Entries whose extended attributes could not be read. */
+  readonly unread: readonly { name: string; message: string }[];
 }
 
 /** Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the character. */
@@ -39,6 +43,7 @@ export function entryAt(
   rawName: string | Uint8Array,
   field: (k: number) => bigint,
   target: Uint8Array | undefined,
+  extra?: string,
 ): SourceEntry {
   const mode = Number(field(0));
   return {
@@ -47,11 +52,12 @@ export function entryAt(
     type: TYPES[mode & TYPE_MASK] ?? 'other',
     mode: mode & 0o7777,
     sizeBytes: Number(field(1)),
-    mtimeNs: field(2),
-    uid: Number(field(3)),
-    gid: Number(field(4)),
-    device: field(5),
+    mtimeNs: field(2) * SECOND_NS + field(3),
+    uid: Number(field(4)),
+    gid: Number(field(5)),
+    device: field(6),
     target,
+    extra,
   };
 }
 
@@ -59,12 +65,13 @@ export function entryAt(
 export function decodeListing(listing: DirectoryListing): SourceDirectory {
   const { names, stats, targets, failures } = listing;
   const targetOf = new Map(targets);
+  const extraOf = new Map(listing.extras);
   const failed = new Set(failures.map(([position]) => position));
   const entries: SourceEntry[] = [];
   names.forEach((rawName, i) => {
     if (failed.has(i)) return;
     const field = (k: number): bigint => stats[i * STAT_FIELDS + k] as bigint;
-    entries.push(entryAt(rawName, field, targetOf.get(i)));
+    entries.push(entryAt(rawName, field, targetOf.get(i), extraOf.get(i)));
   });
   sortEntries(entries);
   dropRepeated(entries);
@@ -79,6 +86,10 @@ export function decodeListing(listing: DirectoryListing): SourceDirectory {
       message,
     })),
     renamed,
+    unread: (listing.unread ?? []).map(([position, message]) => ({
+      name: storedName(names[position] ?? ''),
+      message,
+    })),
   };
 }
 

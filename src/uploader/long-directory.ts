@@ -1,4 +1,4 @@
-import type { ThreadPool } from '../volume-files/index.ts';
+import type { ExtraRules, ThreadPool } from '../volume-files/index.ts';
 import { asUnreadable } from './directory-looks.ts';
 import { CACHE_TAG_NAME, enterRules, isCacheDirectory } from './directory-rules.ts';
 import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
@@ -16,6 +16,7 @@ import { relativePath, type Started, type Visit } from './visit.ts';
 export interface LongDirectoryParts {
   readonly options: FileUploadOptions;
   readonly pool: ThreadPool;
+  readonly extraRules: ExtraRules | undefined;
   readonly files: FileUpload;
   /** Schedules entries in order. False when canceled. */
   readonly startEntries: (entries: readonly SourceEntry[], started: Started) => Promise<boolean>;
@@ -29,7 +30,7 @@ export interface LongDirectoryParts {
 export async function visitLong(
   visit: Visit,
   open: OpenDirectory,
-  { options, pool, files, startEntries, warnOfName }: LongDirectoryParts,
+  { options, pool, extraRules, files, startEntries, warnOfName }: LongDirectoryParts,
 ): Promise<{ done: Promise<StoredDirectory> }> {
   const { signal, counters, policies, repository, logger } = options;
   const policy = policies.at(visit.relative);
@@ -43,9 +44,10 @@ export async function visitLong(
   const isCache = await isCacheDirectory(visit, special, policy);
   const rules = await enterRules(visit, special, options);
   counters.directories++;
-  const before = visit.previous.map(({ id, startNs }) => ({
+  const before = visit.previous.map(({ id, startNs, recorded }) => ({
     stream: new PreviousStream(repository.contents, id, logger),
     startNs,
+    recorded,
   }));
   const names = new LongNames((path) => {
     warnOfName(visit, path);
@@ -63,6 +65,10 @@ export async function visitLong(
   const pages = listLong(visit.path, {
     pool,
     signal,
+    rules: extraRules,
+    onUnread: (rawName, message) => {
+      files.attributesUnread(relativePath(visit, storedName(rawName)), message);
+    },
     onFailure: ({ rawName, ...failure }) => {
       const path = relativePath(visit, storedName(rawName));
       writer.add([files.missing(path, failure, policy)]);
@@ -75,7 +81,11 @@ export async function visitLong(
     for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
       const page = names.unique(listed);
       const held = await Promise.all(
-        before.map(async ({ stream, startNs }) => ({ entries: await stream.take(page), startNs })),
+        before.map(async ({ stream, startNs, recorded }) => ({
+          entries: await stream.take(page),
+          startNs,
+          recorded,
+        })),
       );
       const outcomes = new Outcomes();
       open.outcomes.add(outcomes);

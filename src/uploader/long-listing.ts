@@ -4,6 +4,7 @@ import { CodedError, joinPath } from '../base/index.ts';
 import {
   type BytePath,
   type DirectoryListing,
+  type ExtraRules,
   fsPath,
   isAt,
   linkError,
@@ -22,12 +23,12 @@ const BATCH_NAMES = 2048;
 const RUN_BYTES = 4 << 20;
 /** What is read of each run at a time. */
 const CURSOR_BYTES = 64 << 10;
-/** A record: its length, whether it is a directory, length of name and of target, attributes, name, target. */
-const HEAD_BYTES = 12;
+/** A record: lengths and type, attributes, name, target of a link, extra attributes. */
+const HEAD_BYTES = 16;
 const STAT_BYTES = STAT_FIELDS * 8;
 const NAME_AT = HEAD_BYTES + STAT_BYTES;
-/** Linux allows names of 255 bytes and targets of 4095; other file systems little more. */
-const RECORD_BYTES_MAX = 16 << 10;
+/** Names have up to 255 bytes and targets 4095. Extra attributes take most of it. */
+const RECORD_BYTES_MAX = 2 << 20;
 const S_IFMT = 0o170000n;
 const S_IFDIR = 0o040000n;
 
@@ -41,6 +42,8 @@ export interface LookFailure {
 export interface LongListingOptions {
   readonly pool: Pick<ThreadPool, 'lookAt'>;
   readonly signal: AbortSignal;
+  readonly rules?: ExtraRules | undefined;
+  readonly onUnread?: (rawName: string | Uint8Array, message: string) => void;
   readonly onFailure: (failure: LookFailure) => void;
   /** Records sorted in memory; tests lower it. */
   readonly runBytes?: number;
@@ -84,7 +87,10 @@ export async function* listLong(
     for await (const names of nameBatches(path)) {
       options.signal.throwIfAborted();
       const packed = Buffer.concat(names.flatMap((name) => [name, Buffer.of(0)]));
-      const listing = await options.pool.lookAt(path, packed);
+      const listing = await options.pool.lookAt(path, packed, options.rules);
+      for (const [i, message] of listing.unread ?? []) {
+        options.onUnread?.(rawNameOf(names[i] as Buffer), message);
+      }
       addRecords(runs, names, listing, options.onFailure);
     }
     let batch: SourceEntry[] = [];
@@ -118,7 +124,7 @@ async function* nameBatches(path: string | Uint8Array): AsyncGenerator<Buffer[]>
 function addRecords(
   runs: SortedRuns,
   names: readonly Buffer[],
-  { stats, targets, failures }: DirectoryListing,
+  { stats, targets, extras, failures }: DirectoryListing,
   onFailure: (failure: LookFailure) => void,
 ): void {
   const failed = new Set(failures.map(([i]) => i));
@@ -126,20 +132,25 @@ function addRecords(
     onFailure({ rawName: rawNameOf(names[i] as Buffer), code, message });
   }
   const targetOf = new Map(targets);
+  const extraOf = new Map(extras);
   const statBytes = Buffer.from(stats.buffer, stats.byteOffset, stats.byteLength);
   names.forEach((name, i) => {
     if (failed.has(i)) return;
     const target = targetOf.get(i);
-    const length = NAME_AT + name.length + (target?.length ?? 0);
+    const extra = extraOf.get(i) ?? '';
+    const extraAt = NAME_AT + name.length + (target?.length ?? 0);
+    const length = extraAt + extra.length;
     const { bytes, at } = runs.claim(length);
     const isDirectory = ((stats[i * STAT_FIELDS] as bigint) & S_IFMT) === S_IFDIR;
     bytes.writeUInt32LE(length, at);
     bytes.writeUInt16LE(isDirectory ? 0 : 1, at + 4);
     bytes.writeUInt16LE(name.length, at + 6);
     bytes.writeInt32LE(target ? target.length : -1, at + 8);
+    bytes.writeUInt32LE(extra.length, at + 12);
     statBytes.copy(bytes, at + HEAD_BYTES, i * STAT_BYTES, (i + 1) * STAT_BYTES);
     bytes.set(name, at + NAME_AT);
     if (target) bytes.set(target, at + NAME_AT + name.length);
+    bytes.write(extra, at + extraAt, 'latin1');
   });
 }
 
@@ -149,12 +160,15 @@ const rawNameOf = (name: Uint8Array): string | Uint8Array =>
 function decodeRecord(bytes: Buffer, at: number): SourceEntry {
   const nameEnd = at + NAME_AT + bytes.readUInt16LE(at + 6);
   const targetLength = bytes.readInt32LE(at + 8);
+  const extraLength = bytes.readUInt32LE(at + 12);
+  const extraAt = nameEnd + Math.max(0, targetLength);
   const target =
     targetLength < 0 ? undefined : Uint8Array.from(bytes.subarray(nameEnd, nameEnd + targetLength));
   return entryAt(
     rawNameOf(bytes.subarray(at + NAME_AT, nameEnd)),
     (k) => bytes.readBigInt64LE(at + HEAD_BYTES + 8 * k),
     target,
+    extraLength === 0 ? undefined : bytes.toString('latin1', extraAt, extraAt + extraLength),
   );
 }
 
@@ -268,7 +282,7 @@ function sink(heap: RunCursor[], start: number): void {
 
 /** Goes through one run of the scratch file. */
 class RunCursor implements RecordPlace {
-  readonly bytes = Buffer.allocUnsafeSlow(CURSOR_BYTES);
+  bytes = Buffer.allocUnsafeSlow(CURSOR_BYTES);
   at = 0;
   readonly #file: ScratchFile;
   readonly #end: number;
@@ -285,6 +299,8 @@ class RunCursor implements RecordPlace {
   next(): boolean {
     this.at = this.#nextAt;
     if (!this.#hasWhole()) this.#fill();
+    // Its length may only be known now.
+    if (this.#filled > this.at && !this.#hasWhole()) this.#fill();
     if (this.#filled === this.at) return false;
     this.#nextAt = this.at + this.bytes.readUInt32LE(this.at);
     return true;
@@ -300,11 +316,15 @@ class RunCursor implements RecordPlace {
   }
 
   #fill(): void {
-    this.bytes.copy(this.bytes, 0, this.at, this.#filled);
+    const before = this.bytes;
+    const length = this.#filled - this.at >= 4 ? before.readUInt32LE(this.at) : 0;
+    // Seldom: extra attributes of one entry that are longer than all that is read at once.
+    if (length > before.length) this.bytes = Buffer.allocUnsafeSlow(length);
+    before.copy(this.bytes, 0, this.at, this.#filled);
     this.#filled -= this.at;
     this.at = 0;
-    while (this.#filled < CURSOR_BYTES && this.#readTo < this.#end) {
-      const wanted = Math.min(CURSOR_BYTES - this.#filled, this.#end - this.#readTo);
+    while (this.#filled < this.bytes.length && this.#readTo < this.#end) {
+      const wanted = Math.min(this.bytes.length - this.#filled, this.#end - this.#readTo);
       const got = this.#file.read(this.bytes, this.#filled, wanted, this.#readTo);
       if (got === 0) throw new CodedError('SCRATCH_UNUSABLE', 'a scratch file was cut short');
       this.#filled += got;

@@ -1,6 +1,7 @@
 import { type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
 import type { DirectoryEntry, Snapshot } from '../snapshot/index.ts';
+import type { KeptExtras } from './file-upload.ts';
 import { plainName, type SourceEntry } from './listing.ts';
 
 /**
@@ -18,6 +19,8 @@ export interface PreviousDirectory {
   readonly id: ObjectId;
   /** None of its files was read as it had been before that time. {@link UNCHANGING_NS} for the very same source. */
   readonly startNs: Nanoseconds;
+  /** What of the extra attributes its snapshot tells: an entry without any had none then. */
+  readonly recorded: string;
 }
 
 /** A source that stands still while it is read, since it is a snapshot of the storage. */
@@ -54,17 +57,51 @@ export const previousRoots = (
   snapshots.flatMap((snapshot) => {
     const { rootEntry: root } = snapshot;
     if (root?.type !== 'd') return [];
-    return [{ id: root.objectId, startNs: comparedTimeOf(snapshot, frozen) }];
+    return [previousOf(root, comparedTimeOf(snapshot, frozen))];
   });
+
+export const previousOf = (root: DirectoryEntry, startNs: Nanoseconds): PreviousDirectory => ({
+  id: root.objectId,
+  startNs,
+  recorded: recordedIn(root),
+});
 
 /** Whether a file or link that has this time still would have another one, had it changed after it was read. */
 export const tellsChanges = (mtimeNs: Nanoseconds, startNs: Nanoseconds): boolean =>
   mtimeNs < startNs - SETTLE_NS;
 
+/**
+ * Entries without extended attributes in an earlier snapshot still have none if their inode did not change since this time, in
+ * seconds. Minus infinity for snapshots of Kopia, snapshots that Kopia rewrote, and snapshots without attributes.
+ */
+export function plainBeforeOf(
+  { startNs, recorded }: PreviousDirectory,
+  rules: KeptExtras | undefined,
+): number {
+  if (rules?.xattrs === true && !recorded.includes(RECORDED_XATTRS)) return -Infinity;
+  return Number((startNs - SETTLE_NS) / SECOND_NS);
+}
+
+const RECORDED_XATTRS = 'xattrs';
+
+/**
+ * Notes in the root entry that all entries have their extended attributes. The root entry is in the manifest: the object of the
+ * root stays as Kopia writes it. Kopia drops the note with all other extra fields when it rewrites a snapshot.
+ */
+export function withRecorded(root: DirectoryEntry, kept: KeptExtras | undefined): DirectoryEntry {
+  if (kept?.xattrs !== true) return root;
+  const own = root.extra === undefined ? '' : `${root.extra.slice(1, -1)},`;
+  return { ...root, extra: `{${own}"recorded":"${RECORDED_XATTRS}"}` };
+}
+
+function recordedIn({ extra }: DirectoryEntry): string {
+  const found = /"recorded":"([a-z,]*)"\}$/.exec(extra ?? '');
+  return found?.[1] ?? '';
+}
+
 /** What an earlier snapshot holds of a directory, or of a part of it. */
-export interface PreviousList {
+export interface PreviousList extends Pick<PreviousDirectory, 'startNs' | 'recorded'> {
   readonly entries: readonly DirectoryEntry[];
-  readonly startNs: Nanoseconds;
 }
 
 /** What previous snapshots hold of one directory, the newest complete one first. */
@@ -72,25 +109,27 @@ export class PreviousEntries {
   readonly #lists: readonly {
     readonly byName: Map<string, DirectoryEntry>;
     readonly startNs: Nanoseconds;
+    readonly recorded: string;
   }[];
 
   constructor(lists: readonly PreviousList[]) {
-    this.#lists = lists.map(({ entries, startNs }) => ({
+    this.#lists = lists.map(({ entries, startNs, recorded }) => ({
       byName: new Map(entries.map((entry) => [entry.name, entry])),
       startNs,
+      recorded,
     }));
   }
 
   directories(entryName: string): PreviousDirectory[] {
     const name = plainName(entryName);
     const found = new Map<ObjectId, PreviousDirectory>();
-    for (const { byName, startNs } of this.#lists) {
+    for (const { byName, startNs, recorded } of this.#lists) {
       const entry = byName.get(name);
       if (entry?.type !== 'd') continue;
       const id = entry.objectId;
       const known = found.get(id);
       // The later one looked at the same files again.
-      if (!known || known.startNs < startNs) found.set(id, { id, startNs });
+      if (!known || known.startNs < startNs) found.set(id, { id, startNs, recorded });
     }
     return [...found.values()];
   }

@@ -12,6 +12,8 @@ export interface UploadCounters {
   ignoredErrors: number;
   /** Entries that were removed after they were listed: left out, no error. */
   vanished: number;
+  /** Entries that were stored without extended attributes, which could not be read. */
+  attributesUnread: number;
   /** Bytes of all files, cached ones included. */
   totalBytes: number;
   /** Bytes read from the source. */
@@ -46,6 +48,7 @@ export const newUploadCounters = (): UploadCounters => ({
   errors: 0,
   ignoredErrors: 0,
   vanished: 0,
+  attributesUnread: 0,
   totalBytes: 0,
   bytesRead: 0,
   cachedBytes: 0,

@@ -1,19 +1,21 @@
 import type { BigIntStats } from 'node:fs';
 import * as fs from 'node:fs/promises';
-import { basename } from 'node:path';
+import { basename, dirname } from 'node:path';
 import type { DirectoryEntry } from '../snapshot/index.ts';
+import { NO_ENTRIES } from '../volume-files/index.ts';
 import { isOfTheSource } from './directory-looks.ts';
 import { entryFields } from './file-upload.ts';
 import { decodeListing, type SourceEntry } from './listing.ts';
 import { OpenFile } from './open-tree.ts';
+import { withRecorded } from './previous-entries.ts';
 import { unreadable, type VolumeUpload } from './volume-upload.ts';
 
 /** Stores a directory with all that is below it, or a single file. Throws `SOURCE_UNREADABLE`. */
 export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
-  const { tree, path, roots, counters } = parts;
+  const { tree, path, roots, counters, extras } = parts;
   let root: SourceEntry;
   try {
-    root = await lookAt(await fs.realpath(path));
+    root = await lookAt(await fs.realpath(path), parts);
   } catch (cause) {
     throw unreadable(path, cause);
   }
@@ -27,7 +29,9 @@ export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
     const before = await fs.stat(real, { bigint: true });
     const { id, summary } = await tree.uploadDirectory(real, root, roots);
     if (counters.vanished > 0) await assertSame(real, before);
-    return { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
+    const entry = { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
+    // After a failure the next upload reads the attributes of all files again.
+    return counters.attributesUnread > 0 ? entry : withRecorded(entry, extras);
   } catch (cause) {
     if (isOfTheSource(cause)) throw unreadable(path, cause);
     throw cause;
@@ -65,14 +69,22 @@ async function uploadSingleFile(
   return { ...entry, summary };
 }
 
-async function lookAt(path: string): Promise<SourceEntry> {
-  const stat = await fs.stat(path, { bigint: true });
-  const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
-  const { entries } = decodeListing({
-    names: [path],
-    stats: BigInt64Array.from(fields),
-    targets: [],
-    failures: [],
-  });
+/** The root itself is never a part of a group of hard links. */
+async function lookAt(path: string, parts: VolumeUpload): Promise<SourceEntry> {
+  const { repository, files, extras } = parts;
+  const { dev, mode } = await fs.stat(path, { bigint: true });
+  const isDirectory = (mode & S_IFMT) === S_IFDIR;
+  const [within, name] = isDirectory ? [path, '.'] : [dirname(path), basename(path)];
+  const rules = extras && { xattrs: extras.xattrs, links: false, device: dev };
+  const names = Buffer.from(`${name}\0`);
+  const listing = await repository.dataPath?.pool.lookAt(within, names, rules);
+  const { entries, unread, failures } = decodeListing({ ...NO_ENTRIES, ...listing, names: [path] });
+  const [failed] = failures;
+  if (failed)
+    throw Object.assign(new Error(failed.message), { code: failed.code, syscall: 'lstat' });
+  for (const { message } of unread) files.attributesUnread('', message);
   return entries[0] as SourceEntry;
 }
+
+const S_IFMT = 0o170000n;
+const S_IFDIR = 0o040000n;

@@ -136,7 +136,7 @@ class SourceCounter {
       ...visit.rules.dotIgnoreFiles,
     ];
     const entries = [...new Set(names)].flatMap((name) => lookAt(visit.path, name) ?? []);
-    const special = { entries, failures: [], renamed: [] };
+    const special = { entries, failures: [], renamed: [], unread: [] };
     const files = { ignoreCacheDirs: ignores };
     if (await isCacheDirectory(visit, special, { files })) return undefined;
     try {

@@ -60,6 +60,8 @@ export class TreeUpload {
     const visit = { path, relative: '', previous, rules: IgnoreRules.none, attributes: root };
     const open = new OpenDirectory(root);
     this.#options.open.root = open;
+    const { extras } = this.#options;
+    this.#looks.rules = extras && { ...extras, device: root.device };
     const { done } = await this.#visit(visit, open).catch((error: unknown) => {
       throw isCode(error, 'UNREADABLE_DIRECTORY') ? error.cause : error;
     });
@@ -86,7 +88,7 @@ export class TreeUpload {
     const policy = policies.at(visit.relative);
     let directory = decodeListing(listing);
     if (await isCacheDirectory(visit, directory, policy)) {
-      directory = { entries: [], failures: [], renamed: [] };
+      directory = { entries: [], failures: [], renamed: [], unread: [] };
     }
     this.#warnOfNames(visit, directory);
     const rules = await enterRules(visit, directory, this.#options);
@@ -95,6 +97,9 @@ export class TreeUpload {
     open.outcomes.add(outcomes);
     for (const { name, ...failure } of directory.failures) {
       outcomes.add(this.#files.missing(relativePath(visit, name), failure, policy));
+    }
+    for (const { name, message } of directory.unread) {
+      this.#files.attributesUnread(relativePath(visit, name), message);
     }
     const started = { visit, policy, previous, rules, outcomes, open };
     const canceled = !(await this.#startEntries(directory.entries, started));
@@ -146,6 +151,7 @@ export class TreeUpload {
     return visitLong(visit, open, {
       options: this.#options,
       pool: this.#pool,
+      extraRules: this.#looks.rules,
       files: this.#files,
       startEntries: (entries, started) => this.#startEntries(entries, started),
       warnOfName: (within, name) => {
@@ -158,7 +164,7 @@ export class TreeUpload {
   async #visitKept(
     visit: Visit,
     children: readonly SourceEntry[],
-    { same, id, startNs, summary, directories }: KeptDirectory,
+    { same, id, startNs, recorded, summary, directories }: KeptDirectory,
     open: OpenDirectory,
   ): Promise<{ done: Promise<StoredDirectory> }> {
     const { counters, policies } = this.#options;
@@ -167,7 +173,7 @@ export class TreeUpload {
     counters.cachedBytes += same.bytes;
     counters.totalBytes += same.bytes;
     this.#found(same.files, same.bytes);
-    const before = new PreviousEntries([{ entries: directories, startNs }]);
+    const before = new PreviousEntries([{ entries: directories, startNs, recorded }]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
     const outcomes = new Outcomes();
@@ -425,19 +431,23 @@ export class TreeUpload {
   }
 
   async #loadPrevious(directories: readonly PreviousDirectory[]): Promise<PreviousEntries> {
-    const loaded = await mapLimited(directories, PREVIOUS_READS_MAX, async ({ id, startNs }) => {
-      try {
-        return { entries: await readDirectory(this.#options.repository, id), startNs };
-      } catch (error) {
-        // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
-        this.#options.repository.contents.damaged.note(error);
-        this.#options.logger.warn(
-          { object: id, error: messageOf(error) },
-          'a directory of the previous snapshot cannot be read; its files are read again',
-        );
-        return { entries: [], startNs };
-      }
-    });
+    const loaded = await mapLimited(
+      directories,
+      PREVIOUS_READS_MAX,
+      async ({ id, startNs, recorded }) => {
+        try {
+          return { entries: await readDirectory(this.#options.repository, id), startNs, recorded };
+        } catch (error) {
+          // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
+          this.#options.repository.contents.damaged.note(error);
+          this.#options.logger.warn(
+            { object: id, error: messageOf(error) },
+            'a directory of the previous snapshot cannot be read; its files are read again',
+          );
+          return { entries: [], startNs, recorded };
+        }
+      },
+    );
     return new PreviousEntries(loaded);
   }
 }
@@ -449,6 +459,7 @@ function isSameEntry(a: DirectoryEntry, b: DirectoryEntry): boolean {
     a.mode === b.mode &&
     a.mtimeNs === b.mtimeNs &&
     a.uid === b.uid &&
-    a.gid === b.gid
+    a.gid === b.gid &&
+    a.extra === b.extra
   );
 }

@@ -25,11 +25,12 @@ import {
   FROZEN_TAG,
   type FrozenSource,
   type PreviousDirectory,
+  previousOf,
   previousRoots,
   UNCHANGING_NS,
 } from './previous-entries.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
-import { FileUpload, type FileUploadOptions } from './file-upload.ts';
+import { FileUpload, type FileUploadOptions, type KeptExtras } from './file-upload.ts';
 import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
 import { uploadRoot } from './root-upload.ts';
 import type { EntryFailure } from './summary.ts';
@@ -62,6 +63,8 @@ export interface UploadOptions {
   readonly repositoryPath?: string | undefined;
   /** Stored in place of the path, which is then only a name. */
   readonly input?: StreamSource | undefined;
+  /** The extra attributes that the backup keeps; all of them by default. */
+  readonly extras?: KeptExtras;
   /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
   /** Whether the source's own earlier snapshot may save work: two volumes may be recorded as one source. All by default. */
@@ -134,6 +137,7 @@ export async function createSnapshot(
     },
     listingEntriesMax: options.listingEntriesMax,
     repositoryPath: options.repositoryPath,
+    extras: options.extras ?? { xattrs: true, links: true },
     open: { root: undefined },
     onStored: () => {
       checkpoints.look();
@@ -171,7 +175,8 @@ export async function createSnapshot(
     const { open } = uploadOptions;
     const policy = policies.root;
     const { signal } = options;
-    const parts = { repository, tree, files, path, roots, counters, policy, signal, open };
+    const { extras } = uploadOptions;
+    const parts = { repository, tree, files, path, roots, counters, policy, signal, open, extras };
     if (options.input) return uploadInput(parts, options.input, isLost !== undefined);
     return options.block === true ? uploadDevice(parts) : uploadRoot(parts);
   };
@@ -258,7 +263,7 @@ async function confirmed(
   if (!rootEntry) return snapshot;
   const uploadAgain: UploadAgain = async (root, isLost) => {
     const before = { ...counters };
-    const again = await upload(root.type === 'd' ? [{ id: root.objectId, startNs }] : [], isLost);
+    const again = await upload(root.type === 'd' ? [previousOf(root, startNs)] : [], isLost);
     const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
     const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
     // Entries were counted once already; what cannot be read counts as it is now.

@@ -1,7 +1,7 @@
 import { CodedError, messageOf, systemCode } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import type { Policy } from '../snapshot/index.ts';
-import type { FileUpload } from './file-upload.ts';
+import type { FileUpload, KeptExtras } from './file-upload.ts';
 import type { OpenTree } from './open-tree.ts';
 import type { PreviousDirectory } from './previous-entries.ts';
 import type { UploadCounters } from './progress.ts';
@@ -18,6 +18,7 @@ export interface VolumeUpload {
   policy: Policy;
   signal: AbortSignal;
   open: OpenTree;
+  extras: KeptExtras | undefined;
 }
 
 /** The bytes of a pipe, which are stored in place of a path. */

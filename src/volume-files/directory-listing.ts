@@ -16,16 +16,21 @@ import {
   type StatusReader,
 } from '../base/index.ts';
 import { type BytePath, fsPath, shownPath, toldCode } from './byte-path.ts';
+import { type ExtraPlace, type ExtraRules, readExtra } from './extra-attributes.ts';
 import { openDirectly, pathOf } from './open-directly.ts';
 
 /** A directory listing: names as they are on disk, attributes in one array of 64-bit numbers. */
 export interface DirectoryListing {
   /** Strings, or bytes where a name is not UTF-8. */
   readonly names: readonly (string | Uint8Array)[];
-  /** {@link STAT_FIELDS} numbers for each name: mode, size, mtime in ns, uid, gid, device. */
+  /** {@link STAT_FIELDS} numbers for each name: mode, size, mtime (s, ns), uid, gid, device. */
   readonly stats: BigInt64Array;
   /** Symlink targets by position. */
   readonly targets: readonly (readonly [number, Uint8Array])[];
+  /** Texts of `ExtraAttributes` by position. */
+  readonly extras?: readonly (readonly [number, string])[];
+  /** Entries whose extended attributes could not be read, and why. */
+  readonly unread?: readonly (readonly [number, string])[];
   /** Entries that went away or could not be looked at. */
   readonly failures: readonly (readonly [number, string, string])[];
   /** There are more names than were asked for at most, and none is given. */
@@ -33,7 +38,7 @@ export interface DirectoryListing {
 }
 /** Names of one directory that are held in memory at once, some 1 KB each until they are stored. Our choice. */
 export const LISTING_ENTRIES_MAX = 1 << 15;
-export const STAT_FIELDS = 6;
+export const STAT_FIELDS = 7;
 /** Linux allows 255; what is longer is looked at otherwise. */
 const NAME_BYTES_MAX = 1023;
 
@@ -43,6 +48,11 @@ export interface PackedStream {
   readonly hash: Uint8Array;
   readonly compressionHeaderId: number;
   readonly originalLength: number;
+  /**
+   * Entries without extra attributes in the stream still have none if their inode did not change since this time, in seconds.
+   * Minus infinity if the stream does not tell.
+   */
+  readonly plainBefore: number;
 }
 
 /** A directory whose files are all as a stream says that they were. */
@@ -66,16 +76,24 @@ export interface DirectoryComparison {
 }
 
 /** With more than `entriesMax` names, it only says so. Throws what the system says of the directory itself. */
-export function readDirectory(path: BytePath, entriesMax: number): DirectoryListing {
+export function readDirectory(
+  path: BytePath,
+  entriesMax: number,
+  rules?: ExtraRules,
+): DirectoryListing {
   return inDirectory(path, (descriptor) => {
     const names = listNames(pathOf(descriptor, path));
-    if (names.length > entriesMax) {
-      const none = { names: [], stats: new BigInt64Array(0), targets: [], failures: [] };
-      return { ...none, isTooLong: true };
-    }
-    return lookAtAll(descriptor, path, names);
+    if (names.length > entriesMax) return { ...NO_ENTRIES, isTooLong: true };
+    return lookAtAll({ descriptor, rules }, path, names);
   });
 }
+
+export const NO_ENTRIES: DirectoryListing = {
+  names: [],
+  stats: new BigInt64Array(0),
+  targets: [],
+  failures: [],
+};
 
 /** What becomes of the path meanwhile, all is asked of the one directory that was opened. */
 function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
@@ -88,13 +106,17 @@ function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
 }
 
 /** What `lstat` says of these names: bytes, with a zero behind each. The caller knows the names, and gets none. */
-export function lookAtNames(path: BytePath, names: Uint8Array): DirectoryListing {
-  return inDirectory(path, (descriptor) => lookAtNamesIn(descriptor, path, names));
+export function lookAtNames(
+  path: BytePath,
+  names: Uint8Array,
+  rules?: ExtraRules,
+): DirectoryListing {
+  return inDirectory(path, (descriptor) => lookAtNamesIn({ descriptor, rules }, path, names));
 }
 
 /** The same for a directory that is open. */
 export function lookAtNamesIn(
-  descriptor: number,
+  place: ExtraPlace,
   path: BytePath,
   names: Uint8Array,
 ): DirectoryListing {
@@ -104,10 +126,10 @@ export function lookAtNamesIn(
     list.push(names.subarray(at, end));
     at = end + 1;
   }
-  return { ...lookAtAll(descriptor, path, list), names: [] };
+  return { ...lookAtAll(place, path, list), names: [] };
 }
 
-export function onlyDirectories({ names, stats }: DirectoryListing): DirectoryListing {
+export function onlyDirectories({ names, stats, extras = [] }: DirectoryListing): DirectoryListing {
   const isDirectory = (_name: unknown, i: number): boolean =>
     (Number(stats[i * STAT_FIELDS]) & constants.S_IFMT) === constants.S_IFDIR;
   const positions = names.flatMap((name, i) => (isDirectory(name, i) ? [i] : []));
@@ -116,73 +138,100 @@ export function onlyDirectories({ names, stats }: DirectoryListing): DirectoryLi
     kept.set(stats.subarray(i * STAT_FIELDS, (i + 1) * STAT_FIELDS), to * STAT_FIELDS);
   });
   const keptNames = positions.map((i) => names[i] as string);
-  return { names: keptNames, stats: kept, targets: [], failures: [] };
+  const textOf = new Map(extras);
+  const keptExtras = positions.flatMap((i, to) => {
+    const text = textOf.get(i);
+    return text === undefined ? [] : ([[to, text]] as const);
+  });
+  return { ...NO_ENTRIES, names: keptNames, stats: kept, extras: keptExtras };
 }
 
 function lookAtAll(
-  descriptor: number,
+  place: ExtraPlace,
   path: BytePath,
   names: readonly (string | Uint8Array)[],
 ): DirectoryListing {
   const stats = new BigInt64Array(names.length * STAT_FIELDS);
   const targets: [number, Uint8Array][] = [];
+  const extras: [number, string][] = [];
+  const unread: [number, string][] = [];
   const failures: [number, string, string][] = [];
+  const { descriptor } = place;
   const here = pathOf(descriptor, path);
   const reader = posix().statusReader;
+  const told = (error: unknown): string =>
+    messageOf(error).replaceAll(shownPath(here), () => shownPath(path));
   names.forEach((name, i) => {
     const at = joinPath(here, name);
     try {
-      const mode = setStatus(stats, i, reader && statusOf(reader, descriptor, name), at);
-      if ((mode & constants.S_IFMT) === constants.S_IFLNK) {
+      const bytes = withZero(name);
+      const status = lookAtOne(reader, descriptor, bytes) ?? statusBy(at);
+      setStatus(stats, i, status);
+      if ((status.mode & constants.S_IFMT) === constants.S_IFLNK) {
         targets.push([i, readlinkSync(fsPath(at), { encoding: 'buffer' })]);
       }
+      try {
+        const extra = readExtra(place, bytes, status);
+        if (extra !== undefined) extras.push([i, extra]);
+      } catch (error) {
+        unread.push([i, told(error)]);
+      }
     } catch (error) {
-      failures.push([
-        i,
-        toldCode(error),
-        messageOf(error).replaceAll(shownPath(here), () => shownPath(path)),
-      ]);
+      failures.push([i, toldCode(error), told(error)]);
     }
   });
-  return { names, stats, targets, failures };
+  return { names, stats, targets, extras, unread, failures };
 }
 
 const nameBuffer = Buffer.alloc(NAME_BYTES_MAX + 1);
 
-function statusOf(
-  reader: StatusReader,
-  descriptor: number,
-  name: string | Uint8Array,
-): FileStatus | undefined {
+/** As the system takes it; valid until the next call. */
+function withZero(name: string | Uint8Array): Uint8Array {
   const length = typeof name === 'string' ? Buffer.byteLength(name) : name.length;
-  if (length > NAME_BYTES_MAX) return undefined;
-  if (typeof name === 'string') nameBuffer.write(name);
-  else nameBuffer.set(name);
-  nameBuffer[length] = 0;
-  return reader.look(descriptor, nameBuffer);
+  const bytes = length > NAME_BYTES_MAX ? Buffer.alloc(length + 1) : nameBuffer;
+  if (typeof name === 'string') bytes.write(name);
+  else bytes.set(name);
+  bytes[length] = 0;
+  return bytes.subarray(0, length + 1);
 }
 
-/** Returns type and permission bits. Throws what the system says where it has no status yet. */
-function setStatus(
-  stats: BigInt64Array,
-  i: number,
-  status: FileStatus | undefined,
-  path: BytePath,
-): number {
+/** Undefined where it cannot be looked at so. */
+const lookAtOne = (
+  reader: StatusReader | undefined,
+  descriptor: number,
+  name: Uint8Array,
+): FileStatus | undefined =>
+  name.length > NAME_BYTES_MAX + 1 ? undefined : reader?.look(descriptor, name);
+
+/** Throws what the system says. */
+function statusBy(path: BytePath): FileStatus {
+  const stat: BigIntStats = lstatSync(fsPath(path), { bigint: true });
+  const seconds = floorSeconds(stat.mtimeNs);
+  return {
+    mode: Number(stat.mode),
+    sizeBytes: Number(stat.size),
+    seconds: Number(seconds),
+    nanoseconds: Number(stat.mtimeNs - seconds * SECOND_NS),
+    changedSeconds: Number(floorSeconds(stat.ctimeNs)),
+    uid: Number(stat.uid),
+    gid: Number(stat.gid),
+    device: stat.dev,
+    links: Number(stat.nlink),
+    inode: stat.ino,
+  };
+}
+
+const floorSeconds = (ns: bigint): bigint => ns / SECOND_NS - (ns % SECOND_NS < 0n ? 1n : 0n);
+
+function setStatus(stats: BigInt64Array, i: number, status: FileStatus): void {
   let at = i * STAT_FIELDS;
-  if (!status) {
-    const stat: BigIntStats = lstatSync(fsPath(path), { bigint: true });
-    stats.set([stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev], at);
-    return Number(stat.mode);
-  }
-  const { mode } = status;
-  stats[at++] = BigInt(mode);
+  stats[at++] = BigInt(status.mode);
   stats[at++] = BigInt(status.sizeBytes);
-  stats[at++] = BigInt(status.seconds) * SECOND_NS + BigInt(status.nanoseconds);
+  stats[at++] = BigInt(status.seconds);
+  stats[at++] = BigInt(status.nanoseconds);
   stats[at++] = BigInt(status.uid);
   stats[at++] = BigInt(status.gid);
   stats[at] = status.device;
-  return mode;
 }
 
 /** Names as strings, and as bytes where they are not UTF-8. */

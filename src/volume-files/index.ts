@@ -16,6 +16,7 @@ export {
   LISTING_ENTRIES_MAX,
   lookAtNames,
   lookAtNamesIn,
+  NO_ENTRIES,
   onlyDirectories,
   type PackedStream,
   readDirectory,
@@ -23,6 +24,14 @@ export {
   STAT_FIELDS,
 } from './directory-listing.ts';
 export { type BytePath, fsPath, toldCode } from './byte-path.ts';
+export {
+  type ExtraAttributes,
+  type ExtraPlace,
+  type ExtraRules,
+  hasExtra,
+  parseExtra,
+  readExtra,
+} from './extra-attributes.ts';
 export {
   applyAttributesToPinned,
   type FileAttributes,

@@ -8,6 +8,7 @@ import type {
 } from '../codec/index.ts';
 import type { FileRange, RangeToCompare } from './compare-ranges.ts';
 import type { DirectoryComparison, DirectoryListing, PackedStream } from './directory-listing.ts';
+import type { ExtraRules } from './extra-attributes.ts';
 import type { FileAttributes, NotSet } from './file-attributes.ts';
 import type { FileRead, FileToRead } from './read-file.ts';
 import type { NewFile, PlaceInFile } from './write-file.ts';
@@ -84,9 +85,17 @@ export interface ThreadPool extends AsyncDisposable {
   /** Reads whole files one after the other into the slab and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
   /** With more than `entriesMax` names, it only says so. */
-  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing>;
+  readDirectory(
+    path: string | Uint8Array,
+    entriesMax: number,
+    rules?: ExtraRules,
+  ): Promise<DirectoryListing>;
   /** What `lstat` says of these names of a directory: bytes, with a zero behind each. */
-  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing>;
+  lookAt(
+    path: string | Uint8Array,
+    names: Uint8Array,
+    rules?: ExtraRules,
+  ): Promise<DirectoryListing>;
   /**
    * Reads a directory and compares it with an earlier stream; one that cannot be opened is as if it
    * differed. With any of the `special` names in it, nothing is compared.
@@ -96,6 +105,7 @@ export interface ThreadPool extends AsyncDisposable {
     before: PackedStream,
     special: readonly string[],
     entriesMax: number,
+    rules?: ExtraRules,
   ): Promise<DirectoryComparison>;
   /**
    * Reads ranges of open files, of any length, and compares their hashes; the slab is room for what is being hashed. The kernel is
@@ -110,6 +120,8 @@ export interface ThreadPool extends AsyncDisposable {
   open(items: readonly OpenItem[]): Promise<OpenResult>;
   /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
+  /** Whether a descriptor's file has these extended attributes. */
+  hasExtra(descriptor: number, extra: string): Promise<boolean>;
   /** Flushes the file system that a descriptor is on; false where that cannot be done. */
   syncFilesystem(descriptor: number): Promise<boolean>;
   /** Ends the threads; one that the kernel does not let go is left behind after a while. */

@@ -3,6 +3,7 @@ import type {
   BytePath,
   DirectoryComparison,
   DirectoryListing,
+  ExtraRules,
   FileAttributes,
   NotSet,
   OpenResult,
@@ -32,14 +33,21 @@ export interface Tasks {
   cut: [parameters: [spec: SplitterSpec, piece: Span, count: number], result: number[]];
   seal: [parameters: [request: SealRequest, address: number], result: Uint32Array];
   readFiles: [parameters: [request: ReadFilesRequest, slab: Span], result: FileReads];
-  readDirectory: [parameters: [path: BytePath, entriesMax: number], result: DirectoryListing];
-  lookAt: [parameters: [path: BytePath, names: Uint8Array], result: DirectoryListing];
+  readDirectory: [
+    parameters: [path: BytePath, entriesMax: number, rules: ExtraRules | undefined],
+    result: DirectoryListing,
+  ];
+  lookAt: [
+    parameters: [path: BytePath, names: Uint8Array, rules: ExtraRules | undefined],
+    result: DirectoryListing,
+  ];
   compareDirectory: [
     parameters: [
       path: BytePath,
       before: PackedStream,
       special: readonly string[],
       entriesMax: number,
+      rules: ExtraRules | undefined,
     ],
     result: DirectoryComparison,
   ];
@@ -49,6 +57,7 @@ export interface Tasks {
     parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],
     result: NotSet,
   ];
+  hasExtra: [parameters: [descriptor: number, extra: string], result: boolean];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];
 }
 export type TaskName = keyof Tasks;

@@ -2,6 +2,7 @@ import type { Arena, HashProgress, Span, SplitterSpec } from '../codec/index.ts'
 import type {
   DirectoryComparison,
   DirectoryListing,
+  ExtraRules,
   FileAttributes,
   FileRead,
   FileToRead,
@@ -67,12 +68,20 @@ export abstract class TaskPool implements ThreadPool {
     return unpackFileReads(await this.#run('readFiles', packFilesToRead(files), slab));
   }
 
-  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing> {
-    return this.#run('readDirectory', path, entriesMax);
+  readDirectory(
+    path: string | Uint8Array,
+    entriesMax: number,
+    rules?: ExtraRules,
+  ): Promise<DirectoryListing> {
+    return this.#run('readDirectory', path, entriesMax, rules);
   }
 
-  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing> {
-    return this.#run('lookAt', path, names);
+  lookAt(
+    path: string | Uint8Array,
+    names: Uint8Array,
+    rules?: ExtraRules,
+  ): Promise<DirectoryListing> {
+    return this.#run('lookAt', path, names, rules);
   }
 
   compareDirectory(
@@ -80,8 +89,9 @@ export abstract class TaskPool implements ThreadPool {
     before: PackedStream,
     special: readonly string[],
     entriesMax: number,
+    rules?: ExtraRules,
   ): Promise<DirectoryComparison> {
-    return this.#run('compareDirectory', path, before, special, entriesMax);
+    return this.#run('compareDirectory', path, before, special, entriesMax, rules);
   }
 
   compareRanges(
@@ -102,6 +112,10 @@ export abstract class TaskPool implements ThreadPool {
     isLink: boolean,
   ): Promise<NotSet> {
     return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs }, isLink);
+  }
+
+  hasExtra(descriptor: number, extra: string): Promise<boolean> {
+    return this.#run('hasExtra', descriptor, extra);
   }
 
   syncFilesystem(descriptor: number): Promise<boolean> {

@@ -22,7 +22,9 @@ import {
   type BytePath,
   type DirectoryComparison,
   type DirectoryListing,
+  type ExtraRules,
   type FileAttributes,
+  hasExtra,
   KernelReads,
   lookAtNames,
   type NotSet,
@@ -136,12 +138,16 @@ export class TaskRunner implements TaskMethods {
     return packFileReads(reads.map((read, i) => ({ ...read, hash: hashes[i] as Uint8Array })));
   }
 
-  readDirectory(path: BytePath, entriesMax: number): DirectoryListing {
-    return readDirectory(path, entriesMax);
+  readDirectory(
+    path: BytePath,
+    entriesMax: number,
+    rules: ExtraRules | undefined,
+  ): DirectoryListing {
+    return readDirectory(path, entriesMax, rules);
   }
 
-  lookAt(path: BytePath, names: Uint8Array): DirectoryListing {
-    return lookAtNames(path, names);
+  lookAt(path: BytePath, names: Uint8Array, rules: ExtraRules | undefined): DirectoryListing {
+    return lookAtNames(path, names, rules);
   }
 
   compareDirectory(
@@ -149,14 +155,16 @@ export class TaskRunner implements TaskMethods {
     before: PackedStream,
     special: readonly string[],
     entriesMax: number,
+    rules: ExtraRules | undefined,
   ): DirectoryComparison {
     const stream = this.#streamOf(before);
     const hashBytes = before.hash.length;
     const reader = stream && posix().statusReader;
-    const checked = { path, stream, hashBytes, special, entriesMax };
+    const { plainBefore } = before;
+    const checked = { path, stream, hashBytes, special, entriesMax, rules, plainBefore };
     const check = reader ? checkDirectory({ ...checked, stream }, reader) : 'unknown';
     if (typeof check === 'object') return check;
-    const listing = readDirectory(path, entriesMax);
+    const listing = readDirectory(path, entriesMax, rules);
     if (listing.isTooLong || !stream || check === 'differs') return { listing };
     if (listing.names.some((name) => special.includes(String(name)))) return { listing };
     const same = compareWithStream(listing, stream, hashBytes);
@@ -234,6 +242,10 @@ export class TaskRunner implements TaskMethods {
 
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): NotSet {
     return applyAttributesToPinned(descriptor, attributes, isLink);
+  }
+
+  hasExtra(descriptor: number, extra: string): boolean {
+    return hasExtra(descriptor, extra);
   }
 
   syncFilesystem(descriptor: number): boolean {

@@ -54,8 +54,14 @@ describe('a time of a file tells of later changes', () => {
 
   it('of the later one of two snapshots that hold the same directory', () => {
     const directory = { name: 'd', type: 'd', objectId: 'k1' } as unknown as DirectoryEntry;
-    const lists = [5n, 7n, 6n].map((startNs) => ({ entries: [directory], startNs }));
-    expect(new PreviousEntries(lists).directories('d')).toEqual([{ id: 'k1', startNs: 7n }]);
+    const lists = [5n, 7n, 6n].map((startNs) => ({
+      entries: [directory],
+      startNs,
+      recorded: '',
+    }));
+    expect(new PreviousEntries(lists).directories('d')).toEqual([
+      { id: 'k1', startNs: 7n, recorded: '' },
+    ]);
   });
 });
 

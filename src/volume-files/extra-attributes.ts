@@ -1,0 +1,216 @@
+import { isUtf8 } from 'node:buffer';
+import { CodedError, type FileStatus, posix } from '../base/index.ts';
+
+/**
+ * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and Velero ignore it. Entries without
+ * such attributes have no such field: their directory is byte for byte Kopia's.
+ */
+export interface ExtraAttributes {
+  /** Extended attributes by name, percent-encoded where it is not plain ASCII. */
+  readonly xattrs?: Readonly<Record<string, string>>;
+  /** Names of one file have the same text: the inode, with its device where that is not the device of the root. */
+  readonly link?: string;
+  /** Bytes of a name that is not UTF-8. */
+  readonly rawName?: string;
+}
+
+/** The extra attributes that a backup keeps. */
+export interface ExtraRules {
+  readonly xattrs: boolean;
+  readonly links: boolean;
+  /** Of the root. */
+  readonly device: bigint;
+}
+
+/** The open directory of the entries. */
+export interface ExtraPlace {
+  readonly descriptor: number;
+  readonly rules: ExtraRules | undefined;
+}
+
+/** Attributes that are kept. Others belong to the file system or the machine: `security.ima`, `system.nfs4_acl`, `btrfs.*`. */
+const KEPT_PREFIXES = ['user.', 'trusted.'];
+const CAPABILITY = 'security.capability';
+const KEPT_NAMES = [
+  CAPABILITY,
+  'security.selinux',
+  'system.posix_acl_access',
+  'system.posix_acl_default',
+];
+/** Of one entry, names and values. Linux allows 64 KiB for a value. Our choice. */
+const EXTRA_BYTES_MAX = 1 << 20;
+const VALUE_BYTES_MAX = 64 << 10;
+const NAME_BYTES_MAX = 255;
+/** Written as they are: no character that JSON escapes, and no brace, so that a reader finds the end by counting. */
+const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
+const REGULAR = 0o100000;
+const TYPE_MASK = 0o170000;
+
+/** File systems that said that they have no attributes. */
+const without = new Set<bigint>();
+
+/**
+ * The text for an entry of an open directory; undefined when it has nothing but Kopia's fields. `name` is bytes with a zero at the
+ * end. Throws like `fs`, and `ATTRIBUTES_TOO_LARGE`.
+ */
+export function readExtra(
+  { descriptor, rules }: ExtraPlace,
+  name: Uint8Array,
+  status: Pick<FileStatus, 'mode' | 'links' | 'inode' | 'device'>,
+): string | undefined {
+  const rawName = name.subarray(0, -1);
+  const parts: string[] = [];
+  if (rules?.xattrs === true && !without.has(status.device)) {
+    const xattrs = readXattrs(descriptor, name, status.device);
+    if (xattrs !== '') parts.push(`"xattrs":{${xattrs}}`);
+  }
+  if (rules?.links === true && status.links > 1 && (status.mode & TYPE_MASK) === REGULAR) {
+    const device = status.device === rules.device ? '' : `@${status.device}`;
+    parts.push(`"link":"${status.inode}${device}"`);
+  }
+  if (!isUtf8(rawName)) parts.push(`"rawName":"${Buffer.from(rawName).toString('base64')}"`);
+  return parts.length === 0 ? undefined : `{${parts.join(',')}}`;
+}
+
+function readXattrs(descriptor: number, name: Uint8Array, device: bigint): string {
+  const calls = posix().attributes;
+  const list = calls?.listIn(descriptor, name);
+  if (!list) {
+    without.add(device);
+    return '';
+  }
+  if (list.length === 0) return '';
+  // The list is in memory that the next call may use.
+  const found = splitNames(Buffer.from(list))
+    .filter(isKept)
+    .sort((a, b) => a.compare(b));
+  let bytes = 0;
+  const fields = found.flatMap((attribute) => {
+    const value = calls?.getIn(descriptor, name, withZero(attribute));
+    if (!value) return [];
+    bytes += attribute.length + value.length;
+    if (bytes > EXTRA_BYTES_MAX) throw tooLarge();
+    return `"${encodeName(attribute)}":"${Buffer.from(value).toString('base64')}"`;
+  });
+  return fields.join(',');
+}
+
+const tooLarge = (): CodedError =>
+  new CodedError('ATTRIBUTES_TOO_LARGE', 'its extended attributes are larger than 1 MiB');
+
+function splitNames(list: Buffer): Buffer[] {
+  const names: Buffer[] = [];
+  for (let at = 0; at < list.length;) {
+    const end = list.indexOf(0, at);
+    names.push(list.subarray(at, end));
+    at = end + 1;
+  }
+  return names;
+}
+
+const isKept = (attribute: Uint8Array): boolean => isKeptName(Buffer.from(attribute).toString());
+
+function isKeptName(name: string): boolean {
+  return KEPT_NAMES.includes(name) || KEPT_PREFIXES.some((prefix) => name.startsWith(prefix));
+}
+
+const withZero = (bytes: Uint8Array): Buffer => Buffer.concat([bytes, ZERO]);
+const ZERO = Buffer.of(0);
+
+function encodeName(name: Buffer): string {
+  const text = name.toString('latin1');
+  if (PLAIN.test(text)) return text;
+  return Array.from(name, (byte) => {
+    const char = String.fromCharCode(byte);
+    return PLAIN.test(char) ? char : `%${byte.toString(16).padStart(2, '0')}`;
+  }).join('');
+}
+
+const decodeName = (text: string): Buffer =>
+  Buffer.from(
+    text.replaceAll(/%([0-9a-f]{2})/g, (_all, hex: string) =>
+      String.fromCharCode(Number.parseInt(hex, 16)),
+    ),
+    'latin1',
+  );
+
+/** Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`. */
+export function parseExtra(text: string | undefined): ExtraAttributes {
+  if (text === undefined) return {};
+  if (text.length > 2 * EXTRA_BYTES_MAX) throw badAttributes('they are too large');
+  let raw: unknown;
+  try {
+    raw = JSON.parse(text);
+  } catch {
+    throw badAttributes('they are not JSON');
+  }
+  if (typeof raw !== 'object' || raw === null) throw badAttributes('they are not an object');
+  const { xattrs, link, rawName } = raw as Record<string, unknown>;
+  if (link !== undefined && !(typeof link === 'string' && /^\d{1,20}(@\d{1,20})?$/.test(link))) {
+    throw badAttributes('the group of hard links');
+  }
+  if (rawName !== undefined && typeof rawName !== 'string') throw badAttributes('the name');
+  return {
+    ...(xattrs !== undefined && { xattrs: parseXattrs(xattrs) }),
+    ...(link !== undefined && { link }),
+    ...(rawName !== undefined && { rawName }),
+  };
+}
+
+function parseXattrs(raw: unknown): Readonly<Record<string, string>> {
+  if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) {
+    throw badAttributes('the list of extended attributes');
+  }
+  for (const [name, value] of Object.entries(raw)) {
+    const bytes = decodeName(name);
+    const isName = isKept(bytes) && bytes.length <= NAME_BYTES_MAX && !bytes.includes(0);
+    if (!isName) throw badAttributes(`the name ${JSON.stringify(name.slice(0, 80))}`);
+    const isValue =
+      typeof value === 'string' &&
+      /^[\w+/]*=*$/.test(value) &&
+      Buffer.byteLength(value, 'base64') <= VALUE_BYTES_MAX;
+    if (!isValue) throw badAttributes(`the value of ${JSON.stringify(name)}`);
+  }
+  return raw as Record<string, string>;
+}
+
+const badAttributes = (what: string): CodedError =>
+  new CodedError('BAD_ATTRIBUTES', `the snapshot holds attributes that are not valid: ${what}`);
+
+/**
+ * Gives what a descriptor is of its extended attributes: after the owner, whose change drops capabilities, and before the mode,
+ * which an access list has a part of. Returns whether all could be set. Throws `BAD_ATTRIBUTES`.
+ */
+export function applyExtra(
+  descriptor: number,
+  text: string | undefined,
+  isOwned: boolean,
+): boolean {
+  const { xattrs } = parseExtra(text);
+  if (!xattrs) return true;
+  const calls = posix().attributes;
+  let isAllSet = true;
+  for (const [name, value] of Object.entries(xattrs)) {
+    try {
+      // A program must not get rights as the file of another owner.
+      if (name === CAPABILITY && !isOwned) isAllSet = false;
+      else if (!calls) isAllSet = false;
+      else calls.set(descriptor, withZero(decodeName(name)), Buffer.from(value, 'base64'));
+    } catch {
+      // Also ENOSPC: ext4 says so of attributes that have no room beside the inode.
+      isAllSet = false;
+    }
+  }
+  return isAllSet;
+}
+
+/** Whether what a descriptor is of has these extended attributes. Attributes that the snapshot lacks do not count. */
+export function hasExtra(descriptor: number, text: string | undefined): boolean {
+  const { xattrs } = parseExtra(text);
+  if (!xattrs) return true;
+  const calls = posix().attributes;
+  return Object.entries(xattrs).every(([name, value]) => {
+    const found = calls?.getOf(descriptor, withZero(decodeName(name)));
+    return found !== undefined && Buffer.from(value, 'base64').equals(found);
+  });
+}
