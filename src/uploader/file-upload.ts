@@ -1,7 +1,7 @@
 import type * as fs from 'node:fs/promises';
 import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts';
 import type { SplitterSpec } from '../codec/index.ts';
-import { type ExtraRules, NO_LONGER_REGULAR } from '../volume-files/index.ts';
+import { type KeptExtras, NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
   finishObject,
@@ -61,9 +61,6 @@ export interface FileUploadOptions {
   /** The extra attributes that the backup keeps. */
   readonly extras?: KeptExtras | undefined;
 }
-
-/** Extended attributes and hard links: both are kept unless somebody says otherwise. */
-export type KeptExtras = Pick<ExtraRules, 'xattrs' | 'links'>;
 
 /** A file, and what counts for it. */
 export interface FileToUpload {

@@ -1,7 +1,7 @@
 import { type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
 import type { DirectoryEntry, Snapshot } from '../snapshot/index.ts';
-import type { KeptExtras } from './file-upload.ts';
+import type { KeptExtras } from '../volume-files/index.ts';
 import { plainName, type SourceEntry } from './listing.ts';
 
 /**

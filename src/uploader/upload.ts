@@ -30,7 +30,8 @@ import {
   UNCHANGING_NS,
 } from './previous-entries.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
-import { FileUpload, type FileUploadOptions, type KeptExtras } from './file-upload.ts';
+import type { KeptExtras } from '../volume-files/index.ts';
+import { FileUpload, type FileUploadOptions } from './file-upload.ts';
 import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
 import { uploadRoot } from './root-upload.ts';
 import type { EntryFailure } from './summary.ts';

@@ -1,7 +1,8 @@
 import { CodedError, messageOf, systemCode } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import type { Policy } from '../snapshot/index.ts';
-import type { FileUpload, KeptExtras } from './file-upload.ts';
+import type { KeptExtras } from '../volume-files/index.ts';
+import type { FileUpload } from './file-upload.ts';
 import type { OpenTree } from './open-tree.ts';
 import type { PreviousDirectory } from './previous-entries.ts';
 import type { UploadCounters } from './progress.ts';

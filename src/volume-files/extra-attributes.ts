@@ -15,9 +15,12 @@ export interface ExtraAttributes {
 }
 
 /** The extra attributes that a backup keeps. */
-export interface ExtraRules {
+export interface KeptExtras {
   readonly xattrs: boolean;
   readonly links: boolean;
+}
+
+export interface ExtraRules extends KeptExtras {
   /** Of the root. */
   readonly device: bigint;
 }

@@ -29,6 +29,7 @@ export {
   type ExtraPlace,
   type ExtraRules,
   hasExtra,
+  type KeptExtras,
   parseExtra,
   readExtra,
 } from './extra-attributes.ts';
