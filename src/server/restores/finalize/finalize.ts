@@ -26,6 +26,7 @@ import {
 } from '../absences.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { type AfterRun, loadAfterRun, nothingLeft } from '../contract.ts';
+import type { FollowedHooks } from '../hooks/followed-hooks.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { uncountedLost } from '../lost-operations.ts';
 import { storedResults } from '../operations/operations-step.ts';
@@ -57,8 +58,8 @@ export interface FinalizeRestoreOptions {
   readonly waits: Waits;
   /** Of its Backup, its location, its operations file, and what its run has left. */
   readonly absences: Absences;
-  /** Hooks that are left run elsewhere. `expire` ends those of one Restore. */
-  readonly hooks: { expire(uid: string): void };
+  /** Hooks that are left run there. */
+  readonly hooks: Pick<FollowedHooks, 'expire' | 'storeAgain'>;
   /** Room for the log while something is added to it. */
   readonly scratch: string;
   /** `--resource-timeout`: how long claims may take to be bound. */
@@ -336,6 +337,7 @@ async function waited(
   }
   if (left.hooks.pods.length > 0) {
     isWaiting = true;
+    await hooks.storeAgain(restore);
     const boundNs = hookTimeoutNs(restore, options);
     if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) {
       hooks.expire(uid);

@@ -51,7 +51,10 @@ interface Followed {
   readonly abort: AbortController;
   readonly end: Promise<void>;
   hooks: RestoreHooks | undefined;
+  /** What became of its hooks, as far as it is known here. */
+  records: Records | undefined;
   isExpired: boolean;
+  isOver: boolean;
 }
 
 /**
@@ -75,7 +78,28 @@ export class FollowedHooks {
     const abort = new AbortController();
     const signal = AbortSignal.any([abort.signal, this.#options.signal]);
     const end = this.#places.run(() => this.#follow(restore, signal));
-    this.#followed.set(uid, { abort, end, hooks: undefined, isExpired: false });
+    const unknown = { hooks: undefined, records: undefined };
+    const followed = { abort, end, ...unknown, isExpired: false, isOver: false };
+    this.#followed.set(uid, followed);
+    void end.then(() => (followed.isOver = true));
+  }
+
+  /**
+   * The file of a Restore still names hooks. If they are over here, another server has replaced the
+   * file by an older one since then: what became of them is stored again.
+   */
+  async storeAgain(restore: Restore): Promise<void> {
+    const { uid } = restore.metadata;
+    const { files, signal, assertLeading } = this.#options;
+    const { isOver = false, records } = this.#followed.get(uid) ?? {};
+    if (!isOver) return;
+    if (records) {
+      const change = (left: AfterRun): AfterRun => records.appliedTo(left);
+      await files.change(restore, change, { signal, assertLeading });
+      return;
+    }
+    this.#followed.delete(uid);
+    this.begin(restore);
   }
 
   /** Hooks that are left have waited long enough: each is an error now. */
@@ -168,7 +192,7 @@ export class FollowedHooks {
       }));
       for (const pod of pods) hooks.podLeft(pod.left, pod.now);
       const followed = this.#followed.get(metadata.uid);
-      if (followed) followed.hooks = hooks;
+      if (followed) Object.assign(followed, { hooks, records });
       if (followed?.isExpired === true) this.#endNow(hooks);
       await hooks.finish({ timeoutMs: NO_END_MS, signal });
     } finally {

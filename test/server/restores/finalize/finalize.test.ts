@@ -300,6 +300,26 @@ describe('the finalizer of restores', () => {
     expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('not executed');
   });
 
+  it('says again what became of hooks where another server has put an older file back', async () => {
+    const world = await finalizing(HOOKS).begin([], {
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p');
+    const older = world.bucket.objects.get(LEFT) as Buffer;
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    await server.hooks.ended();
+    world.bucket.objects.set(LEFT, older);
+    for (let looks = 0; !isOver(world.status.phase ?? ''); looks++) {
+      expect(looks).toBeLessThan(3);
+      await server.finalize();
+      await server.hooks.ended();
+      world.clock.advance(60n * SECOND_NS);
+    }
+    expect(world.ran).toHaveLength(1);
+    expect(world.status).toMatchObject({ phase: 'Completed', hookStatus: { hooksAttempted: 1 } });
+  });
+
   it('waits for hooks as long as the Restore lets its operations take', async () => {
     const world = await finalizing({ ...HOOKS, itemOperationTimeout: '30m' }).begin([], {
       hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
