@@ -64,7 +64,8 @@ export class WriteOnceBucket implements Bucket {
     this.#versions.notePut(key, version);
     const old = versions.slice(0, -KEPT_BEHIND);
     if (old.length > 0 && !(await this.#isSealed(key, options))) {
-      await this.#versions.remove(old, options);
+      // The newest first: where the oldest ones cannot be removed, the others go all the same.
+      await this.#versions.remove(old.toReversed(), options);
     }
   }
 

@@ -210,7 +210,10 @@ export class RestoreBucket implements Bucket {
       return;
     }
     const { entries } = await this.#index(options.signal, { isFresh: true });
-    const kept = [...entries.keys()].map((each) => `${this.#folder}${each}`);
+    // Of a journal also lost ones: whoever reads it must see the gap.
+    const kept = [...entries.values()]
+      .filter((each) => each.isLost !== true || isOfJournal(each.key))
+      .map((each) => `${this.#folder}${each.key}`);
     yield* kept.filter((key) => key.startsWith(prefix));
     if (await this.#hasOthers(options.signal)) return;
     const owner = restoreKey(this.#options.restore.name, 'owner');

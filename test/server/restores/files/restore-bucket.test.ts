@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { RestoreArchive } from '../../../../src/archive/index.ts';
+import { bucketOf, RestoreArchive } from '../../../../src/archive/index.ts';
 import { CodedError } from '../../../../src/base/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
 import type { ConfigMap, KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
@@ -168,6 +168,20 @@ describe('the bucket of a restore', () => {
     expect(said).toContain('Too long for a ConfigMap, and lost: restore-r1-logs.gz');
     expect(await codeOf(bytesOf(place.open(), LOG))).toBe('BLOB_NOT_FOUND');
     expect(await bytesOf(place.open(), RESULTS)).toBe('r');
+  });
+
+  it('keeps few versions of a file, although the bucket keeps the oldest ones for ever', async () => {
+    const place = new Place('u1');
+    const store = async (text: string): Promise<void> => {
+      const bucket = bucketOf(place.open(), { isWriteOnce: true });
+      await bucket.put(RESULTS, [Buffer.from(text)]);
+    };
+    for (let times = 0; times < 4; times++) await store(`in the bucket ${times}`);
+    place.refuses = (call) => call === 'put' || call === 'delete';
+    for (let times = 0; times < 20; times++) await store(`kept ${times}`);
+    expect(place.maps.length).toBeLessThan(7);
+    const bucket = bucketOf(place.open(), { isWriteOnce: true });
+    expect(await bytesOf(bucket, RESULTS)).toBe('kept 19');
   });
 
   it('keeps thousands of journal segments in few ConfigMaps, each below 1 MiB', async () => {

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
@@ -560,6 +561,24 @@ describe('the finalizer of restores', () => {
     expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
     expect((await stored.results('r1')).warnings?.velero).toHaveLength(1);
   });
+
+  it.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
+    'ends one whose log is too long for the cluster, and names the log (written once: $isWriteOnce)',
+    async (mode) => {
+      const world = new World('Finalizing', {}, mode);
+      world.allow = (call) => {
+        if (call === 'put') throw new CodedError('STORAGE_READ_ONLY', 'the bucket is read-only');
+      };
+      const log = randomBytes(5 << 20);
+      await new RestoreArchive(world.stored).put('r1', { results: {} });
+      await world.stored.put('restores/r1/restore-r1-logs.gz', [log]);
+      await untilOver(world);
+      expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+      const { warnings } = await new RestoreArchive(world.stored).results('r1');
+      expect(warnings?.velero).toHaveLength(1);
+      expect(warnings?.velero?.[0]).toContain('lost: restore-r1-logs.gz');
+    },
+  );
 
   it('waits for a location anew that was back meanwhile', async () => {
     const world = await finalizing().begin([], { claims: [claimLeft('late')] });
