@@ -64,6 +64,7 @@ const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
 const DATA_BYTES = 4096;
 /** Failures that come before any permission is checked. */
 const HOPELESS = ['STORAGE_NOT_FOUND', 'STORAGE_CREDENTIALS', 'STORAGE_UNREACHABLE', 'STORAGE_TLS'];
+const ONE_CREATOR = 'create repositories there from one place at a time';
 /** Blobs that are counted before the check stops counting. */
 const COUNTED_MAX = 10_000;
 
@@ -93,9 +94,12 @@ export async function* checkStorage(
     yield await check.step('clock', 'get', () => check.clock());
     yield await check.step('list new blobs', 'list', () => check.listed());
     yield await check.step('overwrite', 'put', () => check.overwrite());
+    yield await check.step('put if absent', 'put', () => check.putIfAbsent());
   } finally {
     yield await check.step('delete', 'delete', () => check.delete());
   }
+  const adapted = await check.step('adaptations', 'get', () => check.adaptations());
+  if (adapted.detail !== '') yield adapted;
 }
 
 /** A finding that is not an error that the storage reported. */
@@ -162,6 +166,11 @@ class StorageCheck {
     return `${this.#data.length} bytes`;
   }
 
+  /** Features that the service does not support. The result is empty if it supports all of them. */
+  adaptations(): Promise<string> {
+    return Promise.resolve((this.#storage.adaptations ?? []).join('; '));
+  }
+
   async get(): Promise<string> {
     const found = await this.#storage.getBlob(this.#id, this.#options);
     if (Buffer.compare(found, this.#data) !== 0) {
@@ -221,6 +230,29 @@ class StorageCheck {
     await this.put();
     await this.get();
     return 'an overwritten blob is read back at once';
+  }
+
+  /** As a repository is created. A service without such puts is good enough. */
+  async putIfAbsent(): Promise<string> {
+    // Where deletions are denied, the next line says so.
+    const isGone = await this.#storage.deleteBlob(this.#id, this.#options).then(
+      () => true,
+      () => false,
+    );
+    try {
+      if (isGone) await this.#putNew();
+      await this.#putNew();
+      return `the service ignores the condition (If-None-Match): ${ONE_CREATOR}`;
+    } catch (error) {
+      if (isCode(error, 'BLOB_EXISTS')) return 'a blob that exists is not put again';
+      if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
+    }
+    await this.put();
+    return `the storage does not support it: ${ONE_CREATOR}`;
+  }
+
+  #putNew(): Promise<void> {
+    return this.#storage.putBlob(this.#id, [this.#data], { ...this.#options, doNotRecreate: true });
   }
 
   async delete(): Promise<string> {

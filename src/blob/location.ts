@@ -81,6 +81,14 @@ export type Location = FileLocation | S3Location | AzureLocation | GcsLocation;
 
 export const SCHEMES = ['file', 's3', 'azblob', 'gs'] as const;
 
+/** A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL a port would be there, which has digits only. */
+const TENANT = /^s3:\/\/[\w.-]*:(?=[\w.-]*[A-Za-z_.-][\w.-]*(?:[/?#]|$))/;
+/** A bucket may have a tenant before it. */
+const BUCKET_NAME = /^([\w.-]*:)?[\w.-]+$/;
+
+const urlOf = (location: string): URL =>
+  new URL(location.replace(TENANT, (start) => `${start.slice(0, -1)}%3A`));
+
 /** Parameters that would put a secret where `ps` and logs show it. */
 const SECRETS = /^(access.?key|secret|password|token|sas|account.?key|key)/i;
 
@@ -93,7 +101,7 @@ export function parseLocation(location: string): Location {
   if (!/^[a-z][a-z0-9+.-]+:/.test(location)) return fileLocation(resolve(location));
   let url: URL;
   try {
-    url = new URL(location);
+    url = urlOf(location);
   } catch {
     throw bad(`"${location}" is not a path or a storage URL`);
   }
@@ -121,7 +129,7 @@ const PATHS = ['credentialsFile', 'caFile', 'sseCustomerKeyFile'];
 export function absoluteLocation(text: string): string {
   const location = parseLocation(text);
   if (location.kind === 'file') return location.path;
-  const url = new URL(text);
+  const url = urlOf(text);
   const relative = PATHS.flatMap((name) => {
     const path = url.searchParams.get(name);
     return path === null || isAbsolute(path) ? [] : [[name, path] as const];
@@ -145,7 +153,14 @@ function bucketOf(url: URL): Bucket {
   if (url.host === '') throw bad(`"${url.href}" names no bucket`);
   const path = decodedPath(url).replaceAll(/^\/+|\/+$/g, '');
   const prefix = path === '' ? '' : `${path}/`;
-  return { bucket: url.host, prefix, displayName: `${url.protocol}//${url.host}/${prefix}` };
+  const bucket = bucketNameOf(url);
+  return { bucket, prefix, displayName: `${url.protocol}//${bucket}/${prefix}` };
+}
+
+function bucketNameOf({ protocol, host }: URL): string {
+  const name = protocol === 's3:' ? host.replace(/%3a/i, ':') : host;
+  if (protocol !== 's3:' || BUCKET_NAME.test(name)) return name;
+  throw bad(`"${host}" cannot be the name of a bucket`);
 }
 
 /** A `%` that begins no byte is one that should have been written as `%25`. */

@@ -1,7 +1,7 @@
 import { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
 import { SHARDS_NEW } from './filesystem/sharding.ts';
 import { STALL_MS } from './http/transfer.ts';
-import type { RemoteStorage } from './http/remote-storage.ts';
+import type { RemoteSettings, RemoteStorage } from './http/remote-storage.ts';
 import { type FileLocation, type Location, parseLocation } from './location.ts';
 import type { Bucket } from './bucket.ts';
 import { openFilesystemBucket } from './filesystem/filesystem-bucket.ts';
@@ -14,6 +14,8 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
   create?: boolean;
   /** As if the location did not say that it is written once. */
   mayReplace?: boolean;
+  /** A repository lies there: what Kopia has told the bucket about its blobs holds (`.storageconfig`). */
+  isRepository?: boolean;
 }
 
 /**
@@ -22,11 +24,11 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
  */
 export async function openStorage(
   location: string,
-  { create = false, mayReplace = false, ...given }: OpenStorageOptions = {},
+  { create = false, mayReplace = false, isRepository = false, ...given }: OpenStorageOptions = {},
 ): Promise<BlobStorage> {
   const parsed = parseLocation(location);
   if (parsed.kind !== 'file') {
-    const storage = await openRemote(parsed, settingsOf(given));
+    const storage = await openRemote(parsed, settingsOf(given, isRepository));
     return parsed.writeOnce === true && !mayReplace ? writeOnce(storage) : storage;
   }
   return openFilesystemStorage({ path: parsed.path, ...(create && { create: SHARDS_NEW }) });
@@ -40,10 +42,11 @@ export async function openBucket(
   const parsed = parseLocation(location);
   if (parsed.kind === 'file') return openFilesystemBucket(parsed.path);
   const { RemoteBucket } = await import('./http/remote-bucket.ts');
-  return new RemoteBucket(await openRemote(parsed, settingsOf(given)), given.retries);
+  return new RemoteBucket(await openRemote(parsed, settingsOf(given, false)), given.retries);
 }
 
-const settingsOf = (given: Partial<TransferSettings>): TransferSettings => ({
+const settingsOf = (given: Partial<TransferSettings>, isRepository: boolean): RemoteSettings => ({
+  isRepository,
   stallMs: given.stallMs ?? STALL_MS,
   // eslint-disable-next-line no-restricted-properties -- the chains of cloud credentials are the environment's
   environment: given.environment ?? process.env,
@@ -51,7 +54,7 @@ const settingsOf = (given: Partial<TransferSettings>): TransferSettings => ({
 
 async function openRemote(
   location: Exclude<Location, FileLocation>,
-  settings: TransferSettings,
+  settings: RemoteSettings,
 ): Promise<RemoteStorage> {
   switch (location.kind) {
     case 's3':

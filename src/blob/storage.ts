@@ -96,6 +96,8 @@ export interface BlobStorage extends AsyncDisposable {
   readonly displayName: string;
   /** Whether `retention` and {@link extendRetention} are of use here. */
   readonly hasObjectLock: boolean;
+  /** Features that the service does not support, and their replacements: one sentence each, for people. */
+  readonly adaptations?: readonly string[];
   /** Its location says that no blob is put twice. */
   readonly isWriteOnce?: boolean;
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array>;

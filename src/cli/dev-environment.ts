@@ -252,7 +252,7 @@ async function prepare(client: KubeClient, { spec, metadata }: BackupRepository)
     name: spec.backupStorageLocation,
   });
   const location = repositoryLocation(parseBackupStorageLocation(object), spec.volumeNamespace);
-  await using storage = await openStorage(location, { create: true });
+  await using storage = await openStorage(location, { create: true, isRepository: true });
   await prepareRepository({
     storage,
     password: new Secret(DEV_PASSWORD),

@@ -43,6 +43,7 @@ export async function openRepositoryStorage(
   };
   const bytesMax = cacheBytesOf(flags.cacheSize);
   const opened = await openStorage(flags.repo, {
+    isRepository: true,
     create,
     ...(stallMs !== undefined && { stallMs }),
   });

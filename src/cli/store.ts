@@ -57,7 +57,11 @@ async function check(text: string, options: { json?: boolean }): Promise<void> {
     if (options.json !== true) printResult(result);
   };
   try {
-    await using storage = await openStorage(text, { stallMs: STALL_MS, mayReplace: true });
+    await using storage = await openStorage(text, {
+      stallMs: STALL_MS,
+      mayReplace: true,
+      isRepository: true,
+    });
     const parts = { kind, clock: systemClock, random: randomBytes, signal: interrupt.signal };
     for await (const result of checkStorage(storage, parts)) add(result);
   } catch (error) {

@@ -18,6 +18,10 @@ describe('locations', () => {
     ],
     ['s3://bucket', { bucket: 'bucket', prefix: '', displayName: 's3://bucket/' }],
     ['s3://bucket/with%20space', { prefix: 'with space/' }],
+    // Ceph's name of a bucket of another tenant.
+    ['s3://team:bucket/p/', { bucket: 'team:bucket', displayName: 's3://team:bucket/p/' }],
+    ['s3://team%3A123/p/', { bucket: 'team:123' }],
+    ['s3://:bucket/?region=r', { bucket: ':bucket', region: 'r' }],
     ['azblob://container/p?account=a', { kind: 'azblob', bucket: 'container', account: 'a' }],
     ['gs://bucket/p/', { kind: 'gs', bucket: 'bucket', prefix: 'p/' }],
     ['file:///tmp/x', { kind: 'file', path: '/tmp/x' }],
@@ -38,6 +42,8 @@ describe('locations', () => {
     ['s3://bucket/?checksum=crc64', /cannot be the checksum/],
     ['s3://bucket/?secretAccessKey=abc', /must not be part of a location/],
     ['s3://user:pw@bucket/', /must not have a user, a password or a port/],
+    ['s3://bucket:9000/', /must not have a user, a password or a port/],
+    ['s3://a:b:c/', /not a path or a storage URL/],
     ['azblob://c/?sasToken=abc', /must not be part of a location/],
     ['azblob://c/?insecureTls=true', /"insecureTls" is not a setting of azblob:\/\//],
     ['gs://bucket/?region=eu', /"region" is not a setting of gs:\/\//],
@@ -72,7 +78,11 @@ describe('locations', () => {
 
 it('a location that is kept names its files from the root on, and is the same otherwise', () => {
   expect(absoluteLocation('repo')).toBe(resolve('repo'));
-  for (const location of ['s3://bucket', 's3://b/with%20space/?region=r&caFile=/etc/ca.pem']) {
+  for (const location of [
+    's3://bucket',
+    's3://team:bucket/p/',
+    's3://b/with%20space/?region=r&caFile=/etc/ca.pem',
+  ]) {
     expect(absoluteLocation(location)).toBe(location);
   }
   const files = 'caFile=ca.pem&credentialsFile=../keys&sseCustomerKeyFile=a%20b';

@@ -51,6 +51,7 @@ describe('store check', () => {
       'ok     clock',
       'ok     list new blobs',
       'ok     overwrite',
+      'ok     put if absent',
       'ok     delete',
       'all checks passed',
       '',

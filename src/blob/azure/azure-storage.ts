@@ -35,14 +35,7 @@ import {
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
-import {
-  bodyOf,
-  corruptBody,
-  digestOf,
-  expectedLength,
-  leave,
-  readBody,
-} from '../http/transfer.ts';
+import { bodyOf, corruptBody, digestOf, leave, readAnswer } from '../http/transfer.ts';
 import type { AzureLocation } from '../location.ts';
 import { unlessLocked } from '../longer-lock.ts';
 import {
@@ -133,7 +126,7 @@ class AzureStorage extends RemoteStorage {
     options: GetOptions,
     { signal, progress }: Transfer,
   ): Promise<Uint8Array> {
-    const { offset = 0, lengthBytes, into } = options;
+    const { offset = 0, lengthBytes } = options;
     const blob = this.#container.getBlobClient(this.prefix + id);
     const request = { abortSignal: signal, maxRetryRequests: 0 };
     const answer = await blob.download(offset, lengthBytes, request);
@@ -150,8 +143,7 @@ class AzureStorage extends RemoteStorage {
       leave(body);
       throw invalidRange(id, offset, lengthBytes);
     }
-    const length = expectedLength(id, options, answer, body);
-    const bytes = await readBody(id, body, length, { into, progress });
+    const bytes = await readAnswer(id, body, options, answer, progress);
     const isWhole = offset === 0 && lengthBytes === undefined;
     if (isWhole && answer.contentMD5 && !digestOf('md5', [bytes]).equals(answer.contentMD5)) {
       throw corruptBody(id);

@@ -20,9 +20,8 @@ import {
   type BodyHeaders,
   corruptBody,
   digestOf,
-  expectedLength,
   rangeHeader,
-  readBody,
+  readAnswer,
 } from '../http/transfer.ts';
 import type { GcsLocation } from '../location.ts';
 import {
@@ -124,7 +123,7 @@ class GcsStorage extends RemoteStorage {
   }
 
   async #download(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array> {
-    const { offset = 0, lengthBytes, into } = options;
+    const { offset = 0, lengthBytes } = options;
     let answer: IncomingMessage;
     try {
       answer = await this.#api.open(
@@ -146,8 +145,7 @@ class GcsStorage extends RemoteStorage {
       if (statusOf(error) === 404) await this.#metadata(id, transfer);
       throw error;
     }
-    const length = expectedLength(id, options, headersOf(answer), answer);
-    return readBody(id, answer, length, { into, progress: transfer.progress });
+    return readAnswer(id, answer, options, headersOf(answer), transfer.progress);
   }
 
   async #metadata(id: BlobId, transfer: Transfer): Promise<z.infer<typeof objectSchema>> {

@@ -99,6 +99,9 @@ export function describeFailure(failure: Failure): CodedError {
     );
   }
   if (status === 507) return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
+  if (status === 501) {
+    return make('STORAGE_FAILED', 'the service does not support what it was asked for', 'never');
+  }
   if (PASSING.has(status) || status > 500) return make('STORAGE_FAILED', '', 'backoff');
   if (status >= 300 && status < 400 && code === '') {
     const hint = 'it redirects elsewhere: check the endpoint and any proxies in between';
@@ -112,10 +115,13 @@ export function describeFailure(failure: Failure): CodedError {
 /** The services' own words for a blob that is there already. */
 const EXISTS = new Set(['BlobAlreadyExists', 'PreconditionFailed']);
 
-/** A conflict may be anything: a lease, a policy, an account that is being made. */
+/**
+ * A conflict may be anything: a lease, a policy, an account that is being made. Some services answer 304 to a
+ * condition.
+ */
 const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolean =>
   operation === 'put' &&
-  (status === 412 || status === 409) &&
+  (status === 412 || status === 409 || (status === 304 && isExclusive === true)) &&
   (isExclusive === true || EXISTS.has(code));
 
 /** A success that the service would not have sent so: somebody else answered. */

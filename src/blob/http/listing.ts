@@ -42,17 +42,23 @@ export function badListing(storage: string, what: string, cause?: unknown): Code
 export class ListingCheck {
   readonly #rules: ListingRules;
   readonly #tokens = new Set<string>();
-  #first: string | undefined;
+  /** Keys and folders of the last page. */
+  #page = new Set<string>();
   #last: string | undefined;
 
   constructor(rules: ListingRules) {
     this.#rules = rules;
   }
 
-  /** Throws `BAD_LISTING`. Returns the token of the next page. */
-  accept({ objects, folders = [], next }: ListedPage): string | undefined {
-    const first = objects[0]?.key ?? folders[0];
-    if (first !== undefined && first === this.#first) this.#fail('a page was repeated');
+  /**
+   * Throws `BAD_LISTING`. Returns the token of the next page, and each object once: some services begin a page
+   * with the end of the last page.
+   */
+  accept({ objects, folders = [], next }: ListedPage): Omit<ListedPage, 'folders'> {
+    const names = [...objects.map(({ key }) => key), ...folders];
+    const isRepeated = names.length > 0 && names.every((name) => this.#page.has(name));
+    // The last page may tell nothing but the key that it goes on behind.
+    if (isRepeated && (next || names.length > 1)) this.#fail('a page was repeated');
     for (const folder of folders) {
       const { prefix } = this.#rules;
       const isBelow = folder.startsWith(prefix) && folder.length > prefix.length;
@@ -64,10 +70,17 @@ export class ListingCheck {
       this.#fail('its pages go round in circles');
     }
     // A page that was refused leaves no trace: it is asked for again.
-    this.#first = first ?? this.#first;
     this.#last = last;
     if (token !== undefined) this.#tokens.add(token);
-    return token;
+    const before = this.#page;
+    if (names.length > 0) this.#page = new Set(names);
+    const isTwice = this.#page.size < names.length || names.some((name) => before.has(name));
+    return { objects: isTwice ? this.#once(objects, before) : objects, next: token };
+  }
+
+  #once(objects: readonly ListedObject[], before: ReadonlySet<string>): ListedObject[] {
+    const seen = new Set(before);
+    return objects.filter(({ key }) => seen.size < seen.add(key).size);
   }
 
   /** Returns the key that the next one must come after. */

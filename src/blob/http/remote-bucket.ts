@@ -73,11 +73,12 @@ export class RemoteBucket implements Bucket {
         return;
       } catch (error) {
         if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
-        this.#hasExclusivePuts = false;
       }
     }
     if (await this.has(id, { signal })) throw exists(id, this.displayName);
     await put(false);
+    // Only now it is known that the condition was refused, and not the put.
+    this.#hasExclusivePuts = false;
   }
 
   /** All of them or none: what fails gives the room of the others back. */

@@ -26,11 +26,18 @@ import { watched } from './transfer.ts';
 export const CONNECTIONS = 32;
 /** As Kopia marks its blobs. */
 export const CONTENT_TYPE = 'application/x-kopia';
+/** Kopia keeps settings of the bucket in this hidden blob (repo/blob/s3/s3_storage_config.go). */
+export const STORAGE_CONFIG = '.storageconfig';
 /** For a page of a listing, where the caller names no other. */
 const PAGE_RETRIES = {
   budgetOf: () => ({ attemptsMax: 4, delayMsMax: 5_000 }),
   firstDelayMs: 100,
 };
+
+export interface RemoteSettings extends TransferSettings {
+  /** Whether a repository lies at the location. Otherwise it holds what lies beside repositories. */
+  readonly isRepository: boolean;
+}
 
 /** What a request is, for its error. */
 export interface RequestInfo {
@@ -157,7 +164,7 @@ export abstract class RemoteStorage implements BlobStorage {
       for (const { key, lengthBytes, modified } of objects) {
         const name = key.slice(this.prefix.length);
         // Other things may live below the prefix: what Kopia would not write is not ours.
-        if (name === '' || name.includes('/')) continue;
+        if (name === '' || name.includes('/') || name === STORAGE_CONFIG) continue;
         yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
       }
     }
@@ -165,8 +172,14 @@ export abstract class RemoteStorage implements BlobStorage {
 
   async *listFolders(prefix: string, options: ListOptions = {}): AsyncIterable<string> {
     const lengthBefore = this.prefix.length + prefix.length;
+    const seen = new Set<string>();
     for await (const { folders } of this.listPages(prefix, { ...options, delimiter: '/' })) {
-      for (const folder of folders) yield folder.slice(lengthBefore, -1);
+      for (const folder of folders) {
+        // A folder that begins one page may have ended the one before.
+        if (seen.has(folder)) continue;
+        seen.add(folder);
+        yield folder.slice(lengthBefore, -1);
+      }
     }
   }
 
@@ -191,7 +204,7 @@ export abstract class RemoteStorage implements BlobStorage {
           this.request({ operation: 'list' }, signal, async (transfer) => {
             const asked = { prefix: this.prefix + prefix, token, delimiter };
             const { objects, folders = [], next } = await this.listPage(asked, transfer);
-            return { objects, folders, next: check.accept({ objects, folders, next }) };
+            return { folders, ...check.accept({ objects, folders, next }) };
           }),
         { ...pageRetries, signal },
       );

@@ -92,6 +92,33 @@ interface Body extends AsyncIterable<Uint8Array> {
   on(event: 'error', listener: () => void): unknown;
 }
 
+/** Limit for a body without a known length. Our choice: no blob is that long. */
+const UNTOLD_BYTES_MAX = 1 << 30;
+
+/** Reads a body whose length is not known to its marked end. Throws `DAMAGED_BLOB` above `lengthMax`. */
+async function readUntold(
+  id: BlobId,
+  body: Readable,
+  {
+    lengthMax = UNTOLD_BYTES_MAX,
+    progress,
+  }: { lengthMax: number | undefined; progress: (lengthBytes: number) => void },
+): Promise<Uint8Array> {
+  const pieces: Uint8Array[] = [];
+  let lengthBytes = 0;
+  try {
+    for await (const piece of body as AsyncIterable<Uint8Array>) {
+      progress(piece.length);
+      pieces.push(piece);
+      lengthBytes += piece.length;
+      assertLength(id, lengthBytes, lengthMax);
+    }
+  } finally {
+    leave(body);
+  }
+  return Buffer.concat(pieces);
+}
+
 /**
  * Reads a body whose length is known, into given memory where it fits; it is closed in any case. Throws `STORAGE_FAILED`
  * when it is longer or shorter.
@@ -210,43 +237,52 @@ export interface BodyHeaders {
   readonly contentLength?: number | undefined;
   readonly contentRange?: string | undefined;
   readonly contentEncoding?: string | undefined;
+  /** The transfer marks the end of the body, so that a body that is cut off is noticed without a length. */
+  readonly isChunked?: boolean;
 }
 
 /**
- * How many bytes an answer must have, by its headers. Throws `INVALID_RANGE` when the blob ends before the
- * range does, which services answer with what there is; `DAMAGED_BLOB` when it is longer than `lengthMax`;
- * `STORAGE_FAILED` when it is no answer to this question.
+ * Reads the answer to a get, which must have as many bytes as its headers say. Throws `INVALID_RANGE` if the blob
+ * ends before the range does. Throws `DAMAGED_BLOB` if the blob is longer than `lengthMax`, and `STORAGE_FAILED` for
+ * an answer to another question, or one that is cut off.
  */
-export function expectedLength(
+export async function readAnswer(
   id: BlobId,
+  body: Readable,
   options: GetOptions,
   headers: BodyHeaders,
-  body?: Parameters<typeof leave>[0],
-): number {
+  progress: (lengthBytes: number) => void,
+): Promise<Uint8Array> {
+  let length: number | undefined;
   try {
-    return announcedLength(id, options, headers);
+    length = announcedLength(id, options, headers);
   } catch (error) {
     leave(body);
     throw error;
   }
+  const { into, lengthMax } = options;
+  return length === undefined
+    ? readUntold(id, body, { lengthMax, progress })
+    : readBody(id, body, length, { into, progress });
 }
 
 function announcedLength(
   id: BlobId,
   { offset = 0, lengthBytes, lengthMax }: GetOptions,
-  { contentLength, contentRange, contentEncoding = '' }: BodyHeaders,
-): number {
+  { contentLength: told, contentRange, contentEncoding = '', isChunked = false }: BodyHeaders,
+): number | undefined {
   // A proxy did that: blobs are put without. Some services keep the `aws-chunked` of an upload.
   if (COMPRESSED.test(contentEncoding))
     throw otherBody(id, `it came with the encoding ${contentEncoding}`);
-  if (contentLength === undefined) throw otherBody(id, 'it has no length');
   const range = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(contentRange ?? '');
+  const contentLength = told ?? (range ? Number(range[2]) - Number(range[1]) + 1 : undefined);
+  if (contentLength === undefined && !isChunked) throw otherBody(id, 'it has no length');
   if (offset !== 0 || lengthBytes !== undefined) {
     if (Number(range?.[1] ?? Number.NaN) !== offset) throw otherBody(id, 'it is a different range');
   } else if (range && (range[1] !== '0' || Number(range[2]) + 1 !== Number(range[3]))) {
     throw otherBody(id, 'it is only a part');
   }
-  assertLength(id, contentLength, lengthMax);
+  if (contentLength !== undefined) assertLength(id, contentLength, lengthMax);
   if (lengthBytes === undefined) return contentLength;
   // Without a length of the whole what is short may be the end, or broken off: it is asked for again.
   const whole = range?.[3] === '*' ? Infinity : Number(range?.[3]);

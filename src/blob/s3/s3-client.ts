@@ -29,7 +29,8 @@ export function createS3Client(
     region: region ?? findRegion(environment, profile, file) ?? REGION_DEFAULT,
     // Keys that a workload identity or an instance hands out are fetched again before they end.
     credentials: credentialsFor(location, environment, identityClient(location, environment)),
-    forcePathStyle: location.pathStyle ?? endpoint !== undefined,
+    // The name of a tenant is no part of a host's name.
+    forcePathStyle: location.pathStyle ?? (endpoint !== undefined || location.bucket.includes(':')),
     followRegionRedirects: true,
     // It warns on the console otherwise.
     logger: SILENT,

@@ -1,4 +1,4 @@
-import { CodedError, lookup, messageOf } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import { describeFailure, type Failure, parseRetryAfter } from '../http/failures.ts';
 import { invalidRange } from '../storage.ts';
 
@@ -8,6 +8,8 @@ export type S3Failure = Pick<Failure, 'storage' | 'operation' | 'id' | 'isExclus
 interface ServiceError extends Error {
   readonly Code?: string;
   readonly Region?: string;
+  /** A redirect names the place to ask instead. */
+  readonly Endpoint?: string;
   readonly $metadata?: { readonly httpStatusCode?: number };
   readonly $response?: {
     readonly statusCode?: number;
@@ -35,6 +37,19 @@ const ENDED: Kind = {
   retry: 'never',
 };
 
+/** The service wants requests to be signed for another region, and may not say for which one. */
+const REGION_CODES = [
+  'AuthorizationHeaderMalformed',
+  'InvalidRegion',
+  'PermanentRedirect',
+  'IllegalLocationConstraintException',
+];
+const OTHER_REGION: Kind = {
+  name: 'STORAGE_FAILED',
+  hint: 'set region to the one that the service expects, and check the endpoint and the access key',
+  retry: 'never',
+};
+
 /** Codes that come with a status which would be read otherwise. */
 const KINDS: Record<string, Kind> = {
   InvalidAccessKeyId: {
@@ -44,9 +59,10 @@ const KINDS: Record<string, Kind> = {
   },
   SignatureDoesNotMatch: {
     name: 'STORAGE_CREDENTIALS',
-    hint: 'the secret key does not belong to the access key: check the credentials',
+    hint: 'the secret key does not belong to the access key, or the service is in another region: check the credentials and the setting region',
     retry: 'never',
   },
+  ...Object.fromEntries(REGION_CODES.map((code) => [code, OTHER_REGION] as const)),
   ...Object.fromEntries(ENDED_CODES.map((code) => [code, ENDED] as const)),
   CredentialsProviderError: {
     name: 'STORAGE_CREDENTIALS',
@@ -90,8 +106,8 @@ const KINDS: Record<string, Kind> = {
 /** The service's own words for what is not there. */
 const MISSING: Record<string, 'blob' | 'bucket'> = { NoSuchKey: 'blob', NoSuchBucket: 'bucket' };
 
-/** Services that know no CRC-32, or not the header, say so in one of these ways. */
-const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk|A header you provided implies functionality/i;
+/** The words of services that do not know a checksum, or its header. */
+const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk/i;
 const UNKNOWN_CHECKSUM_CODES = ['NotImplemented', 'InvalidArgument', 'InvalidRequest'];
 
 export function s3Error(error: unknown, failed: S3Failure): CodedError {
@@ -101,8 +117,9 @@ export function s3Error(error: unknown, failed: S3Failure): CodedError {
   const status = service.$metadata?.httpStatusCode ?? service.$response?.statusCode;
   if (status === 416 && id !== undefined) return invalidRange(id, 0, 0);
   if (UNKNOWN_CHECKSUM_CODES.includes(code) && UNKNOWN_CHECKSUM.test(service.message)) {
-    const text = `${storage} does not support this checksum: ${service.message}`;
-    return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error });
+    const text = `${storage} does not support this checksum: ${service.message}; set checksum to auto, md5 or none`;
+    const facts = { serviceCode: code, ...(status !== undefined && { status }) };
+    return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error, facts });
   }
   const missing = lookup(MISSING, code);
   const described = describeFailure({
@@ -142,6 +159,12 @@ export const isUnexplained404 = (error: unknown): boolean => {
   return status === 404 && lookup(MISSING, codeOf(error as ServiceError)) === undefined;
 };
 
+/** Whether a HEAD was refused without a reason. A GET may be allowed, or may get a reason. */
+export const isRefusedHead = (error: unknown): boolean =>
+  error instanceof CodedError &&
+  [400, 403, 405, 501].includes(Number(error.facts.status)) &&
+  error.facts.serviceCode === '';
+
 /** What a bucket says of its lock configuration that was made without object lock. */
 export const isWithoutLocks = (error: unknown): boolean =>
   error instanceof CodedError &&
@@ -158,27 +181,20 @@ export function wantsNewCredentials(error: unknown): boolean {
   return RENEWABLE.has(code) || (code === '' && [400, 401, 403].includes(status));
 }
 
+/** What services write before the region that they expect: `expecting 'eu-west-3'`. */
+const EXPECTED_REGION =
+  /\bexpect(?:ing|ed|s)?:?\s+(?:region\s+)?['"]?(?:\d{8}\/)?([a-z0-9][\w-]*)/i;
+
 /** The region that the service says the bucket is in. */
 export function wantsOtherRegion(error: unknown): string | undefined {
-  const { Region, $response } = error as ServiceError;
-  const code = codeOf(error as ServiceError);
-  const isWrong = [
-    'AuthorizationHeaderMalformed',
-    'PermanentRedirect',
-    'IllegalLocationConstraintException',
-  ];
-  if (!isWrong.includes(code) && $response?.statusCode !== 301) return undefined;
-  return Region ?? $response?.headers?.['x-amz-bucket-region'];
-}
-
-/** Services that know no `If-None-Match` on puts call the header not implemented. */
-export const isUnknownCondition = (error: unknown): boolean =>
-  error instanceof CodedError &&
-  (error.facts.status === 501 || /NotImplemented|not implemented/i.test(messageOf(error)));
-
-export const noConditionalPut = (cause: unknown): CodedError =>
-  new CodedError(
-    'UNSUPPORTED_PUT',
-    `this service does not support put-if-absent: ${messageOf(cause)}`,
-    { cause },
+  const { Region, Endpoint, message, $response } = error as ServiceError;
+  const isWrong = REGION_CODES.includes(codeOf(error as ServiceError));
+  if (!isWrong && $response?.statusCode !== 301) return undefined;
+  return (
+    Region ??
+    $response?.headers?.['x-amz-bucket-region'] ??
+    EXPECTED_REGION.exec(message)?.[1] ??
+    // Amazon's: bucket.s3.eu-west-3.amazonaws.com
+    /\bs3[.-]([a-z]{2}-[a-z-]+-\d)\.amazonaws\./.exec(Endpoint ?? '')?.[1]
   );
+}

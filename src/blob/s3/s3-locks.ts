@@ -6,12 +6,14 @@ import {
 import { toDate } from '../../base/index.ts';
 import { unlessLocked } from '../longer-lock.ts';
 import type { BlobId, Retention, SignalOptions } from '../storage.ts';
+import type { Forms, LockForm } from './s3-dialect.ts';
 import { isWithoutLocks } from './s3-errors.ts';
 import type { S3Requests } from './s3-requests.ts';
 import { serviceNowNs } from './service-time.ts';
 
 export interface S3LocksOptions extends S3Requests {
   readonly bucket: string;
+  readonly forms: Forms<LockForm>;
 }
 
 interface LockHeaders {
@@ -57,22 +59,24 @@ export class S3Locks {
 
   /** From now on; one that is longer already stays. */
   async extend(id: BlobId, retention: Retention, options: SignalOptions = {}): Promise<void> {
-    const { objectOf, client, request } = this.#options;
+    const { objectOf, client, request, forms } = this.#options;
     // What a refusal is compared with, as the lock may be from a moment ago.
     let asked = this.headersOf(retention);
+    const extend = ({ checksum }: LockForm): Promise<unknown> =>
+      request({ operation: 'extend', id }, options.signal, ({ signal }) => {
+        asked = this.headersOf(retention);
+        const { ObjectLockMode, ObjectLockRetainUntilDate } = asked;
+        const command = new PutObjectRetentionCommand({
+          ...objectOf(id),
+          Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
+          // The library demands a checksum here. Few services know the default of the library.
+          ChecksumAlgorithm: checksum,
+        });
+        if (checksum === 'MD5') dropChecksumName(command);
+        return client().send(command, { abortSignal: signal });
+      });
     await unlessLocked(
-      () =>
-        request({ operation: 'extend', id }, options.signal, ({ signal }) => {
-          asked = this.headersOf(retention);
-          const { ObjectLockMode, ObjectLockRetainUntilDate } = asked;
-          const command = new PutObjectRetentionCommand({
-            ...objectOf(id),
-            Retention: { Mode: ObjectLockMode, RetainUntilDate: ObjectLockRetainUntilDate },
-            // The library wants a checksum here, by itself it would take one that few services know.
-            ChecksumAlgorithm: 'CRC32',
-          });
-          return client().send(command, { abortSignal: signal });
-        }),
+      () => forms.run(extend),
       () => this.#isLocked(id, asked, options),
       options.signal,
     );
@@ -94,4 +98,16 @@ export class S3Locks {
     const isAsStrong = found?.Mode === 'COMPLIANCE' || found?.Mode === ObjectLockMode;
     return isAsStrong && untilMs >= ObjectLockRetainUntilDate.getTime();
   }
+}
+
+/** Services that know only `Content-MD5` refuse the header that names a checksum. */
+function dropChecksumName(command: PutObjectRetentionCommand): void {
+  command.middlewareStack.add(
+    (next) => (args) => {
+      const { headers } = args.request as { headers: Record<string, string> };
+      delete headers['x-amz-sdk-checksum-algorithm'];
+      return next(args);
+    },
+    { step: 'build', priority: 'low', name: 'dropChecksumName' },
+  );
 }

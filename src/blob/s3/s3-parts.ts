@@ -6,18 +6,23 @@ import {
   type CreateMultipartUploadCommandInput,
   type GetObjectCommandInput,
   HeadObjectCommand,
+  type PutObjectCommand,
   type S3Client,
   UploadPartCommand,
   type UploadPartCommandInput,
 } from '@aws-sdk/client-s3';
-import { isCode, totalLength } from '../../base/index.ts';
-import { isUnknownCondition, noConditionalPut } from './s3-errors.ts';
+import { totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
 import type { PartsOptions, PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
 import { base64OfUint32, bodyOf, crc32Of, digestOf } from '../http/transfer.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
-
-export type Checksum = 'crc32' | 'sha256' | 'md5' | 'none';
+import {
+  type Checksum,
+  type ConditionalPuts,
+  type Forms,
+  mayHelpPut,
+  type PutForm,
+} from './s3-dialect.ts';
 
 /** The service takes parts of 5 MiB to 5 GiB, 10,000 of them. Our choice: 8 MiB, so that 80 GiB fit, and three at once. */
 export const S3_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 10_000, partsAtOnce: 3 };
@@ -39,6 +44,23 @@ export function checksumOf(
   }
 }
 
+/** Makes the signature cover a body that is handed out as a stream. */
+export function signBody(
+  command: PutObjectCommand | UploadPartCommand,
+  data: readonly Uint8Array[],
+): void {
+  const digest = digestOf('sha256', data).toString('hex');
+  // Both have the same steps.
+  (command as PutObjectCommand).middlewareStack.add(
+    (next) => (args) => {
+      (args.request as { headers: Record<string, string> }).headers['x-amz-content-sha256'] =
+        digest;
+      return next(args);
+    },
+    { step: 'build', name: 'signBody' },
+  );
+}
+
 /** What the parts of a blob need of the storage. */
 export interface S3PartsOptions {
   readonly id: BlobId;
@@ -47,9 +69,8 @@ export interface S3PartsOptions {
   readonly settings: Partial<CreateMultipartUploadCommandInput>;
   /** The storage may renew it. */
   readonly client: () => S3Client;
-  readonly checksum: () => Checksum;
-  /** The service does not know this checksum; returns whether another one may be tried. */
-  readonly fallBack: () => boolean;
+  readonly forms: Forms<PutForm>;
+  readonly conditional: ConditionalPuts;
   readonly request: <T>(
     signal: AbortSignal | undefined,
     task: (transfer: Transfer) => Promise<T>,
@@ -73,15 +94,14 @@ export class S3Parts implements PartsPut {
   }
 
   static async begin(options: S3PartsOptions, { signal }: SignalOptions): Promise<S3Parts> {
-    const create = (): Promise<string> => {
-      const kind = options.checksum();
-      const algorithm = {
-        crc32: 'CRC32',
-        sha256: 'SHA256',
-        md5: undefined,
-        none: undefined,
-      } as const;
-      const ChecksumAlgorithm = algorithm[kind];
+    const algorithms = {
+      crc32: 'CRC32',
+      sha256: 'SHA256',
+      md5: undefined,
+      none: undefined,
+    } as const;
+    const create = ({ checksum }: PutForm): Promise<string> => {
+      const ChecksumAlgorithm = algorithms[checksum];
       const command = new CreateMultipartUploadCommand({
         ...options.object,
         ...options.settings,
@@ -93,30 +113,25 @@ export class S3Parts implements PartsPut {
         throw strangeAnswer(options.storage, `put of ${options.id}`, 'it names no upload');
       });
     };
-    try {
-      return new S3Parts(options, await create());
-    } catch (error) {
-      if (!isCode(error, 'UNSUPPORTED_CHECKSUM') || !options.fallBack()) throw error;
-      return new S3Parts(options, await create());
-    }
+    // This request has no body, so its success proves nothing about the form of the parts.
+    const way = { mayHelp: mayHelpPut, keeps: false };
+    return new S3Parts(options, await options.forms.run(create, way));
   }
 
-  async part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void> {
-    try {
-      await this.#part(index, data, options);
-    } catch (error) {
-      if (!isCode(error, 'UNSUPPORTED_CHECKSUM') || !this.#options.fallBack()) throw error;
-      await this.#part(index, data, options);
-    }
+  part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void> {
+    return this.#options.forms.run((form) => this.#part(index, data, options, form), {
+      mayHelp: mayHelpPut,
+    });
   }
 
   async #part(
     index: number,
     data: readonly Uint8Array[],
     { signal: given }: SignalOptions,
+    form: PutForm,
   ): Promise<void> {
     const { object, client, request, storage, id } = this.#options;
-    const checksum = checksumOf(this.#options.checksum(), data);
+    const checksum = checksumOf(form.checksum, data);
     const length = totalLength(data);
     const PartNumber = index + 1;
     const ETag = await request(given, async ({ signal, progress }) => {
@@ -128,6 +143,7 @@ export class S3Parts implements PartsPut {
         ContentLength: length,
         Body: bodyOf(data, progress),
       });
+      if (form.signsBody) signBody(command, data);
       const answer = await client().send(command, { abortSignal: signal });
       if (answer.ETag !== undefined) return answer.ETag;
       throw strangeAnswer(storage, `put of ${id}`, 'it names no version of the part');
@@ -143,7 +159,7 @@ export class S3Parts implements PartsPut {
   }
 
   async complete({ signal: given, doNotRecreate = false }: PartsOptions): Promise<void> {
-    const { object, client, request, storage, id } = this.#options;
+    const { object, client, request, storage, id, conditional } = this.#options;
     const Parts = [...this.#parts.values()].sort(
       (a, b) => (a.PartNumber ?? 0) - (b.PartNumber ?? 0),
     );
@@ -165,12 +181,8 @@ export class S3Parts implements PartsPut {
       }
       throw strangeAnswer(storage, `put of ${id}`, 'it names no version of the blob');
     };
-    try {
-      await request(given, send, doNotRecreate);
-    } catch (error) {
-      if (doNotRecreate && isUnknownCondition(error)) throw noConditionalPut(error);
-      throw error;
-    }
+    const complete = (): Promise<void> => request(given, send, doNotRecreate);
+    await (doNotRecreate ? conditional.run(id, complete) : complete());
   }
 
   /** Whether the blob is the one of these parts. What is made of parts says of how many. */

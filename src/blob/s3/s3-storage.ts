@@ -1,24 +1,25 @@
+import type { IncomingMessage } from 'node:http';
 import type { Readable } from 'node:stream';
 import {
   DeleteObjectCommand,
   GetObjectCommand,
   type GetObjectCommandInput,
+  type GetObjectCommandOutput,
   HeadObjectCommand,
-  ListObjectsV2Command,
-  type ListObjectsV2CommandOutput,
   PutObjectCommand,
   type PutObjectCommandInput,
   type S3Client,
 } from '@aws-sdk/client-s3';
 import { CodedError, isCode, totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
-import { badListing, type ListedPage } from '../http/listing.ts';
+import type { ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   nanosecondsOf,
   type PageRequest,
   type PartsPut,
   RemoteStorage,
+  type RemoteSettings,
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
@@ -27,44 +28,51 @@ import {
   bodyOf,
   corruptBody,
   crc32Of,
-  expectedLength,
   leave,
   rangeHeader,
-  readBody,
+  readAnswer,
 } from '../http/transfer.ts';
 import type { S3Location } from '../location.ts';
 import {
   type BlobId,
   type BlobMetadata,
   type GetOptions,
+  hasBlob,
   type PutOptions,
   type Retention,
   type SignalOptions,
-  type TransferSettings,
 } from '../storage.ts';
 import { type CustomerKey, loadCustomerKey } from './customer-key.ts';
-import { watchRoot } from './list-root.ts';
+import { S3Lists } from './s3-lists.ts';
 import { S3Locks } from './s3-locks.ts';
 import type { S3Requests } from './s3-requests.ts';
-import { type Checksum, checksumOf, S3_PARTS, S3Parts } from './s3-parts.ts';
+import {
+  ConditionalPuts,
+  type Forms,
+  type GetForm,
+  getForms,
+  lockForms,
+  mayHelpPut,
+  type PutForm,
+  putForms,
+} from './s3-dialect.ts';
+import { checksumOf, S3_PARTS, S3Parts, signBody } from './s3-parts.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
 import { S3Urls } from './s3-urls.ts';
+import { StorageClasses } from './storage-classes.ts';
 import {
+  isRefusedHead,
   isUnexplained404,
-  isUnknownCondition,
-  noConditionalPut,
   s3Error,
   wantsNewCredentials,
   wantsOtherRegion,
 } from './s3-errors.ts';
 
-/** Aliases that AWS gives to access points. */
-const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
 /** Directory buckets (S3 Express) list in no order. */
 const DIRECTORY_BUCKET = /--(x|xa)-s3$/;
 
 /** Opens a bucket; no request is made. Throws `BAD_LOCATION`. */
-export function openS3Storage(location: S3Location, settings: TransferSettings): RemoteStorage {
+export function openS3Storage(location: S3Location, settings: RemoteSettings): RemoteStorage {
   return new S3Storage(location, settings);
 }
 
@@ -77,14 +85,17 @@ class S3Storage extends RemoteStorage {
   readonly #customerKey: CustomerKey | undefined;
   readonly #locks: S3Locks;
   readonly #urls: S3Urls;
+  /** Undefined if the location names one class for all blobs, or if it is no repository. */
+  readonly #classes: StorageClasses | undefined;
   /** What the service keeps with each blob. */
   readonly #settings: BlobSettings;
   #client: S3Client;
-  #checksum: Checksum;
-  /** `auto`: what the service refuses is not sent again. */
-  #mayFallBack: boolean;
+  readonly #puts: Forms<PutForm>;
+  readonly #gets: Forms<GetForm>;
+  readonly #lists: S3Lists;
+  readonly #conditional = new ConditionalPuts((id) => hasBlob(this, id));
 
-  constructor(location: S3Location, settings: TransferSettings) {
+  constructor(location: S3Location, settings: RemoteSettings) {
     super(location, settings);
     const { checksum = 'auto' } = location;
     // Amazon promises it; other services may sort in a way of their own.
@@ -99,10 +110,18 @@ class S3Storage extends RemoteStorage {
       client: () => this.#client,
       request: (...request) => this.request(...request),
     };
-    this.#locks = new S3Locks({ ...own, bucket: location.bucket });
+    this.#locks = new S3Locks({ ...own, bucket: location.bucket, forms: lockForms(checksum) });
     this.#urls = new S3Urls({ ...own, location, environment: settings.environment });
-    this.#checksum = checksum === 'auto' ? 'crc32' : checksum;
-    this.#mayFallBack = checksum === 'auto';
+    this.#puts = putForms(checksum);
+    const hasClasses = settings.isRepository && location.storageClass === undefined;
+    this.#classes = hasClasses ? new StorageClasses(this) : undefined;
+    this.#gets = getForms(checksum, (error) => this.#described(error, 'get'));
+    this.#lists = new S3Lists({
+      storage: this.displayName,
+      bucket: location.bucket,
+      client: () => this.#client,
+      describe: (error) => this.#described(error, 'list'),
+    });
   }
 
   protected async read(
@@ -110,14 +129,15 @@ class S3Storage extends RemoteStorage {
     options: GetOptions,
     { signal, progress }: Transfer,
   ): Promise<Uint8Array> {
-    const { offset = 0, lengthBytes, into } = options;
+    const { offset = 0, lengthBytes } = options;
     const range = rangeHeader(offset, lengthBytes);
-    const command = new GetObjectCommand({
-      ...this.#object(id),
-      ...this.#customerKey,
-      ...(range === undefined ? { ChecksumMode: 'ENABLED' } : { Range: range }),
-    });
-    const answer = await this.#client.send(command, { abortSignal: signal });
+    const object = { ...this.#object(id), ...this.#customerKey };
+    const get = (extra: Partial<GetObjectCommandInput>): Promise<GetObjectCommandOutput> =>
+      this.#client.send(new GetObjectCommand({ ...object, ...extra }), { abortSignal: signal });
+    // A range has no checksum of its own.
+    const answer = await (range === undefined
+      ? this.#gets.run(({ asksChecksum }) => get(asksChecksum ? { ChecksumMode: 'ENABLED' } : {}))
+      : get({ Range: range }));
     progress();
     const body = answer.Body as Readable;
     // A page of somebody else between us would be taken as damage of the blob, or as its end.
@@ -129,9 +149,9 @@ class S3Storage extends RemoteStorage {
       contentLength: answer.ContentLength,
       contentRange: answer.ContentRange,
       contentEncoding: answer.ContentEncoding,
+      isChunked: isChunked(body),
     };
-    const length = expectedLength(id, options, headers, body);
-    const bytes = await readBody(id, body, length, { into, progress });
+    const bytes = await readAnswer(id, body, options, headers, progress);
     const { ChecksumCRC32, ChecksumType } = answer;
     // Objects that were put in parts have a checksum of checksums.
     const isOfBytes = ChecksumType !== 'COMPOSITE' && ChecksumCRC32?.includes('-') === false;
@@ -141,53 +161,76 @@ class S3Storage extends RemoteStorage {
     return bytes;
   }
 
-  getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
-    return this.request({ operation: 'metadata', id }, options.signal, async ({ signal }) => {
-      const object = { ...this.#object(id), ...this.#customerKey };
-      const command = new HeadObjectCommand(object);
-      const answer = await this.#client
-        .send(command, { abortSignal: signal })
-        .catch((error: unknown) => {
-          if (isUnexplained404(error)) return this.#explain(object, signal);
-          throw error;
-        });
-      const { ContentLength, LastModified, ETag } = answer;
-      if (ContentLength === undefined || LastModified === undefined || ETag === undefined) {
-        const what = 'it has no length, no time or no version';
-        throw strangeAnswer(this.displayName, `metadata of ${id}`, what);
-      }
-      return { id, lengthBytes: ContentLength, timestampNs: nanosecondsOf(LastModified) };
+  async getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
+    const ask = (
+      task: (object: GetObjectCommandInput, signal: AbortSignal) => Promise<ObjectFacts>,
+    ): Promise<ObjectFacts> =>
+      this.request({ operation: 'metadata', id }, options.signal, ({ signal }) =>
+        task({ ...this.#object(id), ...this.#customerKey }, signal),
+      );
+    let found = await ask((...asked) => this.#head(...asked)).catch((error: unknown) => {
+      if (isRefusedHead(error)) return undefined;
+      throw error;
     });
+    if (found?.ContentLength === undefined)
+      found = await ask((...asked) => this.#firstByte(...asked));
+    const { ContentLength, LastModified, ETag } = found;
+    if (ContentLength === undefined || LastModified === undefined || ETag === undefined) {
+      const what = 'it has no length, no time or no version';
+      throw strangeAnswer(this.displayName, `metadata of ${id}`, what);
+    }
+    return { id, lengthBytes: ContentLength, timestampNs: nanosecondsOf(LastModified) };
   }
 
-  /** The answer to a HEAD has no body and cannot say what is missing: a GET of the same can. Throws what it says. */
-  async #explain(object: GetObjectCommandInput, signal: AbortSignal): Promise<never> {
-    const answer = await this.#client.send(
-      new GetObjectCommand({ ...object, Range: 'bytes=0-0' }),
-      {
-        abortSignal: signal,
-      },
-    );
-    (answer.Body as Readable).destroy();
+  async #head(object: GetObjectCommandInput, abortSignal: AbortSignal): Promise<ObjectFacts> {
+    try {
+      return await this.#client.send(new HeadObjectCommand(object), { abortSignal });
+    } catch (error) {
+      if (!isUnexplained404(error)) throw error;
+    }
+    // The answer to a HEAD has no body that could name the missing thing. The answer to a GET has.
+    await this.#firstByte(object, abortSignal);
     const text = `metadata at ${this.displayName} failed: HEAD finds nothing where GET finds a blob`;
     throw new CodedError('STORAGE_FAILED', text, { retry: 'backoff' });
   }
 
-  async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
-    try {
-      await this.#put(id, data, options);
-    } catch (error) {
-      if (options.doNotRecreate === true && isUnknownCondition(error))
-        throw noConditionalPut(error);
-      if (!isCode(error, 'UNSUPPORTED_CHECKSUM') || !this.#mayFallBack) throw error;
-      this.#checksum = 'md5';
-      await this.#put(id, data, options);
-    }
+  /** Length and time of an object by a GET, for services that refuse HEAD or answer it without a length. */
+  async #firstByte(object: GetObjectCommandInput, abortSignal: AbortSignal): Promise<ObjectFacts> {
+    const get = async (range?: string): Promise<GetObjectCommandOutput> => {
+      const command = new GetObjectCommand({ ...object, ...(range && { Range: range }) });
+      const answer = await this.#client.send(command, { abortSignal });
+      (answer.Body as Readable).destroy();
+      return answer;
+    };
+    // An empty object has no first byte.
+    const answer = await get('bytes=0-0').catch(async (error: unknown) => {
+      if ((error as Error).name !== 'InvalidRange') throw error;
+      return { ...(await get()), ContentLength: 0 };
+    });
+    const total = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1];
+    return total === undefined ? answer : { ...answer, ContentLength: Number(total) };
   }
 
-  #put(id: BlobId, data: readonly Uint8Array[], options: PutOptions): Promise<void> {
+  async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
+    const storageClass = await this.#classes?.of(id, options);
+    const put = (): Promise<void> =>
+      this.#puts.run((form) => this.#put(id, data, { ...options, storageClass }, form), {
+        mayHelp: mayHelpPut,
+        // Every form signs a body without a byte.
+        keeps: totalLength(data) > 0,
+      });
+    await (options.doNotRecreate === true ? this.#conditional.run(id, put) : put());
+  }
+
+  #put(
+    id: BlobId,
+    data: readonly Uint8Array[],
+    options: PutOptions & { readonly storageClass: string | undefined },
+    { checksum: kind, signsBody }: PutForm,
+  ): Promise<void> {
     const length = totalLength(data);
-    const checksum = checksumOf(this.#checksum, data);
+    // A lock is not taken without any checksum.
+    const checksum = checksumOf(kind === 'none' && options.retention ? 'md5' : kind, data);
     const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
     return this.request(info, options.signal, async ({ signal, progress }) => {
       const input: PutObjectCommandInput = {
@@ -197,17 +240,34 @@ class S3Storage extends RemoteStorage {
         ...(options.retention && this.#locks.headersOf(options.retention)),
         ...(options.doNotRecreate === true && { IfNoneMatch: '*' }),
         ...this.#settings,
+        ...storageClassOf(options.storageClass),
         ContentLength: length,
         // A stream is signed as "unsigned payload": the checksum, which is signed, vouches for it.
         Body: length === 0 ? new Uint8Array(0) : bodyOf(data, progress),
       };
       const command = new PutObjectCommand(input);
+      if (signsBody) signBody(command, data);
       const { ETag } = await this.#client.send(command, { abortSignal: signal });
       // A proxy that answers 200 to everything must not end in a backup that is not there.
       if (ETag === undefined) {
         throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
       }
     });
+  }
+
+  get adaptations(): string[] {
+    const { checksum = 'auto' } = this.#location;
+    const puts = this.#puts.known;
+    return [
+      ...(checksum === 'auto' && puts && puts.checksum !== 'crc32'
+        ? [`no CRC-32 checksums: ${puts.checksum === 'md5' ? 'MD5 is' : 'no checksum is'} sent`]
+        : []),
+      ...(puts?.signsBody === true ? ['no unsigned bodies: bodies are signed'] : []),
+      ...(this.#gets.known?.asksChecksum === false && checksum === 'auto'
+        ? ['no checksums on reads: they are not asked for']
+        : []),
+      ...this.#lists.adaptations,
+    ];
   }
 
   beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
@@ -218,11 +278,8 @@ class S3Storage extends RemoteStorage {
         object: { ...this.#object(id), ...this.#customerKey },
         settings: this.#settings,
         client: () => this.#client,
-        checksum: () => this.#checksum,
-        fallBack: () => {
-          if (this.#mayFallBack) this.#checksum = 'md5';
-          return this.#mayFallBack;
-        },
+        forms: this.#puts,
+        conditional: this.#conditional,
         request: (signal, task, isExclusive = false) =>
           this.request({ operation: 'put', id, isExclusive }, signal, task),
       },
@@ -247,62 +304,36 @@ class S3Storage extends RemoteStorage {
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
-      const command = new DeleteObjectCommand(this.#object(id));
-      const { $metadata } = await this.#client.send(command, { abortSignal: signal });
-      // The service says 204; some say 200, but then with an id of the request, which a page has not.
-      if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
-        throw strangeAnswer(
-          this.displayName,
-          `delete of ${id}`,
-          'it is a page and not an answer of the service',
-        );
-      }
-    });
+    try {
+      await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
+        const command = new DeleteObjectCommand(this.#object(id));
+        const { $metadata } = await this.#client.send(command, { abortSignal: signal });
+        // The service says 204; some say 200, but then with an id of the request, which a page has not.
+        if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
+          throw strangeAnswer(
+            this.displayName,
+            `delete of ${id}`,
+            'it is a page and not an answer of the service',
+          );
+        }
+      });
+    } catch (error) {
+      // Some services refuse to delete a blob that does not exist.
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+    }
   }
 
-  protected async listPage(
-    { prefix, token, delimiter }: PageRequest,
-    { signal, progress }: Transfer,
-  ): Promise<ListedPage> {
-    const command = new ListObjectsV2Command({
-      Bucket: this.#location.bucket,
-      Prefix: prefix,
-      ...(delimiter !== undefined && { Delimiter: delimiter }),
-      ...(token !== undefined && { ContinuationToken: token }),
-    });
-    watchRoot(command, 'ListBucketResult', { storage: this.displayName, progress });
-    const answer = await this.#client.send(command, { abortSignal: signal });
-    this.#assertFits(answer, prefix, token);
-    return {
-      objects: (answer.Contents ?? []).map(({ Key = '', Size = Number.NaN, LastModified }) => ({
-        key: Key,
-        lengthBytes: Size,
-        modified: LastModified,
-      })),
-      folders: (answer.CommonPrefixes ?? []).map(({ Prefix = '' }) => Prefix),
-      next: answer.IsTruncated === true ? answer.NextContinuationToken : undefined,
-    };
-  }
-
-  /** The service repeats what it was asked: another bucket's or page's list is not ours. Throws `BAD_LISTING`. */
-  #assertFits(answer: ListObjectsV2CommandOutput, prefix: string, token: string | undefined): void {
-    const { bucket } = this.#location;
-    const { Name, Prefix = '', IsTruncated, NextContinuationToken, ContinuationToken } = answer;
-    const fail = (what: string): never => {
-      throw badListing(this.displayName, what);
-    };
-    // An access point answers with the name of the bucket behind it.
-    if (Name !== bucket && !ACCESS_POINT.test(bucket)) fail(`it is for bucket "${Name ?? ''}"`);
-    if (Prefix !== prefix) fail(`it is for prefix "${Prefix}", not of "${prefix}"`);
-    if (ContinuationToken && ContinuationToken !== token) fail('it is another page');
-    if (IsTruncated === undefined) fail('it does not say whether there is more');
-    if (IsTruncated === true && !NextContinuationToken)
-      fail('it says that there is more, but not how to get it');
+  protected listPage(page: PageRequest, transfer: Transfer): Promise<ListedPage> {
+    return this.#lists.page(page, transfer);
   }
 
   #object(id: BlobId): { Bucket: string; Key: string } {
     return { Bucket: this.#location.bucket, Key: this.#location.prefix + id };
+  }
+
+  /** An error inside of a request, as it will leave it. */
+  #described(error: unknown, operation: RequestInfo['operation']): CodedError {
+    return error instanceof CodedError ? error : this.describe(error, { operation });
   }
 
   protected describe(error: unknown, request: RequestInfo): CodedError {
@@ -332,16 +363,25 @@ class S3Storage extends RemoteStorage {
   }
 }
 
+/** Whether the transfer marks the end of the body. */
+const isChunked = (body: Readable): boolean =>
+  (body as Partial<IncomingMessage>).headers?.['transfer-encoding']?.endsWith('chunked') === true;
+
+type ObjectFacts = Pick<GetObjectCommandOutput, 'ContentLength' | 'LastModified' | 'ETag'>;
+
 type BlobSettings = Pick<
   PutObjectCommandInput,
   'ContentType' | 'StorageClass' | 'ServerSideEncryption' | 'SSEKMSKeyId'
 >;
 
+const storageClassOf = (storageClass: string | undefined): Partial<BlobSettings> =>
+  storageClass === undefined || storageClass === ''
+    ? {}
+    : { StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']> };
+
 const settingsOf = ({ storageClass, sse, kmsKeyId }: S3Location): BlobSettings => ({
   ContentType: CONTENT_TYPE,
-  ...(storageClass !== undefined && {
-    StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
-  }),
+  ...storageClassOf(storageClass),
   ...(sse !== undefined && { ServerSideEncryption: sse }),
   ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
 });

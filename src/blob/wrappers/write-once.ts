@@ -72,13 +72,14 @@ class WriteOnceStorage extends ForwardingStorage {
         if (!isCode(error, 'UNSUPPORTED_PUT') || options.doNotRecreate === true) {
           throw error;
         }
-        this.#hasExclusivePuts = false;
       }
     }
     if (await hasBlob(this.inner, id)) {
       throw new CodedError('BLOB_EXISTS', `blob ${id} is in ${this.displayName} already`);
     }
     await super.putBlob(id, data, options);
+    // Only now it is known that the condition was refused, and not the put.
+    this.#hasExclusivePuts = false;
   }
 
   async #holds(

@@ -1,0 +1,70 @@
+import { z } from 'zod';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { STORAGE_CONFIG } from '../http/remote-storage.ts';
+import { type BlobId, blobId, type BlobStorage, type SignalOptions } from '../storage.ts';
+
+/** Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix is for all blobs. */
+const configSchema = z.looseObject({
+  blobOptions: z
+    .array(
+      z.looseObject({
+        prefix: z
+          .string()
+          .nullish()
+          .transform((text) => text ?? ''),
+        storageClass: z
+          .string()
+          .nullish()
+          .transform((text) => text ?? ''),
+      }),
+    )
+    .nullish()
+    .transform((entries) => entries ?? []),
+});
+type Entries = z.infer<typeof configSchema>['blobOptions'];
+
+/** Our choice: a few entries have some hundred bytes. */
+const CONFIG_BYTES_MAX = 64 << 10;
+
+/**
+ * The storage class of each blob by the beginning of its name, as `.storageconfig` beside the blobs says. Kopia reads it when
+ * it opens a bucket. Here it is read once, before the first put, so restores do not ask for it.
+ */
+export class StorageClasses {
+  readonly #storage: Pick<BlobStorage, 'displayName' | 'getBlob'>;
+  #entries: Promise<Entries> | undefined;
+
+  constructor(storage: Pick<BlobStorage, 'displayName' | 'getBlob'>) {
+    this.#storage = storage;
+  }
+
+  /** Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG`, and what the storage throws. */
+  async of(id: BlobId, { signal }: SignalOptions): Promise<string | undefined> {
+    // The first put reads it for all, so it must not end with the signal of that put.
+    this.#entries ??= this.#load().catch((error: unknown) => {
+      this.#entries = undefined;
+      throw error;
+    });
+    const entries = await this.#entries;
+    signal?.throwIfAborted();
+    const found = entries.find(({ prefix }) => id.startsWith(prefix));
+    return found?.storageClass === '' ? undefined : found?.storageClass;
+  }
+
+  async #load(): Promise<Entries> {
+    let bytes: Uint8Array;
+    try {
+      bytes = await this.#storage.getBlob(blobId(STORAGE_CONFIG), { lengthMax: CONFIG_BYTES_MAX });
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return [];
+      throw error;
+    }
+    try {
+      return configSchema.parse(JSON.parse(Buffer.from(bytes).toString('utf8'))).blobOptions;
+    } catch (cause) {
+      const text = `cannot read ${STORAGE_CONFIG} of ${this.#storage.displayName}: ${messageOf(cause)}`;
+      const advice = 'correct it or delete it';
+      throw new CodedError('BAD_STORAGE_CONFIG', `${text}; ${advice}`, { cause });
+    }
+  }
+}
