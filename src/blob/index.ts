@@ -23,7 +23,7 @@ export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
 export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';
 export type { Body, Bucket, ObjectPutOptions } from './bucket.ts';
 export { openBucket, openStorage, type OpenStorageOptions } from './registry.ts';
-export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
+export { openFilesystemStorage, type StorageModes } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
 export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
 export { readOnly } from './wrappers/read-only.ts';

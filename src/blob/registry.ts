@@ -1,4 +1,4 @@
-import { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
+import { openFilesystemStorage, type StorageModes } from './filesystem/filesystem-storage.ts';
 import { SHARDS_NEW } from './filesystem/sharding.ts';
 import { STALL_MS } from './http/transfer.ts';
 import type { RemoteSettings, RemoteStorage } from './http/remote-storage.ts';
@@ -16,6 +16,8 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
   mayReplace?: boolean;
   /** A repository lies there: what Kopia has told the bucket about its blobs holds (`.storageconfig`). */
   isRepository?: boolean;
+  /** Access modes of a repository in a directory. Default: the modes from its creation. */
+  modes?: Partial<StorageModes>;
 }
 
 /**
@@ -24,14 +26,24 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
  */
 export async function openStorage(
   location: string,
-  { create = false, mayReplace = false, isRepository = false, ...given }: OpenStorageOptions = {},
+  {
+    create = false,
+    mayReplace = false,
+    isRepository = false,
+    modes = {},
+    ...given
+  }: OpenStorageOptions = {},
 ): Promise<BlobStorage> {
   const parsed = parseLocation(location);
   if (parsed.kind !== 'file') {
     const storage = await openRemote(parsed, settingsOf(given, isRepository));
     return parsed.writeOnce === true && !mayReplace ? writeOnce(storage) : storage;
   }
-  return openFilesystemStorage({ path: parsed.path, ...(create && { create: SHARDS_NEW }) });
+  return openFilesystemStorage({
+    path: parsed.path,
+    modes,
+    ...(create && { create: SHARDS_NEW }),
+  });
 }
 
 /** Opens what lies at a location beside repositories: objects under keys. Throws what {@link openStorage} throws. */

@@ -9,6 +9,7 @@ import {
   HASH_NAMES,
   KOPIA_SPLITTER_NAMES,
 } from '../codec/index.ts';
+import { parseLocation, type StorageModes } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import {
   changePassword,
@@ -77,6 +78,11 @@ function addCreate(group: Command): void {
         .choices(['2', '3'])
         .default('3'),
     )
+    .option(
+      '--file-mode <mode>',
+      'access mode of files, for a directory on a shared disk (default: 0600)',
+    )
+    .option('--dir-mode <mode>', 'access mode of directories; needs --file-mode (default: 0700)')
     .option(...JSON_OPTION)
     .action(create);
 }
@@ -86,6 +92,33 @@ interface CreateOptions {
   encryption: string;
   splitter: string;
   formatVersion: string;
+  fileMode?: string;
+  dirMode?: string;
+}
+
+/** Access modes of a new repository. Directories can be searched by those who may read the files. */
+function modesOf({ repo, fileMode, dirMode }: VerbOptions<CreateOptions>): Partial<StorageModes> {
+  if (fileMode === undefined && dirMode === undefined) return {};
+  if (parseLocation(repo).kind !== 'file') {
+    throw new UsageError('--file-mode and --dir-mode are for repositories in a directory');
+  }
+  // The mode of the files is what later commands look at.
+  if (fileMode === undefined) throw new UsageError('--dir-mode needs --file-mode');
+  const file = modeOf('--file-mode', fileMode, 0o600, 0o666);
+  const directory =
+    dirMode === undefined
+      ? file | 0o700 | ((file & 0o444) >> 2)
+      : modeOf('--dir-mode', dirMode, 0o700, 0o2777);
+  return { file, directory };
+}
+
+function modeOf(flag: string, text: string, least: number, most: number): number {
+  const mode = /^0?[0-7]{3,4}$/.test(text) ? Number.parseInt(text, 8) : -1;
+  if (mode >= 0 && (mode & least) === least && (mode & ~most) === 0) return mode;
+  const [from, to] = [least, most].map((each) => `0${each.toString(8)}`);
+  throw new UsageError(
+    `${flag} must be an octal mode with the bits of ${from} and none beyond ${to}, not "${text}"`,
+  );
 }
 
 async function create(options: VerbOptions<CreateOptions>): Promise<void> {
@@ -95,6 +128,7 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
     await using storage = await openRepositoryStorage(options, logger, {
       create: true,
       cache: false,
+      modes: modesOf(options),
     });
     const { hash, encryption, splitter } = options;
     const version = options.formatVersion === '2' ? 2 : 3;

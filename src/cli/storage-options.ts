@@ -6,6 +6,7 @@ import {
   type BlobStorage,
   openStorage,
   parseLocation,
+  type StorageModes,
   withCache,
   withRetries,
   withThrottle,
@@ -30,7 +31,11 @@ const CACHE_BYTES = 2 ** 30;
 export async function openRepositoryStorage(
   flags: StorageFlags,
   logger: Logger,
-  { cache = true, create = false }: { cache?: boolean; create?: boolean } = {},
+  {
+    cache = true,
+    create = false,
+    modes = {},
+  }: { cache?: boolean; create?: boolean; modes?: Partial<StorageModes> } = {},
 ): Promise<BlobStorage> {
   const stallMs = stallMsOf(flags);
   const limits = {
@@ -45,6 +50,7 @@ export async function openRepositoryStorage(
   const opened = await openStorage(flags.repo, {
     isRepository: true,
     create,
+    modes,
     ...(stallMs !== undefined && { stallMs }),
   });
   const storage = withRetries(withThrottle(opened, limits), {

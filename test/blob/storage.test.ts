@@ -46,6 +46,33 @@ describe('the file system store', () => {
     expect(names.filter((name) => name.includes('.tmp.'))).toEqual([]);
   });
 
+  it('keeps to the modes that it was created with, whoever opens it and whatever the umask is', async () => {
+    const path = join(work, 'shared');
+    const modeOf = (name: string): number => fs.statSync(join(path, name)).mode & 0o7777;
+    const before = process.umask(0o077);
+    try {
+      const modes = { file: 0o640, directory: 0o2750 };
+      await (await openStorage(path, { create: true, modes })).close();
+      expect([modeOf('.'), modeOf('.shards')]).toEqual([0o2750, 0o640]);
+      await using storage = await openStorage(path);
+      await storage.putBlob(ID, [Buffer.from('x')]);
+      await storage.putBlob(blobId('kopia.repository'), [Buffer.of(1)], { doNotRecreate: true });
+      expect([modeOf('p'), modeOf('p/012')]).toEqual([0o2750, 0o2750]);
+      expect(modeOf('p/012/3456789abcdef0123456789abcdef-s0.f')).toBe(0o640);
+      expect(modeOf('kopia.repository.f')).toBe(0o640);
+      // Kopia's default in a directory that others may see.
+      const open = join(work, 'seen');
+      fs.mkdirSync(open);
+      fs.chmodSync(open, 0o755);
+      await using plain = await openStorage(open, { create: true });
+      await plain.putBlob(ID, [Buffer.from('x')]);
+      expect(fs.statSync(join(open, 'p')).mode & 0o7777).toBe(0o700);
+      expect(fs.statSync(join(open, '.shards')).mode & 0o7777).toBe(0o600);
+    } finally {
+      process.umask(before);
+    }
+  });
+
   it('follows the sharding that is there, with overrides, and ignores foreign files', async () => {
     const path = join(work, 'sharded');
     fs.mkdirSync(join(path, 'p'), { recursive: true });

@@ -78,6 +78,35 @@ describe('store check', () => {
   });
 });
 
+describe('access modes', () => {
+  it('are those that a repository was created with, also for later commands', async () => {
+    const path = join(work, 'modes');
+    const source = join(work, 'modes-source');
+    fs.mkdirSync(source);
+    fs.writeFileSync(join(source, 'a'), 'x');
+    const create = ['repository', 'create', '--repo', path, '--file-mode', '0660'];
+    expect((await run([...create, '--dir-mode', '2770'])).code).toBe(0);
+    expect((await run(['snapshot', 'create', source, '--repo', path, '--quiet'])).code).toBe(0);
+    const entries = fs.readdirSync(path, { recursive: true, withFileTypes: true });
+    expect(entries.length).toBeGreaterThan(5);
+    for (const entry of entries) {
+      const mode = fs.statSync(join(entry.parentPath, entry.name)).mode & 0o7777;
+      expect(mode, entry.name).toBe(entry.isDirectory() ? 0o2770 : 0o660);
+    }
+  });
+
+  it.each([
+    [['--file-mode', '0777'], /--file-mode must be an octal mode/],
+    [['--file-mode', 'rw-r'], /--file-mode must be an octal mode/],
+    [['--dir-mode', '0750'], /--dir-mode needs --file-mode/],
+    [['--repo', 's3://b/', '--file-mode', '0640'], /are for repositories in a directory/],
+  ])('%j is refused', async (flags, message) => {
+    const { code, err } = await run(['repository', 'create', '--repo', '/nowhere', ...flags]);
+    expect(code).toBe(2);
+    expect(err).toMatch(message);
+  });
+});
+
 describe('store location', () => {
   it('prints where Velero keeps the repository of a namespace', async () => {
     const file = join(work, 'bsl.yaml');

@@ -1,10 +1,19 @@
 import * as fs from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { CodedError, messageOf, nothingWritten, randomHex, systemCode } from '../../base/index.ts';
+import {
+  CodedError,
+  makeDirectories,
+  messageOf,
+  nothingWritten,
+  randomHex,
+  systemCode,
+} from '../../base/index.ts';
 
 /** Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names are not. */
-const FILE_MODE = 0o600;
+export const FILE_MODE = 0o600;
 export const DIRECTORY_MODE = 0o700;
+/** Errors of file systems that do not keep modes: FAT, and some network drives. */
+const NO_MODES = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EINVAL'];
 /** How file systems say that they bring no directory to the disk by itself: shared folders of virtual machines, some network drives. */
 const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
 /** How file systems without hard links say so. */
@@ -99,7 +108,29 @@ export async function publishNew(temporary: string, path: string): Promise<void>
   await fs.rm(temporary, { force: true });
 }
 
-export const openNew = (path: string): Promise<fs.FileHandle> => fs.open(path, 'wx', FILE_MODE);
+/** Makes a new file. A mode other than the default is set in full, past the umask. */
+export async function openNew(path: string, mode = FILE_MODE): Promise<fs.FileHandle> {
+  const file = await fs.open(path, 'wx', mode);
+  try {
+    if (mode !== FILE_MODE) await file.chmod(mode).catch(unlessWithoutModes);
+    return file;
+  } catch (error) {
+    await file.close();
+    throw error;
+  }
+}
+
+/** Makes the missing directories of a path. A mode other than the default is set in full. Returns the new directories. */
+export async function makeDirectoriesWith(path: string, mode: number): Promise<string[]> {
+  const made = await makeDirectories(path, mode);
+  if (mode === DIRECTORY_MODE) return made;
+  for (const each of made) await fs.chmod(each, mode).catch(unlessWithoutModes);
+  return made;
+}
+
+function unlessWithoutModes(error: unknown): void {
+  if (!NO_MODES.includes(systemCode(error) ?? '')) throw error;
+}
 
 async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
   for (let at = 0; at < data.length;) {

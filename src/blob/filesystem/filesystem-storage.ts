@@ -25,6 +25,8 @@ import {
 } from '../storage.ts';
 import {
   DIRECTORY_MODE,
+  FILE_MODE,
+  makeDirectoriesWith,
   mapError,
   openNew,
   publishNew,
@@ -55,15 +57,23 @@ export interface FilesystemOptions {
   path: string;
   /** Make the root when it is missing, with this sharding when it has none yet. */
   create?: ShardParameters;
+  modes?: Partial<StorageModes>;
+}
+
+/** Access modes of new files and directories. */
+export interface StorageModes {
+  readonly file: number;
+  readonly directory: number;
 }
 
 /** Opens a directory in Kopia's sharded layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`, `STORAGE_FAILED`. */
 export async function openFilesystemStorage(options: FilesystemOptions): Promise<BlobStorage> {
-  const { path, create } = options;
+  const { path, create, modes = {} } = options;
   try {
-    if (create) await makeRoot(path);
+    if (create) await makeRoot(path, modes.directory);
     if (!(await fs.stat(path)).isDirectory()) throw notADirectory(path);
-    return new FilesystemStorage(path, await loadShards(path, create));
+    const shards = await loadShards(path, create, modes.file);
+    return new FilesystemStorage(path, shards, { ...(await modesOf(path)), ...modes });
   } catch (error) {
     if (systemCode(error) === 'ENOENT') {
       throw new CodedError('STORAGE_NOT_FOUND', `no repository at ${path}: no such directory`, {
@@ -75,11 +85,12 @@ export async function openFilesystemStorage(options: FilesystemOptions): Promise
 }
 
 /** Makes the root and what is missing above it, so that they are there after a power cut. */
-async function makeRoot(path: string): Promise<void> {
+async function makeRoot(path: string, mode: number | undefined): Promise<void> {
   try {
     for (const made of await makeDirectories(path, DIRECTORY_MODE)) {
       await syncDirectory(dirname(made));
     }
+    if (mode !== undefined) await fs.chmod(path, mode);
   } catch (cause) {
     const text = `cannot make a repository at ${path}: ${refusalOf(cause)}`;
     const isDenied = ['EROFS', 'EACCES', 'EPERM'].includes(systemCode(cause) ?? '');
@@ -97,7 +108,26 @@ interface LoadedShards {
   readonly witness: string;
 }
 
-async function loadShards(path: string, create?: ShardParameters): Promise<LoadedShards> {
+/**
+ * The modes that a repository was created with. Kopia keeps them with each client. Here the shards file and the root
+ * remember them, so that every later command and every other user writes in the same way.
+ */
+async function modesOf(path: string): Promise<StorageModes> {
+  const shards = await fs.stat(join(path, SHARDS_FILE)).catch((error: unknown) => {
+    if (systemCode(error) === 'ENOENT') return undefined;
+    throw error;
+  });
+  const file = (shards?.mode ?? FILE_MODE) & 0o666;
+  if (file === FILE_MODE) return { file, directory: DIRECTORY_MODE };
+  const { mode } = await fs.stat(path);
+  return { file: file | FILE_MODE, directory: (mode & 0o2777) | DIRECTORY_MODE };
+}
+
+async function loadShards(
+  path: string,
+  create: ShardParameters | undefined,
+  mode: number | undefined,
+): Promise<LoadedShards> {
   const file = join(path, SHARDS_FILE);
   try {
     return { shards: parseShards(await fs.readFile(file, 'utf8')), witness: file };
@@ -105,7 +135,8 @@ async function loadShards(path: string, create?: ShardParameters): Promise<Loade
     if (systemCode(error) !== 'ENOENT') throw error;
   }
   if (!create) return { shards: SHARDS_MISSING, witness: path };
-  await writeAtomic(file, [Buffer.from(formatShards(create))]);
+  const open = (at: string): Promise<fs.FileHandle> => openNew(at, mode);
+  await writeAtomic(file, [Buffer.from(formatShards(create))], { open });
   return { shards: create, witness: file };
 }
 
@@ -118,12 +149,14 @@ class FilesystemStorage implements BlobStorage {
   readonly #root: string;
   readonly #shards: ShardParameters;
   readonly #witness: string;
+  readonly #modes: StorageModes;
   /** Directories whose names in those above them are on disk, or are being brought there. */
   readonly #durable = new Map<string, Promise<void>>();
   readonly #requests: Limiter = createLimiter(shareOfDescriptors(REQUESTS_SHARE, REQUESTS_MAX));
 
-  constructor(root: string, { shards, witness }: LoadedShards) {
+  constructor(root: string, { shards, witness }: LoadedShards, modes: StorageModes) {
     this.#root = root;
+    this.#modes = modes;
     this.#shards = shards;
     this.#witness = witness;
     this.displayName = `file://${root}`;
@@ -175,13 +208,13 @@ class FilesystemStorage implements BlobStorage {
   /** Makes the directory when it is missing, but never the storage itself anew. */
   async #openForWrite(path: string): Promise<fs.FileHandle> {
     try {
-      return await openNew(path);
+      return await openNew(path, this.#modes.file);
     } catch (error) {
       if (systemCode(error) !== 'ENOENT') throw error;
     }
     await this.#assertThere();
-    await makeDirectories(dirname(path), DIRECTORY_MODE);
-    return await openNew(path);
+    await makeDirectoriesWith(dirname(path), this.#modes.directory);
+    return await openNew(path, this.#modes.file);
   }
 
   /** Where a disk was unmounted its mount point takes what is written, and hides it when the disk comes back. */

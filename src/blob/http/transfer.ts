@@ -244,7 +244,7 @@ export interface BodyHeaders {
 /**
  * Reads the answer to a get, which must have as many bytes as its headers say. Throws `INVALID_RANGE` if the blob
  * ends before the range does. Throws `DAMAGED_BLOB` if the blob is longer than `lengthMax`, and `STORAGE_FAILED` for
- * an answer to another question, or one that is cut off.
+ * a wrong answer or a cut off answer.
  */
 export async function readAnswer(
   id: BlobId,

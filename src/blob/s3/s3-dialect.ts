@@ -130,7 +130,7 @@ export function putForms(setting: Checksum | 'auto'): Forms<PutForm> {
 const ABOUT_CHECKSUMS = /x-amz-checksum|x-amz-sdk-checksum|content-md5/i;
 const ABOUT_SIGNED_BODIES = /unsigned.payload|x-amz-content-sha256|XAmzContentSHA256Mismatch/i;
 
-/** Whether another form of a put changes what the service complained about, if it named anything. */
+/** Whether another form of a put changes the feature that the service complained about. */
 export function mayHelpPut(next: PutForm, refused: PutForm, error: unknown): boolean {
   const text = `${serviceCodeOf(error)} ${messageOf(error)}`;
   if (ABOUT_SIGNED_BODIES.test(text)) return next.signsBody && !refused.signsBody;
@@ -181,14 +181,14 @@ export function lockForms(setting: Checksum | 'auto'): Forms<LockForm> {
   return new Forms([{ checksum: 'CRC32' }, { checksum: 'MD5' }], isUnknownForm);
 }
 
-/** Conflicts in a row before a service counts as one that answers every conditional put with one. Our choice. */
+/** A service that answers so many conditional puts with a conflict does not support them. Our choice. */
 const CONFLICTS_MAX = 3;
 const CONFLICT = /^(OperationAborted|ConditionalRequestConflict)$/;
 
 /** Puts that the service must refuse if the blob exists (`If-None-Match: *`). Not every service knows them. */
 export class ConditionalPuts {
   readonly #exists: (id: BlobId) => Promise<boolean>;
-  /** One has succeeded: the service knows the condition, or ignores it. */
+  /** Whether a conditional put has succeeded. The service then knows the condition, or ignores it. */
   #isKnown = false;
   #conflicts = 0;
 

@@ -108,7 +108,7 @@ export class S3Lists {
     };
   }
 
-  /** The service repeats what it was asked: a list of another bucket or prefix is not ours. Throws `BAD_LISTING`. */
+  /** An answer repeats its question. Throws `BAD_LISTING` for a list of another bucket or prefix. */
   #assertFits({ Name, Prefix, IsTruncated }: Listing, prefix: string): void {
     const fail = (what: string): never => {
       throw badListing(this.#options.storage, what);

@@ -38,7 +38,7 @@ export class StorageClasses {
     this.#storage = storage;
   }
 
-  /** Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG`, and what the storage throws. */
+  /** Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and the errors of the storage. */
   async of(id: BlobId, { signal }: SignalOptions): Promise<string | undefined> {
     // The first put reads it for all, so it must not end with the signal of that put.
     this.#entries ??= this.#load().catch((error: unknown) => {
