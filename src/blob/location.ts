@@ -81,7 +81,10 @@ export type Location = FileLocation | S3Location | AzureLocation | GcsLocation;
 
 export const SCHEMES = ['file', 's3', 'azblob', 'gs'] as const;
 
-/** A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL a port would be there, which has digits only. */
+/**
+ * A bucket of a Ceph tenant: `s3://tenant:bucket`. In a URL a port would be there, which has digits
+ * only.
+ */
 const TENANT = /^s3:\/\/[\w.-]*:(?=[\w.-]*[A-Za-z_.-][\w.-]*(?:[/?#]|$))/;
 /** A bucket may have a tenant before it. */
 const BUCKET_NAME = /^([\w.-]*:)?[\w.-]+$/;

@@ -14,7 +14,10 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
   create?: boolean;
   /** As if the location did not say that it is written once. */
   mayReplace?: boolean;
-  /** A repository lies there: what Kopia has told the bucket about its blobs holds (`.storageconfig`). */
+  /**
+   * A repository lies there: what Kopia has told the bucket about its blobs holds
+   * (`.storageconfig`).
+   */
   isRepository?: boolean;
   /** Access modes of a repository in a directory. Default: the modes from its creation. */
   modes?: Partial<StorageModes>;

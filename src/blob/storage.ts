@@ -96,7 +96,10 @@ export interface BlobStorage extends AsyncDisposable {
   readonly displayName: string;
   /** Whether `retention` and {@link extendRetention} are of use here. */
   readonly hasObjectLock: boolean;
-  /** Features that the service does not support, and their replacements: one sentence each, for people. */
+  /**
+   * Features that the service does not support, and their replacements: one sentence each, for
+   * people.
+   */
   readonly adaptations?: readonly string[];
   /** Its location says that no blob is put twice. */
   readonly isWriteOnce?: boolean;

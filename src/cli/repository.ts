@@ -96,7 +96,9 @@ interface CreateOptions {
   dirMode?: string;
 }
 
-/** Access modes of a new repository. Directories can be searched by those who may read the files. */
+/**
+ * Access modes of a new repository. Directories can be searched by those who may read the files.
+ */
 function modesOf({ repo, fileMode, dirMode }: VerbOptions<CreateOptions>): Partial<StorageModes> {
   if (fileMode === undefined && dirMode === undefined) return {};
   if (parseLocation(repo).kind !== 'file') {

@@ -120,7 +120,10 @@ export async function openNew(path: string, mode = FILE_MODE): Promise<fs.FileHa
   }
 }
 
-/** Makes the missing directories of a path. A mode other than the default is set in full. Returns the new directories. */
+/**
+ * Makes the missing directories of a path. A mode other than the default is set in full. Returns
+ * the new directories.
+ */
 export async function makeDirectoriesWith(path: string, mode: number): Promise<string[]> {
   const made = await makeDirectories(path, mode);
   if (mode === DIRECTORY_MODE) return made;

@@ -109,8 +109,9 @@ interface LoadedShards {
 }
 
 /**
- * The modes that a repository was created with. Kopia keeps them with each client. Here the shards file and the root
- * remember them, so that every later command and every other user writes in the same way.
+ * The modes that a repository was created with. Kopia keeps them with each client. Here the shards
+ * file and the root remember them, so that every later command and every other user writes in the
+ * same way.
  */
 async function modesOf(path: string): Promise<StorageModes> {
   const shards = await fs.stat(join(path, SHARDS_FILE)).catch((error: unknown) => {

@@ -116,8 +116,8 @@ export function describeFailure(failure: Failure): CodedError {
 const EXISTS = new Set(['BlobAlreadyExists', 'PreconditionFailed']);
 
 /**
- * A conflict may be anything: a lease, a policy, an account that is being made. Some services answer 304 to a
- * condition.
+ * A conflict may be anything: a lease, a policy, an account that is being made. Some services
+ * answer 304 to a condition.
  */
 const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolean =>
   operation === 'put' &&

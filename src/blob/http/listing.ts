@@ -51,8 +51,8 @@ export class ListingCheck {
   }
 
   /**
-   * Throws `BAD_LISTING`. Returns the token of the next page, and each object once: some services begin a page
-   * with the end of the last page.
+   * Throws `BAD_LISTING`. Returns the token of the next page, and each object once: some services
+   * begin a page with the end of the last page.
    */
   accept({ objects, folders = [], next }: ListedPage): Omit<ListedPage, 'folders'> {
     const names = [...objects.map(({ key }) => key), ...folders];

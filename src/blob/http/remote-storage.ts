@@ -35,7 +35,9 @@ const PAGE_RETRIES = {
 };
 
 export interface RemoteSettings extends TransferSettings {
-  /** Whether a repository lies at the location. Otherwise it holds what lies beside repositories. */
+  /**
+   * Whether a repository lies at the location. Otherwise it holds what lies beside repositories.
+   */
   readonly isRepository: boolean;
 }
 

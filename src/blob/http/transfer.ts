@@ -95,7 +95,10 @@ interface Body extends AsyncIterable<Uint8Array> {
 /** Limit for a body without a known length. Our choice: no blob is that long. */
 const UNTOLD_BYTES_MAX = 1 << 30;
 
-/** Reads a body whose length is not known to its marked end. Throws `DAMAGED_BLOB` above `lengthMax`. */
+/**
+ * Reads a body whose length is not known to its marked end. Throws `DAMAGED_BLOB` above
+ * `lengthMax`.
+ */
 async function readUntold(
   id: BlobId,
   body: Readable,
@@ -237,14 +240,17 @@ export interface BodyHeaders {
   readonly contentLength?: number | undefined;
   readonly contentRange?: string | undefined;
   readonly contentEncoding?: string | undefined;
-  /** The transfer marks the end of the body, so that a body that is cut off is noticed without a length. */
+  /**
+   * The transfer marks the end of the body, so that a body that is cut off is noticed without a
+   * length.
+   */
   readonly isChunked?: boolean;
 }
 
 /**
- * Reads the answer to a get, which must have as many bytes as its headers say. Throws `INVALID_RANGE` if the blob
- * ends before the range does. Throws `DAMAGED_BLOB` if the blob is longer than `lengthMax`, and `STORAGE_FAILED` for
- * a wrong answer or a cut off answer.
+ * Reads the answer to a get, which must have as many bytes as its headers say. Throws
+ * `INVALID_RANGE` if the blob ends before the range does. Throws `DAMAGED_BLOB` if the blob is
+ * longer than `lengthMax`, and `STORAGE_FAILED` for a wrong answer or a cut off answer.
  */
 export async function readAnswer(
   id: BlobId,

@@ -25,13 +25,18 @@ export interface LockForm {
 export interface ListForm {
   /** ListObjectsV2, or the older ListObjects. */
   readonly version: 1 | 2;
-  /** Lists the whole folder and filters here, for services that take no prefix without a final `/`. */
+  /**
+   * Lists the whole folder and filters here, for services that take no prefix without a final `/`.
+   */
   readonly wholeFolder: boolean;
 }
 
 /** Statuses of services that do not understand a request. */
 const NOT_UNDERSTOOD = new Set([400, 403, 404, 405, 411, 417, 501]);
-/** Codes with such a status that leave nothing to guess: another form of the request gets the same answer. */
+/**
+ * Codes with such a status that leave nothing to guess: another form of the request gets the same
+ * answer.
+ */
 const EXPLAINED =
   /^(InvalidAccessKeyId|Expired|InvalidToken|TokenRefresh|Request(Timeout|TimeTooSkewed|Expired)|BadDigest|IncompleteBody|XAmzContentChecksumMismatch|NoSuch(Bucket|Key|Upload)|InvalidBucketName|InvalidPart|KeyTooLong|EntityTooLarge|InvalidStorageClass|AuthorizationHeaderMalformed|InvalidRegion|IllegalLocation|PermanentRedirect|QuotaExceeded|KMS|AllAccessDisabled|InvalidObjectState)/;
 
@@ -41,7 +46,10 @@ export const isNotUnderstood = (error: unknown): boolean =>
   NOT_UNDERSTOOD.has(statusOf(error)) &&
   !EXPLAINED.test(serviceCodeOf(error));
 
-/** A denied request is denied in every form. A signature may be wrong because the service signs less, or more. */
+/**
+ * A denied request is denied in every form. A signature may be wrong because the service signs
+ * less, or more.
+ */
 const isUnknownForm = (error: unknown): boolean =>
   isNotUnderstood(error) &&
   (statusOf(error) !== 403 || serviceCodeOf(error) === 'SignatureDoesNotMatch');
@@ -53,8 +61,9 @@ const serviceCodeOf = (error: unknown): string =>
   error instanceof CodedError ? String(error.facts.serviceCode ?? '') : '';
 
 /**
- * The forms that a kind of request can have, from the best to the plainest. If the service refuses one, the next one is tried.
- * The first form that works is kept, so a request that fails later is not tried in other forms.
+ * The forms that a kind of request can have, from the best to the plainest. If the service refuses
+ * one, the next one is tried. The first form that works is kept, so a request that fails later is
+ * not tried in other forms.
  */
 export class Forms<F> {
   readonly #forms: readonly F[];
@@ -85,8 +94,9 @@ export class Forms<F> {
   }
 
   /**
-   * Sends a request in the form that is known, or tries them. `mayHelp` skips forms that cannot change the answer. With
-   * `keeps: false` success proves nothing about the form. If every form is refused, throws the first refusal.
+   * Sends a request in the form that is known, or tries them. `mayHelp` skips forms that cannot
+   * change the answer. With `keeps: false` success proves nothing about the form. If every form is
+   * refused, throws the first refusal.
    */
   async run<T>(
     send: (form: F) => Promise<T>,
@@ -116,7 +126,9 @@ export class Forms<F> {
   }
 }
 
-/** Forms of puts for a `checksum` setting. Each of them either names a checksum, or signs the body. */
+/**
+ * Forms of puts for a `checksum` setting. Each of them either names a checksum, or signs the body.
+ */
 export function putForms(setting: Checksum | 'auto'): Forms<PutForm> {
   const plain = (checksum: Checksum): PutForm => ({ checksum, signsBody: false });
   const signed = (checksum: Checksum): PutForm => ({ checksum, signsBody: true });
@@ -181,14 +193,22 @@ export function lockForms(setting: Checksum | 'auto'): Forms<LockForm> {
   return new Forms([{ checksum: 'CRC32' }, { checksum: 'MD5' }], isUnknownForm);
 }
 
-/** A service that answers so many conditional puts with a conflict does not support them. Our choice. */
+/**
+ * A service that answers so many conditional puts with a conflict does not support them. Our
+ * choice.
+ */
 const CONFLICTS_MAX = 3;
 const CONFLICT = /^(OperationAborted|ConditionalRequestConflict)$/;
 
-/** Puts that the service must refuse if the blob exists (`If-None-Match: *`). Not every service knows them. */
+/**
+ * Puts that the service must refuse if the blob exists (`If-None-Match: *`). Not every service
+ * knows them.
+ */
 export class ConditionalPuts {
   readonly #exists: (id: BlobId) => Promise<boolean>;
-  /** Whether a conditional put has succeeded. The service then knows the condition, or ignores it. */
+  /**
+   * Whether a conditional put has succeeded. The service then knows the condition, or ignores it.
+   */
   #isKnown = false;
   #conflicts = 0;
 
@@ -197,8 +217,8 @@ export class ConditionalPuts {
   }
 
   /**
-   * Runs a conditional put. Throws `BLOB_EXISTS` if the blob is there. Throws `UNSUPPORTED_PUT` if the service refuses the
-   * condition, or claims that a blob exists which does not.
+   * Runs a conditional put. Throws `BLOB_EXISTS` if the blob is there. Throws `UNSUPPORTED_PUT` if
+   * the service refuses the condition, or claims that a blob exists which does not.
    */
   async run(id: BlobId, put: () => Promise<void>): Promise<void> {
     for (let tries = 1; ; tries++) {

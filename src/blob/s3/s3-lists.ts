@@ -108,7 +108,9 @@ export class S3Lists {
     };
   }
 
-  /** An answer repeats its question. Throws `BAD_LISTING` for a list of another bucket or prefix. */
+  /**
+   * An answer repeats its question. Throws `BAD_LISTING` for a list of another bucket or prefix.
+   */
   #assertFits({ Name, Prefix, IsTruncated }: Listing, prefix: string): void {
     const fail = (what: string): never => {
       throw badListing(this.#options.storage, what);
@@ -164,8 +166,8 @@ interface Watch {
 }
 
 /**
- * Makes the command refuse an answer whose root element is another one: the library takes whatever fields it
- * finds below any root, so that an HTML page is an empty list to it.
+ * Makes the command refuse an answer whose root element is another one: the library takes whatever
+ * fields it finds below any root, so that an HTML page is an empty list to it.
  */
 function watchRoot(
   command: ListObjectsCommand | ListObjectsV2Command,

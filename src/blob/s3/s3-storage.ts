@@ -194,7 +194,10 @@ class S3Storage extends RemoteStorage {
     throw new CodedError('STORAGE_FAILED', text, { retry: 'backoff' });
   }
 
-  /** Length and time of an object by a GET, for services that refuse HEAD or answer it without a length. */
+  /**
+   * Length and time of an object by a GET, for services that refuse HEAD or answer it without a
+   * length.
+   */
   async #firstByte(object: GetObjectCommandInput, abortSignal: AbortSignal): Promise<ObjectFacts> {
     const get = async (range?: string): Promise<GetObjectCommandOutput> => {
       const command = new GetObjectCommand({ ...object, ...(range && { Range: range }) });

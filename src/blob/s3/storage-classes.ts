@@ -3,7 +3,9 @@ import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import { STORAGE_CONFIG } from '../http/remote-storage.ts';
 import { type BlobId, blobId, type BlobStorage, type SignalOptions } from '../storage.ts';
 
-/** Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix is for all blobs. */
+/**
+ * Kopia: repo/blob/s3/s3_storage_config.go (v0.23.1). An entry without a prefix is for all blobs.
+ */
 const configSchema = z.looseObject({
   blobOptions: z
     .array(
@@ -27,8 +29,9 @@ type Entries = z.infer<typeof configSchema>['blobOptions'];
 const CONFIG_BYTES_MAX = 64 << 10;
 
 /**
- * The storage class of each blob by the beginning of its name, as `.storageconfig` beside the blobs says. Kopia reads it when
- * it opens a bucket. Here it is read once, before the first put, so restores do not ask for it.
+ * The storage class of each blob by the beginning of its name, as `.storageconfig` beside the blobs
+ * says. Kopia reads it when it opens a bucket. Here it is read once, before the first put, so
+ * restores do not ask for it.
  */
 export class StorageClasses {
   readonly #storage: Pick<BlobStorage, 'displayName' | 'getBlob'>;
@@ -38,7 +41,10 @@ export class StorageClasses {
     this.#storage = storage;
   }
 
-  /** Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and the errors of the storage. */
+  /**
+   * Undefined for the default of the bucket. Throws `BAD_STORAGE_CONFIG` and the errors of the
+   * storage.
+   */
   async of(id: BlobId, { signal }: SignalOptions): Promise<string | undefined> {
     // The first put reads it for all, so it must not end with the signal of that put.
     this.#entries ??= this.#load().catch((error: unknown) => {
