@@ -170,12 +170,11 @@ interface Watch {
  * fields it finds below any root, so that an HTML page is an empty list to it.
  */
 function watchRoot(
-  command: ListObjectsCommand | ListObjectsV2Command,
+  command: Pick<ListObjectsV2Command, 'middlewareStack'>,
   root: string,
   { storage, progress }: Watch,
 ): void {
-  // Both have the same steps.
-  (command as ListObjectsV2Command).middlewareStack.addRelativeTo(
+  command.middlewareStack.addRelativeTo(
     (next: Handler) => async (request: Request) => {
       const result = await next(request);
       const response = result.response as { statusCode?: number; body?: unknown };
