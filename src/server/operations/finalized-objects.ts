@@ -1,7 +1,18 @@
-import { type Logger, messageOf, redactAndCut } from '../../base/index.ts';
+import {
+  HOUR_NS,
+  isCode,
+  type Logger,
+  messageOf,
+  monotonicOf,
+  type Nanoseconds,
+  redactAndCut,
+  SECOND_NS,
+  Stopwatch,
+} from '../../base/index.ts';
 import {
   Controller,
   type EventRecorder,
+  isPassingAnswer,
   type KubeClient,
   keyOf,
   refOf,
@@ -23,6 +34,10 @@ export interface FinalizedObjectsOptions<T extends Followed> {
   readonly finalize: (
     object: T,
   ) => Promise<{ readonly againMs: number; readonly because?: string } | undefined>;
+  /** Its files could not be read or written for too long: its phase alone says the end, and why. */
+  readonly giveUp: (object: T, failureReason: string) => Promise<void>;
+  /** How long each look may fail; less in tests. */
+  readonly awayNs?: Nanoseconds | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -31,6 +46,8 @@ const WORKERS = 10;
 /** Of one place: where it hangs, others go on. Our choice. */
 const OF_PLACE_MAX = 2;
 const AGAIN_MS = 1000;
+/** Our choice: as long as an object waits that has operations, if nobody says another time. */
+const AWAY_NS = 5n * HOUR_NS;
 
 /** Ends Backups or Restores whose operations are over: one time that this process leads. */
 export class FinalizerQueue<T extends Followed> {
@@ -38,6 +55,8 @@ export class FinalizerQueue<T extends Followed> {
   readonly #controller: Controller;
   /** Objects of each place. */
   readonly #atWork = new Map<string, number>();
+  /** Since when each look at a UID has failed. After a restart the time begins anew. */
+  readonly #away = new Map<string, Stopwatch>();
   readonly #events: EventRecorder;
   #objects: WatchedObjects<T>['cache'] | undefined;
 
@@ -60,8 +79,9 @@ export class FinalizerQueue<T extends Followed> {
   async run({ cache }: WatchedObjects<T>): Promise<void> {
     this.#objects = cache;
     const working = this.#controller.run(this.#options.signal);
-    cache.onChange((after) => {
+    cache.onChange((after, before) => {
       if (after && isFinalizing(phaseIn(after))) this.look(keyOf(after.metadata));
+      else if (before) this.#away.delete(before.metadata.uid);
     });
     await working;
     await this.#events.flush();
@@ -77,17 +97,42 @@ export class FinalizerQueue<T extends Followed> {
     this.#atWork.set(place, busy + 1);
     try {
       const again = await finalize(object);
+      this.#away.delete(object.metadata.uid);
       if (again?.because !== undefined) this.#say(object, again.because);
       return again && { requeueAfterMs: again.againMs };
     } catch (error) {
+      if (signal.aborted) throw error;
+      this.#say(object, messageOf(error));
       // Tried again by the controller, more and more seldom.
-      if (!signal.aborted) this.#say(object, messageOf(error));
-      throw error;
+      if (!this.#isAwayForLong(object, error)) throw error;
+      await this.#giveUp(object, error);
+      return undefined;
     } finally {
       const left = (this.#atWork.get(place) ?? 1) - 1;
       if (left > 0) this.#atWork.set(place, left);
       else this.#atWork.delete(place);
     }
+  }
+
+  /** An API server that is away says nothing about the files: the time begins anew. */
+  #isAwayForLong({ metadata: { uid } }: T, error: unknown): boolean {
+    const { client, awayNs = AWAY_NS } = this.#options;
+    if (isPassingAnswer(error) || isCode(error, 'LEADERSHIP_LOST')) {
+      this.#away.delete(uid);
+      return false;
+    }
+    const since = this.#away.get(uid) ?? new Stopwatch(monotonicOf(client.clock));
+    this.#away.set(uid, since);
+    return since.elapsedNs >= awayNs;
+  }
+
+  async #giveUp(object: T, error: unknown): Promise<void> {
+    const { giveUp, kind, logger, awayNs = AWAY_NS } = this.#options;
+    const seconds = awayNs / SECOND_NS;
+    const because = redactAndCut(messageOf(error));
+    await giveUp(object, `it could not be completed for ${seconds} s: ${because}`);
+    const fields = { [kind.word]: object.metadata.name, error: because };
+    logger.error(fields, `a ${kind.word} is ended without its last files`);
   }
 
   /** The user can see why it is not over. */

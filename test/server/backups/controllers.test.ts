@@ -100,7 +100,7 @@ async function start(
       isReadOnly: () => Promise.resolve(state.isReadOnly),
       metrics: new OperationMetrics({ registry, clock: systemClock }),
     }),
-    new FinalizerController(common),
+    new FinalizerController({ ...common, ...options }),
   ];
   const abort = new AbortController();
   const running = Promise.all(
@@ -206,5 +206,18 @@ describe('the controllers of operations and of the end of backups', () => {
     expect(statusOf(backup).failureReason).toContain('location default is read-only');
     expect(statusOf(backup).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
+  });
+
+  it('end a backup whose files cannot be stored for too long after its operations', async () => {
+    const { client, world, phase } = await start({ awayNs: 200_000_000n });
+    const put = world.bucket.put.bind(world.bucket);
+    const refusal = new CodedError('STORAGE_UNREACHABLE', 'it is gone', { retry: 'backoff' });
+    world.bucket.put = (key, ...rest) =>
+      key === 'backups/b1/velero-backup.json' ? Promise.reject(refusal) : put(key, ...rest);
+    await client.patch(BACKUP_RESOURCE, REF, { status: { phase: 'Finalizing' } }, {});
+    const backup = await phase('PartiallyFailed');
+    expect(statusOf(backup)).toMatchObject({ errors: 1 });
+    expect(statusOf(backup).failureReason).toMatch(/it is gone; its files do not say/);
+    expect(statusOf(backup).completionTimestamp).toBeDefined();
   });
 });

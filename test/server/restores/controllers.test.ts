@@ -54,6 +54,7 @@ async function start(
     isBackupGone?: boolean;
     isReadOnly?: () => Promise<boolean>;
     unpublishedAgainMs?: number;
+    awayNs?: bigint;
   } = {},
   given: { execsRefused?: number; isWriteOnce?: boolean } = {},
 ) {
@@ -278,6 +279,19 @@ describe('the controllers of operations and of the end of restores', () => {
     expect(statusOf(restore).failureReason).toContain('hooks that were due after its run');
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
+    expect(await configMaps()).toBe(0);
+  });
+
+  it('end a restore whose files cannot be read for too long after its operations', async () => {
+    const { client, world, phase, configMaps } = await start({ awayNs: 200_000_000n });
+    const text = 'the bucket is gone';
+    const refusal = new CodedError('STORAGE_UNREACHABLE', text, { retry: 'backoff' });
+    world.bucket.beforeGet = () => Promise.reject(refusal);
+    await client.patch(RESTORE_RESOURCE, REF, { status: { phase: 'Finalizing' } }, {});
+    const restore = await phase('PartiallyFailed');
+    expect(statusOf(restore)).toMatchObject({ errors: 1 });
+    expect(statusOf(restore).failureReason).toMatch(/the bucket is gone, so that its log/);
+    expect(restore.metadata.annotations).toEqual({ [UNPUBLISHED]: 'true' });
     expect(await configMaps()).toBe(0);
   });
 

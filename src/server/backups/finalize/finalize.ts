@@ -122,15 +122,29 @@ export async function finalize(
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
-  options.assertLeading();
-  const { uid, resourceVersion } = backup.metadata;
-  await client.patch(
-    BACKUP_RESOURCE,
-    ref,
-    { metadata: { uid, resourceVersion }, status },
-    { signal },
-  );
+  await write(backup, status, options);
+}
+
+async function write(
+  { metadata }: Backup,
+  status: AfterRunStatus,
+  { client, map, signal, assertLeading }: FinalizeOptions,
+): Promise<void> {
+  const { uid, resourceVersion } = metadata;
+  assertLeading();
+  const patch = { metadata: { uid, resourceVersion }, status };
+  await client.patch(BACKUP_RESOURCE, metadata, patch, { signal });
   map.forget(uid);
+}
+
+/** Ends a Backup whose files could not be read or written for too long. The files stay as they are. */
+export async function giveUp(
+  backup: Backup,
+  failureReason: string,
+  options: FinalizeOptions,
+): Promise<void> {
+  const text = `${failureReason}; its files do not say what became of its operations: make another backup`;
+  await write(backup, lost(backup, text, options.client.clock.nowNs()), options);
 }
 
 interface KnownOperations {

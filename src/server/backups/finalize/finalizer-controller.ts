@@ -1,9 +1,10 @@
+import type { Nanoseconds } from '../../../base/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import type { ServerController } from '../../server.ts';
 import { FOLLOWED_BACKUPS } from '../phases.ts';
 import type { SharedBackups } from '../shared-backups.ts';
-import { finalize, type FinalizeOptions } from './finalize.ts';
+import { finalize, type FinalizeOptions, giveUp } from './finalize.ts';
 
 export interface FinalizerControllerOptions extends Omit<
   FinalizeOptions,
@@ -12,6 +13,8 @@ export interface FinalizerControllerOptions extends Omit<
   readonly client: KubeClient;
   readonly host: string;
   readonly backups: SharedBackups;
+  /** How long its files may be out of reach; less in tests. */
+  readonly awayNs?: Nanoseconds;
 }
 
 /** Ends Backups whose operations are over. Velero's controller of that name. */
@@ -28,12 +31,16 @@ export class FinalizerController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, host, backups } = this.#options;
+    const { client, logger, host, backups, awayNs } = this.#options;
     const { writers } = backups;
     await using watched = await backups.open(signal);
     const finalizer = new FinalizerQueue({
-      ...{ client, logger, host, kind: FOLLOWED_BACKUPS, signal },
+      ...{ client, logger, host, kind: FOLLOWED_BACKUPS, awayNs, signal },
       placeOf: ({ spec }) => spec.storageLocation ?? '',
+      giveUp: async (backup, reason) => {
+        const options = { ...this.#options, assertLeading, signal };
+        await writers.run(backup.metadata.uid, () => giveUp(backup, reason, options));
+      },
       finalize: async ({ metadata }) => {
         await writers.run(metadata.uid, async (closing) => {
           const own = AbortSignal.any([signal, closing]);

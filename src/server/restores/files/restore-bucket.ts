@@ -210,7 +210,7 @@ export class RestoreBucket implements Bucket {
       return;
     }
     const { entries } = await this.#index(options.signal, { isFresh: true });
-    // Of a journal also lost ones: whoever reads it must see the gap.
+    // Lost segments of a journal are listed: its reader must see the gap.
     const kept = [...entries.values()]
       .filter((each) => each.isLost !== true || isOfJournal(each.key))
       .map((each) => `${this.#folder}${each.key}`);

@@ -74,6 +74,8 @@ export interface FinalizeRestoreOptions {
 const AGAIN_MS = 10_000;
 const SOON_MS = 2000;
 const SOON_TIMES = 5;
+const LACKS =
+  'its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /** After how long a Restore wants to be looked at again, and what the user should know about why. */
 export interface LookAgain {
@@ -107,6 +109,13 @@ export async function finalizeRestore(
     return await withoutPlace(restore, messageOf(error), options);
   }
 }
+
+/** Ends a Restore whose files could not be read or written for too long. */
+export const giveUp = (
+  restore: Restore,
+  failureReason: string,
+  options: FinalizeRestoreOptions,
+): Promise<void> => endWith(restore, `${failureReason}, so that ${LACKS}`, options);
 
 /** The CR alone says it. */
 async function endWith(
@@ -144,7 +153,7 @@ async function withoutPlace(
   if (!(await absences.isOver(restore, signal))) {
     return { againMs: AGAIN_MS, because: why };
   }
-  const text = `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones`;
+  const text = `${why}; nothing could be stored there for ${absences.boundSeconds} s, so that ${LACKS}`;
   await endWith(restore, text, options);
   return undefined;
 }

@@ -16,7 +16,7 @@ import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { TemporaryObjects } from '../temporary-objects.ts';
 import { UnpublishedRestores } from '../unpublished.ts';
-import { finalizeRestore } from './finalize.ts';
+import { type FinalizeRestoreOptions, finalizeRestore, giveUp } from './finalize.ts';
 import { Waits } from './waits.ts';
 
 export interface RestoreFinalizerControllerOptions {
@@ -35,6 +35,8 @@ export interface RestoreFinalizerControllerOptions {
   readonly resourceTimeoutNs?: Nanoseconds;
   /** How long hooks without a time of their own are waited for; 4 hours where nothing is said. */
   readonly hookTimeoutNs?: Nanoseconds;
+  /** How long the files of one may be out of reach; less in tests. */
+  readonly awayNs?: Nanoseconds;
   /** In tests. */
   readonly watch?: FollowedHooksOptions['watch'];
   readonly unpublishedAgainMs?: number;
@@ -76,19 +78,20 @@ export class RestoreFinalizerController implements ServerController {
         finalizer.look(key);
       },
     });
+    const parts: FinalizeRestoreOptions = {
+      ...this.#options,
+      resourceTimeoutNs: boundNs,
+      hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
+      ...{ files, waits, absences, hooks, assertLeading, signal },
+    };
     const finalizer = new FinalizerQueue<Restore>({
-      ...{ client, logger, host, kind: FOLLOWED_RESTORES, signal },
+      ...{ client, logger, host, kind: FOLLOWED_RESTORES, awayNs: this.#options.awayNs, signal },
       // Of the backup: all of one location have the same, and two of different ones seldom do.
       placeOf: ({ spec }) => spec.backupName ?? '',
-      finalize: ({ metadata }) =>
-        writers.run(metadata.uid, () =>
-          finalizeRestore(metadata, {
-            ...this.#options,
-            resourceTimeoutNs: boundNs,
-            hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
-            ...{ files, waits, absences, hooks, assertLeading, signal },
-          }),
-        ),
+      finalize: ({ metadata }) => writers.run(metadata.uid, () => finalizeRestore(metadata, parts)),
+      giveUp: async (restore, reason) => {
+        await writers.run(restore.metadata.uid, () => giveUp(restore, reason, parts));
+      },
     });
     const temporary = new TemporaryObjects({
       ...{ client, logger, namespace, signal, assertLeading },
