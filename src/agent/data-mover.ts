@@ -4,8 +4,10 @@ import type { StorageKind } from '../config/index.ts';
 import {
   type DataDownload,
   EventRecorder,
+  excludedPathsOf,
   inPlaceOrderOf,
   type KubeClient,
+  parseExcludesVariable,
 } from '../kube/index.ts';
 import {
   backupVolume,
@@ -67,6 +69,8 @@ export interface DataMoverOptions {
   readonly podUid: string | undefined;
   /** When the volume of a backup was taken, where it is a snapshot's: RFC 3339. */
   readonly frozenAt: string | undefined;
+  /** Rules for paths that stay out of a backup, as its agent encodes them. */
+  readonly excludes?: string | undefined;
   /** A restore that cannot read its CR for so long stops. */
   readonly fenceMs: number;
   /** Ends the process at once, whatever its threads do. */
@@ -354,11 +358,12 @@ async function moveBytes(
   };
   if (MOVED[kind].direction === 'backup') {
     const { compression, parallelFilesUpload: parallel, ignoreUnreadable } = options.settings;
-    const { snapshotId, totalBytes, incrementalBytes, unreadable } = await backupVolume({
+    const { snapshotId, totalBytes, incrementalBytes, unreadable, note } = await backupVolume({
       ...common,
       ...originOf(kind, movement, asking),
       uid: movement.metadata.uid,
       frozenAt: options.frozenAt,
+      excludes: excludedPathsOf(common.config, parseExcludesVariable(options.excludes)),
       compression,
       ...(parallel !== undefined && { parallelFiles: Number(parallel) }),
       ignoreUnreadable: ignoreUnreadable === 'true',
@@ -368,6 +373,7 @@ async function moveBytes(
       ...(totalBytes > 0 && { totalBytes }),
       ...(incrementalBytes > 0 && { incrementalBytes }),
       ...(unreadable > 0 && { unreadable }),
+      ...(note !== undefined && { note }),
     };
   }
   const download = kind === 'DataDownload' ? (movement as DataDownload) : undefined;

@@ -12,6 +12,7 @@ export {
   cacheLimitBytes,
   concurrencyOf,
   moverSettingsIn,
+  excludeConfigIn,
   type NodeAgentConfig,
   type NodeSelector,
   parseNodeAgentConfig,

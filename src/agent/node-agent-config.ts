@@ -1,7 +1,9 @@
 import { z } from 'zod';
-import { CodedError, lookup, parseBytes, quantityBytes } from '../base/index.ts';
+import { CodedError, define, lookup, parseBytes, quantityBytes } from '../base/index.ts';
 import { POD_RESOURCES_SHAPE } from '../config/index.ts';
+import type { ExcludeConfig } from '../exposer/index.ts';
 import {
+  excludeRulesIn,
   MOVER_SETTINGS,
   type MoverSetting,
   moverSettingProblem,
@@ -47,6 +49,18 @@ const settingOf = (setting: MoverSetting): z.ZodOptional<z.ZodType<string>> =>
 const settingsShape = Object.fromEntries(
   MOVER_SETTINGS.map((setting) => [setting, settingOf(setting)]),
 ) as Record<MoverSetting, ReturnType<typeof settingOf>>;
+
+/** Rules for excluded paths: a list, or a text with one rule on each line. */
+const excludePaths = z
+  .union([z.string(), z.array(z.string())])
+  .transform((rules, context): string => {
+    const text = typeof rules === 'string' ? rules : rules.join('\n');
+    for (const message of excludeRulesIn(text).problems) {
+      context.addIssue({ code: 'custom', message });
+    }
+    return text;
+  })
+  .nullish();
 
 /**
  * Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it, and one that is ours. Velero 1.18 ignores keys that it
@@ -96,6 +110,12 @@ const schema = z.strictObject({
       ...settingsShape,
       /** By name of the BackupStorageLocation, what is different there. */
       storageLocations: z.record(z.string(), z.strictObject(settingsShape)).nullish(),
+      /** Paths of all volumes that stay out of backups. */
+      excludePaths,
+      /** Whether annotations of PVCs and pods may leave paths out; true where nothing is said. */
+      excludePathsByAnnotation: z.boolean().nullish(),
+      /** Differences for volumes of a storage class. */
+      storageClasses: z.record(z.string(), z.strictObject({ excludePaths })).nullish(),
     })
     .nullish(),
 });
@@ -166,6 +186,9 @@ const KNOWN = [
   'residentThresholdInMB',
   ...MOVER_SETTINGS,
   'storageLocations',
+  'excludePaths',
+  'excludePathsByAnnotation',
+  'storageClasses',
 ];
 
 /** The known key that looks most like it. */
@@ -210,7 +233,12 @@ export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
   all: MoverSettings;
   locations: Readonly<Record<string, MoverSettings>>;
 } {
-  const { storageLocations, ...all } = longshore ?? {};
+  const { storageLocations, ...own } = longshore ?? {};
+  const all: Partial<Record<MoverSetting, string>> = {};
+  for (const setting of MOVER_SETTINGS) {
+    const text = own[setting];
+    if (text !== undefined) all[setting] = text;
+  }
   const locations = storageLocations ?? {};
   const podText = podResources?.memoryLimit ?? '';
   const podBytes = quantityBytes(podText);
@@ -227,6 +255,20 @@ export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
     );
   }
   return { all, locations };
+}
+
+/** Rules for paths that stay out of backups, as exposing needs them. */
+export function excludeConfigIn({ longshore }: NodeAgentConfig): ExcludeConfig {
+  const { excludePaths: all, excludePathsByAnnotation, storageClasses } = longshore ?? {};
+  const classes: Record<string, string> = {};
+  for (const [name, own] of Object.entries(storageClasses ?? {})) {
+    if (own.excludePaths) define(classes, name, own.excludePaths);
+  }
+  return {
+    ...(all && { all }),
+    storageClasses: classes,
+    isWithoutAnnotations: excludePathsByAnnotation === false,
+  };
 }
 
 /** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */

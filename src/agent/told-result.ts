@@ -17,6 +17,7 @@ const resultSchema = z.object({
   incrementalBytes: bytes,
   emptySnapshot: z.boolean().optional(),
   unreadable: bytes,
+  note: z.string().optional(),
   source: z.object({ byPath: z.string().optional() }).optional(),
 });
 

@@ -63,6 +63,7 @@ export const BACKUP_VOLUME_INFO = goStruct({
   pvbInfo: optional(POD_VOLUME),
   pvInfo: optional(PV),
   decidedBy: omitEmpty,
+  note: omitEmpty,
 });
 export const RESTORE_VOLUME_INFO = goStruct({
   pvcName: omitEmpty,
@@ -132,6 +133,7 @@ export const backupVolumeInfoSchema = volumeSchema.extend({
   skippedReason: z.string().optional(),
   /** Ours: what decided, such as `rule 2 of ConfigMap velero/policies, line 7`. */
   decidedBy: z.string().optional(),
+  note: z.string().optional(),
   /** RFC 3339. */
   startTimestamp: z.string().nullish(),
   completionTimestamp: z.string().nullish(),

@@ -80,6 +80,7 @@ export async function moveVolume(
       terminationLog: environment.terminationLog,
       podUid: environment.podUid,
       frozenAt: environment.frozenAt,
+      excludes: environment.excludes,
       fenceMs: durationMs('LONGSHORE_FENCE_TIMEOUT', environment.fenceTimeout ?? '4m'),
       endNow: endProcess,
       directory,

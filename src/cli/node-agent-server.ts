@@ -5,6 +5,7 @@ import {
   Agent,
   cacheLimitBytes,
   concurrencyOf,
+  excludeConfigIn,
   moverSettingsIn,
   type NodeAgentConfig,
   parseNodeAgentConfig,
@@ -187,6 +188,7 @@ async function loadConfig(
       podAnnotations: podAnnotations ?? undefined,
       podLabels: podLabels ?? undefined,
       privilegedFsBackup: config.privilegedFsBackup,
+      excludePaths: excludeConfigIn(config),
       ...(isCacheUsable && {
         cacheVolume: {
           storageClass: cacheClass,

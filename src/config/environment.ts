@@ -64,6 +64,10 @@ export const environment = {
   get frozenAt(): string | undefined {
     return process.env.LONGSHORE_FROZEN_AT || undefined;
   },
+  /** Rules for paths that stay out of a backup, as the agent encodes them. */
+  get excludes(): string | undefined {
+    return process.env.LONGSHORE_EXCLUDES || undefined;
+  },
   /** How long a restore may be cut off from the API server. */
   get fenceTimeout(): string | undefined {
     return process.env.LONGSHORE_FENCE_TIMEOUT || undefined;

@@ -196,6 +196,7 @@ export class CsiSnapshotExposer {
         operationTimeout: upload.spec.operationTimeout,
         affinity: hostingAffinity(entry, topology, excluded),
         frozenAt: claim.metadata.annotations?.[FROZEN_AT],
+        excludedBy: { storageClass: upload.spec.csiSnapshot?.storageClass ?? '' },
         volumeBytes: quantityBytes(claim.spec.resources?.requests?.storage ?? ''),
       },
       template,

@@ -4,6 +4,7 @@ import {
   type Container,
   DAEMON_SETS,
   type EnvVar,
+  excludesVariable,
   isBuiltInMover,
   type KubeClient,
   type KubeObject,
@@ -16,7 +17,7 @@ import {
   type VolumeMount,
   type Volume,
 } from '../kube/index.ts';
-import type { ExposerOptions } from './settings.ts';
+import type { ExposeConfig, ExposerOptions } from './settings.ts';
 
 /** What hosting pods take over from the node-agent's own pods. */
 export interface Template {
@@ -90,6 +91,11 @@ export interface HostingPodRequest {
   readonly cacheClaim?: string | undefined;
   /** RFC 3339: when the volume of a backup was taken, where it is one that stands still. */
   readonly frozenAt?: string | undefined;
+  /** Backups only: where the rules for excluded paths come from. */
+  readonly excludedBy?: {
+    readonly storageClass: string;
+    readonly annotations?: string | undefined;
+  };
   /** As much as its volume may hold, or holds where that is known; 0 where nothing tells. */
   readonly volumeBytes: number;
 }
@@ -106,6 +112,7 @@ const GRACE_SECONDS = 30;
 const VOLUME_BYTES = 'longshore.io/volume-bytes';
 const POD_UID = 'LONGSHORE_POD_UID';
 const FROZEN_AT = 'LONGSHORE_FROZEN_AT';
+const EXCLUDES = 'LONGSHORE_EXCLUDES';
 const KINDS = {
   'data-upload': { command: 'data-mover', moves: 'backup', group: 'snapshot-exposer' },
   'data-download': { command: 'data-mover', moves: 'restore', group: 'generic-restore-exposer' },
@@ -185,6 +192,7 @@ export function hostingPod(
     ...options.moverEnvironment,
     ...lookup(options.locationEnvironment, request.storageLocation),
     ...(request.frozenAt !== undefined && { [FROZEN_AT]: request.frozenAt }),
+    ...excludesOf(request, config),
   });
   const scratch = isOurImage ? scratchOf(env, mounts) : [];
   const serviceAccountName = template.annotations[SERVICE_ACCOUNT] ?? spec.serviceAccountName;
@@ -256,6 +264,22 @@ export function hostingPod(
       ],
     },
   };
+}
+
+function excludesOf(
+  { excludedBy }: HostingPodRequest,
+  { excludePaths: { all, storageClasses, isWithoutAnnotations } = {} }: ExposeConfig,
+): Record<string, string> {
+  if (!excludedBy) return {};
+  const storageClass = lookup(storageClasses, excludedBy.storageClass);
+  const { annotations } = excludedBy;
+  const text = excludesVariable({
+    ...(all !== undefined && { settings: all }),
+    ...(storageClass !== undefined && { storageClass }),
+    ...(annotations !== undefined && { annotations }),
+    ...(isWithoutAnnotations === true && { isWithoutAnnotations }),
+  });
+  return text === undefined ? {} : { [EXCLUDES]: text };
 }
 
 /**

@@ -5,6 +5,7 @@
 export type {
   BackupPvcConfig,
   CacheVolumeConfig,
+  ExcludeConfig,
   ExposeConfig,
   ExposeContext,
   ExposerOptions,

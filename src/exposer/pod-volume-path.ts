@@ -2,6 +2,7 @@ import { CodedError, lookup } from '../base/index.ts';
 import {
   type KubeClient,
   type PersistentVolume,
+  type PersistentVolumeClaim,
   type Pod,
   PVCS,
   PVS,
@@ -17,6 +18,7 @@ export interface PodVolumePath {
   readonly path: string;
   /** What the volume may hold, as its claim says; 0 where nothing tells. */
   readonly capacity: string | undefined;
+  readonly claim?: PersistentVolumeClaim;
 }
 
 /** Sources of volumes by their key in a pod's or PersistentVolume's spec, and the directory that the kubelet has them in. */
@@ -80,7 +82,7 @@ export async function findPodVolume(
     throw failed(`${what} is not bound: PVC ${namespace}/${claimName} has no volume`);
   const found = await client.get(PVS, { name: pvName }, { signal });
   const path = `volumes/${claimedPath(found, what)}`;
-  return { path, capacity: claim.spec.resources?.requests?.storage };
+  return { path, capacity: claim.spec.resources?.requests?.storage, claim };
 }
 
 function ownPath(volume: Volume, what: string): string {

@@ -3,6 +3,7 @@ import { CodedError, isCode, quantityBytes } from '../base/index.ts';
 import {
   type ContainerStatus,
   EVENTS,
+  excludesOfPodVolume,
   type KubeClient,
   NODES,
   type Pod,
@@ -109,7 +110,8 @@ export class PodVolumeExposer<V extends PodVolume> {
     const hostPods = hostPodsOf(template, `${namespace}/${daemonSet}`);
     const pod = await this.#clientPod(movement, node, signal);
     await assertLinux(client, node, signal);
-    const { path, capacity } = await findPodVolume(client, pod, movement.spec.volume, signal);
+    const { volume } = movement.spec;
+    const { path, capacity, claim } = await findPodVolume(client, pod, volume, signal);
     const cacheClaim = isBackup
       ? undefined
       : await step('error to create cache pvc', () =>
@@ -135,6 +137,12 @@ export class PodVolumeExposer<V extends PodVolume> {
         isBlock: false,
         operationTimeout: `${Math.round(context.operationTimeoutMs / 1000)}s`,
         cacheClaim,
+        ...(isBackup && {
+          excludedBy: {
+            storageClass: claim?.spec.storageClassName ?? '',
+            annotations: excludesOfPodVolume(pod, volume, claim),
+          },
+        }),
         volumeBytes: typeof size === 'number' ? size : quantityBytes(capacity ?? ''),
       },
       template,

@@ -39,6 +39,16 @@ export interface ExposeConfig {
   readonly cacheVolume?: CacheVolumeConfig | undefined;
   /** Hosting pods of volumes of other pods are privileged, as SELinux may ask for. */
   readonly privilegedFsBackup?: boolean | undefined;
+  readonly excludePaths?: ExcludeConfig | undefined;
+}
+
+/** Rules for paths that stay out of backups, one on each line. */
+export interface ExcludeConfig {
+  /** For all volumes. */
+  readonly all?: string | undefined;
+  /** For all volumes of a storage class. */
+  readonly storageClasses?: Readonly<Record<string, string>> | undefined;
+  readonly isWithoutAnnotations?: boolean | undefined;
 }
 
 export interface ExposerOptions {

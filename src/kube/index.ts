@@ -109,6 +109,15 @@ export {
   isInPlace,
 } from './api/in-place.ts';
 export {
+  type AgentExcludes,
+  annotatedExcludes,
+  type ExcludedPaths,
+  excludedPathsOf,
+  excludesOfPodVolume,
+  excludesVariable,
+  parseExcludesVariable,
+} from './api/excluded-paths.ts';
+export {
   BACKUP_NAME,
   BACKUP_UID,
   type BackupIdentity,

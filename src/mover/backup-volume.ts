@@ -11,6 +11,13 @@ import {
 } from '../snapshot/index.ts';
 import { createSnapshot, newUploadCounters, type UploadOptions } from '../uploader/index.ts';
 import { type ProgressWatch, watchProgress } from './progress.ts';
+import {
+  describeExcludes,
+  type ExcludeSources,
+  excludesOf,
+  excludesOfSnapshot,
+  tagOfExcludes,
+} from './excluded-paths.ts';
 import { isInMemory } from './kept-volume.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import {
@@ -78,6 +85,8 @@ interface BackupSettings {
   readonly ignoreUnreadable?: boolean | undefined;
   /** When the volume was taken, or shortly before, where it is a snapshot's and stands still; RFC 3339. */
   readonly frozenAt?: string | undefined;
+  /** Rules for paths that stay out of the backup. */
+  readonly excludes?: ExcludeSources | undefined;
 }
 
 export interface BackupVolumeResult {
@@ -86,6 +95,8 @@ export interface BackupVolumeResult {
   readonly incrementalBytes: number;
   /** Entries that could not be read and are not in the snapshot, as was asked for. */
   readonly unreadable: number;
+  /** What rules left out, and which rules were ignored, in words. */
+  readonly note?: string | undefined;
 }
 
 /** Source and tags that Velero gives the snapshot. */
@@ -134,6 +145,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       ? options.ignoreUnreadable === true
       : flagOf(config, IGNORE_UNREADABLE);
   const parallel = countOf(config, 'ParallelFilesUpload') ?? options.parallelFiles;
+  const excludes = excludesOf(options.excludes ?? {}, options);
   const counters = newUploadCounters();
   const total = new VolumeTotal(counters);
   const unread: UnreadEntry[] = [];
@@ -172,7 +184,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       await putPolicy(
         repository,
         source,
-        volumePolicy({ parallel, compression, ignoreUnreadable }),
+        volumePolicy({ parallel, compression, ignoreUnreadable, ignore: excludes.rules }),
       );
       await repository.flush();
       await total.look(options, source);
@@ -188,7 +200,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         },
         description: 'Kopia Uploader',
         pins: [PIN],
-        tags,
+        tags: { ...tags, ...tagOfExcludes(excludes) },
         accept: async (_root, { errors }) => {
           // First: of a volume that was unmounted many files are missing.
           await assertSameVolume(path, volume, 'read');
@@ -212,9 +224,11 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
       : isBlock
         ? counters.bytesNew
         : totalBytes - counters.cachedBytes;
+    const { problems } = excludes;
     return {
       ...{ snapshotId: id, totalBytes, unreadable },
       incrementalBytes: Math.max(0, incrementalBytes),
+      note: describeExcludes({ rules: excludesOfSnapshot(snapshot), problems }),
     };
   } finally {
     progress.stop();
@@ -304,11 +318,18 @@ interface PolicyParts {
   readonly parallel: number | undefined;
   readonly compression: string | undefined;
   readonly ignoreUnreadable: boolean;
+  readonly ignore: readonly string[];
 }
 
 /** Velero's policy of a volume's source; made anew before each upload (pkg/uploader/kopia/snapshot.go). */
-const volumePolicy = ({ parallel, compression = 'none', ignoreUnreadable }: PolicyParts): Policy =>
+const volumePolicy = ({
+  parallel,
+  compression = 'none',
+  ignoreUnreadable,
+  ignore,
+}: PolicyParts): Policy =>
   policySchema.parse({
+    ...(ignore.length > 0 && { files: { ignore } }),
     retention: {
       keepLatest: KEEP_ALL,
       keepHourly: KEEP_ALL,

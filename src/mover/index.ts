@@ -18,6 +18,7 @@ export {
   type PvcOrigin,
   type StoredVolume,
 } from './backup-volume.ts';
+export { excludeRulesIn, type ExcludeSources } from './excluded-paths.ts';
 export type { WrittenVolume } from './kept-volume.ts';
 export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
 export { type InPlaceReport, restoreVolumeInPlace } from './restore-in-place.ts';

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import {
   cacheLimitBytes,
   concurrencyOf,
+  excludeConfigIn,
   moverSettingsIn,
   parseNodeAgentConfig,
 } from '../../src/agent/index.ts';
@@ -141,6 +142,38 @@ describe('the node-agent ConfigMap', () => {
       const { all, locations } = moverSettingsIn(config);
       expect(all).toEqual(ALL);
       expect(locations).toEqual({ far: { uploadLimit: '1048576' }, near: ALL });
+    });
+
+    it('leave paths out of all volumes, or of those of a storage class', () => {
+      const { config, warnings } = parse({
+        longshore: {
+          excludePaths: '.snapshot\n/lost+found',
+          excludePathsByAnnotation: false,
+          storageClasses: { nfs: { excludePaths: ['/.zfs', 'a,b'] }, ssd: {} },
+          compression: 'zstd',
+        },
+      });
+      expect(warnings).toEqual([]);
+      expect(excludeConfigIn(config)).toEqual({
+        all: '.snapshot\n/lost+found',
+        storageClasses: { nfs: '/.zfs\na,b' },
+        isWithoutAnnotations: true,
+      });
+      expect(moverSettingsIn(config)).toEqual({ all: { compression: 'zstd' }, locations: {} });
+      expect(excludeConfigIn(parse({}).config)).toEqual({
+        ...{ storageClasses: {}, isWithoutAnnotations: false },
+      });
+      const wrong = {
+        excludePaths: ['ok', 'a['],
+        storageClasses: { nfs: { excludePaths: 'b\\' } },
+      };
+      expect(() => parse({ longshore: wrong })).toThrow(
+        /longshore.excludePaths: .*"a\[" is not valid.*longshore.storageClasses.nfs.excludePaths: /,
+      );
+      const typo = parse({ longshore: { excludePath: ['x'] } });
+      expect(typo.warnings).toEqual([
+        'longshore.excludePath is not a known setting; did you mean excludePaths?',
+      ]);
     });
 
     it('are none where nothing is said', () => {

@@ -220,6 +220,21 @@ describe('longshore pod-volume as hosting pods run it', () => {
     }
   });
 
+  it('leaves out what its settings and its agent say, and tells so', async () => {
+    await setPhase('Running');
+    const source = join(cluster.directory, 'excluding');
+    fs.mkdirSync(source);
+    for (const name of ['a.log', 'b.tmp', 'kept']) fs.writeFileSync(join(source, name), name);
+    await makeBackup('excluding', { 'longshore.excludePaths': '*.log' });
+    const LONGSHORE_EXCLUDES = encodeURIComponent(JSON.stringify({ storageClass: '*.tmp' }));
+    const { code, message } = await start('backup', 'excluding', source, { LONGSHORE_EXCLUDES })
+      .ended;
+    expect(code, message).toBe(0);
+    expect(JSON.parse(message)).toMatchObject({
+      ...{ totalBytes: 4, note: 'left out by rules: "*.log", "*.tmp"' },
+    });
+  });
+
   it('that is told to end says that it was canceled, and leaves the volume as it is', async () => {
     await makeBackup('ended');
     await cluster.client.patch(

@@ -10,6 +10,7 @@ import {
   type PodVolumeBackup,
   type PodVolumeRestore,
   PODS,
+  PVCS,
   type Resource,
   waitFor,
 } from '../../src/kube/index.ts';
@@ -244,6 +245,33 @@ describe('file-system backup', () => {
       const { status } = await ended(POD_VOLUME_BACKUPS, name);
       expect(status).toMatchObject({ phase: 'Completed', progress: { totalBytes: 3 } });
     }
+    await nothingIsLeft();
+  });
+
+  it('paths that annotations of the pod and of its PVC exclude stay out, and the status says so', async () => {
+    const path = await cluster.makeVolume('app', 'excluding');
+    for (const name of ['app.log', 'keep', 'cache/a']) {
+      await fs.mkdir(join(path, name, '..'), { recursive: true });
+      await fs.writeFile(join(path, name), name);
+    }
+    const annotate = (text: string): object => ({
+      metadata: { annotations: { 'longshore.io/exclude-paths': text } },
+    });
+    await cluster.client.patch(PVCS, { namespace: 'app', name: 'excluding' }, annotate('/cache/'));
+    const claimed = { name: 'data', persistentVolumeClaim: { claimName: 'excluding' } };
+    const pod = await makePod('app', 'excluding-0', { volumes: [claimed] });
+    await cluster.client.patch(PODS, pod.metadata, {
+      metadata: {
+        annotations: { 'exclude-paths.longshore.io/data': '*.log\n$(LONGSHORE_POD_UID)' },
+      },
+    });
+    await backUp('excluding', pod, 'data');
+    const { status } = await ended(POD_VOLUME_BACKUPS, 'excluding');
+    expect(status).toMatchObject({
+      phase: 'Completed',
+      progress: { totalBytes: 4 },
+      message: 'left out by rules: "/cache/", "*.log", "$(LONGSHORE_POD_UID)"',
+    });
     await nothingIsLeft();
   });
 

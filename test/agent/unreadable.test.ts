@@ -24,5 +24,10 @@ it.each(DIRECTIONS)('a $noun that left something out says so', async (direction)
   );
   expect(await messageOf({ unreadable: 1 })).toMatch(/^1 entry that could not be read is not in/);
   expect(await messageOf({ unreadable: 0 })).toBeUndefined();
+  const note = 'left out by rules: "*.log"';
+  expect(await messageOf({ note })).toBe(note);
+  expect(await messageOf({ note, unreadable: 2 })).toMatch(
+    /^2 entries .* \(ignoreUnreadable\); left out by rules: "\*\.log"$/,
+  );
   expect(await messageOf({})).toBeUndefined();
 });

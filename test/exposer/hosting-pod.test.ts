@@ -8,7 +8,13 @@ import {
   type Template,
 } from '../../src/exposer/hosting-pod.ts';
 import type { ExposeConfig, ExposerOptions } from '../../src/exposer/index.ts';
-import { DATA_UPLOADS, type KubeClient, type NewObject, type Pod } from '../../src/kube/index.ts';
+import {
+  DATA_UPLOADS,
+  type KubeClient,
+  type NewObject,
+  parseExcludesVariable,
+  type Pod,
+} from '../../src/kube/index.ts';
 
 const owner = {
   apiVersion: 'velero.io/v2alpha1',
@@ -220,6 +226,33 @@ describe('a hosting pod', () => {
     const valueOf = (name: string): string | undefined =>
       spec.containers[0]?.env?.find((variable) => variable.name === name)?.value;
     expect([valueOf('A'), valueOf('B')]).toEqual(['2', '4']);
+  });
+
+  it('tells a backup which rules leave paths out, and no variable of its environment is read by them', () => {
+    const variableOf = (
+      excludedBy: HostingPodRequest['excludedBy'],
+      excludePaths: ExposeConfig['excludePaths'],
+    ): string | undefined => {
+      const { spec } = made(
+        { ...(excludedBy && { excludedBy }) },
+        { config: { ...config, excludePaths } },
+      );
+      return spec.containers[0]?.env?.find(({ name }) => name === 'LONGSHORE_EXCLUDES')?.value;
+    };
+    const all = '.snapshot';
+    const storageClasses = { nfs: '/logs\n/tmp', ssd: 'x' };
+    const annotations = '$(AWS_SECRET_ACCESS_KEY)\n$$\u0000';
+    const text = variableOf({ storageClass: 'nfs', annotations }, { all, storageClasses });
+    expect(text).not.toMatch(/[$\n\0]/);
+    expect(parseExcludesVariable(text)).toEqual({
+      ...{ settings: all, storageClass: '/logs\n/tmp', annotations },
+    });
+    expect(
+      parseExcludesVariable(variableOf({ storageClass: 'hdd' }, { isWithoutAnnotations: true })),
+    ).toEqual({ isWithoutAnnotations: true });
+    expect(variableOf({ storageClass: 'toString' }, { storageClasses })).toBeUndefined();
+    // A restore leaves nothing out.
+    expect(variableOf(undefined, { all })).toBeUndefined();
   });
 
   it('has what the ConfigMap says', () => {

@@ -11,6 +11,8 @@ export interface MoverResult {
   readonly emptySnapshot?: boolean | undefined;
   /** Entries that could not be read and were left out, as was asked for; Velero's movers do not say it. */
   readonly unreadable?: number | undefined;
+  /** What rules left out, in words; only our movers say it. */
+  readonly note?: string | undefined;
   readonly source?: { readonly byPath?: string | undefined } | undefined;
 }
 
@@ -84,12 +86,15 @@ export interface Direction<M extends Movement> {
 }
 
 /** The status of a backup that lacks something, as was asked for: its users are told, though it is `Completed`. */
-export const unreadableNote = ({ unreadable = 0 }: MoverResult): { message?: string } =>
-  unreadable > 0
-    ? {
-        message: `${unreadable} ${unreadable === 1 ? 'entry' : 'entries'} that could not be read ${unreadable === 1 ? 'is' : 'are'} not in this backup, as configured (ignoreUnreadable)`,
-      }
-    : {};
+export function leftOutNote({ unreadable = 0, note }: MoverResult): { message?: string } {
+  const texts = note === undefined ? [] : [note];
+  if (unreadable > 0) {
+    texts.unshift(
+      `${unreadable} ${unreadable === 1 ? 'entry' : 'entries'} that could not be read ${unreadable === 1 ? 'is' : 'are'} not in this backup, as configured (ignoreUnreadable)`,
+    );
+  }
+  return texts.length > 0 ? { message: texts.join('; ') } : {};
+}
 
 /** What is wrong with a duration of a spec; undefined when it can be read. */
 export const durationProblem = (text: string): string | undefined =>

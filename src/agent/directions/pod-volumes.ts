@@ -22,7 +22,7 @@ import { isMoving, podNodeOf } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
 import { restoredOf } from '../restored-note.ts';
 import type { SharedClaims } from '../restored-pods.ts';
-import { type Direction, type Hindrance, unreadableNote } from './direction.ts';
+import { type Direction, type Hindrance, leftOutNote } from './direction.ts';
 
 export interface PodVolumeOptions {
   readonly exposer: ExposerOptions;
@@ -88,7 +88,7 @@ export function podVolumeBackups({
         path: result.source?.byPath ?? `/${backup.metadata.uid}`,
         snapshotID: result.snapshotID ?? '',
         ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
-        ...unreadableNote(result),
+        ...leftOutNote(result),
       }),
   };
 }

@@ -2,7 +2,7 @@ import { CsiSnapshotExposer, type ExposerOptions, hostedName } from '../../expos
 import { DATA_UPLOADS, type DataUpload } from '../../kube/index.ts';
 import { keepDeletionRecord } from '../deletion-record.ts';
 import { volumesNoted } from '../outcome.ts';
-import { type Direction, durationProblem, unreadableNote } from './direction.ts';
+import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /** DataUploads: a volume is made of a snapshot, and read. */
 export function uploads(options: ExposerOptions): Direction<DataUpload> {
@@ -44,7 +44,7 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
         path: result.source?.byPath ?? `/${upload.metadata.uid}`,
         snapshotID: result.snapshotID ?? '',
         ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
-        ...unreadableNote(result),
+        ...leftOutNote(result),
         ...(result.emptySnapshot === true && {
           message: 'volume was empty so no data was upload',
         }),

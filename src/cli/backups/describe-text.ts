@@ -73,6 +73,7 @@ export function runLines(
     ...listLines('Why', run.reasons, Infinity, 'bad'),
     ...volumeLines(run.volumes, limit),
     ...(isDetailed ? listLines('Decided by rules and pods', decidedOf(run.volumes), limit) : []),
+    ...(isDetailed ? listLines('Notes on volumes', notesOf(run.volumes), limit) : []),
     ...listLines('Failed volumes', failuresOf(run.volumes), limit, 'bad'),
     ...listLines('Errors', run.errors ?? [], limit, 'bad'),
     ...listLines('Warnings', run.warnings ?? [], limit, 'doubtful'),
@@ -155,6 +156,12 @@ const hasFailed = ({ phase }: DescribedVolume): boolean =>
 /** Why, in full: in the table there is no room for it. */
 const failuresOf = (volumes: readonly DescribedVolume[]): string[] =>
   volumes.filter(hasFailed).map(({ volume, note, phase }) => `${volume}: ${note || phase}`);
+
+/** The notes in full, because the table may cut them. They tell which rules left paths out. */
+const notesOf = (volumes: readonly DescribedVolume[]): string[] =>
+  volumes.flatMap(({ volume, note, phase }) =>
+    phase === 'Completed' && note !== '' ? [`${volume}: ${note}`] : [],
+  );
 
 /** Why each volume goes its way, where that is not just the default. */
 const decidedOf = (volumes: readonly DescribedVolume[]): string[] =>

@@ -137,7 +137,7 @@ export function storedVolume(info: VolumeInfo): DescribedVolume {
     node: ofPod?.nodeName ?? '',
     bytesDone: size,
     totalBytes: size,
-    note: isSkipped ? (info.skippedReason ?? '') : '',
+    note: (isSkipped ? info.skippedReason : info.note) ?? '',
     ...(info.decidedBy !== undefined && { decidedBy: info.decidedBy }),
   };
 }

@@ -1,5 +1,6 @@
 import { CodedError, messageOf, quantityBytes, quantityOf, Semaphore } from '../../base/index.ts';
 import {
+  annotatedExcludes,
   apiVersionOf,
   BACKUP_NAME,
   BACKUP_UID,
@@ -288,6 +289,10 @@ function uploadOf(
   const { name, uid } = backup.metadata;
   const { datamover, storageLocation = '', uploaderConfig } = backup.spec;
   const parallel = uploaderConfig?.parallelFilesUpload ?? 0;
+  const config = {
+    ...(parallel > 0 && { ParallelFilesUpload: String(parallel) }),
+    ...annotatedExcludes(pvc),
+  };
   const snapshotClass = snapshot.spec.volumeSnapshotClassName;
   return {
     metadata: {
@@ -318,7 +323,7 @@ function uploadOf(
       backupStorageLocation: storageLocation,
       operationTimeout: snapshotTimeout(backup),
       ...(datamover !== undefined && { datamover }),
-      ...(parallel > 0 && { dataMoverConfig: { ParallelFilesUpload: String(parallel) } }),
+      ...(Object.keys(config).length > 0 && { dataMoverConfig: config }),
     },
   };
 }

@@ -90,6 +90,21 @@ describe('longshore backup describe', () => {
     expect(brief.out).not.toContain('decided by');
   });
 
+  it('tells what rules left out of volumes, also what only the bucket knows', async () => {
+    const ended = { phase: 'Completed', completionTimestamp: '2026-11-24T10:01:00Z' };
+    await api.add(BACKUPS, 'excluding', { spec: { storageLocation: 'default' }, status: ended });
+    storeBackup('excluding', {});
+    const note = 'left out by rules: "/.snapshot", "*.log"';
+    const pvbInfo = { podNamespace: 'app', podName: 'web', volumeName: 'data', Phase: 'Completed' };
+    api.store('backups/excluding/excluding-volumeinfo.json.gz', [
+      { pvcName: 'data', backupMethod: 'PodVolumeBackup', result: 'succeeded', pvbInfo, note },
+    ]);
+    const { out } = await api.longshore('backup', 'describe', 'excluding', '--details');
+    expect(out).toContain(`Notes on volumes:\n  app/web/data: ${note}\n`);
+    const brief = await api.longshore('backup', 'describe', 'excluding');
+    expect(brief.out).toContain(note);
+  });
+
   it('tells of one that is being made: how far each volume is, and what it waits for', async () => {
     const backup = await api.add(BACKUPS, 'running', {
       spec: { storageLocation: 'default' },

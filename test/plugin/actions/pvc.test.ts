@@ -129,6 +129,27 @@ it('asks for a snapshot to be moved, with the names and labels that Velero has',
   ]);
 });
 
+it('copies the rules of a PVC for excluded paths into its DataUpload', async () => {
+  const pvc = await volume('excluding');
+  const rules = '# caches\n/cache/\n"a,b"\n';
+  const annotated = (text: string): PersistentVolumeClaim => ({
+    ...pvc,
+    metadata: { ...pvc.metadata, annotations: { 'longshore.io/exclude-paths': text } },
+  });
+  const backup = backupOf('b-excluding', { uploaderConfig: { parallelFilesUpload: 4 } });
+  await execute(annotated(rules), backup);
+  const [upload] = await uploadsOf(backup);
+  expect(upload?.spec.dataMoverConfig).toEqual({
+    ParallelFilesUpload: '4',
+    'longshore.annotatedExcludePaths': rules,
+  });
+  // Cut: an object of the cluster must not grow with an annotation.
+  const long = backupOf('b-excluding-much', {});
+  await execute(annotated('x\n'.repeat(50_000)), long);
+  const [cut] = await uploadsOf(long);
+  expect(cut?.spec.dataMoverConfig?.['longshore.annotatedExcludePaths']).toHaveLength(4097);
+});
+
 it('finds what an earlier attempt made, and makes nothing twice', async () => {
   const pvc = await volume('twice');
   const backup = backupOf('b-twice');

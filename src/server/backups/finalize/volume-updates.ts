@@ -57,6 +57,15 @@ const resultOf = (isWell: boolean): { result: string } => ({
   result: isWell ? 'succeeded' : 'failed',
 });
 
+/** Tells which rules left paths out of a volume. Velero has no such field, and its reader ignores it. */
+const noteOf = ({ phase, message }: MovementStatus): { note?: string } =>
+  phase === 'Completed' && message ? { note: message } : {};
+
+interface MovementStatus {
+  readonly phase?: string | undefined;
+  readonly message?: string | undefined;
+}
+
 function withUpload(info: BackupVolumeInfo, { spec, status = {} }: DataUpload): BackupVolumeInfo {
   const { completionTimestamp, snapshotID, progress, incrementalBytes, phase = '' } = status;
   return {
@@ -71,6 +80,7 @@ function withUpload(info: BackupVolumeInfo, { spec, status = {} }: DataUpload): 
       incrementalSize: incrementalBytes,
       Phase: phase,
     },
+    ...noteOf(status),
   };
 }
 
@@ -93,6 +103,7 @@ function withPodVolume(
       nodeName: spec.node,
       Phase: phase ?? '',
     },
+    ...noteOf(status),
   };
 }
 

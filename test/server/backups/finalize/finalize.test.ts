@@ -293,24 +293,30 @@ describe('the finalizer of backups', () => {
           labels: { 'velero.io/backup-name': 'b1', 'velero.io/async-operation-id': 'op-1' },
         },
         spec: { sourcePVC: 'data', sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'vs' } },
-        status: { phase: 'Completed', snapshotID: 's1', progress: { totalBytes: 7 } },
+        status: {
+          ...{ phase: 'Completed', snapshotID: 's1', progress: { totalBytes: 7 } },
+          message: 'left out by rules: "*.log"',
+        },
       } as never,
       {
         kind: 'PodVolumeBackup',
         metadata: { name: 'pvb', uid: 'pvb' },
         spec: { pod: { namespace: 'app', name: 'p' }, volume: 'v', node: 'n1' },
-        status: { phase: 'Failed' },
+        status: { phase: 'Failed', message: 'the pod is gone' },
       } as never,
     );
     await world.server(scratch).finalize();
     const open = await new BackupArchive(world.bucket).open('b1');
-    expect(await open.volumeInfos()).toMatchObject([
+    const infos = await open.volumeInfos();
+    expect(infos).toMatchObject([
       {
         result: 'succeeded',
         snapshotDataMovementInfo: { snapshotHandle: 's1', retainedSnapshot: 'vs', size: 7 },
+        note: 'left out by rules: "*.log"',
       },
       { result: 'failed', pvbInfo: { nodeName: 'n1', Phase: 'Failed' } },
     ]);
+    expect(infos[1]).not.toHaveProperty('note');
     expect(await open.objects('podVolumeBackups')).toMatchObject([{ metadata: { name: 'pvb' } }]);
   });
 
