@@ -1,6 +1,7 @@
 import { availableParallelism } from 'node:os';
 import {
   CanceledError,
+  type CodedError,
   endProcess,
   type Logger,
   parseBytes,
@@ -23,7 +24,7 @@ import { ExitCode } from './exit.ts';
 import type { OutputFlags } from './output-form.ts';
 import { PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
-import { createTerminalLogger } from './terminal.ts';
+import { createTerminalLogger, printable } from './terminal.ts';
 import type { TimeFlags } from './times.ts';
 import { UsageError } from './usage-error.ts';
 import { createThreadPool } from '../workers/index.ts';
@@ -80,6 +81,11 @@ interface OpenContextOptions {
   cache?: boolean;
   password?: Secret;
   logger?: Logger;
+  /**
+   * Effect of unreadable index blobs and manifests. `partly`: exit status 3. `tell`: only a warning,
+   * for verbs that add to the repository. `ignore`: the verb reports them itself.
+   */
+  unreadable?: 'partly' | 'tell' | 'ignore';
 }
 
 /** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
@@ -95,6 +101,12 @@ export async function openContext(
   const client = parseClient(options.client);
   const password = given.password ?? (await askPassword(options));
   const storage = await openRepositoryStorage(options, logger, { cache });
+  const { unreadable = 'partly' } = given;
+  const tell = (message: string): void => {
+    if (given.logger) logger.warn({}, message);
+    else if (unreadable !== 'ignore') process.stderr.write(`longshore: ${printable(message)}\n`);
+    if (!given.logger && unreadable === 'partly') process.exitCode = ExitCode.partly;
+  };
   try {
     const repository = await openRepository({
       storage,
@@ -104,11 +116,13 @@ export async function openContext(
       indexMemoryBytes,
       ...(factory && { dataPath: { factory, threads, memory } }),
     });
+    tellUnreadable(repository.contents.unreadableIndexes, 'index', tell);
     return {
       repository,
       storage,
       logger,
       async [Symbol.asyncDispose]() {
+        tellUnreadable(repository.manifests.unreadable, 'list of snapshots', tell);
         await repository.close();
         await storage.close();
       },
@@ -117,6 +131,22 @@ export async function openContext(
     await storage.close();
     throw error;
   }
+}
+
+/** Unreadable blobs that are named. Our choice. */
+const UNREADABLE_NAMED_MAX = 10;
+
+function tellUnreadable(
+  errors: readonly CodedError[],
+  part: 'index' | 'list of snapshots',
+  tell: (message: string) => void,
+): void {
+  if (errors.length === 0) return;
+  for (const { message } of errors.slice(0, UNREADABLE_NAMED_MAX)) tell(message);
+  const more = errors.length - UNREADABLE_NAMED_MAX;
+  const text = `a part of the ${part} cannot be read, so snapshots or files may be missing`;
+  const others = more > 0 ? ` (${more} more blobs are unreadable)` : '';
+  tell(`${text}${others}. Run "longshore repository repair --dry-run"`);
 }
 
 /**

@@ -138,8 +138,12 @@ async function set(text: string, options: VerbOptions<SetOptions>): Promise<void
   asUsage(() => {
     assertKnown(typed);
   });
-  await using context = await openContext(options);
+  await using context = await openContext(options, { unreadable: 'tell' });
   const { repository } = context;
+  if (!whole && !(await repository.manifests.areComplete())) {
+    const text = `the settings of ${formatTarget(target)} may be in a part of the repository that cannot be read: run "longshore repository repair" first, or set all of them with --from-json`;
+    throw new CodedError('MANIFESTS_UNREADABLE', text);
+  }
   const policy = whole ?? change(await definedOrNew(repository, target), options);
   assertKnown(policy);
   await putPolicy(repository, target, policy);
@@ -268,7 +272,7 @@ function addDelete(group: Command): void {
     .addHelpText('after', TARGET_HELP)
     .action(async (text: string, options: VerbOptions) => {
       const target = parseTarget(text);
-      await using context = await openContext(options);
+      await using context = await openContext(options, { unreadable: 'tell' });
       const { repository } = context;
       if (!(await deletePolicy(repository, target))) {
         throw new CodedError('POLICY_NOT_FOUND', `no policy is set for ${text}`);

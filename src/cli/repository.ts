@@ -36,6 +36,7 @@ import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import type { ChangePasswordAllFlags } from './repository-change-password-all.ts';
 import { addStatus, statusDocument } from './repository-status.ts';
 import { addSnapshots } from './repository-snapshots.ts';
+import { addRepair } from './repository-repair.ts';
 import { addVerify, addVerifyAll } from './repository-verify.ts';
 import { printJson, printLine } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
@@ -48,6 +49,7 @@ export function addRepositoryCommands(program: Command): void {
   addStatus(group);
   addVerify(group);
   addVerifyAll(group);
+  addRepair(group);
   addSnapshots(group);
   addMaintain(group);
   addChangePassword(group);
@@ -226,7 +228,7 @@ interface MaintainOptions extends ProgressFlags {
 }
 
 async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
-  await using context = await openContext(options);
+  await using context = await openContext(options, { unreadable: 'tell' });
   const interrupt = interruptSignal(context.repository);
   const tasks = new TaskProgress();
   const progress = startProgress('repository maintain', styleOf(options), () =>

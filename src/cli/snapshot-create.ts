@@ -98,7 +98,7 @@ async function create(paths: string[], options: VerbOptions<CreateOptions>): Pro
   }
   const input = streamOf(paths, options);
   const absolute = input ? `/${input.name}` : onlyPath(paths);
-  await using context = await openContext(options, { dataPath: true });
+  await using context = await openContext(options, { dataPath: true, unreadable: 'tell' });
   const { repository, logger } = context;
   const source =
     options.source !== undefined

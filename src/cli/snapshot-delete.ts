@@ -31,7 +31,7 @@ async function deleteSnapshots(names: string[], options: VerbOptions): Promise<v
   if (relative !== undefined) {
     throw new UsageError(`use the ID of the snapshot: ${relative} may be another one by then`);
   }
-  await using context = await openContext(options);
+  await using context = await openContext(options, { unreadable: 'tell' });
   const { repository } = context;
   const found = new Map<string, Manifest>();
   const all = new SnapshotIds(await repository.manifests.find({ type: 'snapshot' }));

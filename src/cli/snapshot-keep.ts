@@ -46,7 +46,7 @@ async function pin(
   change: { add?: string[]; remove?: string[] },
 ): Promise<void> {
   if (options.name.trim() === '') throw new UsageError('--name is empty: a pin needs a name');
-  await using context = await openContext(options);
+  await using context = await openContext(options, { unreadable: 'tell' });
   const { repository } = context;
   const all = new SnapshotIds(await repository.manifests.find({ type: 'snapshot' }));
   const found = names.map((name) => {
@@ -70,7 +70,7 @@ async function expire(
   if ((options.all === true) === (options.source !== undefined)) {
     throw new UsageError('name one source with --source, or all of them with --all');
   }
-  await using context = await openContext(options);
+  await using context = await openContext(options, { unreadable: 'tell' });
   const { repository, logger } = context;
   const dryRun = options.dryRun === true;
   const source = sourceOf(repository, options);

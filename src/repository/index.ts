@@ -108,6 +108,7 @@ export {
   remainingDamage,
   type VerificationRecord,
 } from './verification/record.ts';
+export { repairRepository, type RepairReport } from './repair/repair.ts';
 export { DamagedContents } from './content/damaged-contents.ts';
 export {
   defaultParameters,

@@ -1,3 +1,4 @@
+import { CodedError } from '../base/index.ts';
 import { type ManifestId, type Repository } from '../repository/index.ts';
 
 /** Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches. */
@@ -11,7 +12,8 @@ export interface ForgetResult {
 
 /**
  * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held. May be repeated: what an
- * earlier try has forgotten is `missing`. Throws what the storage throws; batches before that are forgotten.
+ * earlier try has forgotten is `missing`. Throws `MANIFESTS_UNREADABLE` if they may only be
+ * unreadable. After a failure of the storage, earlier batches are forgotten.
  */
 export async function forgetSnapshots(
   repository: Repository,
@@ -23,6 +25,7 @@ export async function forgetSnapshots(
   for (const { id } of await manifests.find({ type: 'snapshot' })) present.add(id);
   const wanted = [...new Set(ids)];
   const missing = wanted.filter((id) => !present.has(id));
+  if (missing.length > 0 && !(await manifests.areComplete())) throw listIncomplete(missing);
   const forgotten = wanted.filter((id) => present.has(id));
   for (let from = 0; from < forgotten.length; from += batch) {
     signal.throwIfAborted();
@@ -30,4 +33,10 @@ export async function forgetSnapshots(
     await repository.flush();
   }
   return { forgotten, missing };
+}
+
+/** The snapshots may be in an unreadable part of the list. */
+function listIncomplete([first = '']: readonly string[]): CodedError {
+  const text = `snapshot ${first} was not found, but a part of the list of snapshots cannot be read, so it may still exist. Run "longshore repository repair"`;
+  return new CodedError('MANIFESTS_UNREADABLE', text);
 }

@@ -85,3 +85,4 @@ export {
 export { forgetSnapshots, type ForgetResult } from './forget.ts';
 export { planGarbageCollection } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';
+export { attachRoot, findLostRoots, type LostRoot } from './lost-roots.ts';

@@ -190,7 +190,9 @@ export async function getSnapshotManifest(repository: Repository, id: string): P
     (candidate) => candidate.id === id,
   );
   if (manifest) return manifest;
-  throw noSuchSnapshot(id);
+  if (await repository.manifests.areComplete()) throw noSuchSnapshot(id);
+  const text = `there is no snapshot ${id} in what can be read of the list of snapshots; a part of it is unreadable. Run "longshore repository repair"`;
+  throw new CodedError('SNAPSHOT_NOT_FOUND', text);
 }
 
 export const noSuchSnapshot = (id: string): CodedError =>

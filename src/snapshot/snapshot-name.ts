@@ -14,7 +14,7 @@ export const isRelativeName = (text: string): boolean => LATEST.test(text);
  * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or `latest~1` for the one before it.
  * The latest is the one that began last; incomplete ones never are. Undefined where no snapshot has that name; without `source` the latest must be
  * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`, and for `latest` `SNAPSHOT_NOT_FOUND` where there are too few,
- * `DAMAGED_SNAPSHOT` where a later one cannot be read.
+ * `DAMAGED_SNAPSHOT` or `MANIFESTS_UNREADABLE` where a later one may be unreadable.
  */
 export async function findSnapshotId(
   repository: Repository,
@@ -43,7 +43,7 @@ async function latestId(
     );
   }
   const found = whole.at(-1 - back);
-  await assertReadableSince(repository, found?.id, damaged);
+  await assertReadableSince(repository, found?.id, damaged, text);
   if (found) return found.id;
   const where = source ? ` of ${formatSource(source)}` : ' in the repository';
   const [oldest] = whole;
@@ -59,10 +59,16 @@ async function assertReadableSince(
   { manifests }: Repository,
   found: ManifestId | undefined,
   damaged: readonly CodedError[],
+  text: string,
 ): Promise<void> {
   const since = found && (await manifests.get(found)).modifiedNs;
   for (const error of damaged) {
     const { modifiedNs } = await manifests.get(String(error.facts.snapshot));
     if (since === undefined || modifiedNs > since) throw error;
   }
+  const unreadableNs = await manifests.lastUnreadableNs();
+  if (unreadableNs === undefined || (since !== undefined && since > unreadableNs)) return;
+  const why = `a part of the list of snapshots cannot be read, and "${text}" may be in that part`;
+  const advice = 'name the snapshot by its ID, or run "longshore repository repair"';
+  throw new CodedError('MANIFESTS_UNREADABLE', `${why}: ${advice}`);
 }

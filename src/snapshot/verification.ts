@@ -1,6 +1,5 @@
 import {
   BoundedList,
-  isCode,
   type Logger,
   messageOf,
   MINUTE_NS,
@@ -49,7 +48,8 @@ export interface VerificationOptions {
 
 export interface VerificationProblem {
   /** A stable word for scripts. */
-  readonly code: Problem['code'] | 'DAMAGED_SNAPSHOT' | 'DAMAGED_MANIFESTS' | 'DAMAGED_OBJECT';
+  readonly code:
+    Problem['code'] | 'DAMAGED_SNAPSHOT' | 'DAMAGED_MANIFESTS' | 'DAMAGED_INDEX' | 'DAMAGED_OBJECT';
   readonly message: string;
   readonly blobId?: string;
   readonly contentId?: string;
@@ -99,7 +99,6 @@ class Verification {
   #before: VerificationRecord = noRecord();
   /** What {@link #before} names; bounded as it is. */
   #knownPacks: ReadonlySet<string> = new Set();
-  #isReadable = true;
   #position: number | undefined;
   #isSaving = false;
 
@@ -168,20 +167,18 @@ class Verification {
     };
   }
 
-  /** Without the manifests nobody knows what was found before, nor which snapshots there are: the contents are checked all the same. */
+  /** Unreadable parts of index and manifests are problems. The rest is checked all the same. */
   async #load(): Promise<Snapshot[]> {
-    try {
-      this.#before = await loadVerification(this.#repository);
-      this.#knownPacks = new Set([...this.#before.damaged.packs()].map(([pack]) => pack));
-      const { snapshots, damaged } = await listReadableSnapshots(this.#repository);
-      for (const { message } of damaged) this.#add({ code: 'DAMAGED_SNAPSHOT', message });
-      return snapshots;
-    } catch (error) {
-      if (!isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) throw error;
-      this.#isReadable = false;
-      this.#add({ code: 'DAMAGED_MANIFESTS', message: messageOf(error) });
-      return [];
-    }
+    const { contents, manifests } = this.#repository;
+    for (const { message } of contents.unreadableIndexes)
+      this.#add({ code: 'DAMAGED_INDEX', message });
+    for (const { message } of await manifests.loadUnreadable())
+      this.#add({ code: 'DAMAGED_MANIFESTS', message });
+    this.#before = await loadVerification(this.#repository);
+    this.#knownPacks = new Set([...this.#before.damaged.packs()].map(([pack]) => pack));
+    const { snapshots, damaged } = await listReadableSnapshots(this.#repository);
+    for (const { message } of damaged) this.#add({ code: 'DAMAGED_SNAPSHOT', message });
+    return snapshots;
   }
 
   /** What nobody records, whoever calls has to remember. */
@@ -239,7 +236,6 @@ class Verification {
 
   async #record(damaged: DamagedContents): Promise<VerificationReport['record']> {
     if (!this.#options.record) return 'off';
-    if (!this.#isReadable) return 'failed';
     const { position, damaged: before } = this.#before;
     if (position === this.#position && isSame(before, damaged)) return 'unchanged';
     return (await this.#save(damaged)) ? 'written' : 'failed';
@@ -247,7 +243,7 @@ class Verification {
 
   /** A storage that may only be read is verified all the same. */
   async #save(damaged: DamagedContents): Promise<boolean> {
-    if (!this.#options.record || !this.#isReadable) return false;
+    if (!this.#options.record) return false;
     try {
       const what = { damaged, position: this.#position };
       // What others have recorded meanwhile stays beside it, and is merged by whoever reads both.

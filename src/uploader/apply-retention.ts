@@ -24,6 +24,7 @@ export async function applyRetention(
   justMade: ManifestId,
   logger: Logger,
 ): Promise<Snapshot[]> {
+  if (!(await isListComplete(repository, logger))) return [];
   const { root } = await loadPolicyTree(repository, source);
   const { snapshots } = await listReadableSnapshots(repository, { source });
   const moment = { nowNs: repository.clock.nowNs(), justMade };
@@ -31,6 +32,16 @@ export async function applyRetention(
   if (expired.length === 0 || !(await isClockRight(repository, logger))) return [];
   for (const { id } of expired) repository.manifests.delete(id);
   return expired;
+}
+
+/** Whether all policies and snapshots could be read, and warns if not: a missing policy may keep more. */
+export async function isListComplete({ manifests }: Repository, logger: Logger): Promise<boolean> {
+  if (await manifests.areComplete()) return true;
+  logger.warn(
+    {},
+    'no snapshot was removed by policy: a part of the policies and snapshots cannot be read; run "longshore repository repair"',
+  );
+  return false;
 }
 
 /** Compares the clock with the time of a blob that is put for this, and warns when they differ too much. */

@@ -9,7 +9,7 @@ import {
   type Snapshot,
   type SourceInfo,
 } from '../snapshot/index.ts';
-import { isClockRight } from './apply-retention.ts';
+import { isClockRight, isListComplete } from './apply-retention.ts';
 
 export interface ExpireOptions {
   /** Of this source only. */
@@ -35,6 +35,7 @@ export async function expireSnapshots(
     return first ? expiredSnapshots(group, policyOf(first.source).retention, moment) : [];
   });
   if (dryRun || expired.length === 0) return expired;
+  if (!(await isListComplete(repository, logger))) return [];
   if (!(await isClockRight(repository, logger))) return [];
   for (const { id } of expired) repository.manifests.delete(id);
   return expired;

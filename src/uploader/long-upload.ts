@@ -16,7 +16,7 @@ import {
   type Policy,
   saveSnapshot,
 } from '../snapshot/index.ts';
-import { isClockRight } from './apply-retention.ts';
+import { isClockRight, isListComplete } from './apply-retention.ts';
 import type { OpenTree } from './open-tree.ts';
 import { CHECKPOINT_REASON, storeOpenTree } from './open-tree-store.ts';
 import { findLostObjects } from './tree-check.ts';
@@ -69,6 +69,7 @@ export class LongUpload {
   #running: Promise<void> | undefined;
   #isStopped = false;
   #id: ManifestId | undefined;
+  #isConfirmed = false;
 
   constructor(options: LongUploadOptions) {
     const { clock } = options.repository;
@@ -80,6 +81,14 @@ export class LongUpload {
       this.#look();
     }, LOOK_EVERY_MS);
     this.#timer.unref();
+  }
+
+  /**
+   * Whether an upload of more than four hours was never checked: the flush after {@link confirm} took
+   * the rest of the time.
+   */
+  get isUnconfirmed(): boolean {
+    return !this.#isConfirmed && this.#isOver(this.#sinceStart, CHECK_AFTER_NS);
   }
 
   /** The only place that decides whether it is time for a checkpoint or for the check at the end. */
@@ -141,7 +150,8 @@ export class LongUpload {
     const expired = expiredSnapshots(snapshots, retention, moment).filter(
       ({ id, incomplete }) => incomplete && id !== this.#id,
     );
-    if (expired.length === 0 || !(await isClockRight(repository, logger))) return;
+    if (expired.length === 0 || !(await isListComplete(repository, logger))) return;
+    if (!(await isClockRight(repository, logger))) return;
     for (const { id } of expired) repository.manifests.delete(id);
   }
 
@@ -173,7 +183,10 @@ export class LongUpload {
       await this.#save(confirmed);
       await repository.contents.refresh({ signal });
       const lost = await findLostObjects(repository, confirmed, { signal, onChecked });
-      if (lost.count === 0) return confirmed;
+      if (lost.count === 0) {
+        this.#isConfirmed = true;
+        return confirmed;
+      }
       const fields = { objects: lost.count };
       logger.warn(fields, 'contents of this upload are missing or damaged; storing them again');
       if (repairs === REPAIRS_MAX) break;

@@ -258,7 +258,7 @@ describe('what a volume cannot make up for', () => {
     return { repo, tree };
   };
 
-  it('is a pack with the list of snapshots: the message names it, and what to do', async () => {
+  it('is a pack with a part of the list of snapshots: the message names it and what to do, and backups go on', async () => {
     const { repo, tree } = await prepare('manifests');
     let lost = '';
     {
@@ -270,11 +270,12 @@ describe('what a volume cannot make up for', () => {
     await using repository = await openTest(repo);
     const { problems, record } = await verify(repository);
     const texts = problems.held.map(({ message }) => message);
-    const remedy = 'restore an earlier version of this blob in the storage, or a copy of it';
+    const remedy = 'or run "longshore repository repair"';
     expect(texts.find((text) => text.includes(lost) && text.includes(remedy))).toBeDefined();
-    expect(record).toBe('failed');
-    // Nobody knows its policies: they may say what is to be left out.
-    await expect(backUp(repository, tree)).rejects.toThrow(remedy);
+    expect(record).toBe('written');
+    // A backup without the lost policies is better than none.
+    const { rootEntry } = await backUp(repository, tree);
+    expect(rootEntry.summary?.numFailed).toBe(0);
   });
 
   it('are no index blobs: what they named is stored again', async () => {

@@ -95,17 +95,21 @@ describe('somebody who writes to the bucket without the password', () => {
     expect(await live(victim, marker)).toContain('EPOCH_IMPLAUSIBLE');
   });
 
-  it('gets an error that names a blob that is no index', async () => {
-    for (const [id, bytes] of [
-      [`xn${await writeEpoch()}_0123456789abcdef0123456789abcdef-s0-c1`, Buffer.from('junk')],
-      [`xn${await writeEpoch()}_ünïcode\u0000\u202e`, Buffer.from('junk')],
-      [`xn${await writeEpoch()}_0123456789abcdef0123456789abcdef-s0-c1`, Buffer.alloc(0)],
-    ] as const) {
-      await expect(open(withBlobs([id, bytes]))).rejects.toMatchObject({
-        code: 'DAMAGED_BLOB',
-        facts: { blobId: id },
-      });
+  it('keeps nobody from reading by a blob that is no index; maintenance names it and stops', async () => {
+    for (const bytes of [Buffer.from('junk'), Buffer.alloc(0)]) {
+      const id = `xn${await writeEpoch()}_0123456789abcdef0123456789abcdef-s0-c1`;
+      const hostile = withBlobs([id, bytes]);
+      await using repository = await open(hostile);
+      expect(repository.contents.unreadableIndexes).toMatchObject([
+        { code: 'DAMAGED_BLOB', facts: { blobId: id } },
+      ]);
+      expect(await missing(hostile, repository)).toEqual([]);
+      expect(await live(victim, new Map([[id, bytes]]))).toContain('INDEX_UNREADABLE');
     }
+    // Names that no client gives are foreign.
+    const foreign = withBlobs([`xn${await writeEpoch()}_ünïcode\u0000\u202e`, Buffer.from('junk')]);
+    await using repository = await open(foreign);
+    expect(repository.contents.unreadableIndexes).toEqual([]);
   });
 
   it('cannot keep anybody busy with many small blobs', async () => {

@@ -93,7 +93,8 @@ async function openWorld(seed: number, count: number, dataLanes: number): Promis
     storage: storage as unknown as BlobStorage,
     codec,
     indexStore: {
-      listActive: () => Promise.resolve({ blobs: [], watermarkSeconds: 0 }),
+      listActive: () =>
+        Promise.resolve({ blobs: [], watermarkSeconds: 0, superseded: [], lost: [] }),
       write: async (bodies) => {
         for (const body of bodies) {
           const index = new IndexBody(memorySource(body));

@@ -50,8 +50,11 @@ const REQUESTS_MAX = 32;
 const REQUESTS_SHARE = 1 / 8;
 /** How a directory is refused that is of somebody else: `lost+found` at the top of a disk. */
 const REFUSED = ['EACCES', 'EPERM'];
-/** What the directory of a blob can be called. No ID has other characters. */
-const SHARD_NAME = /^[\w-][\w.-]*$/;
+/**
+ * Names of blobs and of their directories have only these characters. Other names are foreign:
+ * `._NAME.f` of macOS, `n0_ (1)` of a sync program, `@eaDir` of a file server.
+ */
+const BLOB_NAME = /^[\w-][\w.-]*$/;
 
 export interface FilesystemOptions {
   path: string;
@@ -295,6 +298,7 @@ class FilesystemStorage implements BlobStorage {
   ): AsyncIterable<BlobMetadata> {
     for (const entry of await this.#readdir(directory)) {
       signal?.throwIfAborted();
+      if (!BLOB_NAME.test(entry.name)) continue;
       const id = path + (entry.isDirectory() ? entry.name : entry.name.slice(0, -SUFFIX.length));
       if (entry.isDirectory()) {
         if (id.startsWith(prefix) || prefix.startsWith(id)) {
@@ -312,7 +316,7 @@ class FilesystemStorage implements BlobStorage {
       return await fs.readdir(directory, { withFileTypes: true });
     } catch (error) {
       const code = systemCode(error) ?? '';
-      const isForeign = REFUSED.includes(code) && !SHARD_NAME.test(basename(directory));
+      const isForeign = REFUSED.includes(code) && !BLOB_NAME.test(basename(directory));
       if (code === 'ENOENT' || (isForeign && directory !== this.#root)) return [];
       throw mapError(error, directory);
     }

@@ -9,7 +9,7 @@ import type { ContentManagerOptions } from './content-options.ts';
 import { ContentWriter, type WriteContentOptions } from './content-writer.ts';
 import { DamagedContents } from './damaged-contents.ts';
 import type { SignalOptions } from './index-store.ts';
-import { LoadedIndex } from './loaded-index.ts';
+import { type IndexNeed, LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
 import type { PackBuffers } from './pack-buffers.ts';
@@ -85,6 +85,16 @@ export class ContentManager {
 
   refreshIfOld(options?: SignalOptions): Promise<void> {
     return this.#loaded.refreshIfOld(options);
+  }
+
+  /** `DAMAGED_BLOB` for each unreadable index blob in force. Contents may be missing or moved. */
+  get unreadableIndexes(): readonly CodedError[] {
+    return this.#loaded.unreadable;
+  }
+
+  /** Maintenance needs the whole index. Throws `INDEX_UNREADABLE` as {@link LoadedIndex.require}. */
+  requireIndex(need: IndexNeed): void {
+    this.#loaded.require(need);
   }
 
   /** The entry of a content, written here or by others; deleted ones too. Synchronous. */

@@ -33,7 +33,7 @@ export class DamagedContents {
   #found = 0;
 
   get isEmpty(): boolean {
-    return this.#packs.size === 0 && !this.#hasMore;
+    return this.#packs.size === 0 && !this.#hasMore && !this.#listed;
   }
 
   /** There is damage beyond what is held. */

@@ -7,9 +7,15 @@ import {
   Stopwatch,
 } from '../../base/index.ts';
 import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
-import { completeIndexSet, type EpochState, loadEpochState } from './epoch-state.ts';
+import {
+  completeIndexSet,
+  type EpochState,
+  loadEpochState,
+  lostCompactions,
+  supersededIndexes,
+} from './epoch-state.ts';
 import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
-import { type BlobCodec, sealBlob } from './sealed-blob.ts';
+import { type BlobCodec, damagedBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
 /** The state may be used for writing for three quarters of the refresh interval (Kopia: epoch_manager.go). */
@@ -52,7 +58,14 @@ export class EpochIndexStore implements IndexStore {
       const state = await this.#refresh({ signal });
       const blobs = completeIndexSet(state);
       // A set that took longer than a state is valid may miss what happened meanwhile.
-      if (this.#isValid(1)) return { blobs, watermarkSeconds: state.watermarkSeconds };
+      if (!this.#isValid(1)) continue;
+      const { watermarkSeconds } = state;
+      const lost = lostCompactions(state).map(({ blobs: [first], min, max }) => {
+        const epochs = min === max ? `epoch ${min}` : `epochs ${min} to ${max}`;
+        const what = `other blobs of this compacted index are missing, so what it says of ${epochs} is incomplete`;
+        return damagedBlob(first?.id ?? '', what);
+      });
+      return { blobs, watermarkSeconds, superseded: supersededIndexes(state), lost };
     }
     throw this.#tooSlow('reading the list of index blobs');
   }

@@ -15,6 +15,10 @@ export interface EpochState {
   readonly compacted: ReadonlyMap<number, readonly BlobMetadata[]>;
   /** What writers put, by epoch. */
   readonly written: ReadonlyMap<number, readonly BlobMetadata[]>;
+  /** All index blobs. */
+  readonly indexes: readonly BlobMetadata[];
+  /** Compactions that lack some of their blobs: unfinished, or lost in part. */
+  readonly incomplete: readonly RangeSet[];
 }
 
 export interface RangeSet {
@@ -28,6 +32,12 @@ const WATERMARK = /^xw(\d+)$/;
 const SINGLE = /^xs(\d+)_/;
 const RANGE = /^xr(\d+)_(\d+)_/;
 const WRITTEN = /^xn(\d+)_/;
+/**
+ * Names of index blobs; Kopia's `index recover` leaves the session out. Sync programs leave copies
+ * beside them, such as `….sync-conflict-20260101-…`, and these may be cut short. A copy of one
+ * shard must not pass for a whole compaction.
+ */
+const INDEX_NAME = /^x(n\d+|s\d+|r\d+_\d+)_[0-9a-f]+(-(s[0-9a-z]*)?(-c\d+)?)?$/;
 /**
  * Higher numbers name no epoch and are ignored: epochs of 10 minutes, the shortest that Kopia allows, get there in 190
  * years, and Kopia itself runs out of memory before. Names are not authenticated: whoever may write to the bucket can
@@ -88,9 +98,16 @@ export async function loadEpochState(
   storage: BlobStorage,
   options: SignalOptions = {},
 ): Promise<EpochState> {
+  return epochStateOf(await Array.fromAsync(storage.listBlobs('x', options)));
+}
+
+function epochStateOf(blobs: readonly BlobMetadata[]): EpochState {
   const kinds: Record<string, BlobMetadata[]> = { xe: [], xw: [], xs: [], xr: [], xn: [] };
-  for await (const blob of storage.listBlobs('x', options))
-    lookup(kinds, blob.id.slice(0, 2))?.push(blob);
+  for (const blob of blobs) {
+    const kind = blob.id.slice(0, 2);
+    const isForeign = kind !== 'xe' && kind !== 'xw' && !INDEX_NAME.test(blob.id);
+    if (!isForeign) lookup(kinds, kind)?.push(blob);
+  }
   const { xe: markers = [], xw: watermarks = [], xs = [], xr = [], xn = [] } = kinds;
   const writeEpoch = markers.reduce((max, { id }) => Math.max(max, epochOf(id, MARKER)), 0);
   return {
@@ -102,7 +119,41 @@ export async function loadEpochState(
     ranges: longestChain(groupRanges(xr).filter(({ max }) => max <= writeEpoch - 2)),
     compacted: groupSingles(xs),
     written: Map.groupBy(xn, ({ id }) => epochOf(id, WRITTEN)),
+    indexes: [...xr, ...xs, ...xn],
+    incomplete: [...incompleteSets(xs, SINGLE), ...incompleteSets(xr, RANGE)],
   };
+}
+
+function incompleteSets(blobs: readonly BlobMetadata[], kind: RegExp): RangeSet[] {
+  const groups = Map.groupBy(blobs, ({ id }) => numbersOf(id, kind)?.join('_') ?? '');
+  return [...groups].flatMap(([key, group]) => {
+    if (key === '' || findCompleteSet(group)) return [];
+    const [min = 0, max = min] = key.split('_').map(Number);
+    return [{ min, max, blobs: group }];
+  });
+}
+
+/**
+ * Incomplete compactions whose inputs are deleted, so that entries are lost. A compaction that was
+ * killed leaves its inputs.
+ */
+export const lostCompactions = (state: EpochState): RangeSet[] =>
+  state.incomplete.filter(({ min, max }) => {
+    const first = Math.max(min, lastRangeEpoch(state) + 1);
+    if (first > Math.min(max, state.writeEpoch - 2)) return false;
+    return !state.written.has(first) && !state.compacted.has(first);
+  });
+
+/** Index blobs that newer ones replaced, and parts of unfinished compactions. */
+export function supersededIndexes(state: EpochState): BlobMetadata[] {
+  const active = new Set(completeIndexSet(state));
+  return state.indexes.filter((blob) => !active.has(blob));
+}
+
+/** The state as it would be without some index blobs. */
+export function stateWithout(state: EpochState, ids: ReadonlySet<string>): EpochState {
+  const { markers, watermarks, indexes } = state;
+  return epochStateOf([...markers, ...watermarks, ...indexes.filter(({ id }) => !ids.has(id))]);
 }
 
 function groupSingles(blobs: readonly BlobMetadata[]): Map<number, readonly BlobMetadata[]> {

@@ -1,4 +1,4 @@
-import { isCode, mapLimited } from '../../base/index.ts';
+import { CodedError, isCode, mapLimited, unixSeconds } from '../../base/index.ts';
 import { assertLength, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import { memorySource } from '../index/byte-source.ts';
 import { IndexBody } from '../index/index-body.ts';
@@ -26,7 +26,7 @@ export async function forEachIndexBlob(
   codec: BlobCodec,
   blobs: readonly BlobMetadata[],
   receive: (body: IndexBody) => void,
-  { signal }: SignalOptions = {},
+  { signal, onDamaged }: ForEachOptions = {},
 ): Promise<void> {
   // Reused: what reads leave behind is collected late.
   const idle: Uint8Array[] = [];
@@ -35,9 +35,23 @@ export async function forEachIndexBlob(
     let buffer = idle.pop();
     if (blob.lengthBytes <= IN_MEMORY_BYTES_MAX && (buffer?.length ?? 0) < blob.lengthBytes)
       buffer = Buffer.allocUnsafeSlow(blob.lengthBytes);
-    receive(await loadIndexBlob(storage, codec, blob, { into: buffer, signal }));
+    try {
+      receive(await loadIndexBlob(storage, codec, blob, { into: buffer, signal }));
+    } catch (error) {
+      if (!onDamaged || !isCode(error, 'DAMAGED_BLOB')) throw error;
+      const writtenSeconds = unixSeconds(blob.timestampNs);
+      const { message, cause, facts } = error;
+      onDamaged(
+        new CodedError('DAMAGED_BLOB', message, { cause, facts: { ...facts, writtenSeconds } }),
+      );
+    }
     if (buffer) idle.push(buffer);
   });
+}
+
+interface ForEachOptions extends SignalOptions {
+  /** Takes `DAMAGED_BLOB`, with the fact `writtenSeconds`; the other blobs are loaded all the same. */
+  readonly onDamaged?: (error: CodedError) => void;
 }
 
 interface ReadOptions {

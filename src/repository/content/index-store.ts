@@ -1,9 +1,14 @@
+import type { CodedError } from '../../base/index.ts';
 import type { BlobId, BlobMetadata } from '../../blob/index.ts';
 import type { SessionId } from './session.ts';
 
 export interface ActiveIndexSet {
   readonly blobs: readonly BlobMetadata[];
   readonly watermarkSeconds: number;
+  /** Replaced index blobs that are not deleted yet. They add nothing to the active ones. */
+  readonly superseded: readonly BlobMetadata[];
+  /** Why entries are missing for certain: `DAMAGED_BLOB`. */
+  readonly lost: readonly CodedError[];
 }
 
 export interface SignalOptions {

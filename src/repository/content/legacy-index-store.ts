@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { asBuffer, CodedError } from '../../base/index.ts';
+import { asBuffer, CodedError, isCode } from '../../base/index.ts';
 import {
   type BlobId,
   blobId,
@@ -15,6 +15,10 @@ import type { SessionId } from './session.ts';
 /** Blob that a format upgrade leaves for old programs to fall over. */
 export const POISON_BLOB =
   'n00000000000000000000000000000000-repository_unreadable_by_this_kopia_version_upgrade_required';
+
+/** As writers and compactions name them; other names are copies of sync programs. */
+const INDEX_NAME = /^n[0-9a-f]+(-(s[0-9a-z]*)?)?$/;
+const LOG_NAME = /^m[0-9a-f]+$/;
 
 /** 150 bytes for each index blob that a compaction took. */
 const LOG_BYTES_MAX = 16 << 20;
@@ -51,14 +55,17 @@ export class LegacyIndexStore implements IndexStore {
     const all = await Array.fromAsync(storage.listBlobs('n', options));
     this.#hadPoison ??= all.some(({ id }) => id === POISON_BLOB);
     const present = new Map(
-      all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]),
+      all.filter(({ id }) => INDEX_NAME.test(id)).map((b) => [String(b.id), b]),
     );
+    const active = new Map(present);
     // A compaction counts once all of its outputs can be seen, also those that a later one took as its inputs.
-    const logs = await loadCompactionLogs(storage, codec, options);
+    const lost: CodedError[] = [];
+    const logs = await loadCompactionLogs(storage, codec, options, (error) => lost.push(error));
     for (const { inputs } of logs.filter((log) => log.outputs.every((id) => present.has(id)))) {
-      for (const id of inputs) present.delete(id);
+      for (const id of inputs) active.delete(id);
     }
-    return { blobs: [...present.values()], watermarkSeconds: 0 };
+    const superseded = [...present.values()].filter(({ id }) => !active.has(id));
+    return { blobs: [...active.values()], watermarkSeconds: 0, superseded, lost };
   }
 
   /** Throws `REPOSITORY_UPGRADED` when the repository got epochs meanwhile: nobody reads these blobs any more. */
@@ -83,29 +90,41 @@ export class LegacyIndexStore implements IndexStore {
   }
 }
 
-/** Throws `DAMAGED_BLOB`. */
+const throwIt = (error: CodedError): never => {
+  throw error;
+};
+
+/** Throws `DAMAGED_BLOB`, unless the caller takes that and goes on without the log. */
 export async function loadCompactionLogs(
   storage: BlobStorage,
   codec: BlobCodec,
   { signal }: SignalOptions = {},
+  onDamaged: (error: CodedError) => void = throwIt,
 ): Promise<CompactionLog[]> {
   const logs: CompactionLog[] = [];
   for await (const blob of storage.listBlobs('m', { signal })) {
-    const plaintext = openBlob(
-      codec,
-      blob.id,
-      await storage.getBlob(blob.id, { lengthMax: LOG_BYTES_MAX, signal }),
-    );
+    if (!LOG_NAME.test(blob.id)) continue;
+    const sealed = await storage.getBlob(blob.id, { lengthMax: LOG_BYTES_MAX, signal });
     try {
-      const log = logSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));
-      logs.push({
-        blob,
-        inputs: (log.inputMetadata ?? []).map(({ id }) => id),
-        outputs: (log.outputMetadata ?? []).map(({ id }) => id),
-      });
-    } catch (cause) {
-      throw damagedBlob(blob.id, 'it is not a compaction log', cause);
+      logs.push(parseLog(codec, blob, sealed));
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_BLOB')) throw error;
+      onDamaged(error);
     }
   }
   return logs;
+}
+
+function parseLog(codec: BlobCodec, blob: BlobMetadata, sealed: Uint8Array): CompactionLog {
+  const plaintext = openBlob(codec, blob.id, sealed);
+  try {
+    const log = logSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));
+    return {
+      blob,
+      inputs: (log.inputMetadata ?? []).map(({ id }) => id),
+      outputs: (log.outputMetadata ?? []).map(({ id }) => id),
+    };
+  } catch (cause) {
+    throw damagedBlob(blob.id, 'it is not a compaction log', cause);
+  }
 }

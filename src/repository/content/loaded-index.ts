@@ -8,12 +8,12 @@ import {
   Stopwatch,
   withRetry,
 } from '../../base/index.ts';
-import type { BlobStorage } from '../../blob/index.ts';
+import type { BlobMetadata, BlobStorage } from '../../blob/index.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
 import { memorySource } from '../index/byte-source.ts';
 import { IndexBody } from '../index/index-body.ts';
 import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
-import { forEachIndexBlob } from './index-blobs.ts';
+import { forEachIndexBlob, loadIndexBlob } from './index-blobs.ts';
 import { type BlobCodec } from './sealed-blob.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
@@ -39,6 +39,9 @@ export interface LoadedIndexOptions {
   readonly indexMemoryBytes: number;
 }
 
+/** How much of the index a caller needs. */
+export type IndexNeed = 'whatever can be read' | 'all of it';
+
 /** The index as it was read from its blobs, with what was written here since. Reading it anew goes on beside flushes. */
 export class LoadedIndex {
   readonly #options: LoadedIndexOptions;
@@ -54,6 +57,9 @@ export class LoadedIndex {
   /** Readings are counted as they begin; the one that the index comes from. */
   #readings = 0;
   #loadedReading = 0;
+  /** Index blobs in force that could not be read. */
+  #unreadable: readonly CodedError[] = [];
+  #need: IndexNeed = 'whatever can be read';
   /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
   readonly #refreshing = new Set<CommittedIndex>();
 
@@ -67,6 +73,22 @@ export class LoadedIndex {
   /** Hold on to it only between two awaits. */
   get index(): CommittedIndex {
     return this.#index;
+  }
+
+  /** `DAMAGED_BLOB` for each unreadable index blob in force. */
+  get unreadable(): readonly CodedError[] {
+    return this.#unreadable;
+  }
+
+  /** Sets the need of this and of each later refresh. An unmet one throws `INDEX_UNREADABLE`. */
+  require(need: IndexNeed): void {
+    this.#need = need;
+    this.#assertReadable(this.#unreadable);
+  }
+
+  #assertReadable(unreadable: readonly CodedError[]): void {
+    const [first] = unreadable;
+    if (first && this.#need === 'all of it') throw indexUnreadable(first, unreadable.length);
   }
 
   /** Reads the index blobs anew. An abort ends it at once, also while the storage does not answer: the index stays as it is. */
@@ -94,13 +116,19 @@ export class LoadedIndex {
     const { storage, codec, indexStore, clock, indexMemoryBytes } = this.#options;
     const age = new Stopwatch(clock);
     const reading = ++this.#readings;
-    const { blobs, watermarkSeconds } = await indexStore.listActive({ signal }).catch(asChanging);
+    const active = await indexStore.listActive({ signal }).catch(asChanging);
+    const { blobs, watermarkSeconds } = active;
     const loaded = new CommittedIndex(indexMemoryBytes, watermarkSeconds);
+    const unreadable = [...active.lost];
     try {
       const receive = (body: IndexBody): void => {
         loaded.add(body);
       };
-      await forEachIndexBlob(storage, codec, blobs, receive, { signal });
+      const onDamaged = (error: CodedError): void => void unreadable.push(error);
+      await forEachIndexBlob(storage, codec, blobs, receive, { signal, onDamaged });
+      this.#assertReadable(unreadable);
+      // The inputs of a damaged compaction may still be there.
+      if (unreadable.length > 0) await this.#loadSuperseded(active.superseded, receive, signal);
       // Nobody waits any more, and the repository may be closed.
       signal?.throwIfAborted();
       // One that began later has ended: what it saw must not be unseen again.
@@ -114,10 +142,26 @@ export class LoadedIndex {
       this.#index = loaded;
       this.#loadedReading = reading;
       this.#loadedFrom = nameOf({ blobs, watermarkSeconds });
+      this.#unreadable = unreadable;
       this.#age = age;
     } catch (cause) {
       loaded.close();
       asChanging(cause);
+    }
+  }
+
+  async #loadSuperseded(
+    blobs: readonly BlobMetadata[],
+    receive: (body: IndexBody) => void,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
+    const { storage, codec } = this.#options;
+    for (const blob of blobs) {
+      try {
+        receive(await loadIndexBlob(storage, codec, blob, { signal }));
+      } catch (error) {
+        if (!isCode(error, 'DAMAGED_BLOB', 'BLOB_NOT_FOUND')) throw error;
+      }
     }
   }
 
@@ -199,6 +243,12 @@ async function orAborted(task: Promise<void>, signal: AbortSignal | undefined): 
   }
 }
 
+function indexUnreadable(first: CodedError, count: number): CodedError {
+  const more = count > 1 ? `, and ${count - 1} more index blobs are unreadable` : '';
+  const text = `index ${first.message}${more}; nothing was deleted, because what they name would look unused. Run "longshore repository repair"`;
+  return new CodedError('INDEX_UNREADABLE', text, { cause: first, facts: first.facts });
+}
+
 /** A compaction took away what was just listed: everything is listed anew. */
 function asChanging(cause: unknown): never {
   if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
@@ -207,7 +257,10 @@ function asChanging(cause: unknown): never {
 }
 
 /** Tells one set of index blobs from another: their bytes never change under their names. */
-function nameOf({ blobs, watermarkSeconds }: ActiveIndexSet): string {
+function nameOf({
+  blobs,
+  watermarkSeconds,
+}: Pick<ActiveIndexSet, 'blobs' | 'watermarkSeconds'>): string {
   const hash = createHash('sha256').update(String(watermarkSeconds));
   for (const id of blobs.map((blob) => blob.id).sort()) hash.update(` ${id}`);
   return hash.digest('hex');

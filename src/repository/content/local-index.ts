@@ -10,8 +10,9 @@ import type { BlobCodec } from './sealed-blob.ts';
 const TAIL_BYTES = 64 << 10;
 
 /**
- * What a pack itself says it holds: the index at its end, which Kopia reads when index blobs are lost. Entries of other
- * packs (deletion marks) are left out. Undefined when the pack's end cannot be read. Throws `BLOB_NOT_FOUND`.
+ * The index at the end of a pack, for lost index blobs; Kopia reads it too. Besides its own contents
+ * a pack may name contents of other packs that were deleted while it was filled. Undefined if the
+ * end of the pack cannot be read. Throws `BLOB_NOT_FOUND`.
  */
 export async function loadLocalIndex(
   storage: BlobStorage,
@@ -41,8 +42,7 @@ async function read(
         : await range(offset, length);
     const body = new IndexBody(memorySource(codec.encryptor.open(sealed, iv)));
     try {
-      const entries = Array.from({ length: body.count }, (_, position) => body.entryAt(position));
-      return entries.filter(({ packBlobId }) => packBlobId === id);
+      return Array.from({ length: body.count }, (_, position) => body.entryAt(position));
     } finally {
       body.close();
     }

@@ -34,6 +34,8 @@ export class Pack {
   readonly blobId: BlobId;
   readonly buffer: Uint8Array;
   readonly entries: IndexEntry[] = [];
+  /** Contents of other packs that its local index calls deleted, for whoever rebuilds a lost index. */
+  marks: readonly IndexEntry[] = [];
   #length = 0;
 
   constructor(blobId: BlobId, buffer: Uint8Array, replica: Uint8Array, random: RandomBytes) {
@@ -71,7 +73,7 @@ export class Pack {
   finish(codec: PackCodec): Uint8Array[] {
     const padding = codec.random(ALIGNMENT - (this.#length % ALIGNMENT));
     const body = Buffer.concat([
-      encodeIndex(codec.indexVersion, sortEntries(this.entries)),
+      encodeIndex(codec.indexVersion, sortEntries([...this.entries, ...this.marks])),
       codec.random(INDEX_SUFFIX_BYTES),
     ]);
     const iv = codec.hasher.hash([body]);

@@ -38,6 +38,7 @@ export function sealBlob(
 
 /** Throws `DAMAGED_BLOB`. */
 export function openBlob(codec: BlobCodec, id: BlobId, sealed: Uint8Array): Uint8Array {
+  if (sealed.length === 0) throw damagedBlob(id, 'it is empty');
   try {
     return codec.encryptor.open(sealed, ivOfBlob(id));
   } catch (cause) {

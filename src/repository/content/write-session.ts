@@ -2,7 +2,7 @@ import { asError, type Nanoseconds } from '../../base/index.ts';
 import { blobId } from '../../blob/index.ts';
 import type { SealedItem } from '../../volume-files/index.ts';
 import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
-import type { ContentId } from './content-id.ts';
+import { type ContentId, prefixOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';
@@ -28,6 +28,8 @@ export class WriteSession implements PackOwner {
   readonly #packs: OpenPacks;
   readonly #marker: SessionMarker;
   readonly #entries = new Map<ContentId, IndexEntry>();
+  /** Deleted lists of manifests; there are never many. */
+  readonly #marks = new Map<ContentId, IndexEntry>();
   /** Every pack whose bytes are still in memory, for reading back. */
   readonly #inMemory = new Map<string, Pack>();
   readonly #appends = new Set<Promise<unknown>>();
@@ -93,6 +95,7 @@ export class WriteSession implements PackOwner {
   /** An entry about a content in another pack: a deletion, an undeletion. */
   addEntry(entry: IndexEntry): void {
     this.#entries.set(entry.contentId, entry);
+    if (entry.deleted && prefixOf(entry.contentId) === 'm') this.#marks.set(entry.contentId, entry);
   }
 
   /**
@@ -184,6 +187,7 @@ export class WriteSession implements PackOwner {
     try {
       if (pack.entries.length === 0) return;
       await this.#marker.put();
+      pack.marks = this.#takeMarks(pack);
       const pieces = pack.finish({ ...codec, indexVersion, random });
       await storage.putBlob(pack.blobId, pieces, putOptions);
       // One by one: a pack of tiny files holds more entries than a call takes parameters.
@@ -192,6 +196,17 @@ export class WriteSession implements PackOwner {
     } finally {
       this.#inMemory.delete(pack.blobId);
     }
+  }
+
+  /**
+   * Deletions that no local index names yet. Kopia records them as well. Without them a rebuilt
+   * index would bring back merged lists of snapshots.
+   */
+  #takeMarks(pack: Pack): IndexEntry[] {
+    const own = new Set(pack.entries.map(({ contentId }) => contentId));
+    const marks = [...this.#marks.values()].filter(({ contentId }) => !own.has(contentId));
+    this.#marks.clear();
+    return marks;
   }
 
   drop(pack: Pack, failure: unknown): void {

@@ -29,6 +29,8 @@ const LOADING_BODIES_MAX = 64;
 export interface EntryRange {
   readonly prefix?: string;
   readonly after?: ContentId | undefined;
+  /** Include entries that the watermark hides. */
+  readonly hidden?: boolean;
 }
 
 /** An entry that is decoded where it is asked for; valid until the next one is taken. */
@@ -215,7 +217,10 @@ export class CommittedIndex {
    * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all.
    * With `after`, those behind that id: to go on where an iteration stopped before the index changed.
    */
-  *entries({ prefix, after }: EntryRange = {}, onSuperseded?: OnSuperseded): Generator<IndexEntry> {
+  *entries(
+    { prefix, after, hidden = false }: EntryRange = {},
+    onSuperseded?: OnSuperseded,
+  ): Generator<IndexEntry> {
     const merged = mergeEntries(
       this.#bodies.map((body) => {
         const first = prefix === undefined ? 0 : prefix === '' ? 0 : prefix.charCodeAt(0);
@@ -228,7 +233,7 @@ export class CommittedIndex {
       }),
       onSuperseded,
     );
-    for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
+    for (const entry of merged) if (hidden || !isHidden(entry, this.#watermarkSeconds)) yield entry;
   }
 
   /** What {@link entries} yields, in no order that counts, with only as much of each decoded as is asked for. */

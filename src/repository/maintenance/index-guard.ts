@@ -60,7 +60,8 @@ export async function accountFor(
       logger.warn({ blobId: pack.id }, 'keeping a pack whose own index cannot be read');
       return;
     }
-    const entry = await firstUnknown(repository, entries);
+    const own = entries.filter(({ packBlobId }) => packBlobId === pack.id);
+    const entry = await firstUnknown(repository, own);
     if (entry) unknown.push({ pack, entry });
     else readable.push(pack);
   });

@@ -45,10 +45,24 @@ export interface MaintenanceReport {
 
 /**
  * Runs the cycle that is due or asked for.
- * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`, `SCRATCH_FULL`, and what the
- * tasks throw; the schedule keeps the failure.
+ * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `SCRATCH_FULL`. Refuses with
+ * `INDEX_UNREADABLE`, `DAMAGED_BLOB`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE` or `INDEX_HIDDEN` if contents
+ * in use may look unused. Throws the failures of tasks too; the schedule keeps them.
  */
 export async function runMaintenance(
+  repository: Repository,
+  options: MaintenanceOptions,
+): Promise<MaintenanceReport> {
+  const { contents, manifests } = repository;
+  try {
+    return await run(repository, options);
+  } finally {
+    contents.requireIndex('whatever can be read');
+    await manifests.requireAll(false);
+  }
+}
+
+async function run(
   repository: Repository,
   options: MaintenanceOptions,
 ): Promise<MaintenanceReport> {
@@ -57,6 +71,9 @@ export async function runMaintenance(
     owner: '',
   };
   assertOwner(repository, parameters, options);
+  // Contents and snapshots that only an unreadable blob names would look unused.
+  repository.contents.requireIndex('all of it');
+  await repository.manifests.requireAll(true);
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };

@@ -10,6 +10,7 @@ import {
   type Nanoseconds,
   type RandomBytes,
   randomHex,
+  SECOND_NS,
   unixSeconds,
 } from '../../base/index.ts';
 import { compressorByName } from '../../codec/index.ts';
@@ -58,6 +59,8 @@ interface Reading {
   readonly ids: readonly ContentId[];
   /** Those, and all that were marked deleted. */
   readonly seen: ReadonlySet<ContentId>;
+  /** `DAMAGED_BLOB` for each content that could not be read. */
+  readonly unreadable: readonly CodedError[];
 }
 
 /** Manifests by labels: read all at once, written with the next flush. */
@@ -67,6 +70,8 @@ export class ManifestManager {
   readonly #random: RandomBytes;
   #committed: Map<string, StoredEntry> | undefined;
   #committedContents: ContentId[] = [];
+  #unreadable: readonly CodedError[] = [];
+  #needsAll = false;
   readonly #pending = new Map<string, StoredEntry>();
   #isCompacting = false;
   /** What the last merge was made of, until {@link confirmMerge} has looked at what it missed. */
@@ -78,7 +83,46 @@ export class ManifestManager {
     this.#random = random;
   }
 
-  /** Every manifest whose labels include these, oldest first. Throws `DAMAGED_BLOB`. */
+  /**
+   * `DAMAGED_BLOB` for each content whose manifests cannot be read. {@link find} may lack their
+   * snapshots, policies and deletions.
+   */
+  async loadUnreadable(): Promise<readonly CodedError[]> {
+    await this.#load();
+    return this.#unreadable;
+  }
+
+  /** {@link loadUnreadable} at the last read; empty before. */
+  get unreadable(): readonly CodedError[] {
+    return this.#unreadable;
+  }
+
+  /** Whether nothing is missing, as far as the index tells. Ask before you delete anything. */
+  async areComplete(): Promise<boolean> {
+    await this.#load();
+    return this.#unreadable.length === 0 && this.#contents.unreadableIndexes.length === 0;
+  }
+
+  /** When the newest unreadable part was written. Undefined if nothing is missing. */
+  async lastUnreadableNs(): Promise<Nanoseconds | undefined> {
+    if (await this.areComplete()) return undefined;
+    const seconds = [...this.#unreadable, ...this.#contents.unreadableIndexes].map(({ facts }) =>
+      typeof facts.writtenSeconds === 'number' ? facts.writtenSeconds : Infinity,
+    );
+    const last = Math.max(...seconds);
+    return Number.isFinite(last) ? BigInt(last + 1) * SECOND_NS : this.#clock.nowNs();
+  }
+
+  /** With true, unreadable manifests fail this and later calls with `DAMAGED_BLOB`. */
+  async requireAll(needsAll: boolean): Promise<void> {
+    this.#needsAll = needsAll;
+    if (!needsAll) return;
+    await this.#load();
+    const [first] = this.#unreadable;
+    if (first) throw first;
+  }
+
+  /** Every manifest that can be read and whose labels include these, oldest first. */
   async find(labels: Labels): Promise<Manifest[]> {
     const entries = new Map(await this.#load());
     for (const [id, entry] of this.#pending) entries.set(id, entry);
@@ -161,7 +205,10 @@ export class ManifestManager {
       // What was loaded at the start of a long run may be days old.
       await this.#contents.refreshIfOld();
       const reading = await this.#readAll();
-      if (!this.#areMany(reading.ids)) return false;
+      // A merge without the unreadable deletions could bring back deleted manifests.
+      const isWhole =
+        reading.unreadable.length === 0 && this.#contents.unreadableIndexes.length === 0;
+      if (!isWhole || !this.#areMany(reading.ids)) return false;
       await this.#merge(reading);
       return true;
     } finally {
@@ -276,36 +323,44 @@ export class ManifestManager {
   }
 
   async #load(): Promise<Map<string, StoredEntry>> {
-    this.#committed ??= await this.#loadWithRetry();
+    this.#committed ??= await this.#loadAll();
     return this.#committed;
   }
 
-  /** A content may go away when another client compacts: read the index again, once. */
-  async #loadWithRetry(): Promise<Map<string, StoredEntry>> {
-    try {
-      return await this.#loadAll();
-    } catch (error) {
-      if (!isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) throw error;
-      await this.#contents.refresh();
-      return this.#loadAll();
-    }
-  }
-
   async #loadAll(): Promise<Map<string, StoredEntry>> {
-    const { entries, ids } = await this.#readAll();
+    const { entries, ids, unreadable } = await this.#readAll();
     this.#committedContents = [...ids];
+    this.#unreadable = unreadable;
     return entries;
   }
 
+  /** A content may go away when another client compacts: read the index again, once. */
   async #readAll(): Promise<Reading> {
+    let reading = await this.#readOnce();
+    if (reading.unreadable.length > 0) {
+      await this.#contents.refresh();
+      reading = await this.#readOnce();
+    }
+    const [first] = reading.unreadable;
+    if (first && this.#needsAll) throw first;
+    return reading;
+  }
+
+  async #readOnce(): Promise<Reading> {
     const indexed = this.#indexed();
     const seen = new Set(indexed.map(({ contentId }) => contentId));
     const ids = indexed.filter(({ deleted }) => !deleted).map(({ contentId }) => contentId);
     const entries = new Map<string, StoredEntry>();
+    const unreadable: CodedError[] = [];
     await mapLimited(ids, READS_MAX, async (id) => {
-      for (const entry of await this.#loadContent(id)) keepLatest(entries, entry);
+      try {
+        for (const entry of await this.#loadContent(id)) keepLatest(entries, entry);
+      } catch (error) {
+        if (!isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) throw error;
+        unreadable.push(withTime(error, this.#contents.find(id)));
+      }
     });
-    return { entries, ids, seen };
+    return { entries, ids, seen, unreadable };
   }
 
   async #loadContent(id: ContentId, decode = decodeManifests): Promise<StoredEntry[]> {
@@ -325,9 +380,18 @@ export class ManifestManager {
 /** Nothing on a volume can make up for it. */
 function withRemedy(error: unknown): unknown {
   if (!isCode(error, 'DAMAGED_BLOB')) return error;
-  const text = `${error.message}; it holds the list of snapshots and policies: restore an earlier version of this blob in the storage, or a copy of it`;
+  const text = `${error.message}; it holds a part of the list of snapshots and policies. Restore an earlier version or a copy of this blob in the storage, or run "longshore repository repair"`;
   const { code, cause, facts } = error;
   return new CodedError(code, text, { cause, facts });
+}
+
+/** With the second in which the content was written: manifests that are newer cannot be in it. */
+function withTime(error: CodedError, entry: IndexEntry | undefined): CodedError {
+  if (!entry) return error;
+  const { code, message, cause } = error;
+  const { contentId, packBlobId: blobId, timestampSeconds: writtenSeconds } = entry;
+  const facts = { blobId, ...error.facts, contentId, writtenSeconds };
+  return new CodedError(code, message, { cause, facts });
 }
 
 function compareAge(a: StoredEntry, b: StoredEntry): number {

@@ -126,17 +126,18 @@ const isWholePack = (damaged: DamagedContents, packBlobId: string): boolean =>
   damaged.has({ packBlobId, contentId: '' as ContentId });
 
 /**
- * Before a backup: what is recorded as damaged does not count as stored from here on. With more damage than a record holds
- * the packs in the storage are listed, so that those which are missing are known. Without a record it asks nobody.
+ * Call it before a backup: recorded damage does not count as stored from here on. Packs are listed
+ * if there is more damage than a record holds, or if index blobs or manifests cannot be read. The
+ * index may then name packs that are gone. Without damage it asks nobody.
  */
 export async function heedVerification(
   repository: Repository,
   listPacks: () => Promise<(packBlobId: string) => boolean>,
 ): Promise<void> {
-  const { contents, clock } = repository;
+  const { contents, manifests, clock } = repository;
   const { damaged } = await loadVerification(repository);
   contents.damaged.addAll(damaged);
-  if (!damaged.hasMore) return;
+  if (!damaged.hasMore && (await manifests.areComplete())) return;
   const atSeconds = Number(clock.nowNs() / 1_000_000_000n);
   contents.damaged.setListed({ has: await listPacks(), atSeconds });
 }
