@@ -27,7 +27,7 @@ const LOOK_EVERY_MS = 100;
 export class CheckpointTimer {
   readonly #repository: Repository;
   readonly #options: CheckpointOptions;
-  readonly #timer: NodeJS.Timeout;
+  #timer: NodeJS.Timeout;
   readonly #sinceStart: Stopwatch;
   readonly #sinceNamed: Stopwatch;
   readonly #sinceClosed: Stopwatch;
@@ -43,10 +43,19 @@ export class CheckpointTimer {
     this.#sinceStart = new Stopwatch(repository.clock);
     this.#sinceNamed = new Stopwatch(repository.clock);
     this.#sinceClosed = new Stopwatch(repository.clock);
-    this.#timer = setInterval(() => {
+    this.#timer = this.#startTimer();
+  }
+
+  #startTimer(): NodeJS.Timeout {
+    return setInterval(() => {
       this.look();
-    }, LOOK_EVERY_MS);
-    this.#timer.unref();
+    }, LOOK_EVERY_MS).unref();
+  }
+
+  /** Goes on after {@link stop}. */
+  resume(): void {
+    this.#stopped = false;
+    this.#timer = this.#startTimer();
   }
 
   /** Starts a checkpoint when one is due. */

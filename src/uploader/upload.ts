@@ -206,17 +206,67 @@ export async function createSnapshot(
     await repository.contents.flush().catch(() => undefined);
     throw error;
   }
-  const id = saveSnapshot(repository, snapshot);
+  let id = saveSnapshot(repository, snapshot);
   // One that was cut short does not hold what was stored of its open files.
   if (snapshot.incomplete === undefined) long.remove();
   const removed = await removedByPolicy(repository, id, options);
   await repository.flush();
+  if (snapshot.incomplete === undefined && long.isUnconfirmed) {
+    // The machine may have slept within the flush, for longer than contents outlive a collection.
+    const parts = { long, upload, counters, snapshotOf, signal: options.signal };
+    const again = { ...parts, isFrozen: frozen !== undefined, accept: options.accept };
+    checkpoints.resume();
+    try {
+      ({ id, snapshot } = await confirmSaved(repository, { id, snapshot }, again));
+    } finally {
+      await checkpoints.stop();
+    }
+    checkpoints.assertHealthy();
+  }
   await noteRepairs(repository, options);
   if (removed.length > 0) {
     const snapshots = removed.map((each) => each.id).join(' ');
     options.logger.info({ count: removed.length, snapshots }, 'removed snapshots by policy');
   }
   return { id, snapshot, rootEntry: snapshot.rootEntry as DirectoryEntry, counters, removed };
+}
+
+interface SavedSnapshot {
+  readonly id: ManifestId;
+  readonly snapshot: NewSnapshot;
+}
+
+/**
+ * Checks a snapshot that is durable already. Replaces it if contents had to be stored again, and
+ * removes it if contents are lost.
+ */
+async function confirmSaved(
+  repository: Repository,
+  saved: SavedSnapshot,
+  { accept, ...parts }: ConfirmParts & { accept: UploadOptions['accept'] | undefined },
+): Promise<SavedSnapshot> {
+  const { long, counters } = parts;
+  const { manifests } = repository;
+  let { id, snapshot } = saved;
+  try {
+    const again = await confirmed(snapshot, parts);
+    const isSame =
+      again.incomplete === undefined && again.rootEntry?.objectId === snapshot.rootEntry?.objectId;
+    if (!isSame) {
+      if (again.incomplete === undefined && again.rootEntry)
+        await accept?.(again.rootEntry, counters);
+      manifests.delete(id);
+      id = saveSnapshot(repository, again);
+      snapshot = again;
+    }
+  } catch (error) {
+    manifests.delete(id);
+    await repository.flush().catch(() => undefined);
+    throw error;
+  }
+  if (snapshot.incomplete === undefined) long.remove();
+  await repository.flush();
+  return { id, snapshot };
 }
 
 /** A backup that is done is not lost because the record of damage could not be brought up to date: it only holds too much. */

@@ -10,6 +10,7 @@ import {
   systemClock,
 } from '../../src/base/index.ts';
 import { blobId, type BlobStorage } from '../../src/blob/index.ts';
+import { faulty } from '../../src/blob/wrappers/faulty.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 import {
   type MaintenanceReport,
@@ -363,6 +364,73 @@ it(
     expect(await snapshotsNow(writer)).toEqual([]);
     await using again = await scene.open();
     await assertWhole(scene, await backUp(again, scene.tree));
+  },
+);
+
+/** A backup whose last flush sleeps for days behind its first index blob, while another client maintains the repository. */
+async function sleepyFlush(
+  name: string,
+  { checkpointed, forever = false }: { checkpointed: boolean; forever?: boolean },
+): Promise<{ scene: Scene; result: Promise<UploadResult>; writer: Repository }> {
+  const scene = new Scene(name);
+  const { tree, clock, path } = scene;
+  await createTest(path, {}, { clock, wrap: atClock(path, clock) });
+  for (let i = 0; i < 3; i++) write(join(tree, `file-${i}`), `${name}-${i}`, 8_000_000);
+  {
+    // The same files were backed up once, and nothing holds them any more.
+    await using before = await scene.open();
+    const expired = await backUp(before, tree);
+    before.manifests.delete(expired.id);
+    await before.flush();
+  }
+  clock.offsetNs += 200n * HOUR_NS;
+  write(join(tree, 'new'), `${name}-new`, 8_000_000);
+  let [hasSlept, losing] = [false, undefined as LosingStorage | undefined];
+  const wrap = (inner: BlobStorage): BlobStorage => {
+    losing = new LosingStorage(atClock(path, clock)(inner));
+    return faulty(losing, async ({ operation, id, when }) => {
+      if (hasSlept || operation !== 'put' || when !== 'after' || !id.startsWith('xn')) return;
+      hasSlept = true;
+      for (const hours of [25n, 6n, 6n, 6n, 6n]) {
+        clock.offsetNs += hours * HOUR_NS;
+        await using owner = await scene.open();
+        await scene.maintain(owner);
+      }
+      if (forever && losing) losing.isLosing = true;
+    });
+  };
+  const writer = await scene.open({ wrap });
+  const options = { checkpointBytes: 1, checkpointIntervalNs: 3000n * HOUR_NS };
+  const result = backUp(writer, tree, {
+    ...options,
+    ...(checkpointed && { checkpointIntervalNs: 1_000_000n }),
+  });
+  return { scene, result, writer };
+}
+
+it.each([true, false])(
+  'a machine that sleeps for days in the last flush stores again what was collected (checkpoints: %s)',
+  { timeout: 400_000 },
+  async (checkpointed) => {
+    const { scene, result, writer } = await sleepyFlush(`sleepy-${checkpointed}`, { checkpointed });
+    await assertWhole(scene, await result);
+    // One snapshot, and no checkpoint beside it.
+    expect((await snapshotsNow(writer)).map(({ id }) => id)).toEqual([(await result).id]);
+    await writer.close();
+  },
+);
+
+it(
+  'a backup whose contents are lost in its last flush, and again, leaves no snapshot',
+  { timeout: 400_000 },
+  async () => {
+    const { result, writer } = await sleepyFlush('sleepy-lost', {
+      checkpointed: true,
+      forever: true,
+    });
+    await expect(result).rejects.toMatchObject({ code: 'CONTENTS_LOST' });
+    expect(await snapshotsNow(writer)).toEqual([]);
+    await writer.close();
   },
 );
 
