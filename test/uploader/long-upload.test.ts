@@ -447,7 +447,7 @@ it(
     const meanwhile = async (): Promise<void> => {
       scene.clock.offsetNs += HOUR_NS;
       await using other = await scene.open();
-      expect(await scene.hasCheckpoint(other, 30_000)).toBe(true);
+      expect(await scene.hasCheckpoint(other, 120_000)).toBe(true);
       throw new Error('the power is gone');
     };
     await using writer = await scene.openHeld(3, meanwhile);
