@@ -59,6 +59,7 @@ export {
   parseIgnoreFile,
   parseIgnorePattern,
 } from './policy/ignore-pattern.ts';
+export { parsePathPattern, type PathPattern } from './policy/path-pattern.ts';
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, readDirectory, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';

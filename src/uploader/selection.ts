@@ -3,8 +3,8 @@ import type { Repository } from '../repository/index.ts';
 import {
   type Batches,
   type DirectoryEntry,
-  type IgnorePattern,
-  parseIgnorePattern,
+  type PathPattern,
+  parsePathPattern,
   streamDirectory,
 } from '../snapshot/index.ts';
 
@@ -15,18 +15,17 @@ interface SelectionContext {
 }
 
 /**
- * Which part of a tree is meant: patterns as in policies. A directory that an `include` names is meant with all below it; what
+ * Which part of a tree is meant: patterns as in a .gitignore. A directory that an `include` names is meant with all below it; what
  * an `exclude` names is left out, with all below it. Paths begin with `/`, the root of what is restored. Throws
  * `BAD_IGNORE_PATTERN`.
  */
 export class Selection {
-  readonly #include: readonly IgnorePattern[];
-  readonly #exclude: readonly IgnorePattern[];
+  readonly #include: readonly PathPattern[];
+  readonly #exclude: readonly PathPattern[];
 
   constructor({ include = [], exclude = [] }: { include?: string[]; exclude?: string[] }) {
-    const parse = (pattern: string): IgnorePattern => parseIgnorePattern(pattern, '');
-    this.#include = include.map(parse);
-    this.#exclude = exclude.map(parse);
+    this.#include = include.map(parsePathPattern);
+    this.#exclude = exclude.map(parsePathPattern);
   }
 
   /** Entries of a directory that are meant, or are directories with something below that is. */
@@ -110,7 +109,7 @@ export class Selection {
 }
 
 /** The last one that applies decides, as in a .gitignore. */
-function matches(patterns: readonly IgnorePattern[], path: string, isDirectory: boolean): boolean {
+function matches(patterns: readonly PathPattern[], path: string, isDirectory: boolean): boolean {
   const last = patterns.findLast((pattern) => pattern.applies(path, isDirectory));
   return last !== undefined && !last.negated;
 }

@@ -1,9 +1,9 @@
 import { CodedError } from '../../src/base/index.ts';
-import type { IgnorePattern } from '../../src/snapshot/index.ts';
+import type { PathPattern } from '../../src/snapshot/index.ts';
 
 /**
- * Ignore rules as regular expressions: easy to compare with Kopia's, and without a bound on time. The oracle of
- * the matcher that is used.
+ * Patterns of options as regular expressions: easy to read, and without a bound on time. The oracle
+ * of the matcher that is used.
  */
 /** Class names of `[:name:]`. */
 const CLASSES: Record<string, string> = {
@@ -29,26 +29,19 @@ function bad(pattern: string, what: string): CodedError {
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char));
 
-export function parseByExpression(
-  text: string,
-  baseDirectory: string,
-): Pick<IgnorePattern, 'negated' | 'applies'> {
-  const trimmed = text.length > 2 && text.at(-2) !== '\\' ? text.trim() : text;
-  let pattern = trimmed.trimStart();
+export function parseByExpression(text: string): Pick<PathPattern, 'negated' | 'applies'> {
+  let pattern = text;
+  while (pattern.endsWith(' ')) {
+    const escapes = /(\\*) $/.exec(pattern)?.[1] ?? '';
+    if (escapes.length % 2 === 1) break;
+    pattern = pattern.slice(0, -1);
+  }
   const negated = pattern.startsWith('!');
   if (negated) pattern = pattern.slice(1);
   const directoryOnly = pattern.endsWith('/') && pattern.length > 1;
   if (directoryOnly) pattern = pattern.slice(0, -1);
-  const rooted = pattern.startsWith('/');
-  const anywhere = !rooted && !pattern.includes('/') && pattern !== '**';
-  const start = anywhere
-    ? '(?:.*/|/)'
-    : rooted || (pattern === '**' && baseDirectory === '')
-      ? ''
-      : '/';
-  const base = baseDirectory === '/' ? '' : baseDirectory;
-  const prefix = [...base].map(quote).join('');
-  const matcher = new RegExp(`^${prefix}${start}${translate(pattern)}$`, 'su');
+  const start = !pattern.includes('/') ? '(?:.*/|/)' : pattern.startsWith('/') ? '' : '/';
+  const matcher = new RegExp(`^${start}${translate(pattern)}$`, 'su');
   return {
     negated,
     applies: (path, isDirectory) => (isDirectory || !directoryOnly) && matcher.test(path),
@@ -93,10 +86,10 @@ function translate(pattern: string): string {
 
 function translateSet(pattern: string, chars: string[], start: number): [string, number] {
   let at = start;
-  const negated = chars[at] === '!';
+  const negated = chars[at] === '!' || chars[at] === '^';
   if (negated) at++;
   let set = '';
-  for (; chars[at] !== ']'; at++) {
+  for (const first = at; chars[at] !== ']' || at === first; at++) {
     const named = /^\[:(\w+):\]/.exec(chars.slice(at).join(''));
     let char = chars[at];
     if (char === undefined) throw bad(pattern, 'a "[" has no "]"');
@@ -121,5 +114,5 @@ function translateSet(pattern: string, chars: string[], start: number): [string,
       at = last;
     }
   }
-  return [set === '' ? '(?!)' : `[${negated ? '^' : ''}${set}]`, at];
+  return [`(?!/)[${negated ? '^' : ''}${set}]`, at];
 }

@@ -1,210 +1,46 @@
-import { CodedError, isCode, lookup } from '../../base/index.ts';
-import { Glob, type GlobElement } from './glob.ts';
+import { isCode, lookup } from '../../base/index.ts';
+import { bad, BACKSLASH_AT_END, CLASSES, naming, PATTERN_CHARS_MAX } from './path-pattern.ts';
 
-/** A gitignore-like rule as Kopia reads it (internal/wcmatch, v0.23.1). */
+/** A rule of a policy or of an ignore file, as Kopia reads it. */
 export interface IgnorePattern {
   readonly negated: boolean;
-  /** It takes a multiple of the time of others: it has several stars, or sets and a star. */
+  /** It takes a multiple of the time of others: it has several stars, or a star and sets. */
   readonly isCostly: boolean;
   /** `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep if negated. */
   applies(path: string, isDirectory: boolean): boolean;
-  /** Whether it may apply to anything below a directory, '' for the root. */
-  mayApplyBelow(directory: string): boolean;
 }
 
-/** Longer rules are refused: no path that Linux can open is longer, and time and memory grow with it. */
-export const PATTERN_CHARS_MAX = 4096;
+type Token =
+  | { readonly kind: 'char'; readonly char: string }
+  | { readonly kind: 'slash' }
+  /** `?`: any character but a slash. */
+  | { readonly kind: 'one' }
+  /** Slashes too, also where it is negated. */
+  | { readonly kind: 'set'; readonly has: (char: string) => boolean }
+  | { readonly kind: 'star'; readonly isDouble: boolean };
 
-/** Class names of `[:name:]`. */
-const CLASSES: Record<string, string> = {
-  alnum: '\\p{L}\\p{Nd}',
-  alpha: '\\p{L}',
-  ascii: '\\x00-\\x7f',
-  blank: '\\p{Zs}\\t',
-  cntrl: '\\p{Cc}',
-  digit: '\\p{Nd}',
-  graph: '\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Zs}',
-  lower: '\\p{Ll}',
-  print: '\\p{L}\\p{M}\\p{N}\\p{P}\\p{S} ',
-  punct: '\\p{P}\\p{S}',
-  space: '\\s',
-  upper: '\\p{Lu}',
-  xdigit: 'A-Fa-f\\p{Nd}',
-};
-/** Longer names of classes are not looked at: none has more letters. */
-const CLASS_CHARS_MAX = 64;
-const NEVER = /(?!)/u;
-
-/** What is wrong, in words that repeat nothing of the pattern: it may come from a file that is not ours to show. */
-function bad(what: string): CodedError {
-  return new CodedError('BAD_IGNORE_PATTERN', what);
-}
-const BACKSLASH_AT_END = 'it ends in a backslash; write "\\\\" for a literal one';
-
-const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
-const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char));
+const SLASH: Token = { kind: 'slash' };
+const ANY_DIRECTORIES: readonly Token[] = [{ kind: 'star', isDouble: true }, SLASH];
+const SPACE_AT_START = /^\p{White_Space}+/u;
+const SPACE_AT_END = /\p{White_Space}+$/u;
 
 /**
- * Parses one rule of a policy. `baseDirectory`: where it was found, '' for the root, else `/sub/dir`.
- * Throws `BAD_IGNORE_PATTERN`.
+ * Reads a rule as Kopia does (internal/wcmatch, v0.23.1), with all of its own ways: `**` at the start
+ * of a rule needs no slash behind it, `*` may reach over one slash, `[^a]` negates nothing, and
+ * `[[:alpha:]]` is a class only near the start. `baseDirectory`: where the rule was found, '' for the
+ * root, else `/sub/dir`. Throws `BAD_IGNORE_PATTERN`.
  */
-export function parseIgnorePattern(text: string, baseDirectory: string): IgnorePattern {
-  try {
-    return parseRule(text, baseDirectory);
-  } catch (cause) {
-    if (!isCode(cause, 'BAD_IGNORE_PATTERN')) throw cause;
-    const shown = text.length > 200 ? `${text.slice(0, 200)}...` : text;
-    const message = `ignore pattern "${shown}" is not valid: ${cause.message}`;
-    throw new CodedError('BAD_IGNORE_PATTERN', message, { cause });
-  }
-}
-
-function parseRule(text: string, baseDirectory: string): IgnorePattern {
-  if (text.length > PATTERN_CHARS_MAX) {
-    throw bad(`it is longer than ${PATTERN_CHARS_MAX} characters`);
-  }
-  const trimmed = text.length > 2 && text.at(-2) !== '\\' ? text.trim() : text;
-  let pattern = trimmed.trimStart();
-  const negated = pattern.startsWith('!');
-  if (negated) pattern = pattern.slice(1);
-  const directoryOnly = pattern.endsWith('/') && pattern.length > 1;
-  if (directoryOnly) pattern = pattern.slice(0, -1);
-  const rooted = pattern.startsWith('/');
-  const anywhere = !rooted && !pattern.includes('/') && pattern !== '**';
-  const base = baseDirectory === '/' ? '' : baseDirectory;
-  const slash: GlobElement = { kind: 'char', char: '/' };
-  const start: GlobElement[] = anywhere
-    ? [{ kind: 'all' }, slash]
-    : rooted || (pattern === '**' && baseDirectory === '')
-      ? []
-      : [slash];
-  const elements = [...start, ...parseElements(pattern)];
-  const { isCostly, matches } = matcherOf(elements);
-  let glob: Glob | undefined;
-  return {
-    negated,
-    isCostly,
-    applies: (path, isDirectory) =>
-      (isDirectory || !directoryOnly) &&
-      path.startsWith(base) &&
-      matches(base === '' ? path : path.slice(base.length)),
-    mayApplyBelow: (directory) => {
-      const inside = `${directory}/`;
-      if (base.startsWith(inside)) return true;
-      glob ??= new Glob(elements);
-      return inside.startsWith(`${base}/`) && glob.mayBegin(inside.slice(base.length));
-    },
-  };
-}
-
-/**
- * A regular expression is quickest, and its time is bounded by the length of the text times that of the pattern
- * where one star at most can go back (`all` in front of it only stops at slashes). All else is a {@link Glob}.
- */
-function matcherOf(elements: readonly GlobElement[]): {
-  isCostly: boolean;
-  matches: (text: string) => boolean;
-} {
-  const [first] = elements;
-  const rest = first?.kind === 'all' ? elements.slice(1) : elements;
-  const open = rest.filter(({ kind }) => kind !== 'char' && kind !== 'one');
-  const isSimple = open.length === 0 || (open.length === 1 && open[0]?.kind === 'star');
-  if (!isSimple) {
-    const glob = new Glob(elements);
-    return { isCostly: true, matches: (text) => glob.matches(text) };
-  }
-  const source = elements.map((element) => {
-    if (element.kind === 'char') return quote(element.char);
-    if (element.kind === 'one') return '[^/]';
-    return element.kind === 'star' ? '[^/]*' : '.*';
-  });
-  const expression = new RegExp(`^${source.join('')}$`, 'su');
-  return { isCostly: false, matches: (text) => expression.test(text) };
-}
-
-function parseElements(pattern: string): GlobElement[] {
-  const chars = [...pattern];
-  const elements: GlobElement[] = [];
-  for (let at = 0; at < chars.length; at++) {
-    const char = chars[at] as string;
-    if (char === '\\') {
-      const next = chars[++at];
-      if (next === undefined) throw bad(BACKSLASH_AT_END);
-      elements.push({ kind: 'char', char: next });
-    } else if (char === '?') {
-      elements.push({ kind: 'one' });
-    } else if (char === '*') {
-      const first = at;
-      while (chars[at + 1] === '*') at++;
-      const before = chars[first - 1];
-      const after = chars[at + 1];
-      const whole = before === undefined || before === '/';
-      if (at === first || !whole || (after !== '/' && after !== undefined)) {
-        elements.push({ kind: 'star' });
-      } else if (after === undefined) {
-        elements.push({ kind: 'all' });
-      } else {
-        // Also no directory at all lies between: the slash belongs to it.
-        elements.push({ kind: 'directories' });
-        at++;
-      }
-    } else if (char === '[') {
-      const [members, end] = parseSet(chars, at + 1);
-      elements.push({ kind: 'set', members });
-      at = end;
-    } else {
-      elements.push({ kind: 'char', char });
-    }
-  }
-  return elements;
-}
-
-/** The name in `[:name:]` when one begins here. */
-function classNameAt(chars: readonly string[], at: number): string | undefined {
-  if (chars[at] !== '[' || chars[at + 1] !== ':') return undefined;
-  const text = chars.slice(at, at + CLASS_CHARS_MAX).join('');
-  return /^\[:(\w+):\]/.exec(text)?.[1];
-}
-
-function parseSet(chars: readonly string[], start: number): [members: RegExp, end: number] {
-  let at = start;
-  const negated = chars[at] === '!';
-  if (negated) at++;
-  const parts: string[] = [];
-  for (; chars[at] !== ']'; at++) {
-    const named = classNameAt(chars, at);
-    let char = chars[at];
-    if (char === undefined) throw bad('a "[" has no "]"');
-    if (named !== undefined) {
-      const members = lookup(CLASSES, named.toLowerCase());
-      if (members === undefined) throw bad('a "[:class:]" has an unknown name');
-      parts.push(members);
-      at += named.length + 3;
-      continue;
-    }
-    if (char === '\\') char = chars[++at];
-    if (char === undefined) throw bad(BACKSLASH_AT_END);
-    parts.push(quoteInSet(char));
-    if (chars[at + 1] === '-' && chars[at + 2] !== ']' && chars[at + 2] !== undefined) {
-      const last = chars[at + 2] === '\\' ? at + 3 : at + 2;
-      const end = chars[last];
-      if (end === undefined) throw bad(BACKSLASH_AT_END);
-      if (end < char) throw bad('a range in "[...]" is reversed');
-      parts.push(`-${quoteInSet(end)}`);
-      at = last;
-    }
-  }
-  const set = parts.join('');
-  return [set === '' ? NEVER : new RegExp(`^[${negated ? '^' : ''}${set}]$`, 'su'), at];
-}
+export const parseIgnorePattern = (text: string, baseDirectory: string): IgnorePattern =>
+  naming(text, () => parseRule(text, baseDirectory));
 
 /**
  * Rules of an ignore file: one a line, `#` comments and blank lines left out. Throws `BAD_IGNORE_PATTERN` with the
  * number of the line and nothing of what stands in it: the file may not be the reader's.
  */
 export function parseIgnoreFile(text: string, baseDirectory: string): IgnorePattern[] {
-  return text.split(/\r?\n/).flatMap((line, i) => {
-    if (line.trim() === '' || line.startsWith('#')) return [];
+  return text.split('\n').flatMap((each, i) => {
+    const line = each.replace(/\r$/, '');
+    if (/^\p{White_Space}*$/u.test(line) || line.startsWith('#')) return [];
     try {
       return parseRule(line, baseDirectory);
     } catch (cause) {
@@ -212,4 +48,278 @@ export function parseIgnoreFile(text: string, baseDirectory: string): IgnorePatt
       throw bad(`line ${i + 1} is not a rule: ${cause.message}`);
     }
   });
+}
+
+function parseRule(text: string, baseDirectory: string): IgnorePattern {
+  if (text.length > PATTERN_CHARS_MAX) {
+    throw bad(`it is longer than ${PATTERN_CHARS_MAX} characters`);
+  }
+  const base = baseDirectory.length > 1 ? baseDirectory.replace(/\/$/, '') : baseDirectory;
+  const { tokens, negated, directoryOnly, implied } = new RuleReader(trimmed(text)).read(base);
+  const own = tokens.slice(implied);
+  const stars = own.filter(({ kind }) => kind === 'star').length;
+  const hasSet = own.some(({ kind }) => kind === 'set');
+  const expression = expressionOf(tokens, implied);
+  const matcher = expression ? undefined : new KopiaMatcher(tokens);
+  return {
+    negated,
+    isCostly: stars > 1 || (stars === 1 && hasSet),
+    applies: (path, isDirectory) =>
+      (isDirectory || !directoryOnly) &&
+      (expression?.test(path) ?? (matcher as KopiaMatcher).matches(path)),
+  };
+}
+
+/** A space behind a backslash at the end is kept. */
+function trimmed(text: string): string {
+  const bytes = Buffer.from(text);
+  if (bytes.length <= 2 || bytes.at(-2) === 0x5c) return text;
+  return text.replace(SPACE_AT_START, '').replace(SPACE_AT_END, '');
+}
+
+interface ReadRule {
+  readonly tokens: readonly Token[];
+  /** Tokens at the start that stand for the directory of the rule, and for any below it. */
+  readonly implied: number;
+  readonly negated: boolean;
+  readonly directoryOnly: boolean;
+}
+
+/** Goes over a rule once, from left to right. */
+class RuleReader {
+  readonly #pattern: string;
+  #chars: readonly string[];
+  #at = 0;
+
+  constructor(pattern: string) {
+    this.#pattern = pattern;
+    this.#chars = [...pattern];
+  }
+
+  read(base: string): ReadRule {
+    while (/^\p{White_Space}$/u.test(this.#peek() ?? '')) this.#at++;
+    const negated = this.#peek() === '!';
+    if (negated) this.#at++;
+    const start = this.#impliedBy(base);
+    const directoryOnly = this.#chars.at(-1) === '/';
+    if (directoryOnly) this.#chars = this.#chars.slice(0, -1);
+    const tokens = [...start];
+    for (let char = this.#take(); char !== undefined; char = this.#take()) {
+      tokens.push(this.#tokenOf(char));
+    }
+    return { tokens, implied: start.length, negated, directoryOnly };
+  }
+
+  #impliedBy(base: string): Token[] {
+    if (this.#pattern === '') return [];
+    const isRooted = this.#peek() === '/';
+    const tokens = [...base].map((char): Token => (char === '/' ? SLASH : { kind: 'char', char }));
+    if (base !== '' && !isRooted) tokens.push(SLASH);
+    if (isRooted || this.#pattern === '**') return tokens;
+    const slash = this.#chars.indexOf('/', this.#at);
+    if (slash === -1 || slash === this.#chars.length - 1) tokens.push(...ANY_DIRECTORIES);
+    else if (base === '') tokens.push(SLASH);
+    return tokens;
+  }
+
+  #peek(ahead = 0): string | undefined {
+    const char = this.#chars[this.#at + ahead];
+    return char === '\0' ? undefined : char;
+  }
+
+  #take(): string | undefined {
+    const char = this.#peek();
+    if (char !== undefined) this.#at++;
+    return char;
+  }
+
+  #escaped(): string {
+    const char = this.#take();
+    if (char === undefined) throw bad(BACKSLASH_AT_END);
+    return char;
+  }
+
+  #tokenOf(char: string): Token {
+    if (char === '\\') return { kind: 'char', char: this.#escaped() };
+    if (char === '?') return { kind: 'one' };
+    if (char === '/') return SLASH;
+    if (char === '[') return this.#set();
+    if (char !== '*') return { kind: 'char', char };
+    if (this.#peek() !== '*') return { kind: 'star', isDouble: false };
+    const before = this.#peek(-2);
+    while (this.#peek() === '*') this.#at++;
+    const isWhole = this.#peek() === '/' || this.#at >= this.#chars.length;
+    return { kind: 'star', isDouble: before === undefined || (before === '/' && isWhole) };
+  }
+
+  #set(): Token {
+    const negated = this.#peek() === '!';
+    if (negated) this.#at++;
+    const members: ((char: string) => boolean)[] = [];
+    for (let char = this.#take(); char !== ']'; char = this.#take()) {
+      if (char === undefined) throw bad('a "[" has no "]"');
+      members.push(this.#member(char === '\\' ? this.#escaped() : char));
+    }
+    return { kind: 'set', has: (char) => members.some((has) => has(char)) !== negated };
+  }
+
+  #member(char: string): (other: string) => boolean {
+    const last = this.#peek(1);
+    if (this.#peek() === '-' && last !== ']' && last !== undefined) {
+      this.#at++;
+      const taken = this.#take() as string;
+      const [from, to] = [char, taken === '\\' ? this.#escaped() : taken].map(codeOf);
+      return (other) => codeOf(other) >= (from ?? 0) && codeOf(other) <= (to ?? 0);
+    }
+    if (char === '[' && this.#peek() === ':') {
+      const inside = this.#class();
+      if (inside) return (other) => inside.test(other);
+    }
+    return (other) => other === char;
+  }
+
+  /** Kopia compares the length of the name with the place in the rule: further on it is no class. */
+  #class(): RegExp | undefined {
+    const end = this.#chars.indexOf(']', this.#at);
+    if (end === -1) throw bad('a "[" has no "]"');
+    const length = end - this.#at;
+    if (length - 1 <= this.#at || this.#chars[end - 1] !== ':') return undefined;
+    const name = this.#chars.slice(this.#at + 1, end - 1).join('');
+    const members = lookup(CLASSES, name.toLowerCase());
+    if (members === undefined) throw bad('a "[:class:]" has an unknown name');
+    this.#at = end + 1;
+    return new RegExp(`^[${members}]$`, 'su');
+  }
+}
+
+const codeOf = (char: string): number => char.codePointAt(0) ?? 0;
+const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
+
+/**
+ * Most rules have one star at most. Their regular expression goes back no more than that, and says the
+ * same as {@link KopiaMatcher} in less time. Undefined for other rules.
+ */
+function expressionOf(tokens: readonly Token[], implied: number): RegExp | undefined {
+  const own = tokens.slice(implied);
+  if (own.some(({ kind }) => kind === 'set')) return undefined;
+  const stars = own.filter((token) => token.kind === 'star');
+  if (stars.length > 1 || stars.some(({ isDouble }) => isDouble)) return undefined;
+  const source = tokens.map((token, i) => {
+    if (token.kind === 'char') return quote(token.char);
+    if (token.kind === 'slash') return '/';
+    if (token.kind === 'one') return '[^/]';
+    if (i < implied) return '.*';
+    return i === tokens.length - 1 ? '[^/]*' : '(?:[^/]*|[^/]+/)';
+  });
+  const star = own.findIndex(({ kind }) => kind === 'star');
+  if (star !== -1 && own[star + 1]?.kind === 'slash') return undefined;
+  const text = source.join('').replace('.*/', '(?:.*/)?');
+  return new RegExp(`^${text}$`, 'su');
+}
+
+/**
+ * What a look at a place says. `NEVER`: the text is too short, so it is no use to try further on.
+ * `AT_SLASH`: a star met a slash, and only a double star may go on.
+ */
+const [UNKNOWN, YES, NO, NEVER, AT_SLASH] = [0, 1, 2, 3, 4];
+
+/**
+ * Matches a path as Kopia does. Each pair of a token and a place in the path is looked at once, so the
+ * time is bounded by the length of the path times that of the rule.
+ */
+class KopiaMatcher {
+  readonly #tokens: readonly Token[];
+  #text: readonly string[] = [];
+  /** Results by token and place: where a match begins, and where a star goes on. */
+  #begun = new Uint8Array(0);
+  #further = new Uint8Array(0);
+
+  constructor(tokens: readonly Token[]) {
+    this.#tokens = tokens;
+  }
+
+  matches(path: string): boolean {
+    this.#text = [...path];
+    const size = (this.#tokens.length + 1) * (this.#text.length + 1);
+    this.#begun = new Uint8Array(size);
+    this.#further = new Uint8Array(size);
+    return this.#match(0, 0) === YES;
+  }
+
+  #match(token: number, at: number): number {
+    const place = token * (this.#text.length + 1) + at;
+    const known = this.#begun[place] as number;
+    if (known !== UNKNOWN) return known;
+    return (this.#begun[place] = this.#look(token, at));
+  }
+
+  #look(first: number, start: number): number {
+    const text = this.#text;
+    let at = start;
+    for (let i = first; i < this.#tokens.length; i++) {
+      const token = this.#tokens[i] as Token;
+      const char = text[at];
+      if (token.kind === 'star') {
+        const next = this.#star(i, at, start);
+        if (typeof next !== 'object') return next;
+        at = next.at;
+        continue;
+      }
+      if (char === undefined) return NEVER;
+      if (token.kind === 'char' && char !== token.char) return NO;
+      if (token.kind === 'slash' && char !== '/') return NO;
+      if (token.kind === 'one' && char === '/') return NO;
+      if (token.kind === 'set' && !token.has(char)) return NO;
+      at++;
+    }
+    return at >= text.length ? YES : NO;
+  }
+
+  /** The result, or where the next token is looked at. */
+  #star(i: number, at: number, start: number): number | { readonly at: number } {
+    const text = this.#text;
+    const isDouble = (this.#tokens[i] as { isDouble?: boolean }).isDouble === true;
+    const slash = text.indexOf('/', at);
+    if (i === this.#tokens.length - 1) {
+      return isDouble || slash === -1 ? YES : NO;
+    }
+    const isBeforeSlash = this.#tokens[i + 1]?.kind === 'slash';
+    if (isBeforeSlash && !isDouble) {
+      return slash === -1 || (slash === at && at === start) ? NO : { at: slash };
+    }
+    if (isBeforeSlash && i + 2 < this.#tokens.length && this.#match(i + 2, at) === YES) {
+      return YES;
+    }
+    if (at >= text.length) return NEVER;
+    const here = this.#match(i + 1, at);
+    if (here !== NO && !(isDouble && here === AT_SLASH)) return here;
+    if (here === NO && !isDouble && text[at] === '/') return AT_SLASH;
+    return this.#goOn(i, at + 1, isDouble);
+  }
+
+  /** Behind the first character that a star stands for. */
+  #goOn(i: number, from: number, isDouble: boolean): number {
+    const text = this.#text;
+    const row = i * (text.length + 1);
+    let result: number = NEVER;
+    let at = from;
+    for (; at < text.length; at++) {
+      const known = this.#further[row + at] as number;
+      if (known !== UNKNOWN) {
+        result = known;
+        break;
+      }
+      const here = this.#match(i + 1, at);
+      if (here !== NO && !(isDouble && here === AT_SLASH)) {
+        result = here;
+        break;
+      }
+      if (here === NO && !isDouble && text[at - 1] === '/') {
+        result = AT_SLASH;
+        break;
+      }
+    }
+    this.#further.fill(result, row + from, row + Math.min(at + 1, text.length));
+    return result;
+  }
 }
