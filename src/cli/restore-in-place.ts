@@ -5,10 +5,10 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 import {
   type Change,
   type InPlaceCounters,
+  type InPlaceOptions,
   newInPlaceCounters,
   newRestoreCounters,
   restoreBlocksInPlace,
-  type RestoreOptions,
   restoreTreeInPlace,
 } from '../uploader/index.ts';
 import { countOf } from './amounts.ts';
@@ -24,6 +24,8 @@ import { UsageError } from './usage-error.ts';
 export interface InPlaceFlags {
   inPlace?: boolean;
   keepExtra?: boolean;
+  removeFirst?: boolean;
+  deleteExcluded?: boolean;
   trustTimes?: boolean;
   ignoreOpenFiles?: boolean;
   maxWrite?: string;
@@ -40,6 +42,14 @@ export const addInPlaceOptions = (command: Command): Command =>
       'with --in-place: count first, and change nothing if more than this would be written and removed, such as 10GiB',
     )
     .option('--keep-extra', 'with --in-place: leave files that the snapshot does not have')
+    .option(
+      '--delete-excluded',
+      'with --in-place: also remove files that ignore files or policies kept out of the backup',
+    )
+    .option(
+      '--remove-first',
+      'with --in-place: remove what the snapshot does not have before files are written, which makes room, and not at the end',
+    )
     .option(
       '--trust-times',
       'with --in-place: take files of the same size and modification time for equal without reading them',
@@ -62,8 +72,14 @@ export function assertInPlaceFlags(
     if (flags.overwrite !== undefined) {
       throw new UsageError('--overwrite is not for --in-place, which compares contents');
     }
-    if (flags.block === true && (flags.keepExtra === true || flags.trustTimes === true)) {
-      throw new UsageError('--keep-extra and --trust-times are not for raw volumes (--block)');
+    const { keepExtra, trustTimes, removeFirst, deleteExcluded } = flags;
+    if (flags.block === true && (keepExtra ?? trustTimes ?? removeFirst ?? deleteExcluded)) {
+      throw new UsageError(
+        '--keep-extra, --trust-times, --remove-first and --delete-excluded are not for raw volumes (--block)',
+      );
+    }
+    if (keepExtra === true && (removeFirst ?? deleteExcluded)) {
+      throw new UsageError('--keep-extra removes nothing: leave out --remove-first and --delete-excluded'); // prettier-ignore
     }
     maxWriteBytes(flags);
     return;
@@ -71,6 +87,8 @@ export function assertInPlaceFlags(
   const given = Object.entries({
     '--max-write': flags.maxWrite,
     '--keep-extra': flags.keepExtra,
+    '--delete-excluded': flags.deleteExcluded,
+    '--remove-first': flags.removeFirst,
     '--trust-times': flags.trustTimes,
     '--ignore-open-files': flags.ignoreOpenFiles,
   }).find(([, value]) => value !== undefined);
@@ -112,7 +130,7 @@ export async function restoreInPlace(
   root: DirectoryEntry,
   path: string,
   flags: Flags,
-  { selection, owner }: Pick<RestoreOptions, 'selection' | 'owner'>,
+  { selection, owner, excluded }: Pick<InPlaceOptions, 'selection' | 'owner' | 'excluded'>,
 ): Promise<void> {
   const { json = false, quiet = false, dryRun = false } = flags;
   const isBlock = flags.block === true;
@@ -134,6 +152,8 @@ export async function restoreInPlace(
       result,
       dryRun,
       keepExtra: flags.keepExtra === true,
+      removeFirst: flags.removeFirst === true,
+      excluded,
       trustTimes: flags.trustTimes === true,
       ignoreOpenFiles: flags.ignoreOpenFiles === true,
       ...(maxWrite !== undefined && { maxWriteBytes: maxWrite }),

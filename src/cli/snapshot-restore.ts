@@ -1,12 +1,18 @@
 import { type Command, Option } from 'commander';
 import { formatBytes } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
-import { type DirectoryEntry, resolveEntry } from '../snapshot/index.ts';
+import {
+  type DirectoryEntry,
+  loadPolicyTree,
+  resolveEntry,
+  resolveOrigin,
+} from '../snapshot/index.ts';
 import {
   newRestoreCounters,
   type Overwrite,
   restoreBlocks,
   restoreTree,
+  type RulesOfBackup,
   type Selection,
 } from '../uploader/index.ts';
 import { countOf } from './amounts.ts';
@@ -88,7 +94,8 @@ async function restore(
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
   assertHasParts(root, part);
   if (options.inPlace === true) {
-    await restoreInPlace(context, root, path, options, part);
+    const excluded = await rulesOf(repository, id, options);
+    await restoreInPlace(context, root, path, options, { ...part, excluded });
     return;
   }
   if (options.dryRun === true) {
@@ -138,6 +145,20 @@ async function restore(
   }
   warnOfMissing(root);
   warnOfNotSet(attributesNotSet);
+}
+
+/** The rules of the backup; undefined if they do not matter or nobody knows them. */
+async function rulesOf(
+  repository: Repository,
+  id: string,
+  options: VerbOptions<RestoreOptions>,
+): Promise<RulesOfBackup | undefined> {
+  const { block, keepExtra, deleteExcluded } = options;
+  if (block ?? keepExtra ?? deleteExcluded) return undefined;
+  const origin = await resolveOrigin(repository, id, sourceOf(repository, options));
+  if (!origin) return undefined;
+  const { source, root, path } = origin;
+  return { policies: await loadPolicyTree(repository, source), root, path };
 }
 
 interface Entries {

@@ -1,5 +1,5 @@
 import { CodedError, formatBytes, isCanceled, messageOf, printable } from '../base/index.ts';
-import { getSnapshot } from '../snapshot/index.ts';
+import { getSnapshot, loadPolicyTree } from '../snapshot/index.ts';
 import {
   type Change,
   type InPlaceCounters,
@@ -28,6 +28,8 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
   readonly snapshotId: string;
   readonly dryRun: boolean;
   readonly keepExtra: boolean;
+  readonly removeFirst?: boolean | undefined;
+  readonly deleteExcluded?: boolean | undefined;
   readonly maxWriteBytes?: number | undefined;
   /** Aborted, with an error as its reason, when somebody else begins to use the volume: it is stopped at once. */
   readonly usedByOther: AbortSignal;
@@ -59,7 +61,7 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       await assertVolume(path, isBlock);
       const snapshot = await getSnapshot(repository, snapshotId);
       assertReadable(snapshot);
-      const { rootEntry, stats, incomplete } = snapshot;
+      const { rootEntry, stats, incomplete, source } = snapshot;
       if (incomplete !== undefined) {
         const text = `snapshot ${snapshotId} is incomplete: ${incomplete}`;
         throw new CodedError('SNAPSHOT_INCOMPLETE', text);
@@ -73,7 +75,13 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       await progress.ask(options.assertUsable?.('before', signal));
       const volume = await identityOf(path);
       const restore = isBlock ? restoreBlocksInPlace : restoreTreeInPlace;
+      const keepsExcluded = !isBlock && !options.keepExtra && options.deleteExcluded !== true;
+      const excluded = keepsExcluded
+        ? { policies: await loadPolicyTree(repository, source), root: rootEntry, path: '' }
+        : undefined;
       await restore(repository, rootEntry, path, {
+        excluded,
+        removeFirst: options.removeFirst === true,
         ...{ logger, signal, counters, result, dryRun, keepExtra: options.keepExtra, onChange },
         ...(options.maxWriteBytes !== undefined && { maxWriteBytes: options.maxWriteBytes }),
         onStep: () => steps++,

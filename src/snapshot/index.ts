@@ -67,7 +67,7 @@ export { changePins } from './pins.ts';
 export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
 export { findInDirectory } from './find-in-directory.ts';
-export { resolveEntry } from './resolve-entry.ts';
+export { resolveEntry, resolveOrigin } from './resolve-entry.ts';
 export { type Batches, walkDirectories, walkTree } from './tree-walk.ts';
 export {
   newTreeCounters,

@@ -41,6 +41,19 @@ export async function resolveEntry(
   return entry;
 }
 
+/** The snapshot and the path that a name means; undefined for an object without a snapshot. */
+export async function resolveOrigin(
+  repository: Repository,
+  text: string,
+  source?: SourceInfo,
+): Promise<{ source: SourceInfo; root: DirectoryEntry; path: string } | undefined> {
+  const [name = '', ...path] = text.split('/');
+  const id = await findSnapshotId(repository, name, source);
+  if (id === undefined) return undefined;
+  const { rootEntry, source: found } = await getSnapshot(repository, id);
+  return rootEntry && { source: found, root: rootEntry, path: path.join('/') };
+}
+
 async function resolveRoot(
   repository: Repository,
   name: string,

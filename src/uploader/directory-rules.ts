@@ -7,7 +7,7 @@ import { relativePath, type Visit } from './visit.ts';
 
 export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 /** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
-const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
+export const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
 export interface EnterRulesOptions {
   readonly policies: Pick<PolicyTree, 'definedAt'>;

@@ -29,20 +29,13 @@ export interface IgnoreFile {
  * nothing of the file: they go to people who may not read it. Throws `BAD_IGNORE_FILE`.
  */
 export async function loadIgnoreFile(
-  path: string | Uint8Array,
-  shown: string,
+  { path, read = (bytesMax) => readRegular(path, bytesMax), shown }: FileToLoad,
   base: string,
   room: IgnoreRoom,
 ): Promise<IgnoreFile | undefined> {
   try {
-    const file = await openRegular(path);
-    if (!file) return undefined;
-    let bytes: Buffer;
-    try {
-      bytes = await readStart(file, room.bytes + 1);
-    } finally {
-      await file.close();
-    }
+    const bytes = await read(room.bytes + 1);
+    if (!bytes) return undefined;
     if (bytes.length > room.bytes) {
       throw unusable(
         shown,
@@ -61,6 +54,27 @@ export async function loadIgnoreFile(
     if (isCode(cause, 'ENOENT')) return undefined;
     // Without its rules the wrong files would be stored.
     throw unusable(shown, messageOf(cause), cause);
+  }
+}
+
+interface FileToLoad {
+  readonly path: string | Uint8Array;
+  /** Instead of the file at the path. */
+  readonly read?: ((bytesMax: number) => Promise<Buffer | undefined>) | undefined;
+  /** For messages. */
+  readonly shown: string;
+}
+
+async function readRegular(
+  path: string | Uint8Array,
+  bytesMax: number,
+): Promise<Buffer | undefined> {
+  const file = await openRegular(path);
+  if (!file) return undefined;
+  try {
+    return await readStart(file, bytesMax);
+  } finally {
+    await file.close();
   }
 }
 

@@ -8,6 +8,8 @@ export interface IgnoreFileEntry {
   readonly path: string | Uint8Array;
   /** Relative to the root of the snapshot. */
   readonly shown: string;
+  /** Instead of the file at the path: up to so many bytes of it. */
+  readonly read?: ((bytesMax: number) => Promise<Buffer>) | undefined;
   /** By the listing; it may be something else by now. */
   readonly isRegular: boolean;
 }
@@ -70,9 +72,11 @@ export class IgnoreRules {
     const patterns = (files?.ignore ?? []).map((rule) => parseIgnorePattern(rule, base));
     let fileBytes = parent ? parent.#fileBytes : 0;
     let fileRules = parent ? parent.#fileRules : 0;
-    for (const { path, shown, isRegular } of present) {
+    for (const { path, shown, isRegular, read } of present) {
       const room = { bytes: IGNORE_BYTES_MAX - fileBytes, rules: IGNORE_RULES_MAX - fileRules };
-      const loaded = isRegular ? await loadIgnoreFile(path, shown, base, room) : undefined;
+      const loaded = isRegular
+        ? await loadIgnoreFile({ path, read, shown }, base, room)
+        : undefined;
       if (!loaded) {
         logger.warn({ path: shown }, 'an ignore file is not a regular file; it is ignored');
         continue;

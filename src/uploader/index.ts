@@ -29,6 +29,7 @@ export {
   type InPlaceOptions,
   newInPlaceCounters,
 } from './in-place/in-place-report.ts';
+export type { RulesOfBackup } from './in-place/backup-rules.ts';
 export { restoreTreeInPlace } from './in-place/tree-in-place.ts';
 export { restoreBlocksInPlace } from './in-place/volume-in-place.ts';
 export { expireSnapshots } from './expire.ts';

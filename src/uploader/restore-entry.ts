@@ -87,9 +87,9 @@ export class EntryRestore {
   }
 
   /**
-   * Makes an entry under a name of our own. When it is whole, it takes the place of what has its name, at once: a kill or a
-   * failure before leaves the old entry. `make` returns true if it has put the entry in its place itself. False when what is
-   * there is to stay; a directory stays unless the restore is in place.
+   * Makes an entry under a temporary name, and renames it once it is whole: a kill or a failure
+   * leaves the old entry. `make` returns true if it has renamed the entry itself. Returns false
+   * if the old entry stays. A directory stays unless the restore is in place.
    */
   async #putAt(
     directory: TargetDirectory,
@@ -267,7 +267,7 @@ export class EntryRestore {
   }
 }
 
-/** An entry that is made under a name of our own, and what has its name. */
+/** An entry under its temporary name, and the kind of the old entry. */
 interface Unfinished {
   readonly name: string;
   readonly replaces: boolean;

@@ -76,8 +76,8 @@ export interface InPlaceEntries {
   /** When a file or link is there, new or in the place of something else. */
   onWhole(entry: DirectoryEntry, isNew: boolean): void;
   /**
-   * Brings a file to the entry where it is, because the target has no room for both. Returns false if that is another file or none:
-   * the entry has to be written whole.
+   * Patches an old file because the target has no room for a second one. Returns false if the
+   * entry has to be written whole.
    */
   patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
   /** Opens a directory below, and puts one where there is none, or something else. */
@@ -99,8 +99,8 @@ export interface RestoreOptions {
   /** Of a tree only this part. */
   readonly selection?: Selection;
   /**
-   * How what is there already is brought to the snapshot, instead of being overwritten. Called once, with the report of the
-   * restore, whose signal also ends all work once the target takes nothing more.
+   * Compares existing entries with the snapshot instead of overwriting them. Called once with the
+   * report of the restore. The report's signal also ends all work when the target is full.
    */
   readonly inPlace?: (report: RestoreReport) => InPlaceEntries;
   /** Whose everything becomes, instead of those who had it. */
@@ -114,7 +114,7 @@ export interface EntryOptions extends Omit<RestoreOptions, 'inPlace'> {
 
 /** After these nothing more can be written, and what is left would be read and tried in vain. */
 const HOPELESS = ['ENOSPC', 'WRITE_LIMIT'];
-/** A part of a target may be read-only, as a snapshot directory of a filer or a mount; hopeless if all of it is. */
+/** A part of a target may be read-only, such as a mount. The restore ends if all of it is. */
 const READ_ONLY = 'EROFS';
 /** What the whole restore fails with where an entry does. */
 const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];

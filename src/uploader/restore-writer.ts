@@ -61,7 +61,7 @@ export class RestoreWriter {
     this.#ranges = createLimiter(dataPath.pool.threads + 2);
   }
 
-  /** Resolves when the bytes are in the file, with the attributes that could not be set; `flush` hurries it. */
+  /** Resolves with the attributes that could not be set, once the bytes are written; see `flush`. */
   add(write: ContentWrite): Promise<NotSet> {
     return new Promise((resolve, reject) => {
       this.#plan({ write, resolve, reject });

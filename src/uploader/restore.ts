@@ -117,7 +117,7 @@ class TreeRestore {
     return directory;
   }
 
-  /** What an earlier restore was making when it was killed; another one that runs now needs its own. */
+  /** Removes temporary files of a killed restore, unless another restore runs: it needs its own. */
   async #removeUnfinished(directory: TargetDirectory): Promise<void> {
     if (this.#isAlone && !directory.isNew) await directory.removeUnfinished();
   }

@@ -12,8 +12,10 @@ import {
   systemCode,
 } from '../base/index.ts';
 import type { FileAttributes } from '../volume-files/index.ts';
+import { readStart } from './regular-file.ts';
 
-const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, W_OK, X_OK } = constants;
+const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, O_NONBLOCK, W_OK, X_OK } =
+  constants;
 const DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
 /** Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read is needed. */
@@ -57,9 +59,9 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
-  /** Nothing can be made or replaced in it. */
+  /** The error of a directory that is known to be read-only. */
   #refusal: Error | undefined;
-  /** Of a directory that its owner may not change, as one with mode 0555: its mode before {@link allowChanges}. */
+  /** The mode before {@link allowChanges} added the rights of the owner. */
   #modeBefore: number | undefined;
 
   private constructor(descriptor: number, count: OpenCount, shown: string, isNew: boolean) {
@@ -88,13 +90,13 @@ export class TargetDirectory {
     return `${pinnedPath(this.descriptor)}/${name}`;
   }
 
-  /** A directory below that exists, to look at. Its name may be bytes. Throws what the system says: `ENOTDIR` for anything else. */
+  /** Opens an existing directory below, to read it. Throws like `fs`: `ENOTDIR` for a file. */
   async open(name: string | Buffer): Promise<TargetDirectory> {
     const descriptor = await openPath(this.#bytePathOf(name), DIRECTORY);
     return new TargetDirectory(descriptor, this.#count, join(this.shown, String(name)), false);
   }
 
-  /** The same, to change what is in it, see {@link allowChanges}. */
+  /** Opens an existing directory below, to change its entries; see {@link allowChanges}. */
   async openToChange(name: string | Buffer): Promise<TargetDirectory> {
     const { descriptor, modeBefore } = await openOwn(this.#bytePathOf(name));
     const shown = join(this.shown, String(name));
@@ -111,6 +113,19 @@ export class TargetDirectory {
       bufferSize: DIRENTS,
     })) as unknown as AsyncIterable<Named>;
     yield* directory;
+  }
+
+  /** The start of a regular file, never through a link; undefined for anything else. */
+  async startOf(name: string, bytesMax: number): Promise<Buffer | undefined> {
+    const flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
+    const file = await fs.open(this.pathOf(name), flags).catch(() => undefined);
+    if (!file) return undefined;
+    try {
+      if (!(await file.stat()).isFile()) return undefined;
+      return await readStart(file, bytesMax);
+    } finally {
+      await file.close();
+    }
   }
 
   /** Type of what is at a name; undefined when nothing is. Throws what the system says otherwise. */
@@ -161,8 +176,8 @@ export class TargetDirectory {
   }
 
   /**
-   * Before anything in a directory that was there is changed: adds the rights of its owner if this process is the owner and lacks
-   * them. The mode comes back when it is closed, unless {@link hasNewAttributes} was called.
+   * Adds the rights of the owner to an existing directory, if this process is the owner and lacks
+   * them. `close` gives the old mode back, unless {@link hasNewAttributes} was called.
    */
   async allowChanges(): Promise<void> {
     const path = pinnedPath(this.descriptor);
@@ -200,8 +215,8 @@ export class TargetDirectory {
   }
 
   /**
-   * Locks it until it is closed, for this process and others that restore into it. Returns whether no other process has it locked
-   * now. True too where the file system has no locks.
+   * Takes a lock that restores share, until `close`. Returns whether no other process has a lock.
+   * Returns true on a file system without locks.
    */
   lock(): boolean {
     const isAlone = posix().tryLock(this.descriptor) !== false;
@@ -209,11 +224,11 @@ export class TargetDirectory {
     return isAlone;
   }
 
-  /** Removes what a restore was making in it when it was killed. */
+  /** Removes temporary files of a killed restore. */
   async removeUnfinished(): Promise<void> {
     for await (const { name } of this.names()) {
       if (!isUnfinished(String(name))) continue;
-      // Another process may have removed it, and a directory of that name is not ours.
+      // Another process may have removed the file. A directory of that name is not ours.
       await this.remove(String(name)).catch(() => undefined);
     }
   }
@@ -330,10 +345,10 @@ export class TargetDirectory {
   }
 }
 
-/** What a name begins with of what is not whole yet. Sixteen hexadecimal digits follow. */
+/** Start of a temporary name. Sixteen hexadecimal digits follow. */
 const UNFINISHED = '.longshore-restore-';
 
-/** Whether a name is of what a restore was making when it was killed. */
+/** Tells temporary names from all others. */
 export const isUnfinished = (name: string): boolean =>
   /^[0-9a-f]{16}$/.test(name.startsWith(UNFINISHED) ? name.slice(UNFINISHED.length) : '');
 

@@ -14,9 +14,10 @@ export type NotSet = number;
 export const NOT_SET = { owner: 1, mode: 2, time: 4 } as const;
 
 /**
- * Sets owner, then mode (a change of owner clears setuid), then time of a file that is open; after its last write.
- * Goes on when an attribute cannot be set, and returns what is not set. Velero and Kopia go on too, and tell nobody. A directory
- * of another user may take all files and no mode, as at the top of a network share. Some file systems keep no owners or modes.
+ * Sets owner, then mode (a change of owner clears setuid), then time of an open file, after its
+ * last write. Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
+ * continue without a word. The top of a network share may take files and no mode, for example.
+ * Some file systems keep no owners or modes.
  */
 export const applyAttributesToDescriptor = (
   descriptor: number,
@@ -75,8 +76,9 @@ function modeFor(descriptor: number, { mode, uid, gid }: FileAttributes, isOwned
 }
 
 /**
- * How systems refuse an attribute: without the right to set it, on a file system that keeps none, and, for owners, if the user
- * namespace or the mount has no number for them (`EINVAL`, `EOVERFLOW`). Any other error is a failure of the file.
+ * Codes of a refused attribute. The process may lack the right, or the file system keeps none.
+ * `EINVAL` and `EOVERFLOW`: the user namespace or the mount has no number for the owner. Any other
+ * error is a failure of the file.
  */
 const REFUSALS = ['EPERM', 'EACCES', 'EINVAL', 'EOVERFLOW', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 

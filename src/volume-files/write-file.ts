@@ -28,7 +28,7 @@ export interface PlaceInFile {
 
 /** A small file: made, filled, given its attributes, closed and put in its place in one go. */
 export interface NewFile {
-  /** Where it is made: nothing may be there. */
+  /** A free name: the file is made under it. */
   readonly path: string;
   readonly attributes: FileAttributes;
   /** Where it belongs, in the same directory; without it, the caller puts it there. */
@@ -37,7 +37,7 @@ export interface NewFile {
 
 export interface FilePlace {
   readonly path: string;
-  /** Whether it takes the place of what is there; `EEXIST` otherwise. */
+  /** Replaces an existing entry; without it, an existing entry is `EEXIST`. */
   readonly replaces: boolean;
 }
 
@@ -47,8 +47,8 @@ export function writeIntoFile({ descriptor, offset, sparse }: PlaceInFile, data:
 }
 
 /**
- * A kill at any moment leaves the old file or the new one under the name of the place, each whole. On any error nothing is left
- * of the new file. Returns the attributes that could not be set.
+ * A kill leaves the old file or the new one at the place, whole. An error leaves nothing of the
+ * new file. Returns the attributes that could not be set.
  */
 export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Array): NotSet {
   const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
@@ -74,7 +74,10 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
 /** How file systems say that they have no second names. */
 const NO_LINKS = ['EPERM', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS', 'EMLINK'];
 
-/** Renames a file unless something has the new name: `EEXIST`. Two names of one snapshot may be the same to a file system. */
+/**
+ * Renames a file unless the new name is taken: `EEXIST`. Some file systems ignore the case of
+ * letters, and take two names of a snapshot for one.
+ */
 function renameNew(from: string, to: string): void {
   if (posix().renameNew(from, to)) return;
   try {

@@ -174,7 +174,7 @@ const REPLACES = 16;
 export interface OpenRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
-  /** Of new files: their paths, '' or the path of the place, and modification times, in the order of the items. */
+  /** Two paths for each new file, in the order of the items: of the file, and of its place or ''. */
   readonly paths: readonly string[];
   readonly times: BigInt64Array;
 }

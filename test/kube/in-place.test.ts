@@ -14,6 +14,7 @@ it.each<InPlaceOrder>([
   { dryRun: false, keepExtra: false },
   { dryRun: true, keepExtra: true, maxWriteBytes: 0, claimUid: 'u', volumeUid: 'v' },
   { dryRun: false, keepExtra: true, maxWriteBytes: 10 * 2 ** 30 },
+  { dryRun: false, keepExtra: false, removeFirst: true, deleteExcluded: true },
   { dryRun: false, keepExtra: true, maxWriteBytes: 8 * 2 ** 50 - 1 },
 ])('an order of a restore in place is read as it was written: %j', (order) => {
   expect(inPlaceOrderOf(asking(inPlaceConfig(order)))).toEqual(order);

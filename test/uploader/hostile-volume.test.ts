@@ -165,7 +165,7 @@ describe('a path that should be a regular file', () => {
       try {
         expect(await openRegular(what)).toBeUndefined();
         const room = { bytes: 1000, rules: 10 };
-        expect(await loadIgnoreFile(what, 'shown', '', room)).toBeUndefined();
+        expect(await loadIgnoreFile({ path: what, shown: 'shown' }, '', room)).toBeUndefined();
       } finally {
         server.close();
       }

@@ -43,6 +43,8 @@ import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
 export interface InPlaceVerbFlags extends ClusterFlags {
   dryRun?: boolean;
   keepExtra?: boolean;
+  removeFirst?: boolean;
+  deleteExcluded?: boolean;
   maxWrite?: string;
   wait?: boolean;
   json?: boolean;
@@ -85,6 +87,8 @@ export async function restoreClaimInPlace(
         order: {
           dryRun: flags.dryRun === true,
           keepExtra: flags.keepExtra === true,
+          removeFirst: flags.removeFirst,
+          deleteExcluded: flags.deleteExcluded,
           maxWriteBytes: mostBytes,
           claimUid: found?.metadata.uid,
           volumeUid: await volumeUidOf(found, session),

@@ -67,6 +67,14 @@ function addInPlaceVerb(restore: Command): void {
       'count first, and change nothing if more than this would be written and removed, such as 10GiB',
     )
     .option('--keep-extra', 'leave files that the backup does not have')
+    .option(
+      '--delete-excluded',
+      'also remove files that ignore files or policies kept out of the backup',
+    )
+    .option(
+      '--remove-first',
+      'remove what the backup does not have before files are written, which makes room, and not at the end',
+    )
     .option('-w, --wait', 'show how far it is, and what it did when it has ended')
     .option(...JSON_OPTION);
   withOutputForm(inPlace)

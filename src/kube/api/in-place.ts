@@ -8,6 +8,8 @@ import type { DataDownload } from './resources.ts';
 const IN_PLACE = 'longshore.inPlace';
 const DRY_RUN = 'longshore.dryRun';
 const MAX_WRITE = 'longshore.maxWriteBytes';
+const REMOVE_FIRST = 'longshore.removeFirst';
+const DELETE_EXCLUDED = 'longshore.deleteExcluded';
 /** UID of the claim that was meant: another one may have got its name. */
 const CLAIM_UID = 'longshore.claimUID';
 /** UID of the PersistentVolume that was meant: one that is made anew under its name may be another volume of the storage. */
@@ -24,6 +26,10 @@ export interface InPlaceOrder {
   readonly dryRun: boolean;
   /** Files that the snapshot does not have stay. */
   readonly keepExtra: boolean;
+  /** Extra files are removed before others are written, and not at the end. */
+  readonly removeFirst?: boolean | undefined;
+  /** Files go as well that the rules of the backup left out. */
+  readonly deleteExcluded?: boolean | undefined;
   /** With more to write and to remove, nothing is changed. */
   readonly maxWriteBytes?: number | undefined;
   readonly claimUid?: string | undefined;
@@ -33,12 +39,16 @@ export interface InPlaceOrder {
 export const inPlaceConfig = ({
   dryRun,
   keepExtra,
+  removeFirst,
+  deleteExcluded,
   maxWriteBytes,
   claimUid,
   volumeUid,
 }: InPlaceOrder): Record<string, string> => ({
   [IN_PLACE]: 'true',
   [DELETE_EXTRA]: String(!keepExtra),
+  ...(removeFirst === true && { [REMOVE_FIRST]: 'true' }),
+  ...(deleteExcluded === true && { [DELETE_EXCLUDED]: 'true' }),
   ...(dryRun && { [DRY_RUN]: 'true' }),
   ...(maxWriteBytes !== undefined && { [MAX_WRITE]: String(maxWriteBytes) }),
   ...(claimUid !== undefined && { [CLAIM_UID]: claimUid }),
@@ -66,6 +76,8 @@ export function inPlaceOrderOf(download: DataDownload): InPlaceOrder | undefined
   return {
     dryRun: flagOf(config, DRY_RUN),
     keepExtra: !flagOf(config, DELETE_EXTRA),
+    ...(flagOf(config, REMOVE_FIRST) && { removeFirst: true }),
+    ...(flagOf(config, DELETE_EXCLUDED) && { deleteExcluded: true }),
     ...(most !== undefined && { maxWriteBytes: Number(most) }),
     ...(claimUid !== undefined && { claimUid }),
     ...(volumeUid !== undefined && { volumeUid }),

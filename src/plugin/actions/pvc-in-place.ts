@@ -14,6 +14,10 @@ import { nameFor, placeOf } from './setting.ts';
 import { OPERATION_ID } from './velero-names.ts';
 import type { UploadResult } from './upload-result.ts';
 
+/** Annotations of a Restore, for which Velero has no fields: see `InPlaceOrder`. */
+const REMOVE_FIRST = 'longshore.io/remove-first';
+const DELETE_EXCLUDED = 'longshore.io/delete-excluded';
+
 /** An ID begins with it where the operation brings a volume back that is there; see {@link isInPlaceOperation}. */
 const ID_PREFIX = 'dd-in-place-';
 
@@ -131,6 +135,8 @@ export function inPlaceDownload(
       dataMoverConfig: inPlaceConfig({
         dryRun: false,
         keepExtra: restore.spec.uploaderConfig?.deleteExtraFiles !== true,
+        removeFirst: restore.metadata.annotations?.[REMOVE_FIRST] === 'true',
+        deleteExcluded: restore.metadata.annotations?.[DELETE_EXCLUDED] === 'true',
         claimUid: present.metadata.uid,
         volumeUid: presentVolume?.metadata.uid,
       }),

@@ -15,6 +15,7 @@ import { hasAttributes } from '../restore-entry.ts';
 import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
 import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import { BackupRules } from './backup-rules.ts';
 import { type Difference, FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';
 import { FilePieces } from './file-pieces.ts';
@@ -48,7 +49,10 @@ type Outcome =
 export interface FilesInPlaceParts {
   readonly repository: Repository;
   readonly report: RestoreReport;
-  readonly options: Pick<InPlaceOptions, 'trustTimes' | 'keepExtra' | 'selection' | 'dryRun'>;
+  readonly options: Pick<
+    InPlaceOptions,
+    'trustTimes' | 'keepExtra' | 'selection' | 'dryRun' | 'excluded' | 'logger'
+  >;
   readonly result: InPlaceCounters;
   readonly root: TargetRoot;
   readonly budget: WriteBudget;
@@ -218,18 +222,40 @@ export class FilesInPlace implements InPlaceEntries {
   ): Promise<void> {
     const { root, report, options } = this.#parts;
     const { selection, keepExtra } = options;
-    const path = `${parent.shown.slice(root.path === '/' ? 0 : root.path.length)}/${name}`;
+    const above = parent.shown.slice(root.path === '/' ? 0 : root.path.length);
+    const path = `${above}/${name}`;
+    const excluded = await this.#rulesAt(above, parent);
     const rules = {
       mountId: root.mountId,
       signal: report.signal,
-      ...(selection && {
-        takes: (below: string, isDirectory: boolean) => selection.takes(path + below, isDirectory),
-      }),
+      takes: (below: string, isDirectory: boolean, bytes: number) =>
+        selection?.takes(path + below, isDirectory) !== false &&
+        excluded?.leavesOut(name + below, isDirectory, bytes) !== true,
+      keepsAll: (directory: TargetDirectory) =>
+        Promise.resolve(excluded?.isCache(directory) ?? false),
       ...how,
     };
-    if (keepExtra !== true && (await removeTree(parent, Buffer.from(name), rules))) return;
+    const isGone = (dryRun: boolean): Promise<boolean> =>
+      removeTree(
+        parent,
+        Buffer.from(name),
+        dryRun
+          ? { ...rules, dryRun, beforeFile: () => undefined, onRemoved: () => undefined }
+          : rules,
+      );
+    // The directory stays whole unless all of it may go.
+    if (keepExtra !== true && (await isGone(true)) && (await isGone(false))) return;
     const text = 'a directory is in the way, with files that are to be kept: move it elsewhere';
     throw new CodedError('TARGET_IN_THE_WAY', text);
+  }
+
+  /** Rules of the backup in a directory; this is rare, and nothing is kept. */
+  async #rulesAt(path: string, directory: TargetDirectory): Promise<BackupRules | undefined> {
+    const { repository, report, options } = this.#parts;
+    const { excluded, logger } = options;
+    if (!excluded) return undefined;
+    const at = { ...excluded, path: `${excluded.path}${path}` };
+    return BackupRules.of(at, directory, { repository, logger, signal: report.signal });
   }
 
   async #withOutcome<T>(

@@ -1,5 +1,6 @@
 import { CodedError, formatBytes } from '../../base/index.ts';
 import type { RestoreOptions } from '../restore-report.ts';
+import type { RulesOfBackup } from './backup-rules.ts';
 
 /** What becomes of one entry of the target. */
 export type ChangeKind =
@@ -59,6 +60,10 @@ export interface InPlaceOptions extends Omit<RestoreOptions, 'overwrite' | 'spar
   readonly result?: InPlaceCounters;
   /** Leave what the snapshot does not have. */
   readonly keepExtra?: boolean;
+  /** Entries that these rules left out of the backup stay. */
+  readonly excluded?: RulesOfBackup | undefined;
+  /** Remove extra entries before anything is written, which makes room, and not at the end. */
+  readonly removeFirst?: boolean;
   /** Take files of the same size and time for equal, unread. */
   readonly trustTimes?: boolean;
   /** Go on although processes have files of the target open. */

@@ -12,8 +12,13 @@ export interface RemoveRules {
   readonly signal: AbortSignal;
   /** Of the target's root. */
   readonly mountId: string;
-  /** Whether an entry below, by its path from the removed directory on, is to go; all are unless it is said. */
-  readonly takes?: (path: string, isDirectory: boolean) => boolean;
+  /**
+   * Decides whether an entry below the removed directory goes, by its path and the length of a
+   * file. All entries go without this function.
+   */
+  readonly takes?: ((path: string, isDirectory: boolean, bytes: number) => boolean) | undefined;
+  /** Whether all that is in a directory stays. */
+  readonly keepsAll?: ((directory: TargetDirectory) => Promise<boolean>) | undefined;
   /** Looks only: nothing is removed. */
   readonly dryRun?: boolean;
   /** With its length, before a file is removed. What it throws ends the removal. */
@@ -39,9 +44,12 @@ export async function removeTree(
     for await (const entry of directory.names()) {
       rules.signal.throwIfAborted();
       if (await isDirectoryIn(directory, entry)) directories.push(entry.name);
-      else if (rules.takes?.(`${path}/${String(entry.name)}`, false) === false) isEmpty = false;
       else {
         const bytes = await directory.fileBytesOf(entry.name);
+        if (rules.takes?.(`${path}/${String(entry.name)}`, false, bytes) === false) {
+          isEmpty = false;
+          continue;
+        }
         rules.beforeFile?.(bytes);
         if (rules.dryRun !== true) await directory.removeNamed(entry.name, false);
         await rules.onRemoved(`${path}/${String(entry.name)}`, bytes);
@@ -53,7 +61,7 @@ export async function removeTree(
     return isEmpty;
   };
   const remove = async (above: TargetDirectory, at: Buffer, path: string): Promise<boolean> => {
-    if (rules.takes?.(path, true) === false) return false;
+    if (rules.takes?.(path, true, 0) === false) return false;
     const directory = await (rules.dryRun === true ? above.open(at) : above.openToChange(at));
     try {
       assertSameMount(directory.descriptor, rules.mountId, directory.shown);
@@ -62,7 +70,7 @@ export async function removeTree(
       if (isDeep) await above.park();
       let isEmpty: boolean;
       try {
-        isEmpty = await empty(directory, path);
+        isEmpty = (await rules.keepsAll?.(directory)) !== true && (await empty(directory, path));
       } finally {
         if (isDeep) await above.unpark(directory);
       }

@@ -7,6 +7,7 @@ import { restoreTree } from '../restore.ts';
 import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
 import { TargetDirectory } from '../target-directory.ts';
 import { FilesInPlace } from './files-in-place.ts';
+import { assertRestorable, assertRoom } from './before-changes.ts';
 import { Guard } from './guard.ts';
 import {
   type InPlaceCounters,
@@ -18,9 +19,11 @@ import { assertNoMountBelow, type TargetRoot, targetRoot } from './same-mount.ts
 import { type SurveyTask, TreeSurvey } from './tree-survey.ts';
 
 /**
- * Brings an existing directory back to a snapshot. What the snapshot does not have is removed first, which makes room; then files
- * are compared, and what differs is written. A run that is stopped anywhere is completed by the next one. Throws
- * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `MOUNT_BELOW_TARGET`, `WRITE_LIMIT`, `SNAPSHOT_INCOMPLETE`, and what `restoreTree` throws.
+ * Brings an existing directory back to a snapshot. Files are compared, and different ones are
+ * written. Then extra entries are removed, unless something failed before. The next run completes
+ * a run that was stopped. Throws `DAMAGED_BLOB` and `TARGET_FULL` before anything is changed.
+ * Also throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `MOUNT_BELOW_TARGET`, `WRITE_LIMIT`.
+ * An incomplete snapshot is `SNAPSHOT_INCOMPLETE`. For other codes see `restoreTree`.
  */
 export async function restoreTreeInPlace(
   repository: Repository,
@@ -37,10 +40,18 @@ export async function restoreTreeInPlace(
     await using guard = await Guard.over({ path: target, descriptor: handle.fd }, options);
     const run = new TreeInPlace(repository, root, targetRoot(path, handle.fd), options);
     await options.selection?.assertSome({ repository, signal: options.signal }, root);
+    const removesLast = options.removeFirst !== true && options.keepExtra !== true;
+    const assertFits = async (): Promise<void> => {
+      if (removesLast) await assertRoom(target, root, () => run.countRoom());
+    };
     if (options.dryRun === true) {
       (await run.survey('count', result)).throwIfFailed();
+      await run.assertRestorable();
+      await assertFits();
       return result;
     }
+    await run.assertRestorable();
+    await assertFits();
     if (options.maxWriteBytes !== undefined) {
       const counted = newInPlaceCounters();
       (await run.survey('count', counted)).throwIfFailed();
@@ -49,11 +60,16 @@ export async function restoreTreeInPlace(
       // From here on they tell of what is written.
       if (options.counters) Object.assign(options.counters, newRestoreCounters());
     }
-    const removal = await run.survey('remove', result);
-    if (removal.signal.aborted) removal.throwIfFailed();
-    await run.restore(result);
-    // What could not be removed kept nothing else from being restored.
-    removal.throwIfFailed();
+    if (options.removeFirst === true) {
+      const removal = await run.survey('remove', result);
+      if (removal.signal.aborted) removal.throwIfFailed();
+      await run.restore(result);
+      // What could not be removed kept nothing else from being restored.
+      removal.throwIfFailed();
+    } else {
+      await run.restore(result);
+      (await run.survey('remove', result)).throwIfFailed();
+    }
     await guard.assertStillUnused();
   } finally {
     await handle.close();
@@ -105,10 +121,47 @@ class TreeInPlace {
     if (task === 'remove') await directory.allowChanges();
     try {
       await survey.run(this.#root, directory);
+      // The restore was flushed before.
+      if (task === 'remove' && result.removed > 0 && !report.signal.aborted) {
+        await this.#repository.dataPath?.pool.syncFilesystem(directory.descriptor);
+      }
     } finally {
       directory.close();
     }
     return report;
+  }
+
+  /** Counts new bytes, and entries that would be removed. Contents are not compared. */
+  async countRoom(): Promise<InPlaceCounters> {
+    const counted = newInPlaceCounters();
+    // The restore names entries that cannot be read.
+    await this.survey('room', counted);
+    this.#options.signal.throwIfAborted();
+    return counted;
+  }
+
+  async assertRestorable(): Promise<void> {
+    const differs = this.#differs.bind(this);
+    await assertRestorable(this.#repository, this.#root, this.#options, differs);
+  }
+
+  /** Whether the contents of an entry, with its path below the root, are needed to restore it. */
+  async #differs(path: string, entry: DirectoryEntry): Promise<boolean> {
+    const report = new RestoreReport({ ...this.#options, counters: newRestoreCounters() });
+    const files = this.#files(report, newInPlaceCounters());
+    const names = path.split('/').slice(0, -1);
+    let directory = await TargetDirectory.openRoot(this.#target.path);
+    const opened = [directory];
+    try {
+      for (const name of names) opened.push((directory = await directory.open(name)));
+      const look = await files.look(directory, entry);
+      return look.kind !== 'same' && look.kind !== 'attributes';
+    } catch {
+      this.#options.signal.throwIfAborted();
+      return true;
+    } finally {
+      for (const each of opened.reverse()) each.close();
+    }
   }
 
   async restore(result: InPlaceCounters): Promise<void> {

@@ -14,6 +14,7 @@ import { hasAttributes, owned } from '../restore-entry.ts';
 import { assertPlainName } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
 import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
+import { BackupRules } from './backup-rules.ts';
 import type { FilesInPlace } from './files-in-place.ts';
 import type {
   Change,
@@ -45,8 +46,18 @@ export interface SurveyParts {
   readonly budget: WriteBudget;
 }
 
-/** What a survey does: it counts all that differs, or it removes what the snapshot does not have. */
-export type SurveyTask = 'count' | 'remove';
+/**
+ * `count` counts all differences. `room` counts the bytes of new and grown files, and reads no
+ * contents. `remove` removes extra entries.
+ */
+export type SurveyTask = 'count' | 'room' | 'remove';
+
+/** A directory that is entered from above. */
+interface Above {
+  readonly parent: TargetDirectory | undefined;
+  readonly path: string;
+  readonly rules: BackupRules | undefined;
+}
 
 /** Goes through a snapshot and a target side by side, before anything is written. */
 export class TreeSurvey {
@@ -61,8 +72,17 @@ export class TreeSurvey {
   }
 
   async run(root: DirectoryEntry, target: TargetDirectory): Promise<void> {
-    this.#parts.files.assertRoot(target);
-    await this.#visit(root, target, '');
+    const { files, options, repository, report } = this.#parts;
+    files.assertRoot(target);
+    const { excluded, logger } = options;
+    const { signal } = report;
+    try {
+      const rules =
+        excluded && (await BackupRules.of(excluded, target, { repository, logger, signal }));
+      await this.#visit(root, target, '', rules);
+    } catch (error) {
+      report.fail(this.#shown(''), error);
+    }
   }
 
   /** `directory` is undefined where there is none: then all of it is to be created. */
@@ -70,22 +90,30 @@ export class TreeSurvey {
     entry: DirectoryEntry,
     directory: TargetDirectory | undefined,
     path: string,
+    rules: BackupRules | undefined,
   ): Promise<void> {
     const { report } = this.#parts;
     const { signal } = report;
     const names = new NameSet();
+    let count = 0;
     // None of it rejects.
     const beside = new Set<Promise<void>>();
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
         signal.throwIfAborted();
         this.#parts.options.onStep?.();
+        count += entries.length;
         const files = entries.filter(({ type }) => type !== 'd');
-        if (this.#task === 'count') {
-          await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
+        if (this.#task !== 'remove') {
+          await mapLimited(files, COMPARED_MAX, (file) =>
+            this.#task === 'count'
+              ? this.#count(file, directory, path)
+              : this.#countRoom(file, directory, path),
+          );
         }
         for (const child of entries) {
-          if (child.type === 'd') await this.#enter(child, directory, path, beside);
+          if (child.type === 'd')
+            await this.#enter(child, { parent: directory, path, rules }, beside);
         }
       }
     } catch (error) {
@@ -95,13 +123,48 @@ export class TreeSurvey {
     } finally {
       await Promise.all(beside);
     }
-    if (directory) await this.#extras(directory, names, path);
-    if (directory && this.#task === 'count') {
-      const isSame = hasAttributes(
-        await pinnedAt(directory.descriptor),
-        owned(entry, this.#parts.options.owner),
-      );
-      if (!isSame) await this.#tell('attributes', path, 0);
+    if (!directory) return;
+    // A cache is stored as an empty directory.
+    if (count > 0 || (await rules?.isCache(directory)) !== true) {
+      await this.#extras(directory, names, path, rules);
+    }
+    if (this.#task !== 'room' && !signal.aborted) await this.#attributes(directory, entry, path);
+  }
+
+  /** A removal changes the time of its directory. */
+  async #attributes(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    path: string,
+  ): Promise<void> {
+    const { options, report, repository } = this.#parts;
+    const wanted = owned(entry, options.owner);
+    if (hasAttributes(await pinnedAt(directory.descriptor), wanted)) return;
+    if (this.#task === 'count') {
+      await this.#tell('attributes', path, 0);
+      return;
+    }
+    // Set once more, and counted by the restore.
+    await repository.dataPath?.pool
+      .setAttributes(directory.descriptor, wanted, false)
+      .catch((error: unknown) => {
+        report.fail(this.#shown(path), error);
+      });
+    directory.hasNewAttributes();
+  }
+
+  /** Adds the bytes that a file needs beyond the old file. */
+  async #countRoom(
+    { name, size }: DirectoryEntry,
+    directory: TargetDirectory | undefined,
+    path: string,
+  ): Promise<void> {
+    try {
+      assertPlainName(name);
+      const found = (await directory?.fileBytesOf(name)) ?? 0;
+      this.#parts.result.bytesDifferent += Math.max(0, size - found);
+    } catch (error) {
+      this.#parts.report.fail(this.#shown(`${path}/${name}`), error);
     }
   }
 
@@ -125,18 +188,12 @@ export class TreeSurvey {
   }
 
   /** Beside the others while there is room, else in this very line of descent. */
-  async #enter(
-    child: DirectoryEntry,
-    parent: TargetDirectory | undefined,
-    path: string,
-    beside: Set<Promise<void>>,
-  ): Promise<void> {
-    const below = `${path}/${child.name}`;
+  async #enter(child: DirectoryEntry, above: Above, beside: Set<Promise<void>>): Promise<void> {
     if (!this.#directories.tryAcquire()) {
-      await this.#descend(child, parent, below, () => Promise.all(beside));
+      await this.#descend(child, above, () => Promise.all(beside));
       return;
     }
-    const work = this.#descend(child, parent, below).finally(() => {
+    const work = this.#descend(child, above).finally(() => {
       this.#directories.release();
       beside.delete(work);
     });
@@ -146,16 +203,16 @@ export class TreeSurvey {
   /** With `settle`, which ends all other work in the parent, that one need not stay open. Never rejects. */
   async #descend(
     entry: DirectoryEntry,
-    parent: TargetDirectory | undefined,
-    path: string,
+    { parent, path: pathAbove, rules: rulesAbove }: Above,
     settle?: () => Promise<unknown>,
   ): Promise<void> {
     const { root, report } = this.#parts;
+    const path = `${pathAbove}/${entry.name}`;
     try {
       assertPlainName(entry.name);
       const directory = await this.#open(parent, entry, path);
       if (!directory) {
-        if (this.#task === 'count') await this.#visit(entry, undefined, path);
+        if (this.#task !== 'remove') await this.#visit(entry, undefined, path, undefined);
         return;
       }
       try {
@@ -166,7 +223,8 @@ export class TreeSurvey {
           await parent?.park();
         }
         try {
-          await this.#visit(entry, directory, path);
+          const rules = await rulesAbove?.enter(entry, directory);
+          await this.#visit(entry, directory, path, rules);
         } finally {
           if (isDeep) await parent?.unpark(directory);
         }
@@ -268,7 +326,12 @@ export class TreeSurvey {
   }
 
   /** What the snapshot does not have. */
-  async #extras(directory: TargetDirectory, names: NameSet, path: string): Promise<void> {
+  async #extras(
+    directory: TargetDirectory,
+    names: NameSet,
+    path: string,
+    rules: BackupRules | undefined,
+  ): Promise<void> {
     const { report } = this.#parts;
     const { signal } = report;
     const directories: Buffer[] = [];
@@ -276,11 +339,21 @@ export class TreeSurvey {
       for await (const named of directory.names()) {
         signal.throwIfAborted();
         this.#parts.options.onStep?.();
-        if (!(await this.#isExtra(directory, named, names, path))) continue;
+        if (!(await this.#isExtra(directory, named, { names, path, rules }))) continue;
+        if (this.#task === 'room') {
+          // Removed in any case: a killed restore in place may have left most of a large file.
+          const isLeft = isUnfinished(String(named.name)) && named.isFile();
+          if (isLeft && this.#parts.options.dryRun !== true) {
+            await directory.removeNamed(named.name, false);
+          } else this.#parts.result.removed++;
+          continue;
+        }
         if (await isDirectoryIn(directory, named)) directories.push(named.name);
         else await this.#remove(directory, named.name, path);
       }
-      for (const name of directories) await this.#removeDirectory(directory, name, path);
+      for (const name of directories) {
+        await this.#removeDirectory(directory, name, path, rules);
+      }
     } catch (error) {
       report.fail(this.#shown(path), error);
     }
@@ -289,8 +362,7 @@ export class TreeSurvey {
   async #isExtra(
     directory: TargetDirectory,
     named: Named,
-    names: NameSet,
-    path: string,
+    { names, path, rules }: { names: NameSet; path: string; rules: BackupRules | undefined },
   ): Promise<boolean> {
     const { options, result } = this.#parts;
     // A name that is not UTF-8 is stored with other characters: what looks like it may be it.
@@ -309,7 +381,12 @@ export class TreeSurvey {
       !named.isFile() &&
       !named.isSymbolicLink() &&
       (await directory.typeOf(named.name)) === 'special';
-    if (options.keepExtra !== true && isTaken && !isOfFileSystem && !isSpecial) return true;
+    const isLeftOut =
+      rules !== undefined &&
+      rules.leavesOut(name, isDirectory, isDirectory ? 0 : await directory.fileBytesOf(named.name));
+    if (options.keepExtra !== true && isTaken && !isOfFileSystem && !isSpecial && !isLeftOut) {
+      return true;
+    }
     result.kept++;
     return false;
   }
@@ -328,21 +405,28 @@ export class TreeSurvey {
     }
   }
 
-  async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
+  async #removeDirectory(
+    directory: TargetDirectory,
+    name: Buffer,
+    path: string,
+    rules: BackupRules | undefined,
+  ): Promise<void> {
     const { root, options, report, budget } = this.#parts;
     const { signal } = report;
     const shown = `${path}/${String(name)}`;
     const isRemoving = this.#task === 'remove';
     const { selection } = options;
+    const takes = (below: string, isDirectory: boolean, bytes: number): boolean =>
+      selection?.takes(shown + below, isDirectory) !== false &&
+      rules?.leavesOut(String(name) + below, isDirectory, bytes) !== true;
     try {
       await removeTree(directory, name, {
         signal,
         mountId: root.mountId,
         dryRun: !isRemoving,
         ...(isRemoving && { beforeFile: (bytes: number) => budget.take(bytes) }),
-        ...(selection && {
-          takes: (below, isDirectory) => selection.takes(shown + below, isDirectory),
-        }),
+        takes,
+        keepsAll: (below) => Promise.resolve(rules?.isCache(below) ?? false),
         onRemoved: (below, bytes) => this.#tell('remove', shown + below, bytes),
       });
     } catch (error) {

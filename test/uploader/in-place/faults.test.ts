@@ -170,10 +170,13 @@ describe('a content that is missing', () => {
       await expect(run()).rejects.toMatchObject({
         code: 'DAMAGED_BLOB',
         message: expect.stringMatching(
-          /^cannot restore .*\/lossy-out\/b: blob p[-\w]+ is damaged: content \w+: the blob is missing$/,
+          /^the repository lacks data of this snapshot \(b: blob p[-\w]+ is damaged: content \w+: the blob is missing\); nothing was changed\./,
         ) as string,
       });
       expect(fs.readFileSync(at('lossy-out/b')).equals(broken)).toBe(true);
+      expect(fs.readFileSync(at('lossy-out/a')).equals(noise('a', 3 * CHUNK))).toBe(false);
+      fs.writeFileSync(at('lossy-out/b'), noise('b', 3 * CHUNK));
+      await run();
       expect(fs.readFileSync(at('lossy-out/a')).equals(noise('a', 3 * CHUNK))).toBe(true);
     }
   });
@@ -326,14 +329,22 @@ describe.runIf(canMount)('file systems', () => {
     expect(fs.readdirSync(at('late'))).toEqual(['file']);
   });
 
-  it('that are full of what the snapshot does not have get room first', async () => {
+  it('that are full of what the snapshot does not have get room first, if that is asked for', async () => {
     using disk = mountSmallDisk(4 << 20);
     const target = join(disk.path, 'volume');
     await changed(target);
     fs.rmSync(join(target, 'a'));
     disk.fill();
     fs.renameSync(join(disk.path, 'filler'), join(target, 'sub/runaway.log'));
-    await inPlace(target);
+    for (const dryRun of [true, false]) {
+      await expect(inPlace(target, { dryRun })).rejects.toMatchObject({
+        code: 'TARGET_FULL',
+        message: expect.stringContaining('--remove-first') as string,
+      });
+    }
+    expect(fs.existsSync(join(target, 'sub/runaway.log'))).toBe(true);
+    expect(fs.existsSync(join(target, 'a'))).toBe(false);
+    await inPlace(target, { removeFirst: true });
     assertSameTree(at('tree'), target);
   });
 

@@ -80,15 +80,19 @@ describe('many long files', () => {
     const root = await treeOfLongFiles();
     let told = 0;
     let readWhenFirstWasDone = 0;
-    await restoreTreeInPlace(repository, root, join(work, 'target'), {
+    let readWhenLastWasDone = 0;
+    const run = restoreTreeInPlace(repository, root, join(work, 'target'), {
       ...{ logger: silentLogger, signal: new AbortController().signal },
       ...{ dryRun: true, ignoreOpenFiles: true },
       onChange: ({ path }) => {
         if (!path.includes('/volume-')) return;
         if (told++ === 0) readWhenFirstWasDone = listsRead;
+        readWhenLastWasDone = listsRead;
       },
     });
-    expect([told, listsRead]).toEqual([FILES, FILES]);
+    // The contents are made up: a dry run says at its end that the repository lacks them.
+    await expect(run).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
+    expect([told, readWhenLastWasDone]).toEqual([FILES, FILES]);
     // Four, and those that begin when one of these is done.
     expect(readWhenFirstWasDone).toBeLessThanOrEqual(8);
   });
