@@ -12,7 +12,7 @@ import {
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
-import { hasHadRun, isOver, phaseOf } from './phases.ts';
+import { hasHadRun, isOver, phaseOf, statusOf } from './phases.ts';
 import {
   endLeftRun,
   isUnended,
@@ -46,6 +46,10 @@ export interface LostBackupsOptions {
   /** A name is free again. */
   readonly onRemoved: () => void;
 }
+
+/** Its run had a good end, and its phase alone says what came after: its files may not be published. */
+const isGivenUp = (backup: Backup): boolean =>
+  phaseOf(backup) === 'PartiallyFailed' && statusOf(backup).failureReason !== undefined;
 
 /**
  * Removes the VolumeSnapshots of a Backup that was deleted before its end; those that were to be kept only `withKept`. Throws where some of
@@ -190,7 +194,7 @@ export class LostBackups {
     const { notes, signal } = this.#options;
     const backup = this.#over.get(uid);
     if (!backup) return undefined;
-    if (!this.#forgotten.has(uid)) await this.#endLeft(backup);
+    if (!this.#forgotten.has(uid) || isGivenUp(backup)) await this.#endLeft(backup);
     await notes.remove(uid, signal);
     this.#over.delete(uid);
     this.#forgotten.delete(uid);

@@ -249,6 +249,24 @@ describe('Backups that are lost', () => {
     ]);
   });
 
+  it('files of a backup that was ended without its bucket are published, also if its run was over long before', async () => {
+    const made = await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'b1' },
+      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Finalizing' } },
+    });
+    const backup = backupOf('b1', made.metadata.uid, 'PartiallyFailed');
+    await note(backupOf('b1', made.metadata.uid, 'InProgress'));
+    const once = bucketOf(bucket, { isWriteOnce: true });
+    const text = JSON.stringify({ ...backup, status: { phase: 'Completed' } });
+    await once.put('backups/b1/velero-backup.json', [Buffer.from(text)]);
+    const lost = await lead({ bucket: (real) => bucketOf(real, { isWriteOnce: true }) });
+    lost.forgotten(backup);
+    const status = { ...backup.status, failureReason: 'it could not be completed for 18000 s' };
+    lost.over({ ...backup, status });
+    await expect.poll(notes).toEqual([]);
+    expect(bucket.objects.has('backups/b1/velero-backup.json')).toBe(true);
+  });
+
   it('files stay where the kind is being deleted: objects go first, and the kind after them', async () => {
     await note(backupOf('b1', 'u1', 'InProgress'));
     await files(backupOf('b1', 'u1', 'WaitingForPluginOperations'));
