@@ -20,6 +20,9 @@ export interface PartFlags {
   exclude?: string[];
   /** Commander's name of `--no-owner`. */
   owner: boolean;
+  /** The same of `--no-xattrs` and `--no-hard-links`. */
+  xattrs: boolean;
+  hardLinks: boolean;
   dryRun?: boolean;
   inPlace?: boolean;
 }
@@ -30,8 +33,8 @@ export const collectPatterns = (pattern: string, before: string[] = []): string[
 ];
 
 /** What is to be restored, and as whose. Throws {@link UsageError}. */
-export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'owner'> {
-  const { include, exclude, block, owner, inPlace } = flags;
+export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'owner' | 'extras'> {
+  const { include, exclude, block, owner, xattrs, hardLinks, inPlace } = flags;
   const dryRun = flags.dryRun === true && inPlace !== true;
   const isPart = include !== undefined || exclude !== undefined;
   if (block === true && (isPart || !owner || dryRun)) {
@@ -40,6 +43,7 @@ export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'ow
     );
   }
   return {
+    extras: { xattrs, links: hardLinks },
     ...(isPart && { selection: selectionOf({ include, exclude }) }),
     ...(!owner && { owner: { uid: process.geteuid?.() ?? 0, gid: process.getegid?.() ?? 0 } }),
   };

@@ -63,6 +63,8 @@ export function addRestore(group: Command): void {
       '--no-owner',
       'restored files belong to the user who runs this, not to their recorded owners',
     )
+    .option('--no-xattrs', 'restore no extended attributes, POSIX ACLs and file capabilities')
+    .option('--no-hard-links', 'restore the names of a hard-linked file as files of their own')
     .option('--dry-run', 'only print what would be restored')
     .option('--sparse', 'write long runs of zeros as holes')
     .addOption(

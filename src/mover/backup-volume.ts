@@ -28,7 +28,7 @@ import {
   UPLOADER,
   volumeSource,
 } from './snapshot-source.ts';
-import { countOf, flagOf } from './uploader-config.ts';
+import { countOf, extrasOf, flagOf } from './uploader-config.ts';
 import { assertVolume, type VolumeMoveOptions } from './volume.ts';
 import { VolumeTotal } from './volume-total.ts';
 
@@ -195,6 +195,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         counters,
         block: isBlock,
         frozen: frozenOf(options),
+        extras: extrasOf(config),
         onFailure: ({ error, ignored }) => {
           if (!ignored && unread.length < ERRORS_SHOWN_MAX) unread.push(error);
         },

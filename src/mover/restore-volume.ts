@@ -6,7 +6,7 @@ import { hasDoneMark, MARK_DIRECTORY, removeMarks, writeDoneMark } from './done-
 import { describeWritten, isKept, type WrittenVolume } from './kept-volume.ts';
 import { RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
-import { countOf, flagOf } from './uploader-config.ts';
+import { countOf, extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
 /** Kubelets tell of a container that has ended within seconds. Our choice. */
@@ -59,6 +59,7 @@ export async function restoreVolume(
   const { repository, path, isBlock, logger, config, snapshotId } = options;
   countOf(config, 'ParallelFilesDownload');
   const sparse = flagOf(config, 'WriteSparseFiles');
+  const extras = extrasOf(config);
   const { doneMark: mark } = options;
   const progress = new RestoreProgress(options);
   const { counters, watch } = progress;
@@ -108,6 +109,7 @@ export async function restoreVolume(
           counters,
           overwrite: 'always',
           sparse,
+          extras,
           ...(mark && { leaveOut: MARK_DIRECTORY }),
         });
         counters.isFlushing = false;

@@ -1,4 +1,5 @@
 import { CodedError, lookup } from '../base/index.ts';
+import type { KeptExtras } from '../uploader/index.ts';
 
 /** A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws `BAD_MOVER_CONFIG`. */
 export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
@@ -16,6 +17,12 @@ export function flagOf(config: Readonly<Record<string, string>>, key: string): b
   if (/^(0|f|F|FALSE|false|False)$/.test(text)) return false;
   throw badConfig(key, text, 'true or false');
 }
+
+/** The extra attributes that a backup keeps, or a restore sets. Throws `BAD_MOVER_CONFIG`. */
+export const extrasOf = (config: Readonly<Record<string, string>>): KeptExtras => ({
+  xattrs: !flagOf(config, 'longshore.noXattrs'),
+  links: !flagOf(config, 'longshore.noHardLinks'),
+});
 
 const badConfig = (key: string, text: string, wanted: string): CodedError =>
   new CodedError(

@@ -3,6 +3,7 @@
  * nothing of Kubernetes.
  */
 export { deviceBytes } from './device-upload.ts';
+export type { KeptExtras } from '../volume-files/index.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';
 export { EstimateAhead } from './estimate-ahead.ts';
 export { SourceEstimate } from './source-estimate.ts';

@@ -8,7 +8,15 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
-import { type NotSet, RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
+import {
+  CAPABILITY,
+  NOT_SET,
+  type NotSet,
+  RUNS_AS_OWNER,
+  type ThreadPool,
+  withoutXattrs,
+} from '../volume-files/index.ts';
+import { HardLinks, linkGroupOf, type LinkOutcome } from './hard-links.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
 import { assertPlainName, inTheWay } from './restore-names.ts';
 import type { EntryOptions, RestoreOptions, RestoreReport } from './restore-report.ts';
@@ -33,6 +41,7 @@ export class EntryRestore {
   readonly #writer: RestoreWriter;
   readonly #pieces: PieceWriter;
   readonly #openFiles = new Semaphore(shareOfDescriptors(OPEN_FILES_SHARE, OPEN_FILES_MAX));
+  #links: HardLinks | undefined;
   readonly #pins = new Semaphore(shareOfDescriptors(PINS_SHARE, PINS_MAX));
 
   constructor(
@@ -53,17 +62,70 @@ export class EntryRestore {
     });
   }
 
+  /** From now on names of one file are restored as hard links, below this root. */
+  async openLinks(root: TargetDirectory): Promise<void> {
+    if (this.#options.extras?.links !== false) this.#links = await HardLinks.open(root);
+  }
+
+  async closeLinks(): Promise<void> {
+    const links = this.#links;
+    this.#links = undefined;
+    await links?.close();
+  }
+
   /** Never rejects: a failure is counted and reported at the end. */
   async restore(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
     const shown = join(directory.shown, entry.name);
     try {
       assertPlainName(entry.name);
       if (entry.type === 's') await this.#restoreSymlink(directory, entry);
-      else if (entry.type === 'f') await this.#restoreFile(directory, entry);
+      else if (entry.type === 'f') await this.#restoreLinked(directory, entry);
       else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
       this.#report.fail(shown, inTheWay(error));
+    }
+  }
+
+  /** A name of a hard-linked file becomes a link to the first name that was restored. */
+  async #restoreLinked(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const links = this.#links;
+    const group = links && linkGroupOf(entry);
+    if (!links || group === undefined) {
+      await this.#restoreFile(directory, entry);
+      return;
+    }
+    const { inPlace, overwrite } = this.#options;
+    const { name } = entry;
+    const removeDirectory = async (): Promise<void> => {
+      if (!inPlace) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
+      await inPlace.removeDirectory(directory, name);
+    };
+    const keepsExisting = overwrite === 'never' && !inPlace;
+    await links.inTurn(group, async () => {
+      const outcome = await links.link(group, { directory, name, keepsExisting, removeDirectory });
+      let isSet = outcome.kind !== 'refused';
+      if (outcome.kind === 'first' || outcome.kind === 'refused') {
+        const isThere = await this.#restoreFile(directory, entry);
+        if (isThere && isSet) isSet = await links.keep(group, directory, name);
+      } else this.#countLink(entry, outcome);
+      if (!isSet) this.#report.noteNotSet(join(directory.shown, name), NOT_SET.link);
+    });
+  }
+
+  #countLink(entry: DirectoryEntry, outcome: LinkOutcome): void {
+    const { counters } = this.#report;
+    const { inPlace } = this.#options;
+    counters.filesFound++;
+    counters.bytesFound += entry.size;
+    counters.bytes += entry.size;
+    counters.bytesSkipped += entry.size;
+    if (outcome.kind === 'linked') {
+      counters.files++;
+      inPlace?.onWhole(entry, !outcome.replaced);
+    } else {
+      counters.skipped++;
+      inPlace?.onSameLink();
     }
   }
 
@@ -135,25 +197,29 @@ export class EntryRestore {
     return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
   }
 
-  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+  /** Returns whether the file is there now as the snapshot has it. */
+  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
     this.#report.counters.filesFound++;
     this.#report.counters.bytesFound += entry.size;
     const { inPlace } = this.#options;
     if (inPlace) {
-      if (!directory.isNew && (await inPlace.patch(directory, entry))) return;
+      if (!directory.isNew && (await inPlace.patch(directory, entry))) return true;
       inPlace.beforeWhole(entry);
     } else if (!directory.isNew && (await this.#isSame(directory, entry))) {
       this.#report.counters.skipped++;
       this.#report.counters.bytes += entry.size;
       this.#report.counters.bytesSkipped += entry.size;
-      return;
+      return true;
     }
     try {
-      if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
+      const isPut = await this.#restoreContents(directory, entry);
+      if (isPut) this.#report.counters.files++;
+      return isPut;
     } catch (error) {
       // The old file and the new one do not fit in beside each other.
       if (systemCode(error) !== 'ENOSPC' || directory.isNew) throw error;
       if (!(await inPlace?.patchWithoutRoom(directory, entry))) throw error;
+      return true;
     }
   }
 
@@ -228,7 +294,7 @@ export class EntryRestore {
     try {
       return await directory.pin(entry.name, async (pinned) => {
         if (!pinned || !isExpected(pinned)) return false;
-        if (hasAttributes(pinned, entry)) return true;
+        if (await hasAllAttributes(this.#repository, pinned, entry)) return true;
         // A second name may be anywhere: such a file is replaced rather than changed.
         if (!pinned.isSingle) return false;
         const notSet = await this.#pool.setAttributes(
@@ -275,15 +341,39 @@ interface Unfinished {
   readonly replacesDirectory: boolean;
 }
 
+/** The entry as it is restored: with the owner and the extended attributes that the options say. */
+export function restored(
+  entry: DirectoryEntry,
+  { owner, extras }: Pick<RestoreOptions, 'owner' | 'extras'>,
+): DirectoryEntry {
+  const own = owned(entry, owner);
+  return extras?.xattrs === false ? { ...own, extra: withoutXattrs(own.extra, () => true) } : own;
+}
+
 /** What ran as its owner must not run as another one. */
 export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): DirectoryEntry {
   if (!owner) return entry;
   const keeps = entry.type === 'd' || (owner.uid === entry.uid && owner.gid === entry.gid);
-  return { ...entry, ...owner, mode: keeps ? entry.mode : entry.mode & ~RUNS_AS_OWNER };
+  const mode = keeps ? entry.mode : entry.mode & ~RUNS_AS_OWNER;
+  const extra = keeps ? entry.extra : withoutXattrs(entry.extra, (name) => name === CAPABILITY);
+  return { ...entry, ...owner, mode, extra };
+}
+
+/** Whether a file has all attributes of the entry. A thread reads the extended ones. */
+export async function hasAllAttributes(
+  { dataPath }: Repository,
+  pinned: Pinned,
+  entry: DirectoryEntry,
+): Promise<boolean> {
+  if (!hasAttributes(pinned, entry)) return false;
+  return (
+    entry.extra === undefined ||
+    (await dataPath?.pool.hasExtra(pinned.descriptor, entry.extra)) === true
+  );
 }
 
 /** Whether what is there has the entry's owner, mode and time. */
-export function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
+function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
   const { uid, gid, mode, mtimeNs } = attributes;
   const isOwned = uid === entry.uid && gid === entry.gid;
   return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);

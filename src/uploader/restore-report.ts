@@ -8,7 +8,7 @@ import {
   printable,
 } from '../base/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
-import { NOT_SET, type NotSet } from '../volume-files/index.ts';
+import { type KeptExtras, NOT_SET, type NotSet } from '../volume-files/index.ts';
 import type { Selection } from './selection.ts';
 import type { TargetDirectory } from './target-directory.ts';
 
@@ -20,6 +20,10 @@ export interface AttributesNotSet {
   owner: number;
   mode: number;
   time: number;
+  /** Extended attributes, access lists and capabilities among them. */
+  xattrs: number;
+  /** Names of hard-linked files that became files of their own. */
+  link: number;
   /** The first of them, with a word for each attribute that is not set. */
   readonly first: { readonly path: string; readonly what: string }[];
 }
@@ -27,11 +31,20 @@ export interface AttributesNotSet {
 /** Entries that are named. */
 const NAMED_MAX = 10;
 
+const WORDS = {
+  owner: 'owner',
+  mode: 'mode',
+  time: 'time',
+  xattrs: 'extended attributes',
+  link: 'hard link',
+} as const;
+const KINDS = Object.keys(WORDS) as (keyof typeof WORDS)[];
+
 /** For a person: `the owner of 3, the mode of 1`. */
-export const describeNotSet = ({ owner, mode, time }: AttributesNotSet): string =>
-  Object.entries({ owner, mode, time })
-    .flatMap(([what, count]) => (count > 0 ? [`the ${what} of ${count}`] : []))
-    .join(', ');
+export const describeNotSet = (notSet: AttributesNotSet): string =>
+  KINDS.flatMap((kind) => (notSet[kind] > 0 ? [`the ${WORDS[kind]} of ${notSet[kind]}`] : [])).join(
+    ', ',
+  );
 
 export interface RestoreCounters {
   files: number;
@@ -59,7 +72,7 @@ export const newRestoreCounters = (): RestoreCounters => ({
   bytes: 0,
   bytesSkipped: 0,
   errors: 0,
-  attributesNotSet: { entries: 0, owner: 0, mode: 0, time: 0, first: [] },
+  attributesNotSet: { entries: 0, owner: 0, mode: 0, time: 0, xattrs: 0, link: 0, first: [] },
   filesFound: 0,
   bytesFound: 0,
   isFlushing: false,
@@ -80,6 +93,8 @@ export interface InPlaceEntries {
    * entry has to be written whole.
    */
   patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
+  /** When a name of a hard-linked file is one already. */
+  onSameLink(): void;
   /** Opens a directory below, and puts one where there is none, or something else. */
   enter(parent: TargetDirectory, name: string): Promise<TargetDirectory>;
   /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
@@ -103,6 +118,8 @@ export interface RestoreOptions {
    * report of the restore. The report's signal also ends all work when the target is full.
    */
   readonly inPlace?: (report: RestoreReport) => InPlaceEntries;
+  /** Extended attributes and hard links that are restored; all of them by default. */
+  readonly extras?: KeptExtras;
   /** Whose everything becomes, instead of those who had it. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
@@ -160,13 +177,11 @@ export class RestoreReport {
   noteNotSet(path: string, notSet: NotSet): void {
     if (notSet === 0) return;
     const { attributesNotSet: noted } = this.counters;
-    const lacking = (['owner', 'mode', 'time'] as const).filter(
-      (what) => (notSet & NOT_SET[what]) !== 0,
-    );
+    const lacking = KINDS.filter((kind) => (notSet & NOT_SET[kind]) !== 0);
     noted.entries++;
-    for (const what of lacking) noted[what]++;
+    for (const kind of lacking) noted[kind]++;
     if (noted.first.length >= NAMED_MAX) return;
-    const what = lacking.join(', ');
+    const what = lacking.map((kind) => WORDS[kind]).join(', ');
     noted.first.push({ path, what });
     this.#options.logger.warn({ path, what }, 'attributes of an entry could not be set');
   }

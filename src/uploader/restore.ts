@@ -4,7 +4,7 @@ import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from
 import type { ThreadPool } from '../volume-files/index.ts';
 import type { ObjectId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
-import { EntryRestore, hasAttributes, owned } from './restore-entry.ts';
+import { EntryRestore, hasAllAttributes, restored } from './restore-entry.ts';
 import { assertPlainName, inTheWay } from './restore-names.ts';
 import {
   type EntryOptions,
@@ -82,9 +82,12 @@ class TreeRestore {
     const directory = await this.#openRoot(target);
     try {
       this.#options.inPlace?.assertRoot(directory);
-      await this.#fill(directory, owned(root, this.#options.owner), entries);
+      await this.#entries.openLinks(directory);
+      const self = restored(root, this.#options);
+      await this.#fill(directory, self, entries, () => this.#entries.closeLinks());
       await this.#finish(directory);
     } finally {
+      await this.#entries.closeLinks();
       directory.close();
     }
   }
@@ -97,7 +100,7 @@ class TreeRestore {
     try {
       await this.#removeUnfinished(directory);
       const work = this.#entries.restore(directory, {
-        ...owned(entry, this.#options.owner),
+        ...restored(entry, this.#options),
         name: basename(path),
       });
       this.#writer.flush();
@@ -149,14 +152,15 @@ class TreeRestore {
     id: ObjectId,
     path: string,
   ): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
-    const { signal, selection, owner, leaveOut } = this.#options;
+    const { signal, selection, owner, leaveOut, extras } = this.#options;
+    const isAsStored = !owner && extras?.xattrs !== false;
     const all = streamDirectory(this.#repository.contents, id, { signal });
     const batches = selection ? selection.entriesOf(this.#context, path, all) : all;
     const own = (found: readonly DirectoryEntry[]): readonly DirectoryEntry[] => {
       const isRoot = path === '' && leaveOut !== undefined;
       const different = withoutRepeated(found);
       const entries = isRoot ? different.filter(({ name }) => name !== leaveOut) : different;
-      return owner ? entries.map((entry) => owned(entry, owner)) : entries;
+      return isAsStored ? entries : entries.map((entry) => restored(entry, this.#options));
     };
     const first = await batches.next();
     return (async function* () {
@@ -229,7 +233,10 @@ class TreeRestore {
   async #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): Promise<void> {
     try {
       const { inPlace } = this.#options;
-      const isSame = !directory.isNew && hasAttributes(await pinnedAt(directory.descriptor), self);
+      const { descriptor } = directory;
+      const isSame =
+        !directory.isNew &&
+        (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), self));
       if (isSame && inPlace) return;
       if (!isSame) {
         const notSet = await this.#pool.setAttributes(directory.descriptor, self, false);

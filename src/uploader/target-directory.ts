@@ -5,6 +5,7 @@ import { promisify } from 'node:util';
 import {
   CodedError,
   makeDirectories,
+  mapLimited,
   pinnedPath,
   posix,
   randomBytes,
@@ -26,6 +27,9 @@ const closeDescriptor = promisify(close);
 const makeDirectory = promisify(mkdir);
 const statDescriptor = promisify(fstat);
 
+/** Names of hard-linked files in the directory of a restore, and how many are removed at once. */
+const LINK_GROUP = /^[0-9a-f]{32}$/;
+const REMOVALS = 64;
 /** Names that are read at once. */
 const DIRENTS = 1024;
 
@@ -162,6 +166,22 @@ export class TargetDirectory {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
+  /** Gives a file a second name, elsewhere in the target. Follows no symbolic link. Throws like `fs`. */
+  linkTo(name: string, directory: TargetDirectory, newName: string): Promise<void> {
+    return fs.link(this.pathOf(name), directory.pathOf(newName));
+  }
+
+  /** Which file a name is of; undefined when nothing has the name. Throws like `fs`. */
+  async identityAt(name: string): Promise<{ device: bigint; inode: bigint } | undefined> {
+    try {
+      const { dev, ino } = await fs.lstat(this.pathOf(name), { bigint: true });
+      return { device: dev, inode: ino };
+    } catch (error) {
+      if (systemCode(error) === 'ENOENT') return undefined;
+      throw error;
+    }
+  }
+
   /** Gives a file a name that nothing has: `EEXIST` otherwise. */
   async renameNew(from: string, to: string): Promise<void> {
     try {
@@ -228,9 +248,30 @@ export class TargetDirectory {
   async removeUnfinished(): Promise<void> {
     for await (const { name } of this.names()) {
       if (!isUnfinished(String(name))) continue;
-      // Another process may have removed the file. A directory of that name is not ours.
-      await this.remove(String(name)).catch(() => undefined);
+      // Another process may have removed the file. A directory may hold names of hard-linked files.
+      await this.remove(String(name)).catch(() => this.removeLinks(String(name)));
     }
+  }
+
+  /** Removes a directory in which a restore keeps names of hard-linked files. Other files in it stay. */
+  async removeLinks(name: string): Promise<void> {
+    const directory = await this.open(name).catch(() => undefined);
+    if (!directory) return;
+    try {
+      const remove = (names: readonly string[]): Promise<unknown> =>
+        mapLimited(names, REMOVALS, (each) => directory.remove(each).catch(() => undefined));
+      let batch: string[] = [];
+      for await (const named of directory.names()) {
+        if (LINK_GROUP.test(String(named.name))) batch.push(String(named.name));
+        if (batch.length < DIRENTS) continue;
+        await remove(batch);
+        batch = [];
+      }
+      await remove(batch);
+    } finally {
+      directory.close();
+    }
+    await this.removeNamed(name, true).catch(() => undefined);
   }
 
   #bytePathOf(name: string | Buffer): string | Buffer {

@@ -33,7 +33,7 @@ export interface ExtraPlace {
 
 /** Attributes that are kept. Others belong to the file system or the machine: `security.ima`, `system.nfs4_acl`, `btrfs.*`. */
 const KEPT_PREFIXES = ['user.', 'trusted.'];
-const CAPABILITY = 'security.capability';
+export const CAPABILITY = 'security.capability';
 const KEPT_NAMES = [
   CAPABILITY,
   'security.selinux',
@@ -137,6 +137,23 @@ const decodeName = (text: string): Buffer =>
     'latin1',
   );
 
+/** The text without some of the extended attributes. A text that is not valid stays: the restore rejects it. */
+export function withoutXattrs(
+  text: string | undefined,
+  isLeftOut: (name: string) => boolean,
+): string | undefined {
+  if (text === undefined) return undefined;
+  let parsed: ExtraAttributes;
+  try {
+    parsed = parseExtra(text);
+  } catch {
+    return text;
+  }
+  const { xattrs = {}, ...rest } = parsed;
+  const kept = Object.entries(xattrs).filter(([name]) => !isLeftOut(name));
+  return JSON.stringify({ ...(kept.length > 0 && { xattrs: Object.fromEntries(kept) }), ...rest });
+}
+
 /** Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`. */
 export function parseExtra(text: string | undefined): ExtraAttributes {
   if (text === undefined) return {};
@@ -147,7 +164,9 @@ export function parseExtra(text: string | undefined): ExtraAttributes {
   } catch {
     throw badAttributes('they are not JSON');
   }
-  if (typeof raw !== 'object' || raw === null) throw badAttributes('they are not an object');
+  if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) {
+    throw badAttributes('they are not an object');
+  }
   const { xattrs, link, rawName } = raw as Record<string, unknown>;
   if (link !== undefined && !(typeof link === 'string' && /^\d{1,20}(@\d{1,20})?$/.test(link))) {
     throw badAttributes('the group of hard links');

@@ -1,5 +1,6 @@
 import { chmodSync, chownSync, fchmodSync, fchownSync, fstatSync } from 'node:fs';
 import { pinnedPath, posix, systemCode } from '../base/index.ts';
+import { applyExtra } from './extra-attributes.ts';
 
 export interface FileAttributes {
   /** 0o7777. */
@@ -7,15 +8,18 @@ export interface FileAttributes {
   readonly uid: number;
   readonly gid: number;
   readonly mtimeNs: bigint;
+  /** The text of `ExtraAttributes`. */
+  readonly extra?: string | undefined;
 }
 
 /** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */
 export type NotSet = number;
-export const NOT_SET = { owner: 1, mode: 2, time: 4 } as const;
+export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16 } as const;
 
 /**
- * Sets owner, then mode (a change of owner clears setuid), then time of an open file, after its
- * last write. Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
+ * Sets owner, extended attributes, mode and time of an open file, in this order, after its last
+ * write: a change of owner clears capabilities and setuid, and the mode is a part of an access list.
+ * Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
  * continue without a word. The top of a network share may take files and no mode, for example.
  * Some file systems keep no owners or modes.
  */
@@ -53,6 +57,7 @@ function apply(
   let notSet: NotSet = 0;
   const isOwned = unlessRefused(calls.own);
   if (!isOwned) notSet |= NOT_SET.owner;
+  if (!applyExtra(descriptor, attributes.extra, isOwned)) notSet |= NOT_SET.xattrs;
   const mode = modeFor(descriptor, attributes, isOwned);
   const isModeSet = unlessRefused(() => {
     calls.setMode(mode);

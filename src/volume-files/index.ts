@@ -25,6 +25,7 @@ export {
 } from './directory-listing.ts';
 export { type BytePath, fsPath, toldCode } from './byte-path.ts';
 export {
+  CAPABILITY,
   type ExtraAttributes,
   type ExtraPlace,
   type ExtraRules,
@@ -32,6 +33,7 @@ export {
   type KeptExtras,
   parseExtra,
   readExtra,
+  withoutXattrs,
 } from './extra-attributes.ts';
 export {
   applyAttributesToPinned,

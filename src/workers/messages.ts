@@ -2,7 +2,7 @@
  * Requests and replies with many small items, as a few arrays of numbers: a structured clone takes about
  * 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
  */
-import { assert } from '../base/index.ts';
+import { assert, SECOND_NS } from '../base/index.ts';
 import type { Span } from '../codec/index.ts';
 import type {
   FileRead,
@@ -176,7 +176,10 @@ export interface OpenRequest {
   readonly hashes: Uint8Array;
   /** Two paths for each new file, in the order of the items: of the file, and of its place or ''. */
   readonly paths: readonly string[];
+  /** Seconds and nanoseconds: as nanoseconds alone, times after 2262 do not fit. */
   readonly times: BigInt64Array;
+  /** Texts of their extra attributes, by their number. */
+  readonly extras: readonly (readonly [number, string])[];
 }
 
 export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
@@ -205,11 +208,18 @@ export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
     numbers,
     hashes: joinHashes(items.map(({ hash }) => hash)),
     paths: files.flatMap(({ path, place }) => [path, place?.path ?? '']),
-    times: BigInt64Array.from(files, ({ attributes }) => attributes.mtimeNs),
+    times: BigInt64Array.from(
+      files.flatMap(({ attributes: { mtimeNs } }) => [mtimeNs / SECOND_NS, mtimeNs % SECOND_NS]),
+    ),
+    extras: files.flatMap(({ attributes: { extra } }, i) =>
+      extra === undefined ? [] : ([[i, extra]] as const),
+    ),
   };
 }
 
-export function unpackOpenItems({ numbers, hashes, paths, times }: OpenRequest): OpenItem[] {
+export function unpackOpenItems(request: OpenRequest): OpenItem[] {
+  const { numbers, hashes, paths, times } = request;
+  const extras = new Map(request.extras);
   let file = 0;
   const count = numbers.length / OPEN_NUMBERS;
   return Array.from({ length: count }, (_, i): OpenItem => {
@@ -226,8 +236,9 @@ export function unpackOpenItems({ numbers, hashes, paths, times }: OpenRequest):
       const sparse = (flags & SPARSE) !== 0;
       return { ...item, target: { descriptor: number(5), offset: number(6), sparse } };
     }
-    const mtimeNs = times[file] as bigint;
-    const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs };
+    const mtimeNs = (times[2 * file] as bigint) * SECOND_NS + (times[2 * file + 1] as bigint);
+    const extra = extras.get(file);
+    const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs, extra };
     const [path, placePath] = [paths[2 * file] as string, paths[2 * file + 1] as string];
     file++;
     const isPlaced = (flags & PLACED) !== 0;

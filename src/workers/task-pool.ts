@@ -108,10 +108,10 @@ export abstract class TaskPool implements ThreadPool {
 
   setAttributes(
     descriptor: number,
-    { mode, uid, gid, mtimeNs }: FileAttributes,
+    { mode, uid, gid, mtimeNs, extra }: FileAttributes,
     isLink: boolean,
   ): Promise<NotSet> {
-    return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs }, isLink);
+    return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs, extra }, isLink);
   }
 
   hasExtra(descriptor: number, extra: string): Promise<boolean> {

@@ -11,7 +11,7 @@ import {
 import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 import { PieceWriter } from '../piece-writer.ts';
-import { hasAttributes } from '../restore-entry.ts';
+import { hasAllAttributes } from '../restore-entry.ts';
 import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
 import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
@@ -170,6 +170,10 @@ export class FilesInPlace implements InPlaceEntries {
     else result.replaced++;
   }
 
+  onSameLink(): void {
+    this.#parts.result.unchanged++;
+  }
+
   async enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
     const { result, root, budget } = this.#parts;
     const enter = async (): Promise<TargetDirectory> => {
@@ -282,7 +286,8 @@ export class FilesInPlace implements InPlaceEntries {
     const pieces = new FilePieces(repository, entry, report.signal);
     const difference = await this.#differenceOf(pinned, entry, pieces);
     const isSame = difference === undefined || difference.pieces === 0;
-    if (isSame && pinned.size === entry.size && hasAttributes(pinned, entry)) {
+    const isAsLong = pinned.size === entry.size;
+    if (isSame && isAsLong && (await hasAllAttributes(repository, pinned, entry))) {
       return { kind: 'same' };
     }
     // Whoever else has the file under another name keeps it as it is.

@@ -165,7 +165,7 @@ class TreeInPlace {
   }
 
   async restore(result: InPlaceCounters): Promise<void> {
-    const { logger, signal, selection, owner } = this.#options;
+    const { logger, signal, selection, owner, extras } = this.#options;
     const counters = this.#options.counters ?? newRestoreCounters();
     await restoreTree(this.#repository, this.#root, this.#target.path, {
       logger,
@@ -176,6 +176,7 @@ class TreeInPlace {
       sparse: true,
       ...(selection && { selection }),
       ...(owner && { owner }),
+      ...(extras && { extras }),
     });
   }
 

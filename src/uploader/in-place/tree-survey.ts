@@ -10,7 +10,7 @@ import {
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
-import { hasAttributes, owned } from '../restore-entry.ts';
+import { hasAllAttributes, restored } from '../restore-entry.ts';
 import { assertPlainName } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
 import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
@@ -138,8 +138,9 @@ export class TreeSurvey {
     path: string,
   ): Promise<void> {
     const { options, report, repository } = this.#parts;
-    const wanted = owned(entry, options.owner);
-    if (hasAttributes(await pinnedAt(directory.descriptor), wanted)) return;
+    const wanted = restored(entry, options);
+    const pinned = await pinnedAt(directory.descriptor);
+    if (await hasAllAttributes(repository, pinned, wanted)) return;
     if (this.#task === 'count') {
       await this.#tell('attributes', path, 0);
       return;
@@ -263,7 +264,7 @@ export class TreeSurvey {
     path: string,
   ): Promise<void> {
     const { files, options, report, result } = this.#parts;
-    const entry = owned(found, options.owner);
+    const entry = restored(found, options);
     const shown = `${path}/${entry.name}`;
     try {
       assertPlainName(entry.name);
@@ -319,8 +320,10 @@ export class TreeSurvey {
     if (type !== 's') return 'replace';
     const wanted = await readObject(this.#parts.repository.contents, entry.objectId);
     if (!(await directory.readlink(entry.name))?.equals(wanted)) return 'replace';
-    const isSame = await directory.pin(entry.name, (pinned) =>
-      Promise.resolve(pinned !== undefined && hasAttributes(pinned, entry)),
+    const isSame = await directory.pin(
+      entry.name,
+      async (pinned) =>
+        pinned !== undefined && hasAllAttributes(this.#parts.repository, pinned, entry),
     );
     return isSame ? 'same' : 'attributes';
   }

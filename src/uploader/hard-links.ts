@@ -1,0 +1,144 @@
+import { createHash } from 'node:crypto';
+import { systemCode } from '../base/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
+import { parseExtra } from '../volume-files/index.ts';
+import { type TargetDirectory, unfinishedName } from './target-directory.ts';
+
+/** What became of a name of a hard-linked file. */
+export type LinkOutcome =
+  /** It is a link now; `replaced`: in the place of something else. */
+  | { readonly kind: 'linked'; readonly replaced: boolean }
+  /** It was one already, or is to stay. */
+  | { readonly kind: 'same' | 'kept' }
+  /** No name of the file is there yet. */
+  | { readonly kind: 'first' }
+  /** The target does not take it: the name becomes a file of its own. */
+  | { readonly kind: 'refused' };
+
+export interface LinkTarget {
+  readonly directory: TargetDirectory;
+  readonly name: string;
+  /** Anything that has the name stays. */
+  readonly keepsExisting: boolean;
+  /** Removes a directory that has the name, or throws. */
+  readonly removeDirectory: () => Promise<void>;
+}
+
+/** How file systems refuse a link: they have none, it is on another file system, or it may not be made. */
+const REFUSALS = ['EPERM', 'EACCES', 'EXDEV', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
+
+/**
+ * What names of one file have in common; undefined for a file with one name. The number of an inode is not enough: while a backup runs,
+ * another file may get the number of one that was removed. Throws `BAD_ATTRIBUTES`.
+ */
+export function linkGroupOf(entry: DirectoryEntry): string | undefined {
+  const { link } = parseExtra(entry.extra);
+  if (link === undefined) return undefined;
+  const { objectId, size, mode, uid, gid, mtimeNs, extra } = entry;
+  const text = [link, objectId, size, mode, uid, gid, mtimeNs, extra].join('\n');
+  return createHash('sha256').update(text).digest('hex').slice(0, 32);
+}
+
+/**
+ * Restores names of one file as hard links. While the restore runs, a directory of ours in the root holds one more name for each such
+ * file: nothing is held in memory, however many there are, and no path of the snapshot is followed.
+ */
+export class HardLinks {
+  readonly #root: TargetDirectory;
+  readonly #turns = new Map<string, Promise<unknown>>();
+  #own: Promise<TargetDirectory> | undefined;
+  readonly #ownName = unfinishedName();
+
+  private constructor(root: TargetDirectory) {
+    this.#root = root;
+  }
+
+  /** With a descriptor of its own: the root's may be given back meanwhile. */
+  static async open(root: TargetDirectory): Promise<HardLinks> {
+    return new HardLinks(await root.open('.'));
+  }
+
+  /** One task at a time for each file: the first name is made before others are linked to it. */
+  async inTurn<T>(group: string, task: () => Promise<T>): Promise<T> {
+    const before = this.#turns.get(group);
+    const turn = (before ?? Promise.resolve()).then(task);
+    const settled = turn.catch(() => undefined);
+    this.#turns.set(group, settled);
+    try {
+      return await turn;
+    } finally {
+      if (this.#turns.get(group) === settled) this.#turns.delete(group);
+    }
+  }
+
+  async link(group: string, target: LinkTarget): Promise<LinkOutcome> {
+    const own = await this.#directory();
+    const { directory, name } = target;
+    const wanted = await own.identityAt(group);
+    if (!wanted) return { kind: 'first' };
+    const found = directory.isNew ? undefined : await directory.identityAt(name);
+    if (found && found.device === wanted.device && found.inode === wanted.inode) {
+      return { kind: 'same' };
+    }
+    if (found && target.keepsExisting) return { kind: 'kept' };
+    try {
+      directory.assertWritable();
+      if (!found) await own.linkTo(group, directory, name);
+      else await this.#replace(own, group, target);
+      return { kind: 'linked', replaced: found !== undefined };
+    } catch (error) {
+      const code = systemCode(error) ?? '';
+      if (code === 'EMLINK') {
+        // The file has as many names as it may have: the next ones are those of a copy.
+        await own.remove(group);
+        return { kind: 'refused' };
+      }
+      if (!REFUSALS.includes(code)) throw error;
+      return { kind: 'refused' };
+    }
+  }
+
+  async #replace(
+    own: TargetDirectory,
+    group: string,
+    { directory, name, removeDirectory }: LinkTarget,
+  ): Promise<void> {
+    const unfinished = unfinishedName();
+    await own.linkTo(group, directory, unfinished);
+    try {
+      if ((await directory.typeOf(name)) === 'd') await removeDirectory();
+      await directory.rename(unfinished, name);
+    } catch (error) {
+      await directory.remove(unfinished).catch(() => undefined);
+      throw error;
+    }
+  }
+
+  /** Notes where the first name of a file is. False where the file system has no hard links. */
+  async keep(group: string, directory: TargetDirectory, name: string): Promise<boolean> {
+    const own = await this.#directory();
+    try {
+      await directory.linkTo(name, own, group);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  #directory(): Promise<TargetDirectory> {
+    this.#own ??= this.#root.enter(this.#ownName);
+    return this.#own;
+  }
+
+  /** Removes the names of ours; may be called twice. */
+  async close(): Promise<void> {
+    const own = await this.#own?.catch(() => undefined);
+    this.#own = undefined;
+    own?.close();
+    try {
+      if (own) await this.#root.removeLinks(this.#ownName);
+    } finally {
+      this.#root.close();
+    }
+  }
+}
