@@ -3,7 +3,7 @@ import { formatBytes } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
-  loadPolicyTree,
+  loadPoliciesOf,
   resolveEntry,
   resolveOrigin,
 } from '../snapshot/index.ts';
@@ -159,8 +159,8 @@ async function rulesOf(
   if (block ?? keepExtra ?? deleteExcluded) return undefined;
   const origin = await resolveOrigin(repository, id, sourceOf(repository, options));
   if (!origin) return undefined;
-  const { source, root, path } = origin;
-  return { policies: await loadPolicyTree(repository, source), root, path };
+  const { snapshot, root, path } = origin;
+  return { policies: await loadPoliciesOf(repository, snapshot), root, path };
 }
 
 interface Entries {

@@ -1,6 +1,7 @@
 import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
+  excludesOfSnapshot,
   getSnapshot,
   listReadableSnapshots,
   type Policy,
@@ -15,7 +16,6 @@ import {
   describeExcludes,
   type ExcludeSources,
   excludesOf,
-  excludesOfSnapshot,
   tagOfExcludes,
 } from './excluded-paths.ts';
 import { isInMemory } from './kept-volume.ts';

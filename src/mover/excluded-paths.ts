@@ -1,5 +1,5 @@
 import { CodedError, isCode, type Logger, messageOf, printable } from '../base/index.ts';
-import { parseIgnorePattern, type Snapshot } from '../snapshot/index.ts';
+import { EXCLUDED_TAG, parseIgnorePattern } from '../snapshot/index.ts';
 
 /**
  * Bounds for the rules of each place: text in characters, and number of rules. All rules are stored
@@ -9,12 +9,6 @@ const CHARS_MAX = 4096;
 const RULES_MAX = 100;
 /** Characters of a note: it goes into an Event and the status of a CR. */
 const NOTE_CHARS_MAX = 400;
-
-/**
- * On a snapshot: the rules that left paths out of it, as JSON. A restore in place must not remove
- * such paths.
- */
-export const EXCLUDED_TAG = 'longshore-excluded-paths';
 
 /** Rules that leave paths of a volume out, one on each line, as in a `.kopiaignore`. */
 export interface ExcludeSources {
@@ -97,16 +91,6 @@ const switchedOff = (annotations: string): Excludes => ({
 
 export const tagOfExcludes = ({ rules }: Excludes): Record<string, string> =>
   rules.length > 0 ? { [EXCLUDED_TAG]: JSON.stringify(rules) } : {};
-
-/** The rules that left paths out of a snapshot. Anybody may write tags: a damaged one names none. */
-export function excludesOfSnapshot({ tags }: Pick<Snapshot, 'tags'>): string[] {
-  try {
-    const rules: unknown = JSON.parse(tags?.[EXCLUDED_TAG] ?? '[]');
-    return Array.isArray(rules) ? rules.filter((rule) => typeof rule === 'string') : [];
-  } catch {
-    return [];
-  }
-}
 
 /** A sentence for users; undefined if nothing was to be left out. */
 export function describeExcludes({ rules, problems }: Excludes): string | undefined {

@@ -1,5 +1,5 @@
 import { CodedError, formatBytes, isCanceled, messageOf, printable } from '../base/index.ts';
-import { getSnapshot, loadPolicyTree } from '../snapshot/index.ts';
+import { getSnapshot, loadPoliciesOf } from '../snapshot/index.ts';
 import {
   type Change,
   type InPlaceCounters,
@@ -61,7 +61,7 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       await assertVolume(path, isBlock);
       const snapshot = await getSnapshot(repository, snapshotId);
       assertReadable(snapshot);
-      const { rootEntry, stats, incomplete, source } = snapshot;
+      const { rootEntry, stats, incomplete } = snapshot;
       if (incomplete !== undefined) {
         const text = `snapshot ${snapshotId} is incomplete: ${incomplete}`;
         throw new CodedError('SNAPSHOT_INCOMPLETE', text);
@@ -77,7 +77,7 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       const restore = isBlock ? restoreBlocksInPlace : restoreTreeInPlace;
       const keepsExcluded = !isBlock && !options.keepExtra && options.deleteExcluded !== true;
       const excluded = keepsExcluded
-        ? { policies: await loadPolicyTree(repository, source), root: rootEntry, path: '' }
+        ? { policies: await loadPoliciesOf(repository, snapshot), root: rootEntry, path: '' }
         : undefined;
       await restore(repository, rootEntry, path, {
         excluded,

@@ -10,7 +10,7 @@ import {
 } from '../repository/index.ts';
 import type { DirectoryEntry, DirectorySummary } from './directory.ts';
 import { findInDirectory } from './find-in-directory.ts';
-import { getSnapshot, noSuchSnapshot } from './snapshot-manifest.ts';
+import { getSnapshot, noSuchSnapshot, type Snapshot } from './snapshot-manifest.ts';
 import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
 
@@ -46,12 +46,13 @@ export async function resolveOrigin(
   repository: Repository,
   text: string,
   source?: SourceInfo,
-): Promise<{ source: SourceInfo; root: DirectoryEntry; path: string } | undefined> {
+): Promise<{ snapshot: Snapshot; root: DirectoryEntry; path: string } | undefined> {
   const [name = '', ...path] = text.split('/');
   const id = await findSnapshotId(repository, name, source);
   if (id === undefined) return undefined;
-  const { rootEntry, source: found } = await getSnapshot(repository, id);
-  return rootEntry && { source: found, root: rootEntry, path: path.join('/') };
+  const snapshot = await getSnapshot(repository, id);
+  const { rootEntry: root } = snapshot;
+  return root && { snapshot, root, path: path.join('/') };
 }
 
 async function resolveRoot(

@@ -49,6 +49,21 @@ function spoil(): void {
 }
 
 describe('snapshot restore --in-place', () => {
+  it('keeps the paths that the rules in the tag of the snapshot left out', async () => {
+    fs.mkdirSync(at('moved'));
+    fs.writeFileSync(at('moved/file'), 'x');
+    await using repository = await openTest(at('repo'));
+    // A data mover writes the tag; the policy of the source is that of a later backup.
+    await backUp(repository, at('moved'), { tags: { 'longshore-excluded-paths': '["*.log"]' } });
+    for (const name of ['a.log', 'extra']) fs.writeFileSync(at('moved', name), name);
+    const restore = (...words: string[]): Promise<Ran> =>
+      run('latest', at('moved'), '--in-place', '--source', at('moved'), ...words);
+    expect((await restore()).code).toBe(0);
+    expect(fs.readdirSync(at('moved')).sort()).toEqual(['a.log', 'file']);
+    expect((await restore('--delete-excluded')).code).toBe(0);
+    expect(fs.readdirSync(at('moved'))).toEqual(['file']);
+  });
+
   it('prints with --dry-run what differs, and changes nothing', async () => {
     spoil();
     const { code, out } = await ofTree('--dry-run');

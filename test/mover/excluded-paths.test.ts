@@ -4,7 +4,12 @@ import { dirname, join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Logger, silentLogger } from '../../src/base/index.ts';
-import { backupVolume, excludeRulesIn, type ExcludeSources } from '../../src/mover/index.ts';
+import {
+  backupVolume,
+  excludeRulesIn,
+  type ExcludeSources,
+  restoreVolumeInPlace,
+} from '../../src/mover/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { getSnapshot, type Snapshot, walkTree } from '../../src/snapshot/index.ts';
 import { createTest, openTest, PASSWORD } from '../support/repositories.ts';
@@ -147,6 +152,30 @@ describe.each(Object.keys(KINDS) as Kind[])('%s', (kind) => {
     expect(paths).not.toContain('app.log');
     expect(note).toBe(
       'ignored rules: the administrator has switched annotations off; left out by rules: "*.log"',
+    );
+  });
+
+  it('brought back in place keeps the paths that the rules of its own backup left out', async () => {
+    const volume = makeVolume(FILES);
+    const { snapshot } = await backUp(kind, volume, { annotations: '*.log\n/cache/' });
+    // Another backup: the policy of the source has the rules of the latest one.
+    await backUp(kind, volume, { annotations: 'keep' });
+    fs.writeFileSync(join(volume, 'new'), 'newer than the backup');
+    fs.writeFileSync(join(volume, 'new.log'), 'left out');
+    fs.rmSync(join(volume, 'keep'));
+    await restoreVolumeInPlace({
+      ...{ repository, path: volume, isBlock: false, logger: silentLogger },
+      ...{ signal: new AbortController().signal, onProgress: () => undefined },
+      ...{ progressIntervalMs: 10, stallMs: 60_000, snapshotId: snapshot.id },
+      ...{ dryRun: false, keepExtra: false, usedByOther: new AbortController().signal },
+      onDone: () => Promise.resolve(),
+    });
+    const left = fs.readdirSync(volume, { recursive: true, withFileTypes: true });
+    const paths = left
+      .filter((each) => each.isFile())
+      .map((each) => join(each.parentPath, each.name));
+    expect(paths.map((each) => each.slice(volume.length + 1)).sort()).toEqual(
+      [...FILES, 'new.log'].sort(),
     );
   });
 

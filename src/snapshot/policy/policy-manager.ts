@@ -1,5 +1,6 @@
 import { define, goJson, isCode, lookup, parseJsonLossless } from '../../base/index.ts';
 import type { ManifestId, Repository } from '../../repository/index.ts';
+import type { Snapshot } from '../snapshot-manifest.ts';
 import type { SourceInfo } from '../source.ts';
 import {
   DEFAULT_POLICY,
@@ -146,6 +147,34 @@ export async function loadPolicyTree(
 ): Promise<PolicyTree> {
   const found = await listPolicies(repository);
   return new PolicyTree(effectivePolicies(found)(source), definedBelow(found, source));
+}
+
+/** On snapshots of data movers: the rules that left paths out, as JSON. */
+export const EXCLUDED_TAG = 'longshore-excluded-paths';
+
+/** The rules that left paths out of a snapshot. A damaged tag names none. */
+export function excludesOfSnapshot({ tags }: Pick<Snapshot, 'tags'>): string[] {
+  try {
+    const rules: unknown = JSON.parse(tags?.[EXCLUDED_TAG] ?? '[]');
+    return Array.isArray(rules) ? rules.filter((rule) => typeof rule === 'string') : [];
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * The policies with the rules of a snapshot's own backup. A data mover writes the policy of its
+ * source anew for each backup, so that only the tag has the rules of an earlier one.
+ */
+export async function loadPoliciesOf(
+  repository: Repository,
+  snapshot: Pick<Snapshot, 'source' | 'tags'>,
+): Promise<PolicyTree> {
+  const tree = await loadPolicyTree(repository, snapshot.source);
+  const ignore = excludesOfSnapshot(snapshot);
+  if (ignore.length === 0) return tree;
+  const { root, below } = tree.definitions;
+  return new PolicyTree({ ...root, files: { ...root.files, ignore } }, below);
 }
 
 /** What holds at the root of any source, from policies that were listed once. Throws `DAMAGED_POLICY`. */
