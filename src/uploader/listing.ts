@@ -20,6 +20,8 @@ export interface SourceEntry {
   readonly target?: Uint8Array | undefined;
   /** As in a directory entry. */
   readonly extra?: string | undefined;
+  /** The time is outside of the years that an entry can have, and is the nearest one that it can. */
+  readonly isTimeChanged?: boolean;
 }
 
 const TYPE_MASK = 0o170000;
@@ -38,6 +40,10 @@ export interface SourceDirectory {
 /** Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the character. */
 const INVALID_BYTE = '\ud800';
 
+/** The times that RFC 3339 can write: the years 0 to 9999. */
+const TIME_MIN_NS = -62_167_219_200n * SECOND_NS;
+const TIME_MAX_NS = 253_402_300_799n * SECOND_NS;
+
 /** One entry, from its {@link STAT_FIELDS}. */
 export function entryAt(
   rawName: string | Uint8Array,
@@ -46,18 +52,21 @@ export function entryAt(
   extra?: string,
 ): SourceEntry {
   const mode = Number(field(0));
+  const mtimeNs = field(2) * SECOND_NS + field(3);
+  const isTimeChanged = mtimeNs < TIME_MIN_NS || mtimeNs > TIME_MAX_NS;
   return {
     name: storedName(rawName),
     rawName,
     type: TYPES[mode & TYPE_MASK] ?? 'other',
     mode: mode & 0o7777,
     sizeBytes: Number(field(1)),
-    mtimeNs: field(2) * SECOND_NS + field(3),
+    mtimeNs: mtimeNs < TIME_MIN_NS ? TIME_MIN_NS : mtimeNs > TIME_MAX_NS ? TIME_MAX_NS : mtimeNs,
     uid: Number(field(4)),
     gid: Number(field(5)),
     device: field(6),
     target,
     extra,
+    ...(isTimeChanged && { isTimeChanged }),
   };
 }
 

@@ -1,5 +1,13 @@
 import { setImmediate } from 'node:timers/promises';
-import { isCode, joinPath, mapLimited, messageOf, Semaphore, systemCode } from '../base/index.ts';
+import {
+  formatGoTime,
+  isCode,
+  joinPath,
+  mapLimited,
+  messageOf,
+  Semaphore,
+  systemCode,
+} from '../base/index.ts';
 import type { ThreadPool } from '../volume-files/index.ts';
 import { type ObjectId, parseObjectId, readObject, visitContents } from '../repository/index.ts';
 import {
@@ -127,6 +135,7 @@ export class TreeUpload {
         await setImmediate();
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
+      if (entry.isTimeChanged === true) this.#warnOfTime(visit, entry);
       if (entry.type === 'f') this.#found(1, entry.sizeBytes);
       if (entry.type === 'd') {
         children.push(entry);
@@ -223,6 +232,13 @@ export class TreeUpload {
       { path },
       'a name is not valid UTF-8 and is stored with replacement characters',
     );
+  }
+
+  #warnOfTime(visit: Visit, { name, mtimeNs }: SourceEntry): void {
+    const stored = formatGoTime(mtimeNs);
+    const text =
+      'a modification time is outside of the years 0 to 9999; the nearest time is stored';
+    this.#options.logger.warn({ path: relativePath(visit, name), stored }, text);
   }
 
   #warnOfRepository({ path, relative }: Visit): void {
