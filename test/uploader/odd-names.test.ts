@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { STAT_FIELDS } from '../../src/volume-files/index.ts';
 import { decodeListing } from '../../src/uploader/listing.ts';
@@ -61,6 +62,17 @@ it('a set of names holds what was added and nothing else', () => {
   expect(names.every((name) => set.add(name))).toBe(true);
   expect(names.some((name) => set.add(name))).toBe(false);
   expect(names.some((name) => set.has(`no ${name}`))).toBe(false);
+});
+
+it('nobody can choose two names that count as one', () => {
+  // They have the same first 48 bits of SHA-1: a file of the one name was hidden behind the other.
+  const [first, second] = ['f1273595', 'f11052687'] as const;
+  const starts = [first, second].map((name) => hash('sha1', name).slice(0, 12));
+  expect(starts[0]).toBe(starts[1]);
+  const set = new NameSet();
+  expect(set.add(first)).toBe(true);
+  expect(set.has(second)).toBe(false);
+  expect(set.add(second)).toBe(true);
 });
 
 describe('the summary of a directory', () => {
