@@ -26,6 +26,7 @@ export { openBucket, openStorage, type OpenStorageOptions } from './registry.ts'
 export { openFilesystemStorage, type StorageModes } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
 export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
+export { guarded, type WriteGuard } from './wrappers/guarded.ts';
 export { readOnly } from './wrappers/read-only.ts';
 export { type CacheOptions, withCache } from './wrappers/cached.ts';
 export { type StorageRetryOptions, withRetries } from './wrappers/retrying.ts';

@@ -9,7 +9,13 @@ import {
   silentLogger,
   systemClock,
 } from '../base/index.ts';
-import { type BlobStorage, type PutOptions, type StorageActivity, watched } from '../blob/index.ts';
+import {
+  type BlobStorage,
+  guarded,
+  type PutOptions,
+  type StorageActivity,
+  watched,
+} from '../blob/index.ts';
 import {
   Arena,
   createEncryptor,
@@ -32,6 +38,7 @@ import {
 } from './content/pack-buffers.ts';
 import type { BlobCodec } from './content/sealed-blob.ts';
 import { type Format, loadFormat } from './format/format-blob.ts';
+import { FormatWatch } from './format/format-watch.ts';
 import { ManifestManager } from './manifest/manifest-manager.ts';
 import type { MemoryPlan } from './memory-plan.ts';
 
@@ -184,14 +191,15 @@ export const protectedPut = (format: Format): PutOptions =>
  */
 export async function openRepository(options: OpenRepositoryOptions): Promise<Repository> {
   const { password, client } = options;
-  const storage = watched(options.storage);
   const clock = options.clock ?? systemClock;
   const random = options.random ?? randomBytes;
   const logger = options.logger ?? silentLogger;
   const warn = (message: string): void => {
-    logger.warn({ storage: storage.displayName }, message);
+    logger.warn({ storage: options.storage.displayName }, message);
   };
-  const format = await loadFormat({ storage, password, clock, warn });
+  const formatOptions = { storage: options.storage, password, clock, warn };
+  const format = await loadFormat(formatOptions);
+  const storage = watched(guarded(options.storage, new FormatWatch(format, formatOptions)));
   const { parameters } = format;
   const { memory, pack, dataLanes, dataPath } = openMemory(options, format);
   const kernels = new Kernels(memory, 0);
