@@ -184,6 +184,16 @@ describe('how a service is found out', () => {
     },
   );
 
+  it('the marker of a folder is no blob, also where it is listed for every prefix', async () => {
+    await using service = await startQuirkyS3(['lists the folder itself']);
+    await using storage = await open(service);
+    await storage.putBlob(ID, [Buffer.of(1)]);
+    for (const prefix of ['', 'p', 'x']) {
+      const listed = await listAll(storage, prefix);
+      expect(listed.map(({ id }) => id)).toEqual(prefix === 'x' ? [] : [ID]);
+    }
+  });
+
   it('a put that is denied is denied, with a condition or without', async () => {
     await using service = await startQuirkyS3(['denies puts']);
     await using bucket = await openBucket(service.location('p'), { environment, retries: fast });
@@ -290,6 +300,14 @@ describe('.storageconfig', () => {
       });
     },
   );
+
+  it('is not there where it is denied, as Amazon denies a missing object without s3:ListBucket', async () => {
+    await using service = await startQuirkyS3(['denies what is missing']);
+    const options = { environment, isRepository: true };
+    await using storage = await openStorage(service.location('p'), options);
+    await storage.putBlob(blobId('p1'), [Buffer.of(1)]);
+    expect(service.objects.has('p/p1')).toBe(true);
+  });
 
   it('is none of the buckets of backups, which Kopia does not write to', async () => {
     await using service = await startQuirkyS3();

@@ -10,6 +10,8 @@ export type Quirk =
   | 'refuses unsigned bodies' // SwiftStack, proxies
   | 'denies unsigned bodies' // the same as 403
   | `answers a condition with ${'304' | '400' | '403' | '404' | '405' | '409' | '412' | '501'}`
+  | 'lists the folder itself' // its marker, whatever the rest of the prefix is
+  | 'denies what is missing' // Amazon without s3:ListBucket
   | 'denies puts'
   | 'ignores conditions' // Garage 1, Ceph before Squid
   | 'has no ListObjectsV2' // 501
@@ -189,6 +191,9 @@ class Service {
     const escapes = this.#has('escapes keys');
     const told = (key: string): string =>
       escapes ? encodeURIComponent(key).replaceAll('%20', '+') : key;
+    if (this.#has('lists the folder itself') && at === 0 && prefix.includes('/')) {
+      page.unshift(prefix.slice(0, prefix.lastIndexOf('/') + 1));
+    }
     const isSilent = this.#has('names no bucket and no prefix');
     const next = inV1
       ? { NextMarker: this.#has('has no NextMarker') ? undefined : page.at(-1) }
@@ -208,6 +213,9 @@ class Service {
 
   #listed(name: string, told: (key: string) => string): string {
     const found = this.objects.get(name);
+    if (!found && this.#has('lists the folder itself')) {
+      return `<Contents>${element('Key', name)}<LastModified>2026-01-02T03:04:05.000Z</LastModified><Size>0</Size></Contents>`;
+    }
     if (!found) return `<CommonPrefixes>${element('Prefix', told(name))}</CommonPrefixes>`;
     const { data, modified, etag } = found;
     return `<Contents>${element('Key', told(name))}${element('LastModified', modified.toISOString())}${element('ETag', etag)}${element('Size', String(data.length))}</Contents>`;
@@ -282,6 +290,9 @@ class Service {
       return;
     }
     if (method === 'HEAD' && this.#has('refuses HEAD')) throw new Refusal(403, '', '');
+    if (!found && this.#has('denies what is missing')) {
+      throw new Refusal(403, 'AccessDenied', 'Access Denied');
+    }
     if (!found) throw noSuchKey();
     if (headers['x-amz-checksum-mode'] !== undefined && this.#has('refuses the checksum mode')) {
       const text = "Unsupported header 'x-amz-checksum-mode' received for this API call.";

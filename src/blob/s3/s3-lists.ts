@@ -100,8 +100,11 @@ export class S3Lists {
     );
     const folders = (answer.CommonPrefixes ?? []).map(({ Prefix = '' }) => decode(Prefix));
     const isWanted = (key: string): boolean => key.startsWith(prefix) || !key.startsWith(asked);
+    // Some services list the marker of the folder whatever the rest of the prefix is.
+    const isMarker = (key: string): boolean =>
+      key !== prefix && key.endsWith('/') && prefix.startsWith(key);
     return {
-      objects: wholeFolder ? objects.filter(({ key }) => isWanted(key)) : objects,
+      objects: objects.filter(({ key }) => !isMarker(key) && (!wholeFolder || isWanted(key))),
       folders: wholeFolder ? folders.filter(isWanted) : folders,
       next: version === 1 ? answer.next && decode(answer.next) : answer.next,
       isTruncated: answer.IsTruncated === true,

@@ -62,7 +62,8 @@ export class StorageClasses {
     try {
       bytes = await this.#storage.getBlob(blobId(STORAGE_CONFIG), { lengthMax: CONFIG_BYTES_MAX });
     } catch (error) {
-      if (isCode(error, 'BLOB_NOT_FOUND')) return [];
+      // Amazon denies a missing object if s3:ListBucket has a condition on the prefix.
+      if (isCode(error, 'BLOB_NOT_FOUND', 'STORAGE_DENIED')) return [];
       throw error;
     }
     try {
