@@ -100,7 +100,7 @@ export class S3Lists {
     );
     const folders = (answer.CommonPrefixes ?? []).map(({ Prefix = '' }) => decode(Prefix));
     const isWanted = (key: string): boolean => key.startsWith(prefix) || !key.startsWith(asked);
-    // Some services list the marker of the folder whatever the rest of the prefix is.
+    // Some services list the marker of the folder for every prefix below it.
     const isMarker = (key: string): boolean =>
       key !== prefix && key.endsWith('/') && prefix.startsWith(key);
     return {
