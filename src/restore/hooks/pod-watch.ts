@@ -19,8 +19,6 @@ export interface PodWatch {
   look(ref: { namespace: string; name: string }, signal: AbortSignal): Promise<Pod | undefined>;
 }
 
-/** Of a restored pod, in every namespace. Velero: pkg/apis/velero/v1/labels_annotations.go. */
-
 /**
  * One watch for all pods that a restore has created, by the label that it has put on them. Only what hooks ask about is kept of each. `run` goes
  * on until it is aborted.

@@ -23,6 +23,9 @@ export interface AbsencesOptions {
 export const RESOURCE_TIMEOUT_NS = 10n * MINUTE_NS;
 /** RFC 3339, on a Restore: since when it lacks what its end needs. */
 export const ABSENT_SINCE = 'longshore.io/absent-since';
+/** For the failure reason of a Restore whose files could not be stored. */
+export const LACKS =
+  'its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /**
  * An absence is that of something without which a restore cannot come to its end as it should: its Backup, the location of its files, its operations

@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import type { RestoreRef } from '../../../archive/index.ts';
 import { BlobNotFoundError, blobId } from '../../../blob/index.ts';
-import { isCode, lookup, randomHex } from '../../../base/index.ts';
-import { CONFIG_MAPS, type ConfigMap, type KubeClient } from '../../../kube/index.ts';
+import { CodedError, isCode, lookup, randomHex } from '../../../base/index.ts';
+import { CONFIG_MAPS, type ConfigMap, isSameJson, type KubeClient } from '../../../kube/index.ts';
 
 export interface ClusterFilesOptions {
   readonly client: Pick<KubeClient, 'find' | 'create' | 'patch' | 'delete' | 'list'>;
@@ -56,6 +56,11 @@ interface WriteOptions {
   readonly signal: AbortSignal | undefined;
 }
 
+interface PutOptions extends WriteOptions {
+  /** Throws `BLOB_EXISTS` for a file that is there already. */
+  readonly ifAbsent?: boolean | undefined;
+}
+
 const isOfJournal = (key: string): boolean => key.startsWith('longshore-journal/');
 
 interface Page {
@@ -75,6 +80,8 @@ export class ClusterFiles {
   #entries: Map<string, Entry> | undefined;
   #reason: string | undefined;
   #isApart = false;
+  /** The `resourceVersion` of the index that was read. Undefined if there was none. */
+  #version: string | undefined;
   /** The page that this object fills with segments of a journal. Other processes fill their own. */
   #page: Page | undefined;
 
@@ -96,6 +103,7 @@ export class ClusterFiles {
     const { [REASON]: reason, [APART]: apart, ...rest } = found?.data ?? {};
     this.#reason = reason;
     this.#isApart = apart === 'true';
+    this.#version = found?.metadata.resourceVersion;
     this.#entries = new Map(
       Object.values(rest).flatMap((text): [string, Entry][] => {
         const entry = entryOf(text);
@@ -113,10 +121,11 @@ export class ClusterFiles {
   async put(
     key: string,
     bytes: Buffer | undefined,
-    { reason, signal }: WriteOptions,
+    { reason, signal, ifAbsent = false }: PutOptions,
   ): Promise<void> {
     const { entries } = await this.index(signal);
     const old = entries.get(key);
+    if (ifAbsent && old) throw exists(key);
     const all = [...entries.values()].filter((entry) => entry !== old);
     // After a gap nobody reads the rest of a journal.
     if (isOfJournal(key) && all.some((each) => each.isLost === true && isOfJournal(each.key)))
@@ -130,8 +139,46 @@ export class ClusterFiles {
       parts.push(await this.#addPart(part, isOfJournal(key), signal));
     }
     const entry = { key, parts, bytes: kept?.length ?? 0, ...(!kept && { isLost: true }) };
+    if (ifAbsent) {
+      await this.#addEntry(entry, { reason, signal });
+      return;
+    }
     this.#take(await this.#write({ [nameOf(key)]: JSON.stringify(entry) }, reason, signal));
     if (old) await this.#removePages(old, signal);
+  }
+
+  /** If two processes add one file at the same moment, the later one throws `BLOB_EXISTS`. */
+  async #addEntry(entry: Entry, { reason, signal }: WriteOptions): Promise<void> {
+    const { client } = this.#options;
+    const data = { [nameOf(entry.key)]: JSON.stringify(entry) };
+    for (;;) {
+      const resourceVersion = this.#version;
+      const isNew = resourceVersion === undefined;
+      try {
+        const written = isNew
+          ? await this.#createIndex(data, reason, signal)
+          : await client.patch(
+              CONFIG_MAPS,
+              this.#ref(),
+              { metadata: { resourceVersion }, data },
+              { signal },
+            );
+        this.#take(written);
+        return;
+      } catch (error) {
+        const isStale = isNew
+          ? isCode(error, 'KUBE_ALREADY_EXISTS')
+          : isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND');
+        if (!isStale) throw error;
+      }
+      const { entries } = await this.index(signal, { isFresh: true });
+      const found = entries.get(entry.key);
+      // A try whose answer was lost.
+      if (isSameJson(found, entry)) return;
+      if (!found) continue;
+      await this.#removePages(entry, signal);
+      throw exists(entry.key);
+    }
   }
 
   /** `isShared`: several files may have parts in the page. */
@@ -163,7 +210,7 @@ export class ClusterFiles {
   }
 
   async #write(
-    data: Record<string, string | null>,
+    data: Record<string, string>,
     reason: string,
     signal: AbortSignal | undefined,
   ): Promise<ConfigMap> {
@@ -174,14 +221,25 @@ export class ClusterFiles {
     } catch (error) {
       if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
     }
-    const first = { ...data, [REASON]: reason } as Record<string, string>;
     try {
-      const made = { metadata: this.#metadata(ref.name), data: first };
-      return await client.create(CONFIG_MAPS, made, { signal });
+      return await this.#createIndex(data, reason, signal);
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
       return await client.patch(CONFIG_MAPS, ref, { data }, { signal });
     }
+  }
+
+  #createIndex(
+    data: Record<string, string>,
+    reason: string,
+    signal: AbortSignal | undefined,
+  ): Promise<ConfigMap> {
+    const { client } = this.#options;
+    const made = {
+      metadata: this.#metadata(this.#ref().name),
+      data: { ...data, [REASON]: reason },
+    };
+    return client.create(CONFIG_MAPS, made, { signal });
   }
 
   #ref() {
@@ -285,6 +343,9 @@ export class ClusterFiles {
     this.#entries = undefined;
   }
 }
+
+const exists = (key: string): CodedError =>
+  new CodedError('BLOB_EXISTS', `${key} is there already`, { facts: { blobId: key } });
 
 /** A ConfigMap's keys have no slash. */
 const nameOf = (key: string): string => createHash('sha256').update(key).digest('hex').slice(0, 32);

@@ -6,7 +6,14 @@ import {
   type RestoreRef,
   sealsFolder,
 } from '../../../archive/index.ts';
-import { CodedError, codeOf, messageOf, redactAndCut, retryOf } from '../../../base/index.ts';
+import {
+  CodedError,
+  codeOf,
+  isCode,
+  messageOf,
+  redactAndCut,
+  retryOf,
+} from '../../../base/index.ts';
 import {
   blobId,
   BlobNotFoundError,
@@ -111,14 +118,13 @@ export class RestoreBucket implements Bucket {
     const kept = new KeptBody(body);
     try {
       const { entries } = await this.#index(signal, { isFresh: !isOfJournal(own) });
-      if (ifAbsent && entries.has(own)) throw exists(key);
       if (entries.size === 0 && this.#refusal === undefined) {
         this.#refusal = (await this.#hasOthers(signal))
           ? await this.#foreignText(signal)
           : await this.#refusalOf(key, kept, options);
         if (this.#refusal === undefined) return;
       }
-      await this.#keep(own, await kept.all(), signal);
+      await this.#keep(own, await kept.all(), { ifAbsent, signal });
     } finally {
       await kept.close();
     }
@@ -151,14 +157,14 @@ export class RestoreBucket implements Bucket {
   async #keep(
     own: string,
     bytes: Buffer | undefined,
-    signal: AbortSignal | undefined,
+    { ifAbsent, signal }: Pick<ObjectPutOptions, 'ifAbsent' | 'signal'>,
   ): Promise<void> {
     const reason = this.#refusal ?? '';
     try {
-      await this.#files.put(own, bytes, { reason, signal });
+      await this.#files.put(own, bytes, { reason, signal, ifAbsent });
     } catch (error) {
       signal?.throwIfAborted();
-      if (retryOf(error) !== 'never') throw error;
+      if (retryOf(error) !== 'never' || isCode(error, 'BLOB_EXISTS')) throw error;
       const text = `cannot store ${fileOfVersion(own) ?? own}: ${reason}; the cluster cannot keep it either: ${messageOf(error)}`;
       throw new CodedError('RESTORE_FILE_REFUSED', text, { cause: error });
     }
@@ -306,9 +312,6 @@ export class RestoreBucket implements Bucket {
     return this.close();
   }
 }
-
-const exists = (key: string): CodedError =>
-  new CodedError('BLOB_EXISTS', `${key} is there already`, { facts: { blobId: key } });
 
 const notKept = (name: string): CodedError =>
   new CodedError(

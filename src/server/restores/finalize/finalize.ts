@@ -22,6 +22,7 @@ import {
   type Absences,
   afterRunAbsent,
   isPlaceAbsent,
+  LACKS,
   operationsAbsent,
 } from '../absences.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
@@ -74,8 +75,6 @@ export interface FinalizeRestoreOptions {
 const AGAIN_MS = 10_000;
 const SOON_MS = 2000;
 const SOON_TIMES = 5;
-const LACKS =
-  'its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /** After how long a Restore wants to be looked at again, and what the user should know about why. */
 export interface LookAgain {

@@ -8,7 +8,7 @@ import {
 import type { AskingSession } from '../../operations/session-asker.ts';
 import { isCanceled } from '../../runs/canceled.ts';
 import type { ServerController } from '../../server.ts';
-import { ABSENT_SINCE, Absences, isPlaceAbsent, RESOURCE_TIMEOUT_NS } from '../absences.ts';
+import { ABSENT_SINCE, Absences, isPlaceAbsent, LACKS, RESOURCE_TIMEOUT_NS } from '../absences.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, UNPUBLISHED } from '../restore-kind.ts';
@@ -39,9 +39,6 @@ export interface RestoreOperationsControllerOptions extends Omit<
   /** `--resource-timeout`; 10 minutes where nothing is said. */
   readonly resourceTimeoutNs?: Nanoseconds;
 }
-
-const NOT_STORED =
-  '; its log, results and volume infos lack what became of its operations, hooks that were due after its run may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /** Follows the operations of Restores that wait for them, until each is over. Velero's controller of that name. */
 export class RestoreOperationsController implements ServerController {
@@ -83,7 +80,7 @@ export class RestoreOperationsController implements ServerController {
         },
         whenGivenUp: async (restore) => {
           await removeTemporaryObjects(client, restore, { signal, assertLeading });
-          return NOT_STORED;
+          return `; ${LACKS}`;
         },
         givenUpAnnotations: { [UNPUBLISHED]: 'true', [ABSENT_SINCE]: null },
         absences: {

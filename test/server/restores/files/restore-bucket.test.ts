@@ -1,8 +1,14 @@
 import { describe, expect, it } from 'vitest';
-import { bucketOf, RestoreArchive } from '../../../../src/archive/index.ts';
+import { bucketOf, RestoreArchive, sealsFolder } from '../../../../src/archive/index.ts';
 import { CodedError } from '../../../../src/base/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
-import type { ConfigMap, KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  type KubeClient,
+  type KubeObject,
+  type Resource,
+} from '../../../../src/kube/index.ts';
 import { RESTORE_FILES_LABEL } from '../../../../src/server/restores/files/cluster-files.ts';
 import { RestoreBucket } from '../../../../src/server/restores/files/restore-bucket.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
@@ -31,7 +37,8 @@ class Place {
   readonly uid: string;
   readonly bucket: MemoryBucket;
   refuses: (call: string, key: string) => boolean = () => false;
-  beforePatch: (change: object) => Promise<void> = () => Promise.resolve();
+  /** Called with what is sent before it is created or patched. */
+  beforeWrite: (sent: object) => Promise<void> = () => Promise.resolve();
 
   constructor(uid: string, bucket = new MemoryBucket()) {
     this.uid = uid;
@@ -43,10 +50,19 @@ class Place {
     const { cluster, uid } = this;
     const client = {
       find: (...asked: Parameters<typeof cluster.find>) => cluster.find(...asked),
-      create: cluster.create,
-      patch: async (...asked: Parameters<typeof cluster.patch>) => {
-        await this.beforePatch(asked[2]);
-        return cluster.patch(...asked);
+      create: async (...asked: Parameters<typeof cluster.create>) => {
+        await this.beforeWrite(asked[1]);
+        return cluster.create(...asked);
+      },
+      patch: async (...[resource, ref, change]: Parameters<typeof cluster.patch>) => {
+        await this.beforeWrite(change);
+        const now = this.maps.find(({ metadata }) => metadata.name === ref.name)?.metadata;
+        const { resourceVersion } = (change as Partial<KubeObject>).metadata ?? {};
+        if (now && resourceVersion !== undefined && resourceVersion !== now.resourceVersion) {
+          throw new CodedError('KUBE_CONFLICT', 'the object has been modified');
+        }
+        const metadata = { resourceVersion: String(Number(now?.resourceVersion) + 1) };
+        return cluster.patch(resource, ref, { ...change, metadata });
       },
       list: (_: Resource<KubeObject>, { labelSelector = '' }: { labelSelector?: string }) =>
         Promise.resolve(this.maps.filter(({ metadata }) => hasLabel(metadata, labelSelector))),
@@ -102,7 +118,7 @@ describe('the bucket of a restore', () => {
     const slow = place.open();
     await slow.put(RESULTS, [Buffer.from('old')]);
     let others = 0;
-    place.beforePatch = async (change) => {
+    place.beforeWrite = async (change) => {
       // The bytes are in a page, and the index does not name them yet.
       if (!('data' in change) || others++ > 0) return;
       await place.open().put(RESULTS, [Buffer.from('new')]);
@@ -111,6 +127,55 @@ describe('the bucket of a restore', () => {
     expect(others).toBeGreaterThan(0);
     expect(await bytesOf(place.open(), LOG)).toBe('lines');
     expect(await bytesOf(place.open(), RESULTS)).toBe('new');
+  });
+
+  const SEAL = `${sealsFolder('restores/r1/')}u1`;
+  it.each([
+    ['the first file', []],
+    ['a further file', [LOG]],
+  ])('lets one of two servers add %s', async (_, before) => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    for (const key of before) await place.open().put(key, [Buffer.from('old')]);
+    const ifAbsent = { ifAbsent: true };
+    let others = 0;
+    place.beforeWrite = async (sent) => {
+      if (!('data' in sent) || others++ > 0) return;
+      await place.open().put(SEAL, [Buffer.from('theirs')], ifAbsent);
+    };
+    const slow = place.open().put(SEAL, [Buffer.from('ours')], ifAbsent);
+    expect(await codeOf(slow)).toBe('BLOB_EXISTS');
+    expect(await bytesOf(place.open(), SEAL)).toBe('theirs');
+    // The index, and a page for each file.
+    expect(place.maps).toHaveLength(2 + before.length);
+  });
+
+  it('adds a file while another server adds another one, and where an answer is lost', async () => {
+    const place = new Place('u1');
+    place.refuses = (call) => call === 'put';
+    const ifAbsent = { ifAbsent: true };
+    let others = 0;
+    place.beforeWrite = async (sent) => {
+      if (!('data' in sent) || others++ > 0) return;
+      await place.open().put(LOG, [Buffer.from('lines')]);
+    };
+    await place.open().put(SEAL, [Buffer.from('ours')], ifAbsent);
+    expect(others).toBeGreaterThan(1);
+    expect(await bytesOf(place.open(), SEAL)).toBe('ours');
+    expect(await bytesOf(place.open(), LOG)).toBe('lines');
+    let sends = 0;
+    const key = `${SEAL}2`;
+    place.beforeWrite = async (sent) => {
+      if (!('data' in sent) || sends++ > 0) return;
+      // The client sends it again, since it got no answer.
+      const [index] = place.maps.filter(({ data }) => data !== undefined);
+      await place.cluster.patch(CONFIG_MAPS, index?.metadata as KubeObject['metadata'], {
+        metadata: { resourceVersion: 'later' },
+        data: sent.data,
+      });
+    };
+    await place.open().put(key, [Buffer.from('more')], ifAbsent);
+    expect(await bytesOf(place.open(), key)).toBe('more');
   });
 
   it('replaces a file that is kept, and lists it once', async () => {
