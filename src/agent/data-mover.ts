@@ -15,6 +15,7 @@ import {
   type MoverSettings,
   type Progress,
   restoreVolume,
+  type LackingAttributes,
   restoreVolumeInPlace,
 } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
@@ -230,6 +231,11 @@ async function moveVolume(move: Move): Promise<object> {
   try {
     const result = await moveBytes(options, movement, opened.repository, {
       signal,
+      onLacking: ({ note, firstLacking }) => {
+        if (note === undefined) return;
+        const text = `${note}. The first: ${firstLacking.join(', ')}`;
+        recorder.record(movement, 'Attributes-Not-Set', text.slice(0, EVENT_CHARS_MAX));
+      },
       onProgress: ({ totalBytes, doneBytes }) => {
         const progress = {
           ...(totalBytes > 0 && { totalBytes }),
@@ -332,9 +338,14 @@ async function openWith(
   }
 }
 
+/** Kubernetes cuts nothing, and refuses more than 1024 characters in an Event of its newer API. */
+const EVENT_CHARS_MAX = 1000;
+
 interface Reporting {
   readonly signal: AbortSignal;
   readonly onProgress: (progress: Progress) => void;
+  /** Called after a restore. */
+  readonly onLacking: (lacking: LackingAttributes) => void;
 }
 
 async function moveBytes(
@@ -376,6 +387,16 @@ async function moveBytes(
       ...(note !== undefined && { note }),
     };
   }
+  const restored = (totalBytes: number, lacking: LackingAttributes): { totalBytes?: number } => {
+    reporting.onLacking(lacking);
+    const { note } = lacking;
+    const target = { target: { byPath: path, volumeMode } };
+    return {
+      ...target,
+      ...(totalBytes > 0 && { totalBytes }),
+      ...(note !== undefined && { note }),
+    };
+  };
   const download = kind === 'DataDownload' ? (movement as DataDownload) : undefined;
   const order = download && inPlaceOrderOf(download);
   if (download && order) {
@@ -383,20 +404,20 @@ async function moveBytes(
     const claim = { namespace, name };
     const isTouched = hadMoverBefore(download);
     await using unused = new UnusedVolume({ ...asking, claim, isTouched });
-    const { totalBytes } = await restoreVolumeInPlace({
+    const { totalBytes, ...lacking } = await restoreVolumeInPlace({
       ...{ ...common, ...order, snapshotId: download.spec.snapshotID },
       usedByOther: unused.used,
       assertUsable: (when, signal) => unused.assertUnused(when, signal),
       onDone: (report, signal) => noteInPlaceReport(download, report, { ...asking, signal }),
     });
-    return { ...{ target: { byPath: path, volumeMode } }, ...(totalBytes > 0 && { totalBytes }) };
+    return restored(totalBytes, lacking);
   }
-  const { totalBytes } = await restoreVolume({
+  const { totalBytes, ...lacking } = await restoreVolume({
     ...common,
     ...waiterOf(kind, movement, asking),
     snapshotId: movement.spec.snapshotID as string,
   });
-  return { ...{ target: { byPath: path, volumeMode } }, ...(totalBytes > 0 && { totalBytes }) };
+  return restored(totalBytes, lacking);
 }
 
 const canceled = (): Error => new Error(CANCELED);

@@ -22,6 +22,7 @@ export { excludeRulesIn, type ExcludeSources } from './excluded-paths.ts';
 export type { WrittenVolume } from './kept-volume.ts';
 export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
 export { type InPlaceReport, restoreVolumeInPlace } from './restore-in-place.ts';
+export type { LackingAttributes } from './restore-progress.ts';
 export { NOT_MOUNTED_SUFFIX } from './same-volume.ts';
 export {
   POD_VOLUME_REQUESTOR,

@@ -7,7 +7,7 @@ import {
   restoreBlocksInPlace,
   restoreTreeInPlace,
 } from '../uploader/index.ts';
-import { RestoreProgress } from './restore-progress.ts';
+import { type LackingAttributes, RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
@@ -41,7 +41,9 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
  * Brings a volume that is mounted here back to a snapshot, and writes only what differs. A run that was stopped anywhere is completed by the
  * next one. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `STALLED`, `CANCELED`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what the restore throws.
  */
-export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Promise<InPlaceReport> {
+export async function restoreVolumeInPlace(
+  options: RestoreInPlaceOptions,
+): Promise<InPlaceReport & LackingAttributes> {
   const { repository, path, isBlock, logger, snapshotId, usedByOther, dryRun } = options;
   const result = newInPlaceCounters();
   const changes: string[] = [];
@@ -95,7 +97,8 @@ export async function restoreVolumeInPlace(options: RestoreInPlaceOptions): Prom
       const report = { dryRun, totalBytes, ...result, changes };
       await progress.ask(options.onDone(report, signal));
       watch.finish(totalBytes);
-      return report;
+      const { note, firstLacking } = progress;
+      return { ...report, note, firstLacking };
     });
   } catch (error) {
     if (usedByOther.aborted) throw usedByOther.reason;

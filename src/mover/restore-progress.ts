@@ -1,6 +1,12 @@
-import { newRestoreCounters, type RestoreCounters } from '../uploader/index.ts';
+import { describeNotSet, newRestoreCounters, type RestoreCounters } from '../uploader/index.ts';
 import { type ProgressWatch, type Sample, watchProgress } from './progress.ts';
 import type { VolumeMoveOptions } from './volume.ts';
+
+/** Attributes that restored entries lack, in words. */
+export interface LackingAttributes {
+  readonly note?: string | undefined;
+  readonly firstLacking: readonly string[];
+}
 
 type MoveOptions = Omit<VolumeMoveOptions, 'config'>;
 
@@ -15,6 +21,19 @@ export class RestoreProgress {
   /** `movedBeside`: what moves besides the counters. */
   constructor(options: MoveOptions, movedBeside: () => number = () => 0) {
     this.watch = watchProgress(options, () => this.#sample(options, movedBeside()));
+  }
+
+  /** One sentence about attributes that the restored entries lack; undefined if they lack none. */
+  get note(): string | undefined {
+    const { attributesNotSet } = this.counters;
+    const { entries } = attributesNotSet;
+    if (entries === 0) return undefined;
+    return `${entries} ${entries === 1 ? 'entry lacks' : 'entries lack'} attributes that the volume does not let a restore set: ${describeNotSet(attributesNotSet)}`;
+  }
+
+  /** The first entries that lack attributes, for an Event. */
+  get firstLacking(): readonly string[] {
+    return this.counters.attributesNotSet.first.map(({ path, what }) => `${path} (${what})`);
   }
 
   /** Waits for an answer from outside, which the volume is not blamed for. */

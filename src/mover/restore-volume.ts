@@ -4,7 +4,7 @@ import { getSnapshot } from '../snapshot/index.ts';
 import { restoreBlocks, restoreTree } from '../uploader/index.ts';
 import { hasDoneMark, MARK_DIRECTORY, removeMarks, writeDoneMark } from './done-mark.ts';
 import { describeWritten, isKept, type WrittenVolume } from './kept-volume.ts';
-import { RestoreProgress } from './restore-progress.ts';
+import { type LackingAttributes, RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { countOf, extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
@@ -55,7 +55,7 @@ async function isTaken(
  */
 export async function restoreVolume(
   options: RestoreVolumeOptions,
-): Promise<{ totalBytes: number }> {
+): Promise<{ totalBytes: number } & LackingAttributes> {
   const { repository, path, isBlock, logger, config, snapshotId } = options;
   countOf(config, 'ParallelFilesDownload');
   const sparse = flagOf(config, 'WriteSparseFiles');
@@ -127,7 +127,8 @@ export async function restoreVolume(
     });
     const totalBytes = progress.totalBytes ?? 0;
     watch.finish(totalBytes);
-    return { totalBytes };
+    const { note, firstLacking } = progress;
+    return { totalBytes, note, firstLacking };
   } finally {
     watch.stop();
   }

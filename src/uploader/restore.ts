@@ -115,8 +115,8 @@ class TreeRestore {
     const directory = await TargetDirectory.openRoot(target);
     this.#report.isReadOnly = () => directory.isReadOnly();
     await directory.allowChanges();
-    // The survey of a restore in place has the lock, and has removed such entries.
-    this.#isAlone = this.#options.inPlace === undefined && directory.lock();
+    // A restore in place holds the lock already.
+    this.#isAlone = this.#options.inPlace !== undefined || directory.lock();
     return directory;
   }
 

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { Direction, MoverResult } from '../../src/agent/directions/direction.ts';
-import { podVolumeBackups } from '../../src/agent/directions/pod-volumes.ts';
+import { podVolumeBackups, podVolumeRestores } from '../../src/agent/directions/pod-volumes.ts';
 import { uploads } from '../../src/agent/directions/uploads.ts';
 import type { Movement } from '../../src/agent/movement.ts';
 
@@ -30,4 +30,16 @@ it.each(DIRECTIONS)('a $noun that left something out says so', async (direction)
     /^2 entries .* \(ignoreUnreadable\); left out by rules: "\*\.log"$/,
   );
   expect(await messageOf({})).toBeUndefined();
+});
+
+it('a restore whose entries lack attributes says so', async () => {
+  const restores = podVolumeRestores({
+    exposer: {} as never,
+    node: 'node-1',
+  } as never) as unknown as Direction<Movement>;
+  const restore = { metadata: { uid: 'u' } } as Movement;
+  const note = '3 entries lack attributes: the owner of 3';
+  const status = await restores.complete(restore, { note }, undefined as never);
+  expect(status).toEqual({ message: note });
+  expect(await restores.complete(restore, {}, undefined as never)).toEqual({});
 });

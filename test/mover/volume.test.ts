@@ -115,6 +115,27 @@ describe('a volume', () => {
     expect(spawnSync('diff', ['-r', '--no-dereference', volume, target]).status).toBe(0);
   });
 
+  it('tells how many entries lack attributes', async () => {
+    const { snapshotId } = await backupVolume({ ...options(), ...upload, uid: 'u-lacking' });
+    const target = join(root, 'lacking');
+    fs.mkdirSync(target);
+    const pool = repository.dataPath?.pool ?? expect.fail();
+    const setAttributes = pool.setAttributes.bind(pool);
+    pool.setAttributes = () => Promise.resolve(1);
+    try {
+      const { note, firstLacking } = await restoreVolume({
+        ...options(),
+        path: target,
+        snapshotId,
+      });
+      expect(note).toMatch(/^\d+ entr\w+ lacks? attributes .*: the owner of \d+$/);
+      expect(firstLacking.length).toBeGreaterThan(0);
+      expect(firstLacking.every((text) => text.endsWith(' (owner)'))).toBe(true);
+    } finally {
+      pool.setAttributes = setAttributes;
+    }
+  });
+
   it("that Velero's block mover has stored is restored nowhere: the volume stays as it is", async () => {
     const { snapshotId } = await backupVolume({ ...options(), ...upload, uid: 'u-block' });
     const stored = await getSnapshot(repository, snapshotId);

@@ -11,7 +11,7 @@ export interface MoverResult {
   readonly emptySnapshot?: boolean | undefined;
   /** Entries that could not be read and were left out, as was asked for; Velero's movers do not say it. */
   readonly unreadable?: number | undefined;
-  /** What rules left out, in words; only our movers say it. */
+  /** What rules left out of a backup, or attributes that a restore could not set; only our movers say it. */
   readonly note?: string | undefined;
   readonly source?: { readonly byPath?: string | undefined } | undefined;
 }

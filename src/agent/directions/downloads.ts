@@ -17,7 +17,7 @@ import { hadMoverBefore } from '../moved-volume.ts';
 import { isFinal, isMoving } from '../movement.ts';
 import { volumesNoted } from '../outcome.ts';
 import { stopMover } from '../stopped-mover.ts';
-import { type Direction, durationProblem } from './direction.ts';
+import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /**
  * DataDownloads: a volume is written, and given to the PVC that waits for it. One that asks for it has the volume that a PVC has already
@@ -77,10 +77,10 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     isCompleting: (download) =>
       isInPlace(download) ? inPlaceReportOf(download) !== undefined : generic.isRebinding(download),
     lacks: () => undefined,
-    complete: async (download, _result, context) => {
+    complete: async (download, result, context) => {
       if (!isInPlace(download)) {
         await generic.rebind(download, context);
-        return {};
+        return leftOutNote(result);
       }
       const problem = await inPlace.targetProblem(download, context.signal);
       if (problem !== undefined) {
@@ -93,9 +93,8 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
       const report = noted && inPlaceReportOf(noted);
       const { dryRun } = inPlaceOrderOf(download) ?? {};
       const unnoted = dryRun === true ? 'dry run: nothing was written' : 'brought back in place';
-      return {
-        message: report ? describeInPlace(report) : `${unnoted}; what differed was not noted`,
-      };
+      const done = report ? describeInPlace(report) : `${unnoted}; what differed was not noted`;
+      return { message: result.note === undefined ? done : `${done}; ${result.note}` };
     },
   };
 }
