@@ -224,12 +224,13 @@ export class ItemRestorer {
   }
 
   /** Why an object may not be restored, whatever the Restore or an action asks for. */
-  #ownRefusal(type: string, given: KubeObject): string | undefined {
+  #ownRefusal(type: string, given: KubeObject, namespace: string): string | undefined {
     const { backup } = this.#options;
     if (type !== UPLOADS_TYPE) {
-      return isOwnObject(type, given, this.#ownNamespaces)
-        ? `left out, ${NEVER_RESTORED}`
-        : undefined;
+      // The server takes an object for its own by the namespace that it comes to.
+      const mapped = { ...given, metadata: { ...given.metadata, namespace } };
+      const isOwn = [given, mapped].some((each) => isOwnObject(type, each, this.#ownNamespaces));
+      return isOwn ? `left out, ${NEVER_RESTORED}` : undefined;
     }
     if (!backup || isUploadOfBackup(given, backup)) return undefined;
     return `left out, since it does not belong to backup ${backup.name}: its data are those of another time or volume`;
@@ -255,7 +256,7 @@ export class ItemRestorer {
       log.info(refusal, about);
       return { exists: false, isClean: true };
     }
-    const own = this.#ownRefusal(type, given);
+    const own = this.#ownRefusal(type, given, namespace);
     if (own !== undefined) {
       log.info(own, about);
       this.noteLeftOut(type);

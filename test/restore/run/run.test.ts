@@ -1557,6 +1557,26 @@ describe('objects of Velero and Longshore themselves', () => {
     expect(lines.at(-1)?.message).toContain('leases.coordination.k8s.io (3)');
   });
 
+  it('are not made of what a namespace holds that is mapped into the namespace of Velero', async () => {
+    const { lines, log } = logged();
+    const names = ['longshore-expiry', 'longshore-backup-1'];
+    const made = await run({
+      cluster: cluster(),
+      items: [
+        ...names.map((name) => stored('configmaps', `app/${name}`)),
+        ...[lease('app/leader'), stored('configmaps', 'app/c')],
+        workload('deployments.apps', 'app/velero', { command: ['/velero'], args: ['server'] }),
+      ],
+      spec: { namespaceMapping: { app: 'velero' } },
+      more: { backup: BACKUP, log },
+    });
+    expect(created(made.cluster)).toEqual(['namespaces velero', 'configmaps velero/c']);
+    for (const name of [...names, 'leader', 'velero']) {
+      const said = lines.filter((line) => line.name === name).map(({ message }) => message);
+      expect(said, name).toEqual([expect.stringMatching(/^left out/)]);
+    }
+  });
+
   it('are not restored either where an action asks for them', async () => {
     const asks = action('asks', ['configmaps'], ({ item }) => {
       const annotations = { 'restore.velero.io/must-include-additional-items': 'true' };
