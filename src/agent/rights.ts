@@ -5,8 +5,8 @@ import { isUnauthorized, meaningOf } from '../kube/index.ts';
 export const RIGHTS_MS = 300_000;
 
 /**
- * Rights may be gone for a moment while Velero is upgraded, or while an API server starts. The table of answers tells
- * these refusals from those that stay. A quota may be full for some minutes.
+ * Rights may be gone for a moment while Velero is upgraded, or while an API server starts. The
+ * table of answers tells these refusals from those that stay. A quota may be full for some minutes.
  */
 export const isRightGone = (error: unknown): boolean =>
   isUnauthorized(error) && (meaningOf(error) === 'refused for now' || isQuotaFull(error));

@@ -17,7 +17,10 @@ export interface FileStatus {
   /** Of the modification time, since 1970. */
   readonly seconds: number;
   readonly nanoseconds: number;
-  /** Seconds of the last change of the inode: contents, attributes, names. Infinity where the file system does not tell. */
+  /**
+   * Seconds of the last change of the inode: contents, attributes, names. Infinity where the file
+   * system does not tell.
+   */
   readonly changedSeconds: number;
   /** Names that it has. */
   readonly links: number;

@@ -1,11 +1,14 @@
 import { closeSync, constants, openSync } from 'node:fs';
 import type { NativeLibrary } from './native-status.ts';
 
-/** Calls for extended attributes, which Node lacks. Paths and names are bytes with a zero at the end. Not for the main thread: calls block. */
+/**
+ * Calls for extended attributes, which Node lacks. Paths and names are bytes with a zero at the
+ * end. Not for the main thread: calls block.
+ */
 export interface AttributeCalls {
   /**
-   * Names of the attributes of an entry in an open directory, each with a zero behind it. Does not follow a link. Undefined
-   * when the file system has no extended attributes. Throws like `fs`.
+   * Names of the attributes of an entry in an open directory, each with a zero behind it. Does not
+   * follow a link. Undefined when the file system has no extended attributes. Throws like `fs`.
    */
   listIn(directory: number, name: Uint8Array): Uint8Array | undefined;
   /** The same for what a descriptor is of, `O_PATH` included. */
@@ -23,7 +26,10 @@ export interface AttributeCalls {
 /** Limits of Linux (include/uapi/linux/limits.h): XATTR_LIST_MAX and XATTR_SIZE_MAX. */
 const LIST_BYTES_MAX = 64 << 10;
 const VALUE_BYTES_MAX = 64 << 10;
-/** `listxattrat`, of Linux 6.13, which has the same number everywhere. Halves the cost: no path is resolved. */
+/**
+ * `listxattrat`, of Linux 6.13, which has the same number everywhere. Halves the cost: no path is
+ * resolved.
+ */
 const SYS_LISTXATTRAT = 465;
 const AT_SYMLINK_NOFOLLOW = 0x100;
 const ENODATA = 61;

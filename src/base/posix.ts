@@ -41,8 +41,9 @@ export interface Posix {
   /** How much of a range of an open file is in the page cache; undefined where the kernel does not say. */
   cachedBytes(descriptor: number, offset: number, lengthBytes: number): number | undefined;
   /**
-   * Renames a file unless something has the new name: `EEXIST` then. False: nothing was done, because the kernel or the file system
-   * cannot do it. Not for the main thread: calls block. Throws like `fs`.
+   * Renames a file unless something has the new name: `EEXIST` then. False: nothing was done,
+   * because the kernel or the file system cannot do it. Not for the main thread: calls block.
+   * Throws like `fs`.
    */
   renameNew(from: string, to: string): boolean;
   /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */

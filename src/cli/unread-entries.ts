@@ -65,7 +65,10 @@ export function warnOfMissing(root: DirectoryEntry): void {
   if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
 }
 
-/** Says on stderr what restored entries lack, and has the process end with the code for that. The log names the first. */
+/**
+ * Says on stderr what restored entries lack, and has the process end with the code for that. The
+ * log names the first.
+ */
 export function warnOfNotSet(notSet: AttributesNotSet): void {
   if (notSet.entries === 0) return;
   const count = countOf(notSet.entries, 'entries');

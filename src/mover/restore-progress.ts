@@ -23,7 +23,7 @@ export class RestoreProgress {
     this.watch = watchProgress(options, () => this.#sample(options, movedBeside()));
   }
 
-  /** One sentence about attributes that the restored entries lack; undefined if they lack none. */
+  /** A sentence about attributes that the restored entries lack; undefined if they lack none. */
   get note(): string | undefined {
     const { attributesNotSet } = this.counters;
     const { entries } = attributesNotSet;

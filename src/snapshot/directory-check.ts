@@ -182,8 +182,8 @@ function keysRoom(length: number): Buffer {
 }
 
 /**
- * Skips entries that had no extra attributes, if their inode did not change since. Entries that had some are read again: a volume
- * that was put back to an earlier state has old times.
+ * Skips entries that had no extra attributes, if their inode did not change since. Entries that had
+ * some are read again: a volume that was put back to an earlier state has old times.
  */
 function hasSameExtra(
   { stream, descriptor, rules, plainBefore }: FilesToCheck,

@@ -6,9 +6,9 @@ import { type TargetDirectory, unfinishedName } from './target-directory.ts';
 
 /** What became of a name of a hard-linked file. */
 export type LinkOutcome =
-  /** It is a link now; `replaced`: in the place of something else. */
+  /** The name is a link now; `replaced`: in the place of something else. */
   | { readonly kind: 'linked'; readonly replaced: boolean }
-  /** It was one already, or is to stay. */
+  /** The name was a link already, or is to stay. */
   | { readonly kind: 'same' | 'kept' }
   /** No name of the file is there yet. */
   | { readonly kind: 'first' }
@@ -28,8 +28,9 @@ export interface LinkTarget {
 const REFUSALS = ['EPERM', 'EACCES', 'EXDEV', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
 /**
- * What names of one file have in common; undefined for a file with one name. The number of an inode is not enough: while a backup runs,
- * another file may get the number of one that was removed. Throws `BAD_ATTRIBUTES`.
+ * What names of one file have in common; undefined for a file with one name. The number of an inode
+ * is not enough: while a backup runs, another file may get the number of one that was removed.
+ * Throws `BAD_ATTRIBUTES`.
  */
 export function linkGroupOf(entry: DirectoryEntry): string | undefined {
   const { link } = parseExtra(entry.extra);
@@ -40,8 +41,9 @@ export function linkGroupOf(entry: DirectoryEntry): string | undefined {
 }
 
 /**
- * Restores names of one file as hard links. While the restore runs, a directory of ours in the root holds one more name for each such
- * file: nothing is held in memory, however many there are, and no path of the snapshot is followed.
+ * Restores names of one file as hard links. While the restore runs, a directory of ours in the root
+ * holds one more name for each such file: nothing is held in memory, however many there are, and no
+ * path of the snapshot is followed.
  */
 export class HardLinks {
   readonly #root: TargetDirectory;
@@ -58,7 +60,7 @@ export class HardLinks {
     return new HardLinks(await root.open('.'));
   }
 
-  /** One task at a time for each file: the first name is made before others are linked to it. */
+  /** Each file has one task at a time: the first name is made before others are linked to it. */
   async inTurn<T>(group: string, task: () => Promise<T>): Promise<T> {
     const before = this.#turns.get(group);
     const turn = (before ?? Promise.resolve()).then(task);

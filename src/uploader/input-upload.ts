@@ -4,8 +4,8 @@ import { uploadLoneFile } from './device-upload.ts';
 import type { StreamSource, VolumeUpload } from './volume-upload.ts';
 
 /**
- * Stores the bytes of a pipe as the only file of a directory. Throws what the pipe throws, and
- * `STREAM_LOST` when it would have to be read once more.
+ * Stores the bytes of a pipe as the only file of a directory. Errors of the pipe pass through.
+ * Throws `STREAM_LOST` if stored contents are gone, since a pipe cannot be read again.
  */
 export async function uploadInput(
   parts: VolumeUpload,

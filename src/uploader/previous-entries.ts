@@ -71,8 +71,9 @@ export const tellsChanges = (mtimeNs: Nanoseconds, startNs: Nanoseconds): boolea
   mtimeNs < startNs - SETTLE_NS;
 
 /**
- * Entries without extended attributes in an earlier snapshot still have none if their inode did not change since this time, in
- * seconds. Minus infinity for snapshots of Kopia, snapshots that Kopia rewrote, and snapshots without attributes.
+ * Entries without extended attributes in an earlier snapshot still have none if their inode did not
+ * change since this time, in seconds. Minus infinity for snapshots of Kopia, snapshots that Kopia
+ * rewrote, and snapshots without attributes.
  */
 export function plainBeforeOf(
   { startNs, recorded }: PreviousDirectory,
@@ -85,8 +86,9 @@ export function plainBeforeOf(
 const RECORDED_XATTRS = 'xattrs';
 
 /**
- * Notes in the root entry that all entries have their extended attributes. The root entry is in the manifest: the object of the
- * root stays as Kopia writes it. Kopia drops the note with all other extra fields when it rewrites a snapshot.
+ * Notes in the root entry that all entries have their extended attributes. The root entry is in the
+ * manifest: the object of the root stays as Kopia writes it. Kopia drops the note with all other
+ * extra fields when it rewrites a snapshot.
  */
 export function withRecorded(root: DirectoryEntry, kept: KeptExtras | undefined): DirectoryEntry {
   if (kept?.xattrs !== true) return root;

@@ -49,8 +49,8 @@ export interface PackedStream {
   readonly compressionHeaderId: number;
   readonly originalLength: number;
   /**
-   * Entries without extra attributes in the stream still have none if their inode did not change since this time, in seconds.
-   * Minus infinity if the stream does not tell.
+   * Entries without extra attributes in the stream still have none if their inode did not change
+   * since this time, in seconds. Minus infinity if the stream does not tell.
    */
   readonly plainBefore: number;
 }

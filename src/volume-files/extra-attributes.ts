@@ -2,13 +2,17 @@ import { isUtf8 } from 'node:buffer';
 import { CodedError, type FileStatus, posix } from '../base/index.ts';
 
 /**
- * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and Velero ignore it. Entries without
- * such attributes have no such field: their directory is byte for byte Kopia's.
+ * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and
+ * Velero ignore it. Entries without such attributes have no such field: their directory is byte for
+ * byte Kopia's.
  */
 export interface ExtraAttributes {
   /** Extended attributes by name, percent-encoded where it is not plain ASCII. */
   readonly xattrs?: Readonly<Record<string, string>>;
-  /** Names of one file have the same text: the inode, with its device where that is not the device of the root. */
+  /**
+   * Names of one file have the same text: the inode, with its device where that is not the device
+   * of the root.
+   */
   readonly link?: string;
   /** Bytes of a name that is not UTF-8. */
   readonly rawName?: string;
@@ -31,7 +35,10 @@ export interface ExtraPlace {
   readonly rules: ExtraRules | undefined;
 }
 
-/** Attributes that are kept. Others belong to the file system or the machine: `security.ima`, `system.nfs4_acl`, `btrfs.*`. */
+/**
+ * Attributes that are kept. Others belong to the file system or the machine: `security.ima`,
+ * `system.nfs4_acl`, `btrfs.*`.
+ */
 const KEPT_PREFIXES = ['user.', 'trusted.'];
 export const CAPABILITY = 'security.capability';
 const KEPT_NAMES = [
@@ -44,7 +51,10 @@ const KEPT_NAMES = [
 const EXTRA_BYTES_MAX = 1 << 20;
 const VALUE_BYTES_MAX = 64 << 10;
 const NAME_BYTES_MAX = 255;
-/** Written as they are: no character that JSON escapes, and no brace, so that a reader finds the end by counting. */
+/**
+ * Written as they are: no character that JSON escapes, and no brace, so that a reader finds the end
+ * by counting.
+ */
 const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
 const REGULAR = 0o100000;
 const TYPE_MASK = 0o170000;
@@ -53,8 +63,8 @@ const TYPE_MASK = 0o170000;
 const without = new Set<bigint>();
 
 /**
- * The text for an entry of an open directory; undefined when it has nothing but Kopia's fields. `name` is bytes with a zero at the
- * end. Throws like `fs`, and `ATTRIBUTES_TOO_LARGE`.
+ * The text for an entry of an open directory; undefined when it has nothing but Kopia's fields.
+ * `name` is bytes with a zero at the end. Throws like `fs`, and `ATTRIBUTES_TOO_LARGE`.
  */
 export function readExtra(
   { descriptor, rules }: ExtraPlace,
@@ -137,7 +147,10 @@ const decodeName = (text: string): Buffer =>
     'latin1',
   );
 
-/** The text without some of the extended attributes. A text that is not valid stays: the restore rejects it. */
+/**
+ * The text without some of the extended attributes. A text that is not valid stays: the restore
+ * rejects it.
+ */
 export function withoutXattrs(
   text: string | undefined,
   isLeftOut: (name: string) => boolean,
@@ -200,8 +213,9 @@ const badAttributes = (what: string): CodedError =>
   new CodedError('BAD_ATTRIBUTES', `the snapshot holds attributes that are not valid: ${what}`);
 
 /**
- * Gives what a descriptor is of its extended attributes: after the owner, whose change drops capabilities, and before the mode,
- * which an access list has a part of. Returns whether all could be set. Throws `BAD_ATTRIBUTES`.
+ * Gives what a descriptor is of its extended attributes: after the owner, whose change drops
+ * capabilities, and before the mode, which an access list has a part of. Returns whether all could
+ * be set. Throws `BAD_ATTRIBUTES`.
  */
 export function applyExtra(
   descriptor: number,
@@ -226,7 +240,10 @@ export function applyExtra(
   return isAllSet;
 }
 
-/** Whether what a descriptor is of has these extended attributes. Attributes that the snapshot lacks do not count. */
+/**
+ * Whether what a descriptor is of has these extended attributes. Attributes that the snapshot lacks
+ * do not count.
+ */
 export function hasExtra(descriptor: number, text: string | undefined): boolean {
   const { xattrs } = parseExtra(text);
   if (!xattrs) return true;

@@ -79,8 +79,8 @@ export class Movements<T extends Movement> {
   }
 
   /**
-   * As `begin` does, for a movement whose target is not there yet. One of an earlier attempt may
-   * have waited for the target until it failed. Nothing was moved then, and it is made again.
+   * As `begin` does, for a movement whose target is not there yet. The movement of an earlier attempt
+   * may have waited for the target until it failed. No data moved then, so it is made again.
    */
   async beginAgain(movement: NewObject<T>, context: CallContext): Promise<T> {
     const { client } = this.#setting;

@@ -6,11 +6,11 @@ import { actionOf, isRunning, type Operation } from '../../item-operations/index
 const UNKNOWN = { plugin: '', phase: 'Unknown' };
 
 /**
- * What dashboards show of operations that go on. Nothing is asked for a scrape. A process that does
+ * What dashboards show of operations that go on. A scrape asks nobody. A process that does
  * not follow the operations, or has not read them all yet, has no value for them: 0 would end alerts.
  */
 export class OperationMetrics {
-  /** What the controllers of this process follow. */
+  /** Operations that the controllers of this process follow. */
   readonly #followers = new Set<OperationGauge>();
   readonly #failures: Counter<'plugin'>;
 
@@ -75,7 +75,7 @@ export class OperationMetrics {
   }
 }
 
-/** One controller's part of the gauges. */
+/** The part of the gauges that one controller sets. */
 export class OperationGauge implements Disposable {
   readonly #running = new Map<string, readonly Operation[]>();
   readonly #unread = new Map<string, number>();

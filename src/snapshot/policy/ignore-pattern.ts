@@ -4,7 +4,7 @@ import { bad, BACKSLASH_AT_END, CLASSES, naming, PATTERN_CHARS_MAX } from './pat
 /** A rule of a policy or of an ignore file, as Kopia reads it. */
 export interface IgnorePattern {
   readonly negated: boolean;
-  /** It takes a multiple of the time of others: it has several stars, or a star and sets. */
+  /** Several stars, or a star and sets, take a multiple of the time of other rules. */
   readonly isCostly: boolean;
   /** `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep if negated. */
   applies(path: string, isDirectory: boolean): boolean;
@@ -25,17 +25,18 @@ const SPACE_AT_START = /^\p{White_Space}+/u;
 const SPACE_AT_END = /\p{White_Space}+$/u;
 
 /**
- * Reads a rule as Kopia does (internal/wcmatch, v0.23.1), with all of its own ways: `**` at the start
- * of a rule needs no slash behind it, `*` may reach over one slash, `[^a]` negates nothing, and
- * `[[:alpha:]]` is a class only near the start. `baseDirectory`: where the rule was found, '' for the
- * root, else `/sub/dir`. Throws `BAD_IGNORE_PATTERN`.
+ * Reads a rule as Kopia does (internal/wcmatch, v0.23.1). Kopia has ways of its own. `**` at the
+ * start of a rule needs no slash behind it. `*` may reach over one slash. `[^a]` negates nothing.
+ * `[[:alpha:]]` is a class near the start alone. `baseDirectory` is the directory of the rule: ''
+ * for the root, else `/sub/dir`. Throws `BAD_IGNORE_PATTERN`.
  */
 export const parseIgnorePattern = (text: string, baseDirectory: string): IgnorePattern =>
   naming(text, () => parseRule(text, baseDirectory));
 
 /**
- * Rules of an ignore file: one a line, `#` comments and blank lines left out. Throws `BAD_IGNORE_PATTERN` with the
- * number of the line and nothing of what stands in it: the file may not be the reader's.
+ * Rules of an ignore file: one a line, `#` comments and blank lines left out. Throws
+ * `BAD_IGNORE_PATTERN` with the number of the line and nothing of what stands in it: the file may
+ * not be the reader's.
  */
 export function parseIgnoreFile(text: string, baseDirectory: string): IgnorePattern[] {
   return text.split('\n').flatMap((each, i) => {
@@ -196,8 +197,8 @@ const codeOf = (char: string): number => char.codePointAt(0) ?? 0;
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 
 /**
- * Most rules have one star at most. Their regular expression goes back no more than that, and says the
- * same as {@link KopiaMatcher} in less time. Undefined for other rules.
+ * The expression of a rule with one star at most, which most rules are. The answer is that of
+ * {@link KopiaMatcher}, in less time. Undefined for other rules.
  */
 function expressionOf(tokens: readonly Token[], implied: number): RegExp | undefined {
   const own = tokens.slice(implied);
@@ -218,14 +219,14 @@ function expressionOf(tokens: readonly Token[], implied: number): RegExp | undef
 }
 
 /**
- * What a look at a place says. `NEVER`: the text is too short, so it is no use to try further on.
+ * Answers about a token and a place. `NEVER`: the rest of the text is too short for any match.
  * `AT_SLASH`: a star met a slash, and only a double star may go on.
  */
 const [UNKNOWN, YES, NO, NEVER, AT_SLASH] = [0, 1, 2, 3, 4];
 
 /**
- * Matches a path as Kopia does. Each pair of a token and a place in the path is looked at once, so the
- * time is bounded by the length of the path times that of the rule.
+ * Matches a path as Kopia does. Each token meets each place in the path once. That bounds the time
+ * by the length of the path times the length of the rule.
  */
 class KopiaMatcher {
   readonly #tokens: readonly Token[];
@@ -275,7 +276,7 @@ class KopiaMatcher {
     return at >= text.length ? YES : NO;
   }
 
-  /** The result, or where the next token is looked at. */
+  /** The answer, or the place of the next token. */
   #star(i: number, at: number, start: number): number | { readonly at: number } {
     const text = this.#text;
     const isDouble = (this.#tokens[i] as { isDouble?: boolean }).isDouble === true;

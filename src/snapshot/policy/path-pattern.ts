@@ -32,7 +32,10 @@ export const CLASSES: Record<string, string> = {
 /** Longer names of classes are not looked at: none has more letters. */
 const CLASS_CHARS_MAX = 64;
 
-/** What is wrong, in words that repeat nothing of the pattern: it may come from a file that is not ours to show. */
+/**
+ * What is wrong, in words that repeat nothing of the pattern: it may come from a file that is not
+ * ours to show.
+ */
 export function bad(what: string): CodedError {
   return new CodedError('BAD_IGNORE_PATTERN', what);
 }
@@ -72,7 +75,7 @@ export const parsePathPattern = (text: string): PathPattern =>
     };
   });
 
-/** What is wrong with a rule, said with the rule. */
+/** Adds the rule to the error about it. */
 export function naming<T>(text: string, parse: () => T): T {
   try {
     return parse();
@@ -84,7 +87,7 @@ export function naming<T>(text: string, parse: () => T): T {
   }
 }
 
-/** One behind a backslash counts. */
+/** A space behind a backslash counts. */
 function withoutSpacesAtEnd(text: string): string {
   const [whole = '', escapes = ''] = /(\\*)( +)$/.exec(text) ?? [];
   const kept = escapes.length % 2 === 1 ? escapes.length + 1 : escapes.length;
@@ -92,8 +95,9 @@ function withoutSpacesAtEnd(text: string): string {
 }
 
 /**
- * A regular expression is quickest, and its time is bounded by the length of the text times that of the pattern
- * where one star at most can go back (`all` in front of it only stops at slashes). All else is a {@link Glob}.
+ * A regular expression is quickest, and its time is bounded by the length of the text times that of
+ * the pattern where one star at most can go back (`all` in front of it only stops at slashes). All
+ * else is a {@link Glob}.
  */
 function matcherOf(elements: readonly GlobElement[]): (text: string) => boolean {
   const [first] = elements;

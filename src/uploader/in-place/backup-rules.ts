@@ -23,8 +23,9 @@ interface Parts {
 }
 
 /**
- * Which names of a directory the rules of the backup left out: the snapshot lacks them, and that says nothing. Ignore files are
- * read from the snapshot; from the target only if the backup left them out, too.
+ * Which names of a directory the rules of the backup left out: the snapshot lacks them, and that
+ * says nothing. Ignore files are read from the snapshot; from the target only if the backup left
+ * them out, too.
  */
 export class BackupRules {
   readonly #parts: Parts;
@@ -120,7 +121,10 @@ export class BackupRules {
     return !isEmpty && this.#rules.ignores(this.#below(path), isDirectory);
   }
 
-  /** Whether the backup leaves out all that is in a directory of the target, because a tag says that it is a cache. */
+  /**
+   * Whether the backup leaves out all that is in a directory of the target, because a tag says that
+   * it is a cache.
+   */
   async isCache(directory: TargetDirectory): Promise<boolean> {
     const policy = this.#parts.policies.at(this.#path);
     if (policy.files.ignoreCacheDirs === false) return false;

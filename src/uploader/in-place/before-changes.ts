@@ -16,9 +16,10 @@ import type { InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
 const STEP_ENTRIES = 1024;
 
 /**
- * Makes sure that the repository has all that a restore may read: the packs are listed, and each content is looked up in the index.
- * No data are read. An entry that lacks contents is fine if `isNeeded` says that it does not differ. Memory grows with the number
- * of packs, not of files. Throws `DAMAGED_BLOB`, and what listing throws.
+ * Makes sure that the repository has all that a restore may read: the packs are listed, and each
+ * content is looked up in the index. No data are read. An entry that lacks contents is fine if
+ * `isNeeded` says that it does not differ. Memory grows with the number of packs, not of files.
+ * Throws `DAMAGED_BLOB`, and what listing throws.
  */
 export async function assertRestorable(
   repository: Repository,
@@ -85,8 +86,9 @@ async function problemOf(
 }
 
 /**
- * Makes sure that the new bytes fit in beside the files that are removed last. `count` goes through the target and its attributes
- * only, and is not called if the whole snapshot fits. Throws `TARGET_FULL`.
+ * Makes sure that the new bytes fit in beside the files that are removed last. `count` goes through
+ * the target and its attributes only, and is not called if the whole snapshot fits. Throws
+ * `TARGET_FULL`.
  */
 export async function assertRoom(
   target: string,

@@ -362,7 +362,10 @@ export class FilesInPlace implements InPlaceEntries {
   }
 }
 
-/** A file of which nothing stays is replaced: that writes the same bytes, and no kill leaves a part of them. */
+/**
+ * A file of which nothing stays is replaced: that writes the same bytes, and no kill leaves a part
+ * of them.
+ */
 const WHOLE_BYTES_MAX = 8 << 20;
 const isAllDifferent = (difference: Difference, { size }: DirectoryEntry): boolean =>
   size > 0 && size <= WHOLE_BYTES_MAX && difference.bytes === size;
