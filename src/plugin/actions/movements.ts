@@ -8,7 +8,7 @@ import {
 } from '../../kube/index.ts';
 import type { CallContext, OperationProgress } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
-import { isAway, patiently, type Setting } from './setting.ts';
+import { DELETION_MS, isAway, patiently, type Setting } from './setting.ts';
 import { type Owner, SharedLook } from './shared-look.ts';
 import { isUnclaimed, Unclaimed } from './unclaimed.ts';
 import { OPERATION_ID } from './velero-names.ts';
@@ -81,19 +81,26 @@ export class Movements<T extends Movement> {
   /**
    * As `begin` does, for a movement whose target is not there yet. The movement of an earlier attempt
    * may have waited for the target until it failed. No data moved then, so it is made again.
+   * Throws `WAIT_TIMEOUT` if the failed one stays: nothing would fill its target.
    */
   async beginAgain(movement: NewObject<T>, context: CallContext): Promise<T> {
     const { client } = this.#setting;
     const { signal } = context;
     const found = await this.begin(movement, context);
     if (found.status?.phase !== 'Failed') return found;
-    const { uid } = found.metadata;
-    await patiently(
-      () => client.delete(this.#resource, found.metadata, { uid, signal }),
-      signal,
-    ).catch((error: unknown) => {
-      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
-    });
+    const { namespace, name, uid } = found.metadata;
+    const remove = () => client.delete(this.#resource, found.metadata, { uid, signal });
+    await patiently(remove, signal);
+    // Its finalizer stays until its agent has cleaned up.
+    const look = (now: T | undefined): true | undefined => now?.metadata.uid !== uid || undefined;
+    const options = { signal, timeoutMs: DELETION_MS, awayMsMax: 0 };
+    try {
+      await waitFor(client, this.#resource, { namespace, name }, look, options);
+    } catch (cause) {
+      if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
+      const text = `${this.#resource.kind} ${name} of an earlier try has failed, and is still being deleted: restore again when it is gone`;
+      throw new CodedError('WAIT_TIMEOUT', text, { cause });
+    }
     return this.begin(movement, context);
   }
 

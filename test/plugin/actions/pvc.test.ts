@@ -588,8 +588,15 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
     return found as DataDownload;
   };
   const failed = await only();
-  await test.client.patch(DATA_DOWNLOADS, failed.metadata, { status: { phase: 'Failed' } });
-  expect(await action.execute(asked, { signal })).toEqual(restored);
+  // Its agent still removes what was made for it.
+  const finalizers = ['velero.io/data-upload-download-finalizer'];
+  await test.client.patch(DATA_DOWNLOADS, failed.metadata, {
+    ...{ metadata: { finalizers }, status: { phase: 'Failed' } },
+  });
+  const made = action.execute(asked, { signal });
+  await expect.poll(async () => (await only()).metadata.deletionTimestamp).toBeDefined();
+  await test.client.patch(DATA_DOWNLOADS, failed.metadata, { metadata: { finalizers: [] } });
+  expect(await made).toEqual(restored);
   expect((await only()).metadata.uid).not.toBe(failed.metadata.uid);
   const canceled = await only();
   await test.client.patch(DATA_DOWNLOADS, canceled.metadata, { status: { phase: 'Canceled' } });
