@@ -64,13 +64,15 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
   }
   const { volumeName: before = '' } = fromBackup.spec;
   const { volumeName: after = '' } = present.spec;
-  const isElsewhere = lookup(restore.spec.namespaceMapping, fromBackup.metadata.namespace ?? '');
-  if (isElsewhere === undefined && before !== '' && after !== '' && before !== after) {
+  const { namespace = '' } = fromBackup.metadata;
+  // A namespace may be mapped to itself.
+  const isElsewhere = (lookup(restore.spec.namespaceMapping, namespace) ?? namespace) !== namespace;
+  if (!isElsewhere && before !== '' && after !== '' && before !== after) {
     return unusable(
       `${shown} has the volume ${after}, and had ${before} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`,
     );
   }
-  if (isElsewhere === undefined) {
+  if (!isElsewhere) {
     const problem = sourceProblem(existing);
     if (problem !== undefined) return unusable(problem);
   }

@@ -267,6 +267,10 @@ describe('says why, and touches nothing,', () => {
     const fromBackup = inBackup(({ spec }) => (spec.volumeName = 'pv-of-before'));
     const text = 'and had pv-of-before when it was backed up';
     await expectRefusal(text, { fromBackup });
+    // A mapping to itself changes nothing.
+    const same = newRestore({ namespaceMapping: { [APP]: APP } }, 'moved');
+    same.metadata.uid += '-same';
+    await expectRefusal(text, { fromBackup, restore: same });
     const name = `copy-${count}`;
     await test.makeVolume('other', name);
     fromBackup.metadata.name = name;
