@@ -29,6 +29,9 @@ const JOURNAL_FILES_MAX = 2500;
 /** Pages in memory while files are read. Our choice. */
 const READ_PAGES_MAX = 4;
 
+/** Each time somebody else has changed the index, which few do. Our choice. */
+const ADD_TRIES_MAX = 20;
+
 const REASON = 'reason';
 const APART = 'apart';
 const entrySchema = z.object({
@@ -151,7 +154,7 @@ export class ClusterFiles {
   async #addEntry(entry: Entry, { reason, signal }: WriteOptions): Promise<void> {
     const { client } = this.#options;
     const data = { [nameOf(entry.key)]: JSON.stringify(entry) };
-    for (;;) {
+    for (let tries = 1; ; tries++) {
       const resourceVersion = this.#version;
       const isNew = resourceVersion === undefined;
       try {
@@ -169,7 +172,7 @@ export class ClusterFiles {
         const isStale = isNew
           ? isCode(error, 'KUBE_ALREADY_EXISTS')
           : isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND');
-        if (!isStale) throw error;
+        if (!isStale || tries === ADD_TRIES_MAX) throw error;
       }
       const { entries } = await this.index(signal, { isFresh: true });
       const found = entries.get(entry.key);

@@ -248,12 +248,17 @@ export class World extends AfterRunWorld {
           resource.group === '' ? resource.plural : `${resource.plural}.${resource.group}`;
         return structuredClone(cluster.get(type, id));
       });
-    const patch = (resource: Resource<KubeObject>, ref: { name: string }, change: object) =>
+    const patch = (
+      resource: Resource<KubeObject>,
+      ref: { name: string; namespace?: string },
+      change: object,
+    ) =>
       outside(async () => {
         requests.push(`PATCH ${resource.plural}`);
         const { metadata, status } = change as Restore;
         if (resource.plural !== 'restores') {
-          const found = cluster.get(resource.plural, ref.name);
+          const id = ref.namespace === undefined ? ref.name : `${ref.namespace}/${ref.name}`;
+          const found = cluster.get(resource.plural, id);
           const expected = (metadata as KubeObject['metadata'] | undefined)?.resourceVersion;
           if (expected !== undefined && found?.metadata.resourceVersion !== expected) {
             throw refused('KUBE_CONFLICT', 'somebody has changed it');
