@@ -236,6 +236,8 @@ export class Cluster implements NightWorld {
 
   stop(): void {
     this.#isOver = true;
+    // The bucket is of other clusters, too.
+    this.#trouble?.end();
     this.#crew.killAll();
   }
 

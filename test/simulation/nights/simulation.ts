@@ -538,10 +538,7 @@ class NightsCourse {
     const isGone = this.#isToGo(night);
     if (phase.startsWith('Failed')) {
       const reason = String(cluster.world.find(RESTORES, name, NAMESPACE)?.status?.failureReason);
-      // Nothing can be restored while the bucket is away, and a restore does not wait for ever.
-      const isWaitedFor = reason.includes('the bucket is away');
-      if (isWaitedFor) this.#notes.count('restores that waited for the bucket in vain');
-      else if (!isGone) this.#notes.problem(`restore ${name} of ${night} is ${phase}: ${reason}`);
+      if (!isGone) this.#notes.problem(`restore ${name} of ${night} is ${phase}: ${reason}`);
       return;
     }
     const now = this.#contents(cluster);

@@ -76,10 +76,15 @@ export class Trouble {
     if (!this.isOver) {
       this.#disturb();
     } else if (this.weather !== CALM) {
-      this.weather = CALM;
-      this.#options.bucket.isAway = false;
-      for (const server of this.#options.servers()) server.heal();
+      this.end();
     }
+  }
+
+  /** Whatever is wrong is right again. */
+  end(): void {
+    this.weather = CALM;
+    this.#options.bucket.isAway = false;
+    for (const server of this.#options.servers()) server.heal();
   }
 
   #disturb(): void {
