@@ -31,6 +31,7 @@ const FOUND = [
   ['a deletion forgot a snapshot of another backup, which a tenant had named', 8],
   ['a restore did a refused deletion again, and a good backup was gone', 14],
   ['downloads of earlier restores were done again, here and in another cluster', 25],
+  ['a download waited for its claim until it failed, and the claim stayed empty', 433],
 ] as const;
 
 /**
