@@ -16,6 +16,7 @@ export interface OtherStores {
 
 export function storagePage(cluster: DocumentedCluster, stores: OtherStores): PageScript {
   const { key, secret } = cluster.credentials;
+  const { directory } = cluster;
   return {
     page: 'docs/storage.md',
     replace: {
@@ -26,6 +27,7 @@ export function storagePage(cluster: DocumentedCluster, stores: OtherStores): Pa
       'AZURE_STORAGE_KEY=...': `AZURE_STORAGE_KEY=${stores.azureKey}`,
       'azblob://backups/cluster-1/?account=mystorage': stores.azure,
       'gs://backups/cluster-1/?credentialsFile=/etc/gcs.json': stores.google,
+      '/mnt/backup/repo': `${directory}/shared-repo`,
     },
     steps: {
       'longshore repository create --repo': {
@@ -44,6 +46,8 @@ export function readmePage(cluster: DocumentedCluster, stores: OtherStores): Pag
       ' /data': ` ${directory}/data`,
       ' /restored': ` ${directory}/readme-restored`,
       '/dev/vg0/data': `${directory}/device`,
+      // There is no database.
+      'pg_dump app': 'printf app',
       'https://minio.example:9000': cluster.store.endpoint,
       'azblob://backups/cluster-1/?account=mystorage': stores.azure,
       'gs://backups/cluster-1/': stores.google,
