@@ -1,4 +1,4 @@
-import { closeSync, constants, openSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync } from 'node:fs';
 import type { NativeLibrary } from './native-status.ts';
 
 /**
@@ -37,8 +37,12 @@ const EOPNOTSUPP = 95;
 
 type ErrorOf = (syscall: string) => Error & { code: string; errno: number };
 
-/** Undefined where the library has no such calls. */
-export function loadAttributeCalls(libc: NativeLibrary, errorOf: ErrorOf): AttributeCalls {
+/** Undefined where the library has no such calls, and without /proc, which they go through. */
+export function loadAttributeCalls(
+  libc: NativeLibrary,
+  errorOf: ErrorOf,
+): AttributeCalls | undefined {
+  if (!existsSync('/proc/self/fd')) return undefined;
   const listLink = libc.func(
     'int64_t llistxattr(const uint8_t *path, uint8_t *list, size_t length)',
   );
