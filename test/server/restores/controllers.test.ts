@@ -276,7 +276,7 @@ describe('the controllers of operations and of the end of restores', () => {
     const restore = await phase('PartiallyFailed');
     expect(statusOf(restore)).toMatchObject({ errors: 1 });
     expect(statusOf(restore).failureReason).toContain('no location default');
-    expect(statusOf(restore).failureReason).toContain('hooks that were due after its run');
+    expect(statusOf(restore).failureReason).toContain('hooks that were due then');
     expect(statusOf(restore).completionTimestamp).toBeDefined();
     expect(world.canceled).toEqual(['op-1']);
     expect(await configMaps()).toBe(0);
