@@ -11,11 +11,11 @@ export interface AttributeCalls {
    * follow a link. Undefined when the file system has no extended attributes. Throws like `fs`.
    */
   listIn(directory: number, name: Uint8Array): Uint8Array | undefined;
-  /** The same for what a descriptor is of, `O_PATH` included. */
+  /** The same for the entry of a descriptor, also one that `O_PATH` opened. */
   listOf(descriptor: number): Uint8Array | undefined;
   /** A value; undefined when the attribute is gone. Throws like `fs`. */
   getIn(directory: number, name: Uint8Array, attribute: Uint8Array): Uint8Array | undefined;
-  /** The same for what a descriptor is of. */
+  /** The same for the entry of a descriptor. */
   getOf(descriptor: number, attribute: Uint8Array): Uint8Array | undefined;
   /** Throws like `fs`. */
   set(descriptor: number, attribute: Uint8Array, value: Uint8Array): void;
@@ -110,7 +110,7 @@ const path = Buffer.alloc(512);
 let pathStart = 0;
 let pathDirectory: number | undefined;
 
-/** Leads to what the descriptor is of, and no further, also when that is a link. */
+/** A path to the entry of the descriptor. Does not follow that entry if it is a link. */
 const pathOf = (descriptor: number): Uint8Array => Buffer.from(`/proc/self/fd/${descriptor}\0`);
 
 /** Valid until the next call. */

@@ -28,8 +28,8 @@ export interface LinkTarget {
 const REFUSALS = ['EPERM', 'EACCES', 'EXDEV', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
 /**
- * What names of one file have in common; undefined for a file with one name. The number of an inode
- * is not enough: while a backup runs, another file may get the number of one that was removed.
+ * A text that all names of one file share; undefined for a file with one name. The inode number is
+ * not enough: during a backup, a new file may get the number of a removed file.
  * Throws `BAD_ATTRIBUTES`.
  */
 export function linkGroupOf(entry: DirectoryEntry): string | undefined {
@@ -42,8 +42,8 @@ export function linkGroupOf(entry: DirectoryEntry): string | undefined {
 
 /**
  * Restores names of one file as hard links. While the restore runs, a directory of ours in the root
- * holds one more name for each such file: nothing is held in memory, however many there are, and no
- * path of the snapshot is followed.
+ * holds one more name for each such file. So memory does not grow, and no path of the snapshot is
+ * followed.
  */
 export class HardLinks {
   readonly #root: TargetDirectory;
@@ -132,7 +132,7 @@ export class HardLinks {
     return this.#own;
   }
 
-  /** Removes the names of ours; may be called twice. */
+  /** Removes our directory with its names; may be called twice. */
   async close(): Promise<void> {
     const own = await this.#own?.catch(() => undefined);
     this.#own = undefined;

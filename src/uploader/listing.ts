@@ -20,7 +20,7 @@ export interface SourceEntry {
   readonly target?: Uint8Array | undefined;
   /** As in a directory entry. */
   readonly extra?: string | undefined;
-  /** The time is outside of the years that an entry can have, and is the nearest one that it can. */
+  /** The time was outside of the years of an entry. The nearest time of an entry stands for it. */
   readonly isTimeChanged?: boolean;
 }
 

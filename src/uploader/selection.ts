@@ -15,9 +15,9 @@ interface SelectionContext {
 }
 
 /**
- * Which part of a tree is meant: patterns as in a .gitignore. A directory that an `include` names
- * is meant with all below it; what an `exclude` names is left out, with all below it. Paths begin
- * with `/`, the root of what is restored. Throws `BAD_IGNORE_PATTERN`.
+ * The meant part of a tree, by patterns as in a .gitignore. An `include` means a directory with all
+ * below it. An `exclude` leaves an entry out with all below it. Paths begin with `/`, the root of
+ * the restored tree. Throws `BAD_IGNORE_PATTERN`.
  */
 export class Selection {
   readonly #include: readonly PathPattern[];

@@ -158,7 +158,7 @@ interface Request {
   readonly request: unknown;
 }
 
-/** What the library calls a deserialize handler, as far as it matters here. */
+/** The deserialize handler of the library, as far as it matters here. */
 type Handler = (
   request: Request,
 ) => Promise<{ readonly response: unknown; readonly output: ListObjectsV2CommandOutput }>;
@@ -169,8 +169,8 @@ interface Watch {
 }
 
 /**
- * Makes the command refuse an answer whose root element is another one: the library takes whatever
- * fields it finds below any root, so that an HTML page is an empty list to it.
+ * Makes the command refuse an answer with another root element. The library takes any root, and an
+ * HTML page is an empty list to it.
  */
 function watchRoot(
   command: Pick<ListObjectsV2Command, 'middlewareStack'>,

@@ -9,8 +9,8 @@ import { validLabel } from './labels.ts';
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
 /**
- * Labels on objects of a backup or restore: its name as a label may have it, and the UID of a backup
- * (Velero: pkg/apis/velero/v1/labels_annotations.go).
+ * Labels on objects of a backup or restore: the name in the form of a label, and the UID of a backup.
+ * Velero: pkg/apis/velero/v1/labels_annotations.go.
  */
 export const BACKUP_NAME = 'velero.io/backup-name';
 export const BACKUP_UID = 'velero.io/backup-uid';

@@ -33,8 +33,8 @@ export const CLASSES: Record<string, string> = {
 const CLASS_CHARS_MAX = 64;
 
 /**
- * What is wrong, in words that repeat nothing of the pattern: it may come from a file that is not
- * ours to show.
+ * An error that repeats nothing of the pattern. The pattern may stand in a file that is not ours to
+ * show.
  */
 export function bad(what: string): CodedError {
   return new CodedError('BAD_IGNORE_PATTERN', what);
@@ -95,9 +95,8 @@ function withoutSpacesAtEnd(text: string): string {
 }
 
 /**
- * A regular expression is quickest, and its time is bounded by the length of the text times that of
- * the pattern where one star at most can go back (`all` in front of it only stops at slashes). All
- * else is a {@link Glob}.
+ * A regular expression is quickest. With one star at most, its time is bounded: text length times
+ * pattern length. `all` in front only stops at slashes. All else is a {@link Glob}.
  */
 function matcherOf(elements: readonly GlobElement[]): (text: string) => boolean {
   const [first] = elements;

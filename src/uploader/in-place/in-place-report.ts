@@ -95,7 +95,7 @@ export class WriteBudget {
     if (this.#taken > this.#max) throw tooMuch(this.#max);
   }
 
-  /** What was taken, and not written. */
+  /** Bytes that were taken, and not written. */
   giveBack(bytes: number): void {
     this.#taken -= bytes;
   }
