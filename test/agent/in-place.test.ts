@@ -74,6 +74,15 @@ describe('a restore in place of a PVC', () => {
     execFileSync('diff', ['-r', '--no-dereference', `${path}.then`, path]);
   };
 
+  const mover = (name: string): ChildProcess | undefined =>
+    cluster.cluster.runners.get('node-1')?.processOf(name);
+
+  /** The large file is written for seconds at this rate, under a name of its own. */
+  async function untilWriting(path: string): Promise<void> {
+    const isUnfinished = (name: string): boolean => name.startsWith('.longshore-restore-');
+    while (!fs.readdirSync(path).some(isUnfinished)) await sleep(10);
+  }
+
   const restore = (
     name: string,
     { pvc, snapshotID, ...order }: { pvc: string; snapshotID: string } & Partial<InPlaceOrder>,
@@ -163,11 +172,9 @@ describe('a restore in place of a PVC', () => {
   });
 
   it('stops when a pod begins to use the PVC, and a mover that dies later has a successor that completes it', async () => {
-    const { path, snapshotID } = await changedVolume('large', 6_000_000);
+    const { path, snapshotID } = await changedVolume('large', 16_000_000);
     await restore('stopped', { pvc: 'large', snapshotID });
-    // What the snapshot does not have goes first; what it has takes seconds at this rate.
-    const isWriting = (): boolean => !fs.existsSync(join(path, 'new'));
-    while (!isWriting()) await sleep(20);
+    await untilWriting(path);
     await makeUser('db-0', 'large');
     const { status } = await cluster.waitDownload('stopped');
     expect(status?.phase).toBe('Failed');
@@ -175,12 +182,9 @@ describe('a restore in place of a PVC', () => {
       /pod shop\/db-0 uses PVC shop\/large, and the restore was stopped: the volume may hold /,
     );
     await cluster.client.delete(PODS, { namespace: 'shop', name: 'db-0' }, { gracePeriodSeconds: 0 }); // prettier-ignore
-    fs.mkdirSync(join(path, 'new'));
     await restore('killed', { pvc: 'large', snapshotID });
-    const mover = (): ChildProcess | undefined =>
-      cluster.cluster.runners.get('node-1')?.processOf('killed');
-    while (!mover() || !isWriting()) await sleep(20);
-    mover()?.kill('SIGKILL');
+    await untilWriting(path);
+    mover('killed')?.kill('SIGKILL');
     const done = await cluster.waitDownload('killed');
     expect(done.status?.phase).toBe('Completed');
     expect(done.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('1');
@@ -188,9 +192,9 @@ describe('a restore in place of a PVC', () => {
   });
 
   it('that is canceled ends as soon as its mover has, and another one completes it', async () => {
-    const { path, snapshotID } = await changedVolume('canceled', 6_000_000);
+    const { path, snapshotID } = await changedVolume('canceled', 16_000_000);
     const { metadata } = await restore('canceled', { pvc: 'canceled', snapshotID });
-    while (fs.existsSync(join(path, 'new'))) await sleep(20);
+    await untilWriting(path);
     await cluster.client.patch(DATA_DOWNLOADS, metadata, { spec: { cancel: true } });
     // Well before the time after which a mover stops that nobody saw end.
     await cluster.waitDownload('canceled', 'Canceled');
