@@ -10,6 +10,8 @@ import type { PodWatch } from './pod-watch.ts';
 export interface HookRecord {
   /** The pod's UID and the hook. */
   readonly id: string;
+  /** `namespace/name` of the pod. Journals of earlier versions lack it. */
+  readonly pod?: string | undefined;
   readonly hasFailed: boolean;
 }
 
@@ -50,6 +52,7 @@ const RUNNING_MAX = 16;
 const LOOK_AGAIN_MS = 15_000;
 /** Why nothing more is done with a pod here: {@link RestoreHooks.handOver} names it. */
 const LEAVING = 'the run is over';
+const GONE_BEFORE = 'the pod was deleted before this server took over; the command may have run';
 const MAY_HAVE_RUN =
   'it was begun by a server that has ended since, and the command may have run; it is not run again';
 
@@ -62,7 +65,7 @@ const MAY_HAVE_RUN =
 export class RestoreHooks {
   readonly #options: RestoreHooksOptions;
   readonly #groups: readonly HookGroup[];
-  readonly #earlier: ReadonlyMap<string, boolean>;
+  readonly #earlier: ReadonlyMap<string, HookRecord>;
   readonly #begun: ReadonlySet<string>;
   readonly #running = createLimiter(RUNNING_MAX);
   readonly #pods = new Map<string, PodState>();
@@ -76,7 +79,7 @@ export class RestoreHooks {
   constructor(options: RestoreHooksOptions) {
     this.#options = options;
     this.#groups = hookGroups(options.spec);
-    this.#earlier = new Map([...(options.earlier ?? [])].map((each) => [each.id, each.hasFailed]));
+    this.#earlier = new Map([...(options.earlier ?? [])].map((each) => [each.id, each]));
     this.#begun = new Set(options.begun ?? []);
     options.watch.onChange((after, before) => {
       const pod = after ?? before;
@@ -105,12 +108,29 @@ export class RestoreHooks {
     this.#attempted += due.length;
     const present = due.filter((hook) => this.#isPossible(pod, hook));
     const open = present.filter((hook) => {
-      const hasFailed = this.#earlier.get(idOf(pod, hook));
-      if (hasFailed === true) this.#failed++;
-      return hasFailed === undefined;
+      const earlier = this.#earlier.get(idOf(pod, hook));
+      if (earlier?.hasFailed) this.#failed++;
+      return earlier === undefined;
     });
     const left = this.#withoutBegun(pod, open, this.#begun);
     if (left.length > 0) this.#follow(new PodState(pod, left));
+  }
+
+  /**
+   * Counts the hooks of a pod that an earlier try has created and that is deleted by now. `pod` is
+   * the pod of the backup under its new namespace and name. Hooks that the earlier try has run
+   * count as they ended. The others count as failed.
+   */
+  podGone(pod: Pod): void {
+    const { namespace = '', name } = pod.metadata;
+    const known = [...this.#earlier.values()].filter((each) => each.pod === `${namespace}/${name}`);
+    const due = dueExecHooks(pod, this.#groups, () => undefined);
+    this.#attempted += due.length;
+    for (const hook of due.filter((each) => this.#isPossible(pod, each))) {
+      const earlier = known.find(({ id }) => id.endsWith(`/${hookIdOf(hook)}`));
+      if (earlier?.hasFailed) this.#failed++;
+      if (!earlier) this.#notExecuted(pod, hook, GONE_BEFORE);
+    }
   }
 
   /**
@@ -328,7 +348,8 @@ export class RestoreHooks {
       this.#failed++;
       this.#options.log.error(failure, { resource: 'pods', namespace, name });
     }
-    this.#options.onRecord?.({ id: idOf(pod, hook), hasFailed: failure !== undefined });
+    const about = { id: idOf(pod, hook), pod: `${namespace}/${name}` };
+    this.#options.onRecord?.({ ...about, hasFailed: failure !== undefined });
   }
 
   /** Until the watch says something of the pod, or it is time to give up. A pod that is not in the watch is asked for. */
@@ -350,8 +371,11 @@ export class RestoreHooks {
 const failureText = ({ name, container }: RestoreExecHook, failure: string): string =>
   `hook ${name} in container ${container} failed to execute, err: ${failure}`;
 
-const idOf = ({ metadata }: Pod, { source, name, container, index }: RestoreExecHook): string =>
-  [metadata.uid, source, name, container, index].join('/');
+const hookIdOf = ({ source, name, container, index }: RestoreExecHook): string =>
+  [source, name, container, index].join('/');
+
+const idOf = ({ metadata }: Pod, hook: RestoreExecHook): string =>
+  `${metadata.uid}/${hookIdOf(hook)}`;
 
 /** The name of the hook, which may have slashes, in what {@link idOf} made. */
 const nameIn = (id: string): string => id.split('/').slice(2, -2).join('/');

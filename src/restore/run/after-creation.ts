@@ -24,7 +24,7 @@ export interface AfterCreation {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly patience: Patience;
   readonly podVolumes?: PodVolumeSteps | undefined;
-  readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
+  readonly hooks?: Pick<RestoreHooks, 'podCreated' | 'podGone'> | undefined;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
   /** How long what was made may take to be ready. Velero: `--resource-timeout`. */

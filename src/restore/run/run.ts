@@ -17,7 +17,6 @@ import {
   PODS,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
-import { dueExecHooks, hookGroups } from '../hooks/due-hooks.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
@@ -62,7 +61,7 @@ export interface RestoreRunOptions {
   readonly podVolumes?: PodVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
   /** Told of pods; it is the caller who waits for them. */
-  readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
+  readonly hooks?: Pick<RestoreHooks, 'podCreated' | 'podGone'> | undefined;
   readonly sink: RestoreSink;
   /** What its warnings and errors are about decides where Velero's results have them. */
   readonly log: BackupLog;
@@ -346,9 +345,9 @@ async function resume(options: RestoreRunOptions, restored: Restored): Promise<v
     try {
       const pod = await client.find(PODS, ref, { signal });
       if (pod && isMadeBy(restore, pod, isClockSetBack?.())) hooks?.podCreated(pod);
-      else if (await hadHooks(ref.namespace, inBackup, options)) {
-        const text = 'the pod was deleted before this server took over: its hooks may not have run';
-        log.warn(text, { resource: 'pods', ...ref });
+      else {
+        const gone = await podInBackup(ref, inBackup, options);
+        if (gone) hooks?.podGone(gone);
       }
     } catch (error) {
       signal.throwIfAborted();
@@ -358,27 +357,24 @@ async function resume(options: RestoreRunOptions, restored: Restored): Promise<v
   });
 }
 
-/** By the pod as the backup has it: the one that was made of it is gone. */
-async function hadHooks(
-  target: string,
-  name: string,
+/** The pod as the backup has it, under its new namespace and name. */
+async function podInBackup(
+  target: { readonly namespace: string; readonly name: string },
+  inBackup: string,
   { items, restore }: RestoreRunOptions,
-): Promise<boolean> {
+): Promise<Pod | undefined> {
   const folders = [...items.directories()].filter(
     ({ groupResource, version, namespace }) =>
       groupResource === 'pods' &&
       version === undefined &&
-      targetNamespace(namespace, restore) === target,
+      targetNamespace(namespace, restore) === target.namespace,
   );
   for (const folder of folders) {
-    const file = { ...folder, name };
+    const file = { ...folder, name: inBackup };
     const bytes = await items.load(file);
     if (!bytes) continue;
     const { metadata, ...pod } = readItem(file, bytes) as Pod;
-    const restored = { ...pod, metadata: { ...metadata, namespace: target } };
-    if (dueExecHooks(restored, hookGroups(restore.spec.hooks), () => undefined).length > 0) {
-      return true;
-    }
+    return { ...pod, metadata: { ...metadata, ...target } };
   }
-  return false;
+  return undefined;
 }

@@ -144,6 +144,36 @@ describe('exec hooks of restored pods', () => {
     expect(world.records.map(({ hasFailed }) => hasFailed)).toEqual([false, false, false]);
   });
 
+  it('of a pod that was deleted before this server took over count as they ended, or as failed', async () => {
+    const group = [exec('good'), exec('bad'), exec('open')];
+    world.exec = async ({ command }) =>
+      command[0] === 'bad'
+        ? Promise.reject(new Error('exit code 1'))
+        : Promise.resolve({ stdout: '', stderr: '' });
+    const before = world.hooks(group);
+    before.podCreated(world.set(withStatus(created('p'), ['web'])));
+    await finish(before);
+    const earlier = world.records.slice(0, 2);
+    expect(earlier.map(({ pod, hasFailed }) => [pod, hasFailed])).toEqual([
+      ['app/p', false],
+      ['app/p', true],
+    ]);
+    world.lines.length = 0;
+    const after = world.hooks(group, earlier);
+    const metadata = { ...created('p').metadata, uid: 'in-the-backup' };
+    after.podGone({ ...created('p'), metadata });
+    expect(after.counts).toEqual({ hooksAttempted: 3, hooksFailed: 2 });
+    expect(world.lines).toEqual([
+      'error app: hook h in container web in pod app/p not executed: the pod was deleted before this server took over; the command may have run',
+    ]);
+    // The next server says nothing twice.
+    const last = world.hooks(group, [...earlier, ...world.records.slice(3)]);
+    world.lines.length = 0;
+    last.podGone({ ...created('p'), metadata });
+    expect(last.counts).toEqual({ hooksAttempted: 3, hooksFailed: 2 });
+    expect(world.lines).toEqual([]);
+  });
+
   it('wait until all of a container is ready where one of them asks for it', async () => {
     const hooks = world.hooks([exec('one'), exec('two', { waitForReady: true })]);
     const pod = world.set(created('p'));
@@ -413,8 +443,8 @@ describe('exec hooks of restored pods', () => {
       'error app: hook h in container web failed to execute, err: it was begun by a server that has ended since, and the command may have run; it is not run again',
     ]);
     expect(world.records).toEqual([
-      { id: first, hasFailed: true },
-      { id: 'uid-p/spec/h/web/1', hasFailed: false },
+      { id: first, pod: 'app/p', hasFailed: true },
+      { id: 'uid-p/spec/h/web/1', pod: 'app/p', hasFailed: false },
     ]);
     expect(hooks.counts).toEqual({ hooksAttempted: 2, hooksFailed: 1 });
   });
@@ -463,7 +493,7 @@ describe('exec hooks of restored pods', () => {
     ]);
     expect(world.ran).toEqual(['up/web: one']);
     expect(hooks.counts).toEqual({ hooksAttempted: 4, hooksFailed: 0 });
-    expect(world.records).toEqual([{ id: 'uid-up/spec/h/web/0', hasFailed: false }]);
+    expect(world.records).toEqual([{ id: 'uid-up/spec/h/web/0', pod: 'app/up', hasFailed: false }]);
   });
 
   it('are handed over where they wait for their turn: only those that run are waited for', async () => {

@@ -50,6 +50,11 @@ export class HookRun implements AsyncDisposable {
     if (this.#hooks.waiting > 0) this.#watching ??= this.#watch.run(this.#end.signal);
   }
 
+  /** See {@link RestoreHooks.podGone}. */
+  podGone(pod: Pod): void {
+    this.#hooks.podGone(pod);
+  }
+
   /** Waits for those that run, and begins no other one. Rejects only when it is aborted. */
   async handOver(signal: AbortSignal): Promise<{
     readonly attempted: number;

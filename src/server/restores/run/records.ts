@@ -17,7 +17,7 @@ const itemSchema = z.object({
   /** Operations, of which only the run knows the shape. */
   ops: z.array(z.looseObject({})).optional(),
 });
-const hookSchema = z.object({ id: z.string(), hasFailed: z.boolean() });
+const hookSchema = z.object({ id: z.string(), pod: z.string().optional(), hasFailed: z.boolean() });
 
 /** What a segment of a restore's journal says. */
 export const restoreRecordsSchema = z.object({
