@@ -20,7 +20,7 @@ import { holds } from './holds.ts';
 import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
 import { putLogTail } from './log-tail.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { isFinal } from './states.ts';
+import { type AnyBackup, isFinal, isStoredOf } from './states.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
 
@@ -232,6 +232,19 @@ export class BackupArchive {
       checksums: this.#checksums,
       metadataBytesMax: this.#metadataBytesMax,
     });
+  }
+
+  /**
+   * Opens the files of a Backup of the cluster. Throws what {@link open} throws, and `OTHER_BACKUP` if
+   * another Backup of this name has stored them: the given one failed, or its location points elsewhere.
+   */
+  async openOf(backup: AnyBackup, options: SignalOptions = {}): Promise<StoredArchive> {
+    const { name } = backup.metadata;
+    const stored = await this.open(name, options);
+    if (isStoredOf(backup, stored.metadata)) return stored;
+    const { uid = 'unknown' } = stored.metadata.metadata;
+    const text = `the files of backup ${name} in its location belong to another Backup of this name (UID ${uid}). If you want that one, remove this Backup with "kubectl delete backups.velero.io ${name}": the server makes the stored one known`;
+    throw new CodedError('OTHER_BACKUP', text);
   }
 
   /** `[]` where there is no file. Reads no other file, so it serves a backup that runs as well. Throws `DAMAGED_ARCHIVE`. */

@@ -30,6 +30,39 @@ export function standingOf(
   return parseGoTime(expiration) < nowNs ? 'abandoned' : 'unfinished';
 }
 
+/** A Backup, of the cluster or as it is stored. */
+export interface AnyBackup {
+  readonly metadata: { readonly name: string; readonly uid?: string | undefined };
+  readonly status?: unknown;
+}
+
+/**
+ * Whether stored files are those of a Backup of the cluster. A Backup that was taken over from a bucket
+ * has another UID here, and the status that is stored. Its start alone does not tell. Schedules of two
+ * clusters begin backups of one name in the same second, and the second backup fails.
+ */
+export function isStoredOf(backup: AnyBackup, stored: AnyBackup): boolean {
+  if (stored.metadata.uid === backup.metadata.uid) return true;
+  const [here, there] = [endOf(backup), endOf(stored)];
+  return (
+    isSameTime(here.startTimestamp, there.startTimestamp) &&
+    isSameTime(here.completionTimestamp, there.completionTimestamp) &&
+    (here.failureReason ?? '') === (there.failureReason ?? '')
+  );
+}
+
+interface BackupEnd {
+  readonly startTimestamp?: string | null;
+  readonly completionTimestamp?: string | null;
+  readonly failureReason?: string;
+}
+
+const endOf = ({ status }: AnyBackup): BackupEnd => status ?? {};
+
+/** Also where neither is there. */
+const isSameTime = (one: string | null | undefined, other: string | null | undefined): boolean =>
+  (one ?? '') === (other ?? '') || Date.parse(one ?? '') === Date.parse(other ?? '');
+
 /** What is wrong with a location as Velero says it: folders that are not Velero's; undefined where nothing is. */
 export async function locationProblem(
   bucket: Bucket,

@@ -18,6 +18,8 @@ import {
   type RunRow,
 } from '../server/index.ts';
 import { withBucketOfLocation } from './backups/bucket.ts';
+import { BACKUP, findNamed } from './backups/noun.ts';
+import type { Session } from './backups/session.ts';
 
 export interface StoredMessagesOptions {
   readonly client: KubeClient;
@@ -74,7 +76,7 @@ export class StoredMessages implements MessageSource {
     try {
       const found = await loadLocation(location, session);
       const { errors, warnings } = await withBucketOfLocation(found, session, (bucket) =>
-        resultsIn(bucket, run, signal),
+        resultsIn(bucket, run, session),
       );
       return { errors: shownOf(resultEntries(errors)), warnings: shownOf(resultEntries(warnings)) };
     } catch (error) {
@@ -92,10 +94,12 @@ export class StoredMessages implements MessageSource {
 async function resultsIn(
   bucket: Bucket,
   { kind, name }: RunRow,
-  signal: AbortSignal,
+  session: Session,
 ): Promise<Results> {
+  const { signal } = session;
   if (kind === 'Restore') return new RestoreArchive(bucket).results(name, { signal });
-  const archive = await new BackupArchive(bucket).open(name, { signal });
+  const backup = await findNamed(BACKUP, name, session);
+  const archive = await new BackupArchive(bucket).openOf(backup, { signal });
   return archive.results({ signal });
 }
 

@@ -77,6 +77,12 @@ describe('the page of a run that failed', () => {
     putRestore(api, 'back', { phase: 'PartiallyFailed', errors: 1 }, results);
     put(api, 'damaged', { phase: 'PartiallyFailed', errors: 1 });
     fs.writeFileSync(join(work, 'backups/damaged/damaged-results.gz'), 'not gzip');
+    put(api, 'taken', { phase: 'Failed', errors: 1 }, { errors: { velero: ['of another one'] } });
+    api.put(BACKUPS as never, {
+      metadata: { name: 'taken', uid: 'uid-here', namespace: 'velero' },
+      spec: { storageLocation: 'default' },
+      status: { ...TIMES, phase: 'Failed', errors: 1, failureReason: 'its name is taken' },
+    });
     api.put(BACKUPS as never, {
       metadata: { name: 'nowhere' },
       spec: { storageLocation: 'far' },
@@ -140,6 +146,9 @@ describe('the page of a run that failed', () => {
     expect(textOf(await bodyOf('/backups/nowhere'))).toMatch(
       /Its errors and warnings cannot be read from the bucket: .*far/,
     );
+    const taken = textOf(await bodyOf('/backups/taken'));
+    expect(taken).toContain('belong to another Backup of this name');
+    expect(taken).not.toContain('of another one');
   });
 
   it('reads the bucket once for many visitors, and not for a backup without errors', async () => {

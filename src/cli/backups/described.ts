@@ -69,7 +69,7 @@ export async function loadStored(
         const volumeInfos = await archive.volumeInfos(name, { signal });
         return { results: await archive.results(name, { signal }), volumeInfos };
       }
-      const archive = await new BackupArchive(bucket).open(name, { signal });
+      const archive = await new BackupArchive(bucket).openOf(object, { signal });
       const results = await archive.results({ signal });
       return { results, volumeInfos: await archive.volumeInfos({ signal }) };
     });

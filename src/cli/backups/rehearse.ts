@@ -59,7 +59,7 @@ export async function rehearse(
   const directory = mkdtempSync(join(tmpdir(), 'longshore-rehearsal-'));
   try {
     return await withBucketOf(BACKUP, backup, session, async (bucket) => {
-      const stored = await new BackupArchive(bucket).open(backup.metadata.name, { signal });
+      const stored = await new BackupArchive(bucket).openOf(backup, { signal });
       await using contents = await stored.openContents({ directory, signal });
       const identity = await identityOfStored(stored, signal);
       const { factsOf, infos } = await loadVolumeSources({

@@ -11,6 +11,7 @@ import type {
   OpenEntry,
 } from '../../server/index.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';
+import { BACKUP, findNamed } from '../backups/noun.ts';
 import { OpenDevices } from './device-volume.ts';
 import { findFile } from './find-file.ts';
 import { OpenRepositories, type RepositoryLoan } from './open-repositories.ts';
@@ -106,7 +107,8 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
     }
     const found = await loadLocation(location, session);
     const volumes = await withBucketOfLocation(found, session, async (bucket) => {
-      const stored = await new BackupArchive(bucket).open(name, { signal });
+      const backup = await findNamed(BACKUP, name, session);
+      const stored = await new BackupArchive(bucket).openOf(backup, { signal });
       return volumesIn(await stored.volumeInfos({ signal }));
     });
     this.#listed.delete(uid);

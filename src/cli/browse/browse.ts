@@ -47,7 +47,7 @@ export async function browse(
     await withHeadStart(volume, backup, session, async () => {
       const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
         const { signal } = session;
-        const stored = await new BackupArchive(bucket).open(name, { signal });
+        const stored = await new BackupArchive(bucket).openOf(backup, { signal });
         return volumesIn(await stored.volumeInfos({ signal }));
       });
       if (volume === undefined) printVolumes(name, volumes, flags);

@@ -1,4 +1,4 @@
-import { BackupArchive, type StoredArchive } from '../../archive/index.ts';
+import { BackupArchive, isStoredOf, type StoredArchive } from '../../archive/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
@@ -55,8 +55,9 @@ export async function ownershipOf(
   try {
     const stored = await new BackupArchive(bucket).open(name, { signal });
     const storedUid = stored.metadata.metadata.uid ?? '';
-    const isOwn = storedUid === uid || isTakenOver(backup, stored.metadata);
-    return isOwn ? { kind: 'own', uid: storedUid, stored } : { kind: 'foreign' };
+    return isStoredOf(backup, stored.metadata)
+      ? { kind: 'own', uid: storedUid, stored }
+      : { kind: 'foreign' };
   } catch (error) {
     if (isCode(error, 'BLOB_NOT_FOUND')) {
       return { kind: 'own', uid: annotations?.[STORED_UID] ?? uid, stored: undefined };
@@ -65,21 +66,3 @@ export async function ownershipOf(
     throw error;
   }
 }
-
-/**
- * One that was taken over from the bucket has another UID here, and the status that is stored. Its start alone tells too little: schedules of two
- * clusters begin backups of one name in the same second, and the second one fails since the first one's files are there.
- */
-function isTakenOver(backup: Backup, stored: { status?: unknown }): boolean {
-  const [here, there] = [statusOf(backup), statusOf(stored)];
-  return (
-    hasBegun(backup) &&
-    sameTime(here.startTimestamp, there.startTimestamp) &&
-    sameTime(here.completionTimestamp, there.completionTimestamp) &&
-    (here.failureReason ?? '') === (there.failureReason ?? '')
-  );
-}
-
-/** Also where neither is there. */
-const sameTime = (one: string | null | undefined, other: string | null | undefined): boolean =>
-  (one ?? '') === (other ?? '') || Date.parse(one ?? '') === Date.parse(other ?? '');

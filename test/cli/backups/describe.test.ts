@@ -28,7 +28,7 @@ beforeAll(async () => {
   await api.add(BACKUPS, 'full1', { spec: backup.spec, status: backup.status });
   const restore = recorded('restores__velero__rfull1.json');
   await api.add(RESTORES, 'rfull1', { spec: restore.spec, status: restore.status });
-  storeBackup('full1', read('bucket-full1/full1-results.json'));
+  storeBackup('full1', read('bucket-full1/full1-results.json'), backup.status);
   api.store('backups/full1/full1-volumeinfo.json.gz', read('bucket-full1/full1-volumeinfo.json'));
   const folder = 'restores/rfull1';
   const results = read('bucket-rfull1/restore-rfull1-results.json');
@@ -37,8 +37,8 @@ beforeAll(async () => {
 });
 afterAll(() => api[Symbol.asyncDispose]());
 
-function storeBackup(name: string, results: unknown): void {
-  const backup = { apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name } };
+function storeBackup(name: string, results: unknown, status: object): void {
+  const backup = { apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name }, status };
   api.store(`backups/${name}/velero-backup.json`, backup);
   api.store(`backups/${name}/${name}-results.gz`, results);
 }
@@ -76,7 +76,7 @@ describe('longshore backup describe', () => {
   it('tells with --details which rule or pod decided about a volume', async () => {
     const ended = { phase: 'Completed', completionTimestamp: '2026-11-24T10:01:00Z' };
     await api.add(BACKUPS, 'ruled', { spec: { storageLocation: 'default' }, status: ended });
-    storeBackup('ruled', {});
+    storeBackup('ruled', {}, ended);
     const decidedBy = 'rule 2 of ConfigMap velero/policies, line 7';
     api.store('backups/ruled/ruled-volumeinfo.json.gz', [
       { pvcNamespace: 'app', pvcName: 'data', pvName: 'pv', skipped: true, decidedBy },
@@ -93,7 +93,7 @@ describe('longshore backup describe', () => {
   it('tells what rules left out of volumes, also what only the bucket knows', async () => {
     const ended = { phase: 'Completed', completionTimestamp: '2026-11-24T10:01:00Z' };
     await api.add(BACKUPS, 'excluding', { spec: { storageLocation: 'default' }, status: ended });
-    storeBackup('excluding', {});
+    storeBackup('excluding', {}, ended);
     const note = 'left out by rules: "/.snapshot", "*.log"';
     const pvbInfo = { podNamespace: 'app', podName: 'web', volumeName: 'data', Phase: 'Completed' };
     api.store('backups/excluding/excluding-volumeinfo.json.gz', [
@@ -141,19 +141,22 @@ describe('longshore backup describe', () => {
   });
 
   it('tells why one has failed, and what to do: ten of each without --details', async () => {
-    const backup = await api.add(BACKUPS, 'half', {
-      spec: { storageLocation: 'default' },
-      status: { phase: 'PartiallyFailed', errors: 31, warnings: 1 },
-    });
+    const status = { phase: 'PartiallyFailed', errors: 31, warnings: 1 };
+    const spec = { storageLocation: 'default' };
+    const backup = await api.add(BACKUPS, 'half', { spec, status });
     const why = `data path backup failed: ${'no space left '.repeat(20)}`;
     await upload('bad', backup, { phase: 'Failed', message: why });
-    storeBackup('half', {
-      errors: {
-        velero: ['first'],
-        namespaces: { b: ['b fails'], a: Array.from({ length: 29 }, (_, i) => `a fails ${i}`) },
+    storeBackup(
+      'half',
+      {
+        errors: {
+          velero: ['first'],
+          namespaces: { b: ['b fails'], a: Array.from({ length: 29 }, (_, i) => `a fails ${i}`) },
+        },
+        warnings: { cluster: ['a\u001b[31mwarning\u202e'] },
       },
-      warnings: { cluster: ['a\u001b[31mwarning\u202e'] },
-    });
+      status,
+    );
     const { out, code } = await api.longshore('backup', 'describe', 'half');
     expect(code).toBe(0);
     expect(out).toContain(`Failed volumes:\n  app/bad: ${why.trimEnd()}`);

@@ -151,6 +151,17 @@ describe('longshore restore create --dry-run', () => {
     expect(ran.err).toMatch(/InProgress/);
   });
 
+  it('rehearses nothing of another Backup of the name', async () => {
+    const status = { phase: 'Failed', failureReason: 'its name is taken' };
+    await api.add(BACKUPS, 'taken', { spec: { storageLocation: 'default' }, status });
+    api.store(`${PREFIX.replace(/b1$/, 'taken')}/velero-backup.json`, {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name: 'taken' } },
+      status: { phase: 'Completed' },
+    });
+    const ran = await api.longshore('restore', 'create', '--from-backup', 'taken', '--dry-run');
+    expect(ran.err).toContain('belong to another Backup of this name');
+  });
+
   it('does not wait', async () => {
     const ran = await api.longshore(
       ...['restore', 'create', '--from-backup', 'b1', '--dry-run', '--wait'],

@@ -41,15 +41,15 @@ describe('longshore restore in-place', () => {
       ...{ spec: { storageLocation: 'default' }, status: { phase } },
     });
 
-  function put(infos: readonly object[]): void {
-    const folder = join(cluster.cluster.storageDirectory, 'backups/nightly');
+  function put(infos: readonly object[], name = 'nightly', more: object = {}): void {
+    const folder = join(cluster.cluster.storageDirectory, 'backups', name);
     fs.mkdirSync(folder, { recursive: true });
-    const metadata = { name: 'nightly', namespace: NAMESPACE, uid: 'u' };
+    const metadata = { name, namespace: NAMESPACE, uid: 'u' };
     const backup = { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec: {} };
-    const status = { phase: 'Completed' };
+    const status = { phase: 'Completed', ...more };
     fs.writeFileSync(join(folder, 'velero-backup.json'), JSON.stringify({ ...backup, status }));
-    fs.writeFileSync(join(folder, 'nightly-volumeinfo.json.gz'), gzipSync(JSON.stringify(infos)));
-    fs.writeFileSync(join(folder, 'nightly.tar.gz'), gzipSync(''));
+    fs.writeFileSync(join(folder, `${name}-volumeinfo.json.gz`), gzipSync(JSON.stringify(infos)));
+    fs.writeFileSync(join(folder, `${name}.tar.gz`), gzipSync(''));
   }
 
   const run = (...words: string[]): Promise<Ran> =>
@@ -82,9 +82,12 @@ describe('longshore restore in-place', () => {
 
   it('does not ask for what cannot be done', async () => {
     await makeBackup('running', 'InProgress');
+    await makeBackup('taken', 'Completed');
+    put([], 'taken', { startTimestamp: '2026-11-26T09:50:00Z' });
     const errorOf = async (...words: string[]): Promise<string> => (await run(...words)).err;
     expect(await errorOf('running', 'shop/data')).toContain('backup running is InProgress');
     expect(await errorOf('none', 'shop/data')).toContain('there is no Backup velero/none');
+    expect(await errorOf('taken', 'shop/data')).toContain('belong to another Backup of this name');
     expect(await errorOf('nightly', 'shop/other')).toContain('has no volume "shop/other"');
     expect(await errorOf('nightly', 'shop/kept')).toContain('its snapshot stays in the storage');
     expect(await errorOf('nightly', 'data')).toContain('"data" is not NAMESPACE/PVC');

@@ -65,11 +65,16 @@ describe('files of backups on the status page', () => {
     await opened.flush();
     putDirectoryLocation(api, store, PASSWORD);
     const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
-    for (const name of ['nightly', 'other', 'gone']) {
+    for (const name of ['nightly', 'other', 'gone', 'taken']) {
       const metadata = { name, uid: `uid-${name}`, namespace: 'velero' };
       api.put(BACKUPS as never, { metadata, spec: { storageLocation: 'default' }, status });
       if (name === 'gone') continue;
-      putFile(name, 'velero-backup.json', JSON.stringify({ ...KIND, metadata, spec: {}, status }));
+      // Another Backup has stored the files of this one's name.
+      const isTaken = name === 'taken';
+      const stored = isTaken
+        ? { metadata: { name }, status: { phase: 'Completed' } }
+        : { metadata, status };
+      putFile(name, 'velero-backup.json', JSON.stringify({ ...KIND, ...stored, spec: {} }));
       const moved = { uploaderType: 'kopia', snapshotHandle: id, size: 9 };
       const info = { pvcNamespace: 'shop', backupMethod: 'CSISnapshot' };
       const infos = [
@@ -83,7 +88,11 @@ describe('files of backups on the status page', () => {
       putFile(name, `${name}-volumeinfo.json.gz`, gzipSync(JSON.stringify(infos)));
     }
     const mayList = true;
-    api.tokens.set('good', { user: { username: 'ann' }, mayList, mayBrowse: ['nightly', 'gone'] });
+    api.tokens.set('good', {
+      user: { username: 'ann' },
+      mayList,
+      mayBrowse: ['nightly', 'gone', 'taken'],
+    });
     api.tokens.set('looks', { user: { username: 'bob' }, mayList });
     api.tokens.set('only', { user: { username: 'eve' }, mayList: false, mayBrowse: ['nightly'] });
     page = await openPage(api, { needsLogin: true, hasFiles: true });
@@ -160,6 +169,12 @@ describe('files of backups on the status page', () => {
       await expect(Promise.race([opening, late])).rejects.toThrow('gone');
     }
     expect(openings).toBe(1);
+  });
+
+  it('shows nothing of a backup whose name another one has in the bucket', async () => {
+    const { body } = await page.ask(pathOf('files', {}, 'taken'), { headers: bearer });
+    expect(textOf(body)).toContain('belong to another Backup of this name');
+    expect(textOf(body)).not.toContain('shop/data');
   });
 
   it('leads from a backup to its volumes, directories and files', async () => {

@@ -4,9 +4,11 @@ import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index
 import { identityOfStored } from '../../../item-operations/index.ts';
 import {
   type BackupIdentity,
+  BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
   type KubeClient,
+  type KubeObject,
 } from '../../../kube/index.ts';
 import { ResourceModifiers, type Restore } from '../../../restore/index.ts';
 import { patiently } from '../../runs/patience.ts';
@@ -41,7 +43,13 @@ export interface RestoreSourcesOptions {
 export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
   const { client, archive, restore, directory, readPolicies, signal } = options;
   const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
-  const stored = await download(() => archive.open(backupName, { signal }), options);
+  const { namespace } = restore.metadata;
+  const ref = { namespace, name: backupName };
+  const known = await client.find<KubeObject>(BACKUPS, ref, { signal });
+  const stored = await download(
+    () => (known ? archive.openOf(known, { signal }) : archive.open(backupName, { signal })),
+    options,
+  );
   await using opened = new AsyncDisposableStack();
   const contents = opened.use(
     await download(() => stored.openContents({ directory, signal }), options),
@@ -52,7 +60,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
     options,
   );
   const configMap = ({ name }: { readonly name: string }): Promise<ConfigMap> =>
-    client.get(CONFIG_MAPS, { namespace: restore.metadata.namespace, name }, { signal });
+    client.get(CONFIG_MAPS, { namespace, name }, { signal });
   const modifiers = resourceModifier
     ? ResourceModifiers.fromConfigMap(await configMap(resourceModifier))
     : undefined;

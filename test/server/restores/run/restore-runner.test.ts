@@ -328,6 +328,33 @@ describe('a restore', () => {
     expect((await rig.archive.results('r1')).errors?.velero?.[0]).toContain('restore failed');
   });
 
+  const backupOf = (uid: string, status: object) => ({
+    ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+    metadata: { name: 'b1', namespace: 'velero', uid, resourceVersion: '1', creationTimestamp: '' },
+    ...{ spec: { storageLocation: 'default' }, status },
+  });
+
+  it.each([
+    ['failed since its name is taken', { phase: 'Failed', failureReason: 'it is there already' }],
+    ['began at another time', { phase: 'Completed', startTimestamp: '2026-11-27T02:00:00Z' }],
+  ])('restores nothing of another Backup of the name, where its own %s', async (_, status) => {
+    cluster.add('backups.velero.io', backupOf('u-here', status));
+    const bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    const rig = new Rig({ cluster, bucket });
+    const reason = await reasonOf(rig.run());
+    expect(String(reason)).toContain('belong to another Backup of this name (UID backup-uid)');
+    expect(cluster.get('configmaps', 'app/settings')).toBeUndefined();
+  });
+
+  it('restores a backup that was taken over from the bucket, under another UID', async () => {
+    cluster.add('backups.velero.io', backupOf('u-here', { phase: 'Completed' }));
+    const bucket = new MemoryBucket();
+    await storeBackup(bucket, ITEMS);
+    await new Rig({ cluster, bucket }).run();
+    expect(cluster.get('configmaps', 'app/settings')).toBeDefined();
+  });
+
   it('restores what the policies of a ConfigMap take', async () => {
     const resourceFilters = '[{kinds: [ConfigMap], names: ["keep-*"]}]';
     const text = `version: v1\nnamespacedFilterPolicies: [{namespaces: [app], resourceFilters: ${resourceFilters}}]`;
