@@ -115,6 +115,7 @@ async function sync(what: string): Promise<void> {
     backups: { get: ({ name }) => known.get(name), list: () => [...known.values()] },
     archive: new BackupArchive(bucket),
     ...{ location: location as never, locationNow: () => location as never },
+    onExpired: () => undefined,
     assertLeading: () => undefined,
     signal: new AbortController().signal,
   });

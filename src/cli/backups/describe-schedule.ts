@@ -1,4 +1,4 @@
-import { BACKUPS, validLabel } from '../../kube/index.ts';
+import { BACKUPS, isSynced, validLabel } from '../../kube/index.ts';
 import { toneOf } from './colours.ts';
 import { expiryCell, timeCell } from './columns.ts';
 import { fieldLines, listLines, specTexts } from './describe-text.ts';
@@ -35,13 +35,11 @@ export async function describeSchedule(
 ): Promise<DescribedSchedule> {
   const { name } = metadata;
   const labelSelector = `velero.io/schedule-name=${validLabel(name)}`;
-  const backups = await client.collect(BACKUPS, { namespace, labelSelector, signal }, (backup) => [
-    {
-      name: backup.metadata.name,
-      phase: phaseOf(backup),
-      createdAt: backup.metadata.creationTimestamp,
-    },
-  ]);
+  const backups = await client.collect(BACKUPS, { namespace, labelSelector, signal }, (backup) => {
+    if (isSynced(backup)) return [];
+    const { name: backupName, creationTimestamp: createdAt } = backup.metadata;
+    return [{ name: backupName, phase: phaseOf(backup), createdAt }];
+  });
   return {
     kind: 'Schedule',
     name,

@@ -16,6 +16,15 @@ export const BACKUP_NAME = 'velero.io/backup-name';
 export const BACKUP_UID = 'velero.io/backup-uid';
 export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
+/**
+ * Annotation on a Backup that the sync created: the UID that its files were stored under. Only the
+ * sync sets it. Labels of such a Backup come from the bucket and prove nothing.
+ */
+export const SYNCED_UID = 'longshore.io/synced-uid';
+
+/** Whether the sync created this Backup from files in the bucket. */
+export const isSynced = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
+  metadata.annotations?.[SYNCED_UID] !== undefined;
 
 /** What objects of a backup's operations must say to count as its own. */
 export interface BackupIdentity {

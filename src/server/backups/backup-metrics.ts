@@ -1,6 +1,7 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 import { parseGoTime } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
+import { isSynced } from '../../kube/index.ts';
 import { isOver, phaseOf } from './phases.ts';
 import { SnapshotMetrics } from './snapshot-metrics.ts';
 
@@ -273,9 +274,11 @@ const CLOCK_MS = 5000;
 
 /**
  * A Backup of another cluster is created here after its run. Its success must not end an alert about a schedule
- * of the same name.
+ * of the same name. Velero's sync leaves no mark, so the times decide then.
  */
-function isOfThisCluster({ metadata, status }: Backup): boolean {
+function isOfThisCluster(backup: Backup): boolean {
+  if (isSynced(backup)) return false;
+  const { metadata, status } = backup;
   const startMs = msOf((status as CountedStatus | undefined)?.startTimestamp);
   const createdMs = msOf(metadata.creationTimestamp);
   return startMs === undefined || createdMs === undefined || startMs + CLOCK_MS >= createdMs;

@@ -1,6 +1,6 @@
 import type { Backup } from '../../backup/index.ts';
 import type { Logger } from '../../base/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
+import { type KubeClient, SYNCED_UID } from '../../kube/index.ts';
 import { FileWriters } from '../runs/file-writers.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, isOver, phaseOf } from './phases.ts';
@@ -62,7 +62,9 @@ function trimmed(backup: Backup): Backup {
   if (!isOver(phase)) return backup;
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
-  const pending = backup.metadata.annotations?.[SYNC_PENDING];
+  const kept = Object.entries(backup.metadata.annotations ?? {}).filter(([key]) =>
+    [SYNC_PENDING, SYNCED_UID].includes(key),
+  );
   const { errors, warnings, startTimestamp, completionTimestamp, expiration, ...counted } =
     (backup.status ?? {}) as Counted;
   const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted, progress } = counted;
@@ -73,7 +75,7 @@ function trimmed(backup: Backup): Backup {
     metadata: {
       ...{ name, namespace, uid, resourceVersion, creationTimestamp, labels },
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
-      ...(pending !== undefined && { annotations: { [SYNC_PENDING]: pending } }),
+      ...(kept.length > 0 && { annotations: Object.fromEntries(kept) }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
     status: {

@@ -21,16 +21,19 @@ import {
   NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
+import type { Backup } from '../../backup/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';
 import { LastLook } from './last-look.ts';
 import {
   type Expired,
+  EXPIRED_AT_SYNC,
   expiredIn,
   FAILURE_LABEL,
   type FailureReason,
   failureOf,
+  isNotedByWrongClock,
 } from './verdict.ts';
 
 export interface ExpiryControllerOptions {
@@ -104,9 +107,12 @@ export class ExpiryController implements ServerController {
     const nowNs = this.#nowNs();
     if ((await this.#lastLook.note(nowNs, signal, assertLeading)) !== undefined) return false;
     const recent = this.#askedLately();
-    const expired = await client.collect(BACKUP_RESOURCE, { namespace, signal }, (backup) =>
-      expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid) && !recent.has(uid)),
-    );
+    const misjudged: Backup['metadata'][] = [];
+    const expired = await client.collect(BACKUP_RESOURCE, { namespace, signal }, (backup) => {
+      if (isNotedByWrongClock(backup, nowNs)) misjudged.push(backup.metadata);
+      return expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid) && !recent.has(uid));
+    });
+    await this.#unmark(misjudged, signal, assertLeading);
     const reasons = await this.#reasons(expired, signal);
     let requests = 0;
     let done = 0;
@@ -132,6 +138,24 @@ export class ExpiryController implements ServerController {
     const forbidden = failures.find((error) => isCode(error, 'KUBE_FORBIDDEN'));
     if (forbidden !== undefined && done === 0) throw forbidden;
     return requests >= REQUESTS_MAX;
+  }
+
+  /** Takes the note of the sync off: the clock was ahead then, and these backups expire like all others. */
+  async #unmark(
+    misjudged: readonly Backup['metadata'][],
+    signal: AbortSignal,
+    assertLeading: () => void,
+  ): Promise<void> {
+    await mapLimited(misjudged, AT_ONCE, async (metadata) => {
+      signal.throwIfAborted();
+      assertLeading();
+      const body = { metadata: { uid: metadata.uid, annotations: { [EXPIRED_AT_SYNC]: null } } };
+      try {
+        await this.#options.client.patch(BACKUPS, metadata, body, { signal });
+      } catch (error) {
+        if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+      }
+    });
   }
 
   /** UIDs. Half of the time between two looks: the next full one asks again. */

@@ -8,6 +8,13 @@ import { neverBegan } from '../deletion/ownership.ts';
 export const FAILURE_LABEL = 'velero.io/gc-failure';
 export type FailureReason = 'BSLNotFound' | 'BSLCannotGet' | 'BSLReadOnly' | 'BSLUnavailable';
 
+/**
+ * Annotation on a Backup that the sync created after its expiration: that expiration. A writer of
+ * the bucket can store an expired backup, so the clock must not delete it. A person can change the
+ * expiration, and the clock deletes it again.
+ */
+export const EXPIRED_AT_SYNC = 'longshore.io/expired-at-sync';
+
 /** What is kept of an expired Backup: there may be ten thousand. */
 export interface Expired {
   readonly name: string;
@@ -26,6 +33,7 @@ export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   const { name, uid, labels, deletionTimestamp } = backup.metadata;
   const expiration = expirationOf(backup);
   if (expiration === undefined || expiration > nowNs || deletionTimestamp !== undefined) return [];
+  if (hadExpiredAtSync(backup)) return [];
   const phase = phaseOf(backup);
   if (!isOver(phase) && phase !== 'Deleting') return [];
   const { storageLocation: location = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
@@ -34,9 +42,28 @@ export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   ];
 }
 
-function expirationOf({ status }: Backup): Nanoseconds | undefined {
-  const { expiration } = (status ?? {}) as { expiration?: string | null };
-  if (!expiration) return undefined;
+interface WithStatus {
+  readonly status?: unknown;
+}
+
+const expirationIn = ({ status }: WithStatus): string =>
+  (status as { expiration?: string | null } | undefined)?.expiration ?? '';
+
+const hadExpiredAtSync = (backup: Backup): boolean =>
+  backup.metadata.annotations?.[EXPIRED_AT_SYNC] === expirationIn(backup);
+
+/** Whether the sync noted that it had expired, and it has not: the clock was ahead at that time. */
+export function isNotedByWrongClock(backup: Backup, nowNs: Nanoseconds): boolean {
+  return hadExpiredAtSync(backup) && (expirationOf(backup) ?? 0n) > nowNs;
+}
+
+/** Whether its expiration can be read, and is over. */
+export const hasExpired = (status: unknown, nowNs: Nanoseconds): boolean =>
+  (expirationOf({ status }) ?? nowNs) < nowNs;
+
+function expirationOf(backup: WithStatus): Nanoseconds | undefined {
+  const expiration = expirationIn(backup);
+  if (expiration === '') return undefined;
   try {
     return parseGoTime(expiration);
   } catch {

@@ -1,6 +1,11 @@
 import { messageOf, redactAndCut } from '../../base/index.ts';
 import { parseCron } from '../../cron/index.ts';
-import type { BackupRepository, BackupStorageLocation, KubeObject } from '../../kube/index.ts';
+import {
+  type BackupRepository,
+  type BackupStorageLocation,
+  isSynced,
+  type KubeObject,
+} from '../../kube/index.ts';
 import { verificationOf } from '../../repository-access/index.ts';
 
 /** How something went, or goes. */
@@ -26,6 +31,8 @@ export interface RunRow {
   readonly of: string;
   /** The label of the Schedule that made it. */
   readonly schedule: string;
+  /** A Backup that was found in the bucket: its label does not prove that the Schedule made it. */
+  readonly isSynced: boolean;
   readonly location: string;
   readonly queuePosition: number;
   readonly snapshots: Counts;
@@ -145,6 +152,7 @@ export function keptRun(kind: RunRow['kind'], object: LooseObject): Kept<RunRow>
     itemsTotal: countIn(progress.totalItems),
     of: textIn(spec.backupName),
     schedule: metadata.labels?.['velero.io/schedule-name'] ?? textIn(spec.scheduleName),
+    isSynced: isSynced(object),
     location: textIn(spec.storageLocation),
     queuePosition: countIn(status.queuePosition),
     snapshots: {

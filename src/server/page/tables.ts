@@ -71,7 +71,7 @@ interface Newest {
 function newestOf(backups: readonly RunRow[]): ReadonlyMap<string, Newest> {
   const found = new Map<string, Newest>();
   for (const row of backups) {
-    if (row.schedule === '') continue;
+    if (row.schedule === '' || row.isSynced) continue;
     const newest = found.get(row.schedule) ?? {};
     found.set(row.schedule, newest);
     if (row.isOver) newest.last ??= row;

@@ -1,5 +1,5 @@
 import type { Backup } from '../../backup/index.ts';
-import { keyOf } from '../../kube/index.ts';
+import { isSynced, keyOf } from '../../kube/index.ts';
 import { phaseOf } from '../backups/phases.ts';
 import { SCHEDULE_LABEL } from './schedule.ts';
 
@@ -45,5 +45,5 @@ export class PendingBackups {
 /** The label of the schedule that waits for it. */
 function pendingOf(backup: Backup | undefined): string | undefined {
   const label = backup?.metadata.labels?.[SCHEDULE_LABEL];
-  return backup && PENDING.includes(phaseOf(backup)) ? label : undefined;
+  return backup && !isSynced(backup) && PENDING.includes(phaseOf(backup)) ? label : undefined;
 }

@@ -1,5 +1,5 @@
 import type { Backup } from '../../backup/index.ts';
-import { apiVersionOf, type NewObject, validLabel } from '../../kube/index.ts';
+import { apiVersionOf, isSynced, type NewObject, validLabel } from '../../kube/index.ts';
 import {
   type Schedule,
   SCHEDULE_LABEL,
@@ -48,9 +48,10 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
 
 /**
  * Whether a Backup was made by this very Schedule. One of its name in another cluster, which stores in the same bucket, makes Backups of the same names,
- * and a sync brings them here.
+ * and a sync brings them here. A writer of the bucket can copy labels, so those of a synced Backup
+ * prove nothing.
  */
 export const isOfSchedule = (
-  { metadata }: Pick<Backup, 'metadata'>,
+  backup: Pick<Backup, 'metadata'>,
   { metadata: { uid } }: Pick<Schedule, 'metadata'>,
-): boolean => metadata.labels?.[SCHEDULE_UID_LABEL] === uid;
+): boolean => !isSynced(backup) && backup.metadata.labels?.[SCHEDULE_UID_LABEL] === uid;

@@ -10,6 +10,7 @@ import {
   redactAndCut,
   untilAborted,
 } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import { parseBackupStorageLocation, RETENTION, retentionOf } from '../../config/index.ts';
 import {
@@ -251,6 +252,9 @@ class SyncRun {
         backups: watched.cache,
         archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
         locationNow: () => this.#locations.get(refOf(key)),
+        onExpired: (backup) => {
+          this.#tellOfExpired(backup);
+        },
         assertLeading: this.#assertLeading,
       });
     } catch (error) {
@@ -261,6 +265,13 @@ class SyncRun {
     }
     await extend();
     return report;
+  }
+
+  #tellOfExpired(backup: Backup): void {
+    const { name } = backup.metadata;
+    const text = `the backup had expired before this cluster found it in its location, so it is never deleted by its expiration; delete it with: longshore backup delete ${name}`;
+    this.#options.logger.warn({ backup: name }, text);
+    this.#events.record(backup, 'ExpiredBeforeSync', text, 'Warning');
   }
 
   /** What comes of the locks is no failure of the sync. */

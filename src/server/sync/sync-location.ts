@@ -26,6 +26,7 @@ import {
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
+import { hasExpired } from '../expiry/verdict.ts';
 import { judgeMissing, missingBackups } from './orphans.ts';
 import { isSamePlace, placeOf, SYNCED_PLACE } from './place.ts';
 import type { SyncMemory } from './sync-memory.ts';
@@ -54,6 +55,8 @@ export interface SyncOptions {
   /** As it is now, as far as this process knows; undefined where it is gone. */
   readonly locationNow: () => BackupStorageLocation | undefined;
   readonly memory: SyncMemory;
+  /** Called with each new Backup that had expired before: its time never deletes it. */
+  readonly onExpired: (backup: Backup) => void;
   /** Right before each write. */
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -204,6 +207,7 @@ class LocationSync {
     const owners = await this.#owners(stored);
     const podVolumeBackups = await this.#podVolumeBackups(stored);
     this.#assertHere();
+    const isExpired = hasExpired(stored.metadata.status, client.clock.nowNs());
     let backup: Backup;
     try {
       backup = await client.create(
@@ -213,6 +217,7 @@ class LocationSync {
           // So that it can be deleted: nobody has finished it before it expired.
           phase: standing === 'abandoned' ? 'PartiallyFailed' : undefined,
           isPending: podVolumeBackups.length > 0,
+          isExpired,
         }),
         { signal },
       );
@@ -222,6 +227,7 @@ class LocationSync {
     }
     this.#created++;
     logger.info({ location: this.#name, backup: name }, 'a backup of a location is made known');
+    if (isExpired) this.#options.onExpired(backup);
     if (podVolumeBackups.length > 0) await this.#makePodVolumeBackups(backup, podVolumeBackups);
   }
 

@@ -9,13 +9,18 @@ import {
   NOT_IN_BACKUPS,
   type OwnerReference,
   type PodVolumeBackup,
+  SYNCED_UID,
   validLabel,
   VELERO_GROUP,
 } from '../../kube/index.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
+import { EXPIRED_AT_SYNC } from '../expiry/verdict.ts';
+import { SCHEDULE_UID_LABEL } from '../schedules/schedule.ts';
 
 /** By it backups are those of a location. */
 export const LOCATION_LABEL = 'velero.io/storage-location';
+/** Annotations with this prefix are orders and notes for the server of one cluster. */
+const OWN_PREFIX = 'longshore.io/';
 /** Of PodVolumeBackups nobody works on any more. */
 const OVER = ['Completed', 'Failed', 'Canceled'];
 
@@ -31,25 +36,33 @@ export interface SyncedBackupOptions {
   readonly owners: readonly OwnerReference[];
   /** PodVolumeBackups are made after it. */
   readonly isPending: boolean;
+  /** Its expiration is over already. */
+  readonly isExpired: boolean;
 }
 
 /**
  * A Backup for this cluster of one that is stored, as Velero makes it (backup_sync_controller.go, v1.18.3): in the server's namespace, of this location, without
- * hooks, since they have run. Labels, annotations and the rest of it are as they were, so it expires when it would have. Finalizers do not come along, other
- * than with Velero: nobody in this cluster would take them off.
+ * hooks, since they have run. Its spec and status are kept, so it expires when it would have.
+ * Finalizers do not come along, other than with Velero: nobody in this cluster would remove them.
+ * Longshore's own annotations and the label of a Schedule are dropped: with them, a writer of the
+ * bucket could give orders to this server, or stop a Schedule.
  */
 export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
-  { namespace, location, phase, owners, isPending }: SyncedBackupOptions,
+  { namespace, location, phase, owners, isPending, isExpired }: SyncedBackupOptions,
 ): NewObject<Backup> {
-  const { name, labels, annotations } = metadata as Partial<KubeObject['metadata']>;
-  const given = Object.entries(annotations ?? {}).filter(([key]) => key !== SYNC_PENDING);
+  const { name, uid = '', labels, annotations } = metadata as Partial<KubeObject['metadata']>;
+  const given = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith(OWN_PREFIX));
+  const kept = Object.entries(labels ?? {}).filter(([key]) => key !== SCHEDULE_UID_LABEL);
+  const { expiration } = status ?? {};
   return plain({
     metadata: {
       ...{ name, namespace },
-      labels: { ...labels, [LOCATION_LABEL]: validLabel(location) },
+      labels: { ...Object.fromEntries(kept), [LOCATION_LABEL]: validLabel(location) },
       annotations: {
         ...Object.fromEntries(given),
+        [SYNCED_UID]: uid,
+        ...(isExpired && { [EXPIRED_AT_SYNC]: String(expiration) }),
         ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
       },
       ...(owners.length > 0 && { ownerReferences: [...owners] }),

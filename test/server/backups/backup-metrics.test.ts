@@ -98,6 +98,20 @@ describe('metrics of backups', () => {
     expect(await samples(name)).toEqual([`${name}{schedule="daily"} ${seconds}`]);
   });
 
+  it('do not take a synced backup for the last success, whatever times it claims', async () => {
+    const forged = backupOf(
+      'forged',
+      {
+        ...{ phase: 'Completed', startTimestamp: '2036-01-01T00:00:00Z' },
+        completionTimestamp: '2036-01-01T00:10:00Z',
+      },
+      'daily',
+    );
+    forged.metadata.annotations = { 'longshore.io/synced-uid': 'forged' };
+    known = [forged];
+    expect(await samples('velero_backup_last_successful_timestamp')).toEqual([]);
+  });
+
   it('count snapshots of providers when the items are done, and tell the size of the tarball', async () => {
     const counts = { volumeSnapshotsAttempted: 3, volumeSnapshotsCompleted: 2 };
     known = [backupOf('a', counts, 'daily'), backupOf('b', {}, 'daily')];

@@ -57,10 +57,10 @@ describe('backups whose time is over', () => {
 
   const backup = (
     name: string,
-    { hours = -1n, phase = 'Completed', at = 'default', labels = {} } = {},
+    { hours = -1n, phase = 'Completed', at = 'default', labels = {}, annotations = {} } = {},
   ): Promise<KubeObject> =>
     client.create(BACKUPS, {
-      metadata: { namespace: VELERO, name, labels },
+      metadata: { namespace: VELERO, name, labels, annotations },
       spec: { storageLocation: at },
       status: { phase, expiration: timeIn(hours) },
     } as never);
@@ -102,6 +102,30 @@ describe('backups whose time is over', () => {
       'velero.io/backup-uid': metadata.uid,
       'velero.io/exclude-from-backup': 'true',
     });
+  });
+
+  it('are not deleted if they had expired before the sync found them in the bucket', async () => {
+    const expiration = timeIn(-1n);
+    await backup('forged', { annotations: { 'longshore.io/expired-at-sync': expiration } });
+    // A cluster that was off knows its own backups: they have no note.
+    await backup('own');
+    await look();
+    expect(await requested()).toEqual(['own']);
+    // A person sets another expiration, as to delete it at once.
+    const status = { expiration: timeIn(-2n) };
+    await client.patch(BACKUPS, { namespace: VELERO, name: 'forged' }, { status });
+    await look();
+    expect(await requested()).toEqual(['forged', 'own']);
+  });
+
+  it('are deleted at their time if a wrong clock had called them expired', async () => {
+    const expiration = timeIn(1n);
+    const annotations = { 'longshore.io/expired-at-sync': expiration };
+    await backup('young', { hours: 1n, annotations });
+    await look();
+    const { metadata } = await client.get(BACKUPS, { namespace: VELERO, name: 'young' });
+    expect(metadata.annotations ?? {}).toEqual({});
+    expect(await requested()).toEqual([]);
   });
 
   it('are asked for again where the last request has failed', async () => {

@@ -172,6 +172,28 @@ describe('schedules', () => {
     expect(await backups()).toEqual(['nightly-20261121020000']);
   });
 
+  it('do not take a synced Backup with a copied label for their own, and make one of another name', async () => {
+    const { metadata } = await add('nightly');
+    await client.create(BACKUPS, {
+      metadata: {
+        ...{ namespace: VELERO, name: 'nightly-20261121020000' },
+        labels: {
+          'velero.io/schedule-name': 'nightly',
+          'longshore.io/schedule-uid': metadata.uid,
+        },
+        annotations: { 'longshore.io/synced-uid': 'forged' },
+      },
+      ...{ spec: {}, status: { phase: 'Completed' } },
+    });
+    lead();
+    await eventually(async () => (await statusOf('nightly')).phase).toBe('Enabled');
+    pass(3601n);
+    await eventually(backups).toEqual(['nightly-20261121020000', 'nightly-20261121020001']);
+    await eventually(async () => (await statusOf('nightly')).lastBackup).toBe(
+      '2026-11-21T02:00:01Z',
+    );
+  });
+
   it('write nothing once this process does not lead', async () => {
     assertLeading = () => {
       throw new CodedError('LEADERSHIP_LOST', 'another one leads');

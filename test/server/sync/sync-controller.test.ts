@@ -117,9 +117,14 @@ describe('the sync of all locations', () => {
       status: { phase },
     } as never);
   }
-  const store = (location: string, name: string): void => {
+  const store = (location: string, name: string, status: object = {}): void => {
     const kind = { apiVersion: 'velero.io/v1', kind: 'Backup' };
-    const backup = { ...kind, metadata: { name }, spec: {}, status: { phase: 'Completed' } };
+    const backup = {
+      ...kind,
+      metadata: { name },
+      spec: {},
+      status: { phase: 'Completed', ...status },
+    };
     buckets
       .get(location)
       ?.objects.set(`backups/${name}/velero-backup.json`, Buffer.from(JSON.stringify(backup)));
@@ -134,6 +139,20 @@ describe('the sync of all locations', () => {
     vi.advanceTimersByTime(Math.max(LOOK_MS, seconds * 1000));
   };
   const eventually = (what: () => unknown) => expect.poll(what, { timeout: 10_000, interval: 5 });
+
+  it('tells in an Event of a backup that had expired before it was found', async () => {
+    await add('a');
+    store('a', 'b1', { expiration: '2020-01-01T00:00:00Z' });
+    lead();
+    await expect.poll(names, { timeout: 10_000, interval: 5 }).toEqual(['b1']);
+    const told = async (): Promise<string[]> =>
+      (await client.list(EVENTS, { namespace: VELERO })).map(
+        ({ reason, message }) => `${reason ?? ''}: ${message ?? ''}`,
+      );
+    await expect
+      .poll(told, { timeout: 10_000, interval: 5 })
+      .toEqual([expect.stringMatching(/^ExpiredBeforeSync: .*longshore backup delete b1$/)]);
+  });
 
   it('brings what each of them has, the default one first', async () => {
     await add('a');

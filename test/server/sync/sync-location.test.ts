@@ -64,6 +64,7 @@ describe('the sync of a location', () => {
   let bucket: CountedBucket;
   let memory: SyncMemory;
   let writes: string[];
+  let expired: string[];
 
   beforeEach(async () => {
     clock = new ManualClock(parseGoTime(NOW));
@@ -76,6 +77,7 @@ describe('the sync of a location', () => {
     bucket = new CountedBucket();
     memory = new SyncMemory();
     writes = [];
+    expired = [];
   });
   afterEach(async () => {
     client.close();
@@ -156,6 +158,7 @@ describe('the sync of a location', () => {
       },
       archive: new BackupArchive(bucket),
       ...{ location: current, locationNow: () => current, assertLeading: () => undefined },
+      onExpired: ({ metadata }) => expired.push(metadata.name),
       signal: new AbortController().signal,
       ...options,
     });
@@ -175,6 +178,47 @@ describe('the sync of a location', () => {
       expect(made.spec).toMatchObject({ storageLocation: 'default', hooks: {} });
       expect(made.status).toMatchObject({ phase: 'Completed', expiration: '2036-01-01T00:00:00Z' });
       expect((await location()).status).toMatchObject({ phase: 'Available', lastSyncedTime: NOW });
+    });
+
+    it('a backup without the mark of a Schedule, and without orders to the server', async () => {
+      // Whoever can write to the bucket reads the UID of a Schedule in its other backups.
+      store('b1', {
+        metadata: {
+          labels: { 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
+          annotations: {
+            note: 'kept',
+            'longshore.io/cancel': 'true',
+            'longshore.io/delete-anyway': 'true',
+            'longshore.io/stored-uid': 'of-another',
+            'longshore.io/sync-pending': 'podvolumebackups',
+            'longshore.io/synced-uid': 'of-another',
+            'longshore.io/expired-at-sync': '2036-01-01T00:00:00Z',
+          },
+        },
+      });
+      await sync();
+      const { labels, annotations } = (await get('b1')).metadata;
+      expect(labels).toEqual({
+        'velero.io/schedule-name': 'nightly',
+        'velero.io/storage-location': 'default',
+      });
+      expect(annotations).toEqual({ note: 'kept', 'longshore.io/synced-uid': 'stored-b1' });
+    });
+
+    it('a backup that has expired with a note that says so, and tells of it once', async () => {
+      store('old', { status: { expiration: '2026-11-21T01:59:59Z' } });
+      store('left', { status: { phase: 'Finalizing', expiration: '2020-01-01T00:00:00Z' } });
+      store('new', { status: { expiration: '2026-11-21T02:00:01Z' } });
+      store('odd', { status: { expiration: 'never' } });
+      await sync();
+      await sync();
+      expect(expired.sort()).toEqual(['left', 'old']);
+      const noteOf = async (name: string): Promise<string | undefined> =>
+        (await get(name)).metadata.annotations?.['longshore.io/expired-at-sync'];
+      expect(await noteOf('old')).toBe('2026-11-21T01:59:59Z');
+      expect(await noteOf('left')).toBe('2020-01-01T00:00:00Z');
+      expect(await noteOf('new')).toBeUndefined();
+      expect(await noteOf('odd')).toBeUndefined();
     });
 
     it('its location as a label that fits', async () => {
@@ -286,7 +330,7 @@ describe('the sync of a location', () => {
         spec: { backupStorageLocation: 'default', volume: 'v' },
         status: { snapshotID: 's' },
       });
-      expect(backup.metadata.annotations ?? {}).toEqual({});
+      expect(backup.metadata.annotations).toEqual({ 'longshore.io/synced-uid': 'stored-b1' });
     });
 
     it('the rest of its volumes later, where a server was killed between two of them', async () => {
@@ -303,7 +347,9 @@ describe('the sync of a location', () => {
       await sync();
       const volumes = await client.list(POD_VOLUME_BACKUPS, { namespace: VELERO });
       expect(volumes).toHaveLength(3);
-      expect((await get('b1')).metadata.annotations ?? {}).toEqual({});
+      expect((await get('b1')).metadata.annotations).toEqual({
+        'longshore.io/synced-uid': 'stored-b1',
+      });
     });
 
     it('a backup, where one of its volumes is nothing that the API server takes', async () => {
