@@ -23,8 +23,9 @@ export {
   selectorOf,
 } from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
-export { BACKUP_DEFAULTS, type BackupDefaults } from './backup-defaults.ts';
+export { BACKUP_DEFAULTS, type BackupDefaults, setDefaults } from './backup-defaults.ts';
 export {
+  moverErrors,
   type PolicySummary,
   validateBackup,
   type ValidatedBackup,

@@ -90,7 +90,7 @@ export async function validateBackup(
   const order = orderErrors(spec.orderedResources, sources.resources);
   errors.push(...order.errors);
   warnings.push(...order.warnings);
-  await moverErrors(spec, policies?.movingRules, sources, errors);
+  errors.push(...(await moverErrors(spec, policies?.movingRules, sources.isServed)));
   return {
     backup: completed(given, spec, sources, errors),
     errors,
@@ -160,12 +160,13 @@ async function policyErrors(
   }
 }
 
-async function moverErrors(
-  { snapshotMoveData, datamover = '' }: BackupSpec,
+/** Why a Backup with these rules is refused: no agent serves a data mover that it needs. */
+export async function moverErrors(
+  { snapshotMoveData, datamover = '' }: Pick<BackupSpec, 'snapshotMoveData' | 'datamover'>,
   rules: PolicySummary['movingRules'],
-  { isServed }: ValidationSources,
-  errors: string[],
-): Promise<void> {
+  isServed: ValidationSources['isServed'],
+): Promise<string[]> {
+  const errors: string[] = [];
   const moves = snapshotMoveData === true;
   const reasons = new Map<string, string>();
   if (moves) reasons.set(datamover, 'snapshotMoveData is set');
@@ -180,4 +181,5 @@ async function moverErrors(
       `${reason}, but no node-agent runs that serves the data mover "${mover}": start one, or name another data mover`,
     );
   }
+  return errors;
 }

@@ -18,7 +18,7 @@ export function hostFlags(args: readonly string[]): HostFlags {
   };
 }
 
-function valuesOf(args: readonly string[], name: string): string[] {
+export function valuesOf(args: readonly string[], name: string): string[] {
   const flag = `--${name}`;
   return args.flatMap((arg, i) => {
     if (arg.startsWith(`${flag}=`)) return [arg.slice(flag.length + 1)];

@@ -1,4 +1,11 @@
 import { readFileSync } from 'node:fs';
+import { isMoverServed } from '../agent/index.ts';
+import {
+  type Backup as StoredBackup,
+  type BackupSpec,
+  moverErrors,
+  setDefaults,
+} from '../backup/index.ts';
 import { CodedError, isCode, matchesGlob, messageOf } from '../base/index.ts';
 import { BACKUPS, type KubeClient } from '../kube/index.ts';
 import {
@@ -18,6 +25,7 @@ import {
   ignoredInGlobal,
   isOfVelero,
   ListedVolumes,
+  movingRules,
   type PolicyProblem,
   readPolicyFile,
   type SnapshotHindrance,
@@ -28,6 +36,8 @@ import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { interruptSignal } from './context.ts';
 import { ExitCode } from './exit.ts';
 import { columnsOf, documentOf, rowOf, ruleDocuments, summaryOf } from './policy-check-rows.ts';
+import { type BackupServer, backupServerOf } from './policy-check-server.ts';
+import { notedPolicies } from './server-policies.ts';
 import { printable, printJson, printTable } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -40,6 +50,7 @@ export interface PolicyCheckFlags extends ClusterFlags {
   snapshotVolumes?: boolean;
   snapshotMoveData?: boolean;
   defaultVolumesToFsBackup?: boolean;
+  features?: string;
   all?: boolean;
   json?: boolean;
   output?: string;
@@ -86,21 +97,26 @@ interface CheckInput {
 
 async function checkCluster(input: CheckInput): Promise<void> {
   const { client, flags, signal } = input;
-  const backup = await backupOf(input);
+  const server = await backupServerOf(client, input.namespace, signal);
+  const backup = await backupOf(input, server);
   const policies = await policiesFor(input, backup);
   tellWarnings(policies, input.global);
   tellWhatIsLeftOut(backup);
   const hindrance = await hindranceFor(client, backup, signal);
-  const options = { ...optionsFor(flags, policies, backup), hindrance };
+  const options = { ...optionsFor(flags, policies, backup, server), hindrance };
   const named = flags.includeNamespaces?.split(',') ?? [];
   const isLiteral = named.length > 0 && named.every((name) => !/[*?[]/.test(name));
   const volumes = new ListedVolumes(readsOf(client, { signal, ...ONCE }), {
-    namespaces: isLiteral ? named : backup && namespacesOf(backup),
+    namespaces: isLiteral ? named : namespacesOf(backup),
     keep: ({ claim, withoutFiles }) =>
       flags.all === true || claim !== undefined || withoutFiles === undefined,
   });
   const checked = await checkVolumes(volumes, options);
-  if (flags.json === true) printJson(documentFor(policies, checked));
+  const refusals = await refusalsFor(input, policies, {
+    ...backup.spec,
+    snapshotMoveData: options.movesData,
+  });
+  if (flags.json === true) printJson({ ...documentFor(policies, checked), refusals });
   else {
     const isWide = flags.output === 'wide';
     const columns = columnsOf(checked, isWide);
@@ -110,31 +126,41 @@ async function checkCluster(input: CheckInput): Promise<void> {
       { isWide },
     );
     for (const line of summaryOf(policies, checked)) process.stderr.write(`${printable(line)}\n`);
+    for (const refusal of refusals) {
+      process.stderr.write(`${printable(`error: the backup would be refused: ${refusal}`)}\n`);
+    }
   }
-  if (checked.some(({ outcome }) => outcome === 'error')) process.exitCode = ExitCode.partly;
+  const hasErrors = refusals.length > 0 || checked.some(({ outcome }) => outcome === 'error');
+  if (hasErrors) process.exitCode = ExitCode.partly;
 }
 
-async function backupOf({
-  client,
-  namespace,
-  flags,
-  signal,
-}: CheckInput): Promise<Backup | undefined> {
+/** The named Backup or an empty one, with the defaults of the server. */
+async function backupOf(
+  { client, namespace, flags, signal }: CheckInput,
+  { defaults, globalPolicies }: BackupServer,
+): Promise<Backup> {
   const { backup: name } = flags;
-  if (name === undefined) return undefined;
-  const backup = await client.find(BACKUPS, { namespace, name }, { signal });
-  if (backup) return backup as Backup;
-  throw new CodedError('NO_BACKUP', `there is no Backup ${name} in namespace ${namespace}`);
+  const found =
+    name === undefined
+      ? { metadata: { namespace, name: '' } }
+      : await client.find(BACKUPS, { namespace, name }, { signal });
+  if (!found) {
+    throw new CodedError('NO_BACKUP', `there is no Backup ${name ?? ''} in namespace ${namespace}`);
+  }
+  const { spec: asked } = found as { spec?: BackupSpec };
+  const spec: BackupSpec = { ...asked };
+  setDefaults(spec, defaults);
+  return notedPolicies({ ...found, spec } as StoredBackup, globalPolicies);
 }
 
 /** A file counts in place of the ConfigMap that the Backup names, each of the two for itself. */
 async function policiesFor(
   { client, own, global }: CheckInput,
-  backup: Backup | undefined,
+  backup: Backup,
 ): Promise<VolumePolicies | undefined> {
   try {
-    const first = own ?? (backup && (await ownPoliciesOf(client, backup, ONCE)));
-    const last = global ?? (backup && (await globalPoliciesOf(client, backup, ONCE)));
+    const first = own ?? (await ownPoliciesOf(client, backup, ONCE));
+    const last = global ?? (await globalPoliciesOf(client, backup, ONCE));
     return withGlobalPolicies(first, last);
   } catch (error) {
     throw error instanceof BadVolumePolicyError ? told(error, {}) : error;
@@ -144,7 +170,7 @@ async function policiesFor(
 /** Classes are for administrators: without the right to list them, the rest is still worth knowing. */
 async function hindranceFor(
   client: KubeClient,
-  backup: Backup | undefined,
+  backup: Backup,
   signal: AbortSignal,
 ): Promise<SnapshotHindrance | undefined> {
   try {
@@ -157,23 +183,44 @@ async function hindranceFor(
   }
 }
 
+/** As the server's validation: a data mover that no agent serves. */
+async function refusalsFor(
+  { client, namespace }: CheckInput,
+  policies: VolumePolicies | undefined,
+  spec: Backup['spec'],
+): Promise<string[]> {
+  try {
+    const rules = policies && movingRules(policies);
+    return await moverErrors(spec, rules, (mover) => isMoverServed(client, namespace, mover));
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    const text = `warning: cannot check that a node-agent serves each data mover: ${messageOf(error)}`;
+    process.stderr.write(`${printable(text)}\n`);
+    return [];
+  }
+}
+
 function optionsFor(
   flags: PolicyCheckFlags,
   policies: VolumePolicies | undefined,
-  backup: Backup | undefined,
+  backup: Backup,
+  server: BackupServer,
 ): CheckOptions {
-  const { includedNamespaces, excludedNamespaces, snapshotMoveData } = backup?.spec ?? {};
+  const { includedNamespaces, excludedNamespaces, snapshotMoveData } = backup.spec;
   const included = flags.includeNamespaces?.split(',') ?? includedNamespaces ?? [];
   const excluded = excludedNamespaces ?? [];
   const isAmong = (patterns: readonly string[], namespace: string): boolean =>
     patterns.some((pattern) => matchesGlob(pattern, namespace));
-  const choices = backup && choicesOf(backup);
+  const choices = choicesOf(backup);
   return {
     policies,
-    snapshotVolumes: flags.snapshotVolumes ?? choices?.snapshotVolumes,
-    defaultsToFiles: flags.defaultVolumesToFsBackup ?? choices?.defaultsToFiles ?? false,
+    snapshotVolumes: flags.snapshotVolumes ?? choices.snapshotVolumes,
+    defaultsToFiles: flags.defaultVolumesToFsBackup ?? choices.defaultsToFiles,
     movesData: flags.snapshotMoveData ?? snapshotMoveData === true,
-    backupExcludePvc: backup !== undefined && leavesPvcsOut(backup),
+    hasCsi: flags.features?.split(',').includes('EnableCSI') ?? server.hasCsi,
+    hasSnapshotLocation: server.hasSnapshotLocation,
+    groupLabel: backup.spec.volumeGroupSnapshotLabelKey ?? '',
+    backupExcludePvc: leavesPvcsOut(backup),
     hasNamespace: (namespace) =>
       (included.length === 0 || isAmong(included, namespace)) && !isAmong(excluded, namespace),
   };
@@ -250,8 +297,8 @@ function tellWarnings(
   }
 }
 
-function tellWhatIsLeftOut(backup: Backup | undefined): void {
-  const { labelSelector, orLabelSelectors } = backup?.spec ?? {};
+function tellWhatIsLeftOut({ spec }: Backup): void {
+  const { labelSelector, orLabelSelectors } = spec;
   if (!labelSelector && !orLabelSelectors) return;
   process.stderr.write(
     'warning: the Backup selects by labels, which is not looked at here: all volumes of its namespaces are shown\n',

@@ -31,6 +31,7 @@ export function addPolicyCheckVerb(program: Command): void {
       '--default-volumes-to-fs-backup',
       'volumes that no rule is about are backed up file by file, unless their pod says no',
     )
+    .option('--features <names>', 'features of the server (default: those of its Deployment)')
     .option('--all', 'include volumes of pods that no backup ever takes, such as Secrets')
     .option(...JSON_OPTION);
   withOutputForm(command, { isTable: true })
@@ -38,7 +39,7 @@ export function addPolicyCheckVerb(program: Command): void {
       'after',
       `
 Exit codes: 0 if each volume can be decided, 1 if the policies are not valid or the cluster cannot be asked, 2 for wrong usage,
-3 if a backup would report an error for some volume.
+3 if a backup would be refused, or would report an error for some volume.
 
 Examples:
   $ longshore policy-check -f docs/examples/volume-policies.yaml

@@ -15,13 +15,16 @@ export async function serverPoliciesOf(
   globalPolicies: string | undefined,
   options: { readonly isPatient?: boolean } = {},
 ): Promise<VolumePolicies | undefined> {
-  const given = noted(backup, globalPolicies);
+  const given = notedPolicies(backup, globalPolicies);
   const own = await ownPoliciesOf(client, given, options);
   return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
 }
 
 /** The policies for all backups, where plugins look for them. */
-function noted({ metadata, ...backup }: Backup, globalPolicies: string | undefined): PluginBackup {
+export function notedPolicies(
+  { metadata, ...backup }: Backup,
+  globalPolicies: string | undefined,
+): PluginBackup {
   const annotations = {
     ...metadata.annotations,
     ...(globalPolicies !== undefined && { [GLOBAL_POLICIES]: globalPolicies }),

@@ -1,3 +1,4 @@
+import { lookup } from '../base/index.ts';
 import { type ActionType, isOfVelero } from './actions.ts';
 import type { VolumeView } from './conditions.ts';
 import type { Because } from './because.ts';
@@ -7,6 +8,8 @@ import {
   decideSnapshot,
   type Decision,
   planSnapshot,
+  refusedText,
+  type SnapshotPlan,
   type SnapshotWay,
   type VolumeUser,
 } from './decisions.ts';
@@ -50,16 +53,40 @@ export interface CheckedVolume extends Verdict {
 
 export interface CheckOptions extends BackupChoices {
   readonly movesData: boolean;
+  /** Whether the server takes CSI snapshots at all. */
+  readonly hasCsi?: boolean;
+  /** Whether the backup has a VolumeSnapshotLocation. Without one there are no native snapshots. */
+  readonly hasSnapshotLocation?: boolean;
+  /** The label whose value names a volume group. */
+  readonly groupLabel?: string;
   /** Undefined if it cannot be told: then each CSI snapshot counts as possible. */
   readonly hindrance?: SnapshotHindrance | undefined;
   /** Whether a namespace is in the backup. */
   readonly hasNamespace?: (namespace: string) => boolean;
 }
 
-/** Why a CSI snapshot of a PVC cannot be taken, which is an error of the backup. `rule`: that wants the snapshot. */
+/** A CSI snapshot that a backup wants of a PVC. */
+export interface WantedSnapshot {
+  readonly pvc: PvcFacts;
+  readonly pv: PvFacts;
+  readonly way: SnapshotWay;
+  /** The rule that wants it. */
+  readonly rule: VolumeRule | undefined;
+}
+
+/** A PVC of a volume group: the snapshot that is wanted of it, or why its rule cannot be followed. */
+export type GroupMember = WantedSnapshot | { readonly refusal: string };
+
+/** PVCs whose snapshots are taken at one moment, in the order of their names. */
+export interface VolumeGroup {
+  readonly name: string;
+  readonly members: readonly GroupMember[];
+}
+
+/** Why a CSI snapshot cannot be taken, which is an error of the backup. */
 export type SnapshotHindrance = (
-  pvc: Pick<PvcFacts, 'storageClass' | 'snapshotClass'>,
-  rule: VolumeRule | undefined,
+  wanted: WantedSnapshot,
+  group: VolumeGroup | undefined,
 ) => string | undefined;
 
 interface Mount {
@@ -71,6 +98,7 @@ interface Joined {
   readonly pvc?: PvcFacts | undefined;
   readonly pv?: PvFacts | undefined;
   readonly mounts: readonly Mount[];
+  readonly group?: VolumeGroup | undefined;
 }
 
 /** What a backup does with each volume of a cluster, and why; nothing is written. Ordered by namespace and name. */
@@ -95,13 +123,16 @@ export async function checkVolumes(
     }
   }
   const taken = new Set<string>();
-  const claims = [...pvcs].flatMap(([key, pvc]) => {
+  const joined = [...pvcs].flatMap(([key, pvc]) => {
     const found = pvc.volumeName === '' ? undefined : pvs.get(pvc.volumeName);
     const pv = found && isVolumeOf(found, pvc) ? found : undefined;
     if (pv) taken.add(pv.name);
-    return has(pvc.namespace)
-      ? [checkJoined({ pvc, pv, mounts: mounts.get(key) ?? [] }, options)]
-      : [];
+    return has(pvc.namespace) ? [{ pvc, pv, mounts: mounts.get(key) ?? [] }] : [];
+  });
+  const groups = groupsOf(joined, options);
+  const claims = joined.map((each) => {
+    const group = groups.get(groupKey(each.pvc, options) ?? '');
+    return checkJoined({ ...each, group }, options);
   });
   const free = [...pvs.values()].flatMap((pv) => {
     const isOutside = pv.claim !== undefined && !has(pv.claim.namespace);
@@ -114,6 +145,61 @@ const orderOf = ({ namespace, pvc, pv, pods }: CheckedVolume): string =>
   [namespace, pvc ?? '\uffff', pv ?? '\uffff', pods[0]?.pod ?? '', pods[0]?.volume ?? ''].join(
     '\0',
   );
+
+/** The namespace and the name of a PVC's group; undefined for a PVC without one. */
+function groupKey({ namespace, labels }: PvcFacts, { groupLabel = '' }: CheckOptions) {
+  const name = (groupLabel && lookup(labels, groupLabel)) || '';
+  return name === '' ? undefined : keyOf(namespace, name);
+}
+
+/**
+ * A group has the PVCs that a snapshot is wanted of, except CSI volumes that a rule leaves to a
+ * VolumeSnapshotter.
+ */
+function groupsOf(
+  all: readonly (Joined & { readonly pvc: PvcFacts })[],
+  options: CheckOptions,
+): ReadonlyMap<string, VolumeGroup> {
+  const groups = new Map<string, { name: string; members: GroupMember[] }>();
+  const byName = [...all].sort((a, b) => (a.pvc.name < b.pvc.name ? -1 : 1));
+  for (const { pvc, pv, mounts } of byName) {
+    const key = groupKey(pvc, options);
+    if (key === undefined || !pv || !isBound(pvc)) continue;
+    const name = lookup(pvc.labels, options.groupLabel ?? '') ?? '';
+    const group = groups.get(key) ?? { name, members: [] };
+    groups.set(key, group);
+    const users = mounts.map(userOf);
+    const decision = decideSnapshot(options, { view: viewOf({ pv, pvc }), hasPv: true, users });
+    if (decision?.yes !== true) continue;
+    const rule = ruleOf(decision);
+    const plan = planOf({ pvc, pv }, rule, options);
+    if (plan.way === undefined) {
+      const refusal = rule ? refusedText(rule, plan.reason) : plan.reason;
+      if (plan.isRefused) group.members.push({ refusal });
+    } else if (plan.way !== 'native' || !pv.csi) {
+      group.members.push({ pvc, pv, way: plan.way, rule });
+    }
+  }
+  return groups;
+}
+
+const ruleOf = ({ because }: Decision): VolumeRule | undefined =>
+  because.by === 'rule' ? because.rule : undefined;
+
+const planOf = (
+  { pvc, pv }: { readonly pvc?: PvcFacts | undefined; readonly pv: PvFacts },
+  rule: VolumeRule | undefined,
+  { movesData, hasCsi }: CheckOptions,
+  isKnownToSnapshotter?: false,
+): SnapshotPlan =>
+  planSnapshot({
+    action: rule?.action,
+    isCsi: pv.csi !== undefined,
+    isKnownToSnapshotter,
+    movesData,
+    hasClaim: pvc !== undefined,
+    ...(hasCsi !== undefined && { hasCsi }),
+  });
 
 /** A volume that no PVC stands for: `emptyDir`, NFS in a pod, and so on. No snapshot is ever taken of it. */
 function checkPodVolume(mount: Mount, options: CheckOptions): CheckedVolume {
@@ -213,7 +299,7 @@ function excludedVerdict(pvc: PvcFacts | undefined): Verdict | undefined {
 }
 
 function compose(
-  { pvc, pv, mounts }: Joined,
+  { pvc, pv, mounts, group }: Joined,
   options: CheckOptions,
   files: readonly { readonly mount: Mount; readonly decision: Decision | undefined }[],
   snapshot: Decision | undefined,
@@ -248,18 +334,13 @@ function compose(
     const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : 'no volume';
     return { outcome: withoutVolume, because, problem };
   }
-  const plan = planSnapshot({
-    action: because.by === 'rule' ? because.rule.action : undefined,
-    isCsi: pv.csi !== undefined,
-    isKnownToSnapshotter: undefined,
-    movesData: options.movesData,
-    hasClaim: pvc !== undefined,
-  });
+  const rule = ruleOf(snapshot);
+  const isUnknown = options.hasSnapshotLocation === false;
+  const plan = planOf({ pvc, pv }, rule, options, isUnknown ? false : undefined);
   if (plan.way === undefined)
     return { outcome: plan.isRefused ? 'error' : 'none', because, problem: plan.reason };
   if (plan.way !== 'native' && pvc) {
-    const rule = because.by === 'rule' ? because.rule : undefined;
-    const problem = options.hindrance?.(pvc, rule);
+    const problem = options.hindrance?.({ pvc, pv, way: plan.way, rule }, group);
     if (problem !== undefined) return { outcome: 'error', because, problem };
   }
   return { outcome: 'snapshot', way: plan.way, because };

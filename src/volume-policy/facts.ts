@@ -92,6 +92,8 @@ export interface PvcFacts {
   readonly isExcluded: boolean;
   /** The VolumeSnapshotClass that its annotation names. */
   readonly snapshotClass?: string | undefined;
+  /** The VolumeGroupSnapshotClass that its annotation names. */
+  readonly groupClass?: string | undefined;
 }
 
 /** What is kept of a volume as a pod names it. */
@@ -145,9 +147,11 @@ function sourcesOf(spec: Readonly<Record<string, unknown>>): {
 }
 
 const SNAPSHOT_CLASS = 'velero.io/csi-volumesnapshot-class';
+const GROUP_CLASS = 'velero.io/csi-volume-group-snapshot-class';
 
 export function factsOfPvc({ metadata, spec, status }: PvcObject): PvcFacts {
   const snapshotClass = metadata.annotations?.[SNAPSHOT_CLASS];
+  const groupClass = metadata.annotations?.[GROUP_CLASS];
   return {
     namespace: metadata.namespace ?? '',
     name: metadata.name,
@@ -161,6 +165,7 @@ export function factsOfPvc({ metadata, spec, status }: PvcObject): PvcFacts {
     volumeName: spec.volumeName ?? '',
     isExcluded: metadata.labels?.['velero.io/exclude-from-backup'] === 'true',
     ...(snapshotClass !== undefined && { snapshotClass }),
+    ...(groupClass !== undefined && { groupClass }),
   };
 }
 

@@ -8,9 +8,12 @@ export {
   type CheckedVolume,
   type CheckOptions,
   checkVolumes,
+  type GroupMember,
   type Outcome,
   type SnapshotHindrance,
   type Verdict,
+  type VolumeGroup,
+  type WantedSnapshot,
 } from './check-volumes.ts';
 export type { Conditions, VolumeView } from './conditions.ts';
 export { type Because, becauseText, decidedBy, ruleText } from './because.ts';

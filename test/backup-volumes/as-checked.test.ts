@@ -16,6 +16,8 @@ import {
   PVS,
   type Resource as AnyResource,
   STORAGE_CLASSES,
+  VOLUME_GROUP_SNAPSHOT_CLASSES,
+  VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
@@ -49,6 +51,8 @@ const volumes = fc.array(
     storageClass: fc.constantFrom('fast', 'fast', 'slow', 'gone', ''),
     snapshotClass: fc.constantFrom(undefined, undefined, 's0', 'S1', 'nobody'),
     tier: fc.constantFrom('gold', 'tin'),
+    group: fc.constantFrom(undefined, undefined, 'g', 'constructor'),
+    groupClass: fc.constantFrom(undefined, undefined, undefined, 'g0', 'nobody'),
   }),
   { minLength: 1, maxLength: 4 },
 );
@@ -70,6 +74,15 @@ const classes = fc.array(
   }),
   { maxLength: 3 },
 );
+const groupClasses = fc.option(
+  fc.array(fc.record({ driver: fc.constantFrom('d', 'd', 'other'), isLabelled: fc.boolean() }), {
+    maxLength: 2,
+  }),
+);
+const server = fc.record({
+  hasCsi: fc.constantFrom(true, true, false),
+  hasSnapshotLocation: fc.boolean(),
+});
 const rules = fc.array(
   fc.record({
     conditions: fc.constantFrom(
@@ -98,14 +111,23 @@ interface World {
   readonly pvcs: KubeObject[];
   readonly pods: KubeObject[];
   readonly classes: KubeObject[];
+  /** Undefined for a cluster without the kind. */
+  readonly groupClasses: KubeObject[] | undefined;
 }
 
 type Given = typeof volumes extends fc.Arbitrary<infer T> ? T : never;
 type Classes = typeof classes extends fc.Arbitrary<infer T> ? T : never;
+type GroupClasses = typeof groupClasses extends fc.Arbitrary<infer T> ? T : never;
+type Server = typeof server extends fc.Arbitrary<infer T> ? T : never;
 type Mounting = typeof pods extends fc.Arbitrary<infer T> ? T : never;
 
 /** The objects of a case: PVCs `c0`, `c1`, … with their volumes `pv0`, `pv1`, … */
-function worldOf(all: Given, users: Mounting, snapshotClasses: Classes): World {
+function worldOf(
+  all: Given,
+  users: Mounting,
+  snapshotClasses: Classes,
+  ofGroups: GroupClasses,
+): World {
   const pvs = all.flatMap(({ kind, claim, gib, storageClass }, i) =>
     claim === 'unbound'
       ? []
@@ -122,15 +144,20 @@ function worldOf(all: Given, users: Mounting, snapshotClasses: Classes): World {
           },
         ],
   );
-  const pvcs = all.flatMap(({ claim, gib, storageClass, snapshotClass, tier }, i) => {
+  const pvcs = all.flatMap(({ claim, gib, storageClass, tier, ...more }, i) => {
+    const { snapshotClass, group, groupClass } = more;
     if (claim === 'none') return [];
     const excluded = claim === 'excluded' ? { 'velero.io/exclude-from-backup': 'true' } : {};
     const isBound = claim !== 'unbound';
     return [
       {
         metadata: {
-          ...{ namespace: 'app', name: `c${i}`, uid: `c${i}`, labels: { tier, ...excluded } },
-          annotations: snapshotClass === undefined ? {} : { [NAMES_CLASS]: snapshotClass },
+          ...{ namespace: 'app', name: `c${i}`, uid: `c${i}` },
+          labels: { tier, ...excluded, ...(group !== undefined && { [GROUP]: group }) },
+          annotations: {
+            ...(snapshotClass !== undefined && { [NAMES_CLASS]: snapshotClass }),
+            ...(groupClass !== undefined && { [NAMES_GROUP_CLASS]: groupClass }),
+          },
         },
         spec: {
           storageClassName: storageClass,
@@ -170,7 +197,13 @@ function worldOf(all: Given, users: Mounting, snapshotClasses: Classes): World {
     },
     driver,
   }));
-  return { pvs, pvcs, pods: made, classes: ofDrivers } as unknown as World;
+  const classesOfGroups = ofGroups?.map(({ driver, isLabelled }, i) => ({
+    metadata: { name: `g${i}`, labels: isLabelled ? { [GROUP_CLASS]: 'true' } : {} },
+    driver,
+  }));
+  return {
+    ...{ pvs, pvcs, pods: made, classes: ofDrivers, groupClasses: classesOfGroups },
+  } as unknown as World;
 }
 
 /** Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and volume. */
@@ -195,8 +228,18 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
     },
     collect: <T>(resource: Resource, _: object, take: (object: never) => T[]) =>
       Promise.resolve((lists.get(resource) ?? []).flatMap((each) => take(each as never))),
-    list: (resource: Resource, { labelSelector }: { labelSelector?: string } = {}) =>
-      Promise.resolve(
+    list: (resource: Resource, { labelSelector }: { labelSelector?: string } = {}) => {
+      if (resource === PVCS) {
+        const [key = '', value] = labelSelector?.split('=') ?? [];
+        return Promise.resolve(
+          world.pvcs.filter(({ metadata }) => metadata.labels?.[key] === value),
+        );
+      }
+      if (resource === VOLUME_GROUP_SNAPSHOT_CLASSES) {
+        if (world.groupClasses) return Promise.resolve(world.groupClasses);
+        return Promise.reject(new CodedError('KUBE_NOT_FOUND', 'there is no such kind'));
+      }
+      return Promise.resolve(
         resource === PODS && labelSelector !== undefined
           ? [{ status: { phase: 'Running' } }]
           : resource === BACKUP_REPOSITORIES
@@ -204,13 +247,20 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
             : resource === VOLUME_SNAPSHOT_CLASSES || resource === STORAGE_CLASSES
               ? (lists.get(resource) ?? [])
               : [],
-      ),
+      );
+    },
     create: (
       resource: Resource,
       object: KubeObject & { spec: { pod: KubeObject['metadata']; volume: string } },
     ) => {
+      if (resource === VOLUME_GROUP_SNAPSHOTS) {
+        const { volumeGroupSnapshotClassName: name } = object.spec as unknown as GroupSpec;
+        const isKnown = world.groupClasses?.some(({ metadata }) => metadata.name === name);
+        // No controller takes up a group of an unknown class, and the backup times out.
+        if (isKnown !== true) throw new CodedError('GROUP_TIMED_OUT', 'no controller knows it');
+      }
       // The property is about what is decided before the driver cuts it.
-      if (resource === VOLUME_SNAPSHOTS) {
+      if (resource === VOLUME_SNAPSHOTS || resource === VOLUME_GROUP_SNAPSHOTS) {
         const isMoved = object.metadata.labels?.['longshore.io/moved'] === 'true';
         throw new CodedError('CUT', 'the snapshot is cut', { facts: { isMoved } });
       }
@@ -220,6 +270,10 @@ function clientOf(world: World, policies: string, files: string[]): KubeClient {
     },
   };
   return client as unknown as KubeClient;
+}
+
+interface GroupSpec {
+  readonly volumeGroupSnapshotClassName: string;
 }
 
 const READY = {
@@ -239,6 +293,9 @@ const READY = {
   status: { phase: 'Ready' },
 };
 
+const GROUP = 'velero.io/volume-group';
+const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
+const NAMES_GROUP_CLASS = 'velero.io/csi-volume-group-snapshot-class';
 const NAMES_CLASS = 'velero.io/csi-volumesnapshot-class';
 const DEFAULT_CLASS = 'snapshot.storage.kubernetes.io/is-default-class';
 const STORED_CLASSES = ['fast', 'slow'].map((name) => ({
@@ -257,6 +314,7 @@ async function backedUp(
   world: World,
   backup: PluginBackup,
   policies: string,
+  { hasCsi, hasSnapshotLocation }: Server,
 ): Promise<Map<string, string[]>> {
   const files: string[] = [];
   const client = clientOf(world, policies, files);
@@ -266,9 +324,11 @@ async function backedUp(
     volumes: new ListedVolumes(readsOf(client)),
   });
   const cluster = new ClusterVolumes({
-    ...{ client, helper, signal, hasCsi: true, log: new Results(silentLogger) },
+    ...{ client, helper, signal, hasCsi, log: new Results(silentLogger) },
     ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000, backup: backup as unknown as Backup },
-    locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
+    locations: hasSnapshotLocation
+      ? [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never]
+      : [],
     snapshotters: () => SNAPSHOTTER,
   });
   const action = openActions({ client, logger: silentLogger }).pvcBackup();
@@ -292,6 +352,8 @@ async function backedUp(
       excluded.add(claim.metadata.name);
       continue;
     }
+    // The server does not have the action then.
+    if (!hasCsi) continue;
     try {
       await action.execute(claim, backup, { signal });
     } catch (error) {
@@ -318,8 +380,10 @@ it('policy-check says of each volume what a backup does with it, and a volume go
       rules,
       spec,
       classes,
-      async (given, mounting, some, asked, made) => {
-        const world = worldOf(given, mounting, made);
+      groupClasses,
+      server,
+      async (given, mounting, some, asked, made, ofGroups, running) => {
+        const world = worldOf(given, mounting, made, ofGroups);
         const document = `version: v1\nvolumePolicies:\n${some
           .map(({ conditions, type, snapshotClass }) => {
             const names = snapshotClass !== undefined && TAKES_CLASS.includes(type);
@@ -332,6 +396,7 @@ it('policy-check says of each volume what a backup does with it, and a volume go
           spec: {
             ...asked,
             storageLocation: 'default',
+            volumeGroupSnapshotLabelKey: GROUP,
             ...(some.length > 0 && { resourcePolicy: { kind: 'configmap', name: 'p' } }),
           },
         } as unknown as PluginBackup;
@@ -341,10 +406,11 @@ it('policy-check says of each volume what a backup does with it, and a volume go
           {
             ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
             ...{ movesData: asked.snapshotMoveData, backupExcludePvc: false },
+            ...{ ...running, groupLabel: GROUP },
             hindrance: await snapshotHindrances(client, backup, signal),
           },
         );
-        const done = await backedUp(world, backup, document);
+        const done = await backedUp(world, backup, document, running);
         const said = checked.map(({ pvc, pv, pods: users, outcome, way }) => {
           const name = pvc ?? pv ?? `${users[0]?.pod ?? ''}/${users[0]?.volume ?? ''}`;
           const what = way ?? (['fs-backup', 'error'].includes(outcome) ? outcome : undefined);

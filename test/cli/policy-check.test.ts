@@ -8,6 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   BACKUPS,
   CONFIG_MAPS,
+  DEPLOYMENTS,
   PODS,
   PVCS,
   PVS,
@@ -144,12 +145,12 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
       const { status, out, err } = await run(['-f', file(RULES), '--include-namespaces', 'app']);
       expect(rowsOf(out)).toEqual([
         'NAMESPACE | VOLUME | OUTCOME | WHY',
-        ' | PV free | snapshot (native) | no rule; the default',
+        ' | PV free | none | no rule; the default, but no applicable volumesnapshotter found',
         'app | cache | skip | rule 1, line 3',
         'app | data | snapshot (csi) | rule 2, line 5',
         'app | web: scratch | none | rule 3, line 7, but pod web is not running, so that its files cannot be read',
       ]);
-      expect(err).toBe('4 volumes: 2 snapshot, 1 skip, 1 none\n');
+      expect(err).toBe('4 volumes: 2 none, 1 skip, 1 snapshot\n');
       expect(status).toBe(0);
     });
 
@@ -203,11 +204,15 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
       await backup('lost', { resourcePolicy: { kind: 'configmap', name: 'gone' } });
       await backup('other-kind', { resourcePolicy: { kind: 'Secret', name: 'own' } });
       const args = ['-n', NAMESPACE, '--backup', 'nightly'];
-      const { out, status } = await run(args);
+      const { out, status, err: refused } = await run(args);
       expect(rowsOf(out)[2]).toBe(
         `app | cache | custom | rule 1 of ConfigMap ${NAMESPACE}/global, line 3`,
       );
-      expect(status).toBe(0);
+      // As the server's validation: nobody would move the data.
+      expect(refused).toContain(
+        'error: the backup would be refused: snapshotMoveData is set, but no node-agent runs that serves the data mover "velero": start one, or name another data mover\n',
+      );
+      expect(status).toBe(3);
       // A file counts in place of each.
       const replaced = await run([
         ...args,
@@ -227,6 +232,47 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
         status: 1,
         err: `longshore: there is no Backup nobody in namespace ${NAMESPACE}\n`,
       });
+    });
+
+    it('goes by the flags of the server, and refuses a data mover of a rule that nobody serves', async () => {
+      const { client } = cluster;
+      const labels = { name: 'velero' };
+      const container = { name: 'velero', image: 'x', command: ['/velero'] };
+      const args = ['server', '--global-backup-volume-policies-configmap=all-backups'];
+      await client.create(DEPLOYMENTS, {
+        metadata: { name: 'velero', namespace: NAMESPACE },
+        spec: {
+          selector: { matchLabels: labels },
+          template: { metadata: { labels }, spec: { containers: [{ ...container, args }] } },
+        },
+      } as never);
+      const policies = 'version: v1\nvolumePolicies: [{action: {type: snapshot-csi}}]\n';
+      await client.create(CONFIG_MAPS, {
+        metadata: { name: 'all-backups', namespace: NAMESPACE },
+        data: { policies },
+      });
+      const text =
+        'version: v1\nvolumePolicies: [{conditions: {pvcLabels: {backup: never}}, action: {type: snapshot-datamover, parameters: {dataMover: longshore}}}]\n';
+      const common = ['-n', NAMESPACE, '--include-namespaces', 'app', '-f', file(text)];
+      const { status, out, err } = await run(common);
+      expect(rowsOf(out).slice(2, 4)).toEqual([
+        expect.stringMatching(
+          /^app \| cache \| error \| rule 1 .*, but the server runs without --features=EnableCSI$/,
+        ),
+        expect.stringMatching(
+          /^app \| data \| error \| rule 1 of ConfigMap .*\/all-backups, line 2, but the server runs without --features=EnableCSI$/,
+        ),
+      ]);
+      expect(err).toMatch(/would be refused: rule 1 .*, has volumes moved, but no node-agent runs/);
+      expect(status).toBe(3);
+      const told = await run([...common, '--features', 'EnableCSI', '-o', 'json']);
+      const { volumes, refusals } = JSON.parse(told.out) as {
+        volumes: { pvc?: string; way?: string }[];
+        refusals: string[];
+      };
+      expect(volumes.find(({ pvc }) => pvc === 'cache')?.way).toBe('moved');
+      expect(refusals).toHaveLength(1);
+      await client.delete(DEPLOYMENTS, { namespace: NAMESPACE, name: 'velero' });
     });
 
     it('prints one document, with where Velero decides otherwise', async () => {

@@ -1,28 +1,46 @@
 import { CodedError, isCode, lookup } from '../../base/index.ts';
 import {
-  type PersistentVolume,
   type PersistentVolumeClaim,
   VOLUME_GROUP_SNAPSHOT_CLASSES,
+  type VolumeGroupSnapshotClass,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
-import { patiently, placeOf, type Setting } from './setting.ts';
+import { patiently, type Setting } from './setting.ts';
 import { GROUP_CLASS, GROUP_CLASS_OF_PVC } from './velero-names.ts';
 
+/** A PVC whose snapshot is taken with those of its group. */
 export interface GroupMember {
-  readonly claim: PersistentVolumeClaim;
-  readonly volume: PersistentVolume;
+  readonly claim: { readonly namespace?: string | undefined; readonly name: string };
+  readonly volume: string;
+  /** Undefined for a volume of no CSI driver. */
+  readonly driver: string | undefined;
+  readonly isMoved: boolean;
+}
+
+const claimText = ({ namespace = '', name }: GroupMember['claim']): string =>
+  `${namespace}/${name}`;
+
+/** All snapshots of a group are kept, or all are moved. Throws `GROUP_WAYS`. */
+export function assertSameWay(
+  { claim, isMoved }: GroupMember,
+  group: string,
+  isFirstMoved: boolean,
+): void {
+  if (isMoved === isFirstMoved) return;
+  const way = isMoved ? 'moved' : 'kept';
+  const text = `the snapshot of PVC ${claimText(claim)} would be ${way} by its rule, and that of another PVC of volume group ${group} would not: let one rule be about all PVCs of the group, or take the group label off`;
+  throw new CodedError('GROUP_WAYS', text);
 }
 
 /** Throws `GROUP_DRIVERS` for volumes that no one driver can snapshot together. */
 export function driverOf(members: readonly GroupMember[]): string {
   const drivers = new Set<string>();
-  for (const { claim, volume } of members) {
-    const { csi } = volume.spec;
-    if (!csi) {
-      const text = `PV ${volume.metadata.name} for PVC ${placeOf(claim)} is not CSI provisioned, so its group cannot be snapshotted: take the group label off the PVC`;
+  for (const { claim, volume, driver } of members) {
+    if (driver === undefined) {
+      const text = `PV ${volume} for PVC ${claimText(claim)} is not CSI provisioned, so its group cannot be snapshotted: take the group label off the PVC`;
       throw new CodedError('GROUP_DRIVERS', text);
     }
-    drivers.add(csi.driver);
+    drivers.add(driver);
   }
   const [driver = '', ...more] = drivers;
   if (more.length === 0) return driver;
@@ -42,20 +60,28 @@ export async function groupClassFor(
   { client }: Setting,
   signal: AbortSignal,
 ): Promise<string> {
-  const named =
-    metadata.annotations?.[GROUP_CLASS_OF_PVC] ||
-    lookup(backup.metadata.annotations, `${GROUP_CLASS}_${driver}`);
+  const named = namedGroupClass(driver, metadata.annotations?.[GROUP_CLASS_OF_PVC], backup);
   if (named) return named;
   const list = () => client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal });
-  let all;
   try {
-    all = await patiently(list, signal);
+    return chosenGroupClass(await patiently(list, signal), driver);
   } catch (cause) {
     if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
-    const text =
-      'the cluster has no VolumeGroupSnapshots of version v1beta2: install the CustomResourceDefinitions and the snapshot controller with its gate CSIVolumeGroupSnapshot, or take the group label off the PVCs';
-    throw new CodedError('NO_GROUP_SNAPSHOTS', text, { cause });
+    throw new CodedError('NO_GROUP_SNAPSHOTS', NO_GROUP_SNAPSHOTS, { cause });
   }
+}
+
+export const NO_GROUP_SNAPSHOTS =
+  'the cluster has no VolumeGroupSnapshots of version v1beta2: install the CustomResourceDefinitions and the snapshot controller with its gate CSIVolumeGroupSnapshot, or take the group label off the PVCs';
+
+export const namedGroupClass = (
+  driver: string,
+  ofPvc: string | undefined,
+  backup: Backup | undefined,
+): string | undefined => ofPvc || lookup(backup?.metadata.annotations, `${GROUP_CLASS}_${driver}`);
+
+/** Without a named class. Throws `NO_GROUP_CLASS`. */
+export function chosenGroupClass(all: readonly VolumeGroupSnapshotClass[], driver: string): string {
   const own = all.filter(
     (each) => each.driver === driver && each.metadata.labels?.[GROUP_CLASS] === 'true',
   );

@@ -9,7 +9,7 @@ import {
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
 import { contentOfGroup } from './group-contents.ts';
-import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
+import { assertSameWay, driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import { detachAll, membersOf } from './group-members.ts';
 import {
   deleteGroupWithContent,
@@ -98,7 +98,7 @@ export class GroupSnapshots {
     let made: VolumeGroupSnapshot | undefined;
     try {
       made = await makeGroup(this.#setting, { namespace, name, className }, group, backup, signal);
-      const wanted = members.map(({ claim }) => claim.metadata.name);
+      const wanted = members.map(({ claim }) => claim.name);
       const { own, others } = await untilThere(this.#setting, made, wanted, backup, signal);
       const all = await detachAll(this.#setting, [...own.values(), ...others], made, {
         backup,
@@ -150,10 +150,17 @@ export class GroupSnapshots {
     const members: GroupMember[] = [];
     for (const claim of await patiently(list, signal)) {
       const planned = await this.#choice.snapshotOf(claim, backup.original ?? backup, signal);
-      if (planned.way !== undefined && !isLeftToOthers(planned)) {
-        assertSameWay(claim, value, planned.backup, backup);
-        members.push({ claim, volume: planned.pv });
-      }
+      if (planned.way === undefined || isLeftToOthers(planned)) continue;
+      const { metadata, spec } = planned.pv;
+      const isMoved = planned.backup.spec.snapshotMoveData === true;
+      const member = {
+        claim: claim.metadata,
+        volume: metadata.name,
+        driver: spec.csi?.driver,
+        isMoved,
+      };
+      assertSameWay(member, value, backup.spec.snapshotMoveData === true);
+      members.push(member);
     }
     return members;
   }
@@ -176,19 +183,6 @@ export class GroupSnapshots {
 /** A volume of a CSI driver whose snapshot a rule leaves to a VolumeSnapshotter. */
 const isLeftToOthers = ({ way, pv }: PlannedSnapshot): boolean =>
   way === 'native' && pv.spec.csi !== undefined && pv.spec.csi !== null;
-
-/** What the storage has of a group is kept or moved as a whole. Throws `GROUP_WAYS`. */
-function assertSameWay(
-  claim: PersistentVolumeClaim,
-  group: string,
-  own: PlannedBackup,
-  first: PlannedBackup,
-): void {
-  if (own.spec.snapshotMoveData === first.spec.snapshotMoveData) return;
-  const way = own.spec.snapshotMoveData === true ? 'moved' : 'kept';
-  const text = `the snapshot of PVC ${placeOf(claim)} would be ${way} by its rule, and that of another PVC of volume group ${group} would not: let one rule be about all PVCs of the group, or take the group label off`;
-  throw new CodedError('GROUP_WAYS', text);
-}
 
 /** Follows from backup, namespace and label, so that a second attempt finds the first one's. */
 const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace: string): string =>

@@ -4,11 +4,28 @@ import {
   type KubeObject,
   type PersistentVolumeClaim,
   STORAGE_CLASSES,
+  type StorageClass,
+  VOLUME_GROUP_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CLASSES,
+  type VolumeGroupSnapshotClass,
   type VolumeSnapshotClass,
 } from '../../kube/index.ts';
-import { ruleText, type SnapshotHindrance } from '../../volume-policy/index.ts';
+import {
+  type GroupMember,
+  ruleText,
+  type SnapshotHindrance,
+  type VolumeGroup,
+  type WantedSnapshot,
+} from '../../volume-policy/index.ts';
 import type { Backup } from '../contract.ts';
+import {
+  assertSameWay,
+  chosenGroupClass,
+  driverOf,
+  type GroupMember as PlannedMember,
+  namedGroupClass,
+  NO_GROUP_SNAPSHOTS,
+} from './group-class.ts';
 import { askOnce, patiently, type Setting } from './setting.ts';
 import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
@@ -85,6 +102,13 @@ function namesIn(
   ];
 }
 
+interface KnownClasses {
+  readonly storage: readonly StorageClass[];
+  /** Undefined if the cluster does not have the kind. */
+  readonly snapshot: readonly VolumeSnapshotClass[] | undefined;
+  readonly group: readonly VolumeGroupSnapshotClass[] | undefined;
+}
+
 /**
  * Why the backup cannot take the CSI snapshot of a PVC, for `policy-check`: classes are listed once,
  * and chosen as for a backup. Throws what the API server answers.
@@ -94,28 +118,92 @@ export async function snapshotHindrances(
   backup: Backup | undefined,
   signal?: AbortSignal,
 ): Promise<SnapshotHindrance> {
-  const storageClasses = await client.list(STORAGE_CLASSES, { signal });
-  let snapshotClasses: VolumeSnapshotClass[] | undefined;
-  try {
-    snapshotClasses = await client.list(VOLUME_SNAPSHOT_CLASSES, { signal });
-  } catch (error) {
-    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
-  }
-  return ({ storageClass, snapshotClass: ofPvc }, rule) => {
-    if (storageClass === '') return 'the PVC has no storage class';
-    const found = storageClasses.find(({ metadata }) => metadata.name === storageClass);
-    if (!found) return `there is no StorageClass ${storageClass}`;
-    if (!snapshotClasses) return 'the cluster has no VolumeSnapshotClasses';
-    const name = rule?.action.parameters?.snapshotClass;
-    const byRule =
-      rule && typeof name === 'string' ? { name, rule: `${ruleText(rule)},` } : undefined;
+  const classes: KnownClasses = {
+    storage: await client.list(STORAGE_CLASSES, { signal }),
+    snapshot: await unlessUnknown(client.list(VOLUME_SNAPSHOT_CLASSES, { signal })),
+    group: await unlessUnknown(client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal })),
+  };
+  return (wanted, group) => {
+    if (wanted.pvc.storageClass === '') return 'the PVC has no storage class';
     try {
-      chosenClass(snapshotClasses, found.provisioner, { ofPvc, backup, byRule }, () => undefined);
+      if (group) assertGroup(wanted, group, classes, backup);
+      else assertClass(wanted, classes, backup);
       return undefined;
     } catch (error) {
       return messageOf(error);
     }
   };
+}
+
+async function unlessUnknown<T>(answer: Promise<T>): Promise<T | undefined> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    return undefined;
+  }
+}
+
+function assertClass(
+  wanted: WantedSnapshot,
+  { storage, snapshot }: KnownClasses,
+  backup: Backup | undefined,
+): void {
+  const { storageClass } = wanted.pvc;
+  const found = storage.find(({ metadata }) => metadata.name === storageClass);
+  if (!found) {
+    throw new CodedError('NO_STORAGE_CLASS', `there is no StorageClass ${storageClass}`);
+  }
+  assertSnapshotClass(found.provisioner, wanted, snapshot, backup);
+}
+
+function assertSnapshotClass(
+  driver: string,
+  { pvc, rule }: WantedSnapshot,
+  classes: KnownClasses['snapshot'],
+  backup: Backup | undefined,
+): void {
+  if (!classes) {
+    throw new CodedError('NO_SNAPSHOT_CLASS', 'the cluster has no VolumeSnapshotClasses');
+  }
+  const name = rule?.action.parameters?.snapshotClass;
+  const byRule =
+    rule && typeof name === 'string' ? { name, rule: `${ruleText(rule)},` } : undefined;
+  const named = { ofPvc: pvc.snapshotClass, backup, byRule };
+  chosenClass(classes, driver, named, () => undefined);
+}
+
+/** Whether the backup itself asks for the snapshot of this member. */
+const isAsked = (member: GroupMember): member is WantedSnapshot =>
+  'pvc' in member &&
+  member.way !== 'native' &&
+  !member.pvc.isExcluded &&
+  member.pvc.storageClass !== '';
+
+/** The first PVC of a group, by name, chooses the classes: the others share its snapshot and its failure. */
+function assertGroup(
+  wanted: WantedSnapshot,
+  { name, members }: VolumeGroup,
+  { snapshot, group }: KnownClasses,
+  backup: Backup | undefined,
+): void {
+  const isMoved = wanted.way === 'moved';
+  const planned = members.map((member): PlannedMember => {
+    if ('refusal' in member) throw new CodedError('WAY_REFUSED', member.refusal);
+    const { pvc, pv, way } = member;
+    const asked = { claim: pvc, volume: pv.name, driver: pv.csi?.driver, isMoved: way === 'moved' };
+    assertSameWay(asked, name, isMoved);
+    return asked;
+  });
+  const driver = driverOf(planned);
+  const chooser = members.find((each) => isAsked(each)) ?? wanted;
+  if (!group) throw new CodedError('NO_GROUP_SNAPSHOTS', NO_GROUP_SNAPSHOTS);
+  const named = namedGroupClass(driver, chooser.pvc.groupClass, backup);
+  if (named === undefined || named === '') chosenGroupClass(group, driver);
+  else if (!group.some(({ metadata }) => metadata.name === named)) {
+    throw new CodedError('NO_GROUP_CLASS', `there is no VolumeGroupSnapshotClass ${named}`);
+  }
+  assertSnapshotClass(driver, chooser, snapshot, backup);
 }
 
 const isSame = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase();
