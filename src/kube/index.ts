@@ -138,6 +138,8 @@ export {
   UNDER_WAY_PREFIX,
   UPLOADS_TYPE,
   RESTORE_NAME,
+  SCHEDULE_UID,
+  SYNCED_SCHEDULE_UID,
 } from './api/own-objects.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';

@@ -4,8 +4,10 @@
  */
 export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
 export {
+  ofSchedule,
   type RestorePolicySummary,
   type RestoreValidationSources,
+  scheduleUidOf,
   type ValidatedRestore,
   validateRestore,
 } from './validation.ts';

@@ -8,6 +8,9 @@ import {
   type ConfigMap,
   type KubeClient,
   type KubeObject,
+  SCHEDULE_UID,
+  SCHEDULES,
+  SYNCED_SCHEDULE_UID,
   validLabel,
 } from '../kube/index.ts';
 import { refusedHooks, unreadableHooks } from './hook-errors.ts';
@@ -166,17 +169,19 @@ class Look {
   async newestOf(
     schedule: string,
   ): Promise<{ readonly errors: string[]; readonly backup?: RestorableBackup }> {
-    let all: RestorableBackup[];
+    const { client } = this.#sources;
+    const [namespace, signal] = [this.#namespace, this.#signal];
+    let all: readonly RestorableBackup[];
     try {
       const labelSelector = `${SCHEDULE_NAME}=${validLabel(schedule)}`;
-      const options = { namespace: this.#namespace, labelSelector, signal: this.#signal };
-      all = await this.#sources.client.list<RestorableBackup>(BACKUPS, options);
+      all = await client.list<RestorableBackup>(BACKUPS, { namespace, labelSelector, signal });
     } catch (error) {
       assertLasting(error, this.#signal);
       return { errors: ['Unable to list backups for schedule'] };
     }
     const complete = all.filter(({ status }) => status?.phase === 'Completed');
-    const [backup] = complete.sort((a, b) => startOf(b) - startOf(a));
+    const uid = await scheduleUidOf(client, { namespace, name: schedule }, signal);
+    const [backup] = ofSchedule(complete, uid).toSorted((a, b) => startOf(b) - startOf(a));
     if (backup) return { errors: [], backup };
     const errors = ['No completed backups found for schedule'];
     return { errors: all.length === 0 ? ['No backups found for schedule', ...errors] : errors };
@@ -275,6 +280,35 @@ class Look {
 }
 
 const isConfigMap = ({ kind }: LocalReference): boolean => kind.toLowerCase() === 'configmap';
+
+/**
+ * Leaves out backups that a Schedule of another cluster has made under this name: a bucket may serve two
+ * clusters. All backups count if the cluster's own Schedule has made none of them, as after it was made
+ * again. Velero writes no UID.
+ */
+export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
+  backups: readonly T[],
+  uid: string | undefined,
+): readonly T[] {
+  const makerOf = ({ metadata: { labels, annotations } }: T): string | undefined =>
+    labels?.[SCHEDULE_UID] ?? annotations?.[SYNCED_SCHEDULE_UID];
+  if (uid === undefined || !backups.some((backup) => makerOf(backup) === uid)) return backups;
+  return backups.filter((backup) => [uid, undefined].includes(makerOf(backup)));
+}
+
+/** Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is away. */
+export async function scheduleUidOf(
+  client: Pick<KubeClient, 'find'>,
+  ref: { readonly namespace: string | undefined; readonly name: string },
+  signal: AbortSignal | undefined,
+): Promise<string | undefined> {
+  try {
+    return (await client.find(SCHEDULES, ref, { signal }))?.metadata.uid;
+  } catch (error) {
+    assertLasting(error, signal);
+    return undefined;
+  }
+}
 
 /** The Unix epoch for one that does not say. */
 const startOf = ({ status }: RestorableBackup): number =>

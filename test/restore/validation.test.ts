@@ -267,6 +267,45 @@ describe('a Restore', () => {
     expect(restore.spec).toMatchObject({ backupName: 'b', scheduleName: schedule });
   });
 
+  describe('of a schedule that another cluster has by the same name', () => {
+    const ofMaker = (name: string, day: number, uid?: string) => ({
+      kind: 'Backup',
+      metadata: {
+        ...{ name, namespace: 'velero' },
+        labels: {
+          'velero.io/schedule-name': 's',
+          ...(uid && { 'longshore.io/schedule-uid': uid }),
+        },
+      },
+      spec: { storageLocation: 'default' },
+      status: { phase: 'Completed', startTimestamp: `2026-11-0${day}T02:00:00Z` },
+    });
+    const schedule = { kind: 'Schedule', metadata: { name: 's', namespace: 'velero', uid: 'own' } };
+    const places = objectsOf({ about: '', spec: {} }).filter(
+      (each) => (each as KubeObject).kind !== 'Backup',
+    );
+    const synced = (uid: string) => ({ annotations: { 'longshore.io/synced-schedule-uid': uid } });
+    const own = ofMaker('own', 2, 'own');
+    const back = ofMaker('back', 3);
+    Object.assign(back.metadata, synced('own'));
+    const others = ofMaker('others', 4);
+    Object.assign(others.metadata, synced('other'));
+    const unknown = ofMaker('unknown', 3);
+
+    it.each([
+      ['gets its own backup', [schedule, own, others], 'own'],
+      ['gets its own one that the sync brought back', [schedule, own, back, others], 'back'],
+      ['gets a newer one of Velero, which names no schedule', [schedule, own, unknown], 'unknown'],
+      ['gets the newest where its own schedule has none', [schedule, unknown, others], 'others'],
+      ['gets none of an old schedule', [schedule, own, ofMaker('old', 5, 'old')], 'own'],
+      ['gets the newest where it has no schedule', [own, others], 'others'],
+    ])('%s', async (_, objects, backupName) => {
+      const about = { about: '', spec: { scheduleName: 's' } };
+      const { restore } = await validated({ ...about, objects: [...places, ...objects] });
+      expect(restore.spec.backupName).toBe(backupName);
+    });
+  });
+
   it('whose modifiers cannot be read is refused', async () => {
     const resourceModifier = { kind: 'ConfigMap', name: 'm' };
     const config = { kind: 'ConfigMap', metadata: { name: 'm', namespace: 'velero' }, data: {} };

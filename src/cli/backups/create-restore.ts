@@ -1,5 +1,6 @@
 import { CodedError } from '../../base/index.ts';
 import { BACKUPS, type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
+import { ofSchedule, scheduleUidOf } from '../../restore/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -96,17 +97,17 @@ async function sourceOf(
   const { client, namespace, signal } = session;
   const labelSelector = `velero.io/schedule-name=${validLabel(fromSchedule)}`;
   const backups = await client.collect(BACKUPS, { namespace, labelSelector, signal }, (backup) => [
-    { name: backup.metadata.name, phase: phaseOf(backup), startMs: startMsOf(backup) },
+    { metadata: backup.metadata, phase: phaseOf(backup), startMs: startMsOf(backup) },
   ]);
   if (backups.length === 0) {
     const text = `there is no backup of a schedule "${fromSchedule}" in namespace ${namespace}; "longshore backup get -l ${labelSelector}" lists them`;
     throw new CodedError('NO_BACKUP', text);
   }
-  const usable = backups
-    .filter(({ phase }) => phase === 'Completed' || phase === 'PartiallyFailed')
-    .sort((a, b) => b.startMs - a.startMs);
-  const [newest] = allowPartiallyFailed === true ? usable : [];
-  return newest ? { fromBackup: newest.name, fromSchedule: '' } : { fromSchedule };
+  if (allowPartiallyFailed !== true) return { fromSchedule };
+  const usable = backups.filter(({ phase }) => ['Completed', 'PartiallyFailed'].includes(phase));
+  const uid = await scheduleUidOf(client, { namespace, name: fromSchedule }, signal);
+  const [newest] = ofSchedule(usable, uid).toSorted((a, b) => b.startMs - a.startMs);
+  return newest ? { fromBackup: newest.metadata.name, fromSchedule: '' } : { fromSchedule };
 }
 
 const startMsOf = (backup: KubeObject): number => {

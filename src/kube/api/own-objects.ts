@@ -16,6 +16,10 @@ export const BACKUP_NAME = 'velero.io/backup-name';
 export const BACKUP_UID = 'velero.io/backup-uid';
 export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
+/** Label on Backups: which Schedule made each of them. Two clusters may have Schedules of one name. */
+export const SCHEDULE_UID = 'longshore.io/schedule-uid';
+/** Annotation on a Backup that the sync created: the value of that label in the bucket. Trust it no more than the bucket. */
+export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
 /**
  * Annotation on a Backup that the sync created: the UID that its files were stored under. Only the
  * sync sets it. Labels of such a Backup come from the bucket and prove nothing.

@@ -1,11 +1,12 @@
 import type { Backup } from '../../backup/index.ts';
-import { apiVersionOf, isSynced, type NewObject, validLabel } from '../../kube/index.ts';
 import {
-  type Schedule,
-  SCHEDULE_LABEL,
-  SCHEDULE_RESOURCE,
-  SCHEDULE_UID_LABEL,
-} from './schedule.ts';
+  apiVersionOf,
+  isSynced,
+  type NewObject,
+  SCHEDULE_UID,
+  validLabel,
+} from '../../kube/index.ts';
+import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts';
 import { stampOf } from './schedule-plan.ts';
 
 /**
@@ -26,7 +27,7 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
       labels: {
         ...(own?.labels ?? labels),
         [SCHEDULE_LABEL]: validLabel(name),
-        [SCHEDULE_UID_LABEL]: uid,
+        [SCHEDULE_UID]: uid,
       },
       ...(given && { annotations: { ...given } }),
       ...(useOwnerReferencesInBackup === true && {
@@ -54,4 +55,4 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
 export const isOfSchedule = (
   backup: Pick<Backup, 'metadata'>,
   { metadata: { uid } }: Pick<Schedule, 'metadata'>,
-): boolean => !isSynced(backup) && backup.metadata.labels?.[SCHEDULE_UID_LABEL] === uid;
+): boolean => !isSynced(backup) && backup.metadata.labels?.[SCHEDULE_UID] === uid;

@@ -31,7 +31,5 @@ export interface ScheduleStatus {
 }
 
 export const SCHEDULE_RESOURCE = SCHEDULES as Resource<Schedule>;
-/** On Backups: by which Schedule, of whatever cluster, each was made. */
-export const SCHEDULE_UID_LABEL = 'longshore.io/schedule-uid';
 /** By it backups are those of a schedule. */
 export const SCHEDULE_LABEL = 'velero.io/schedule-name';

@@ -9,13 +9,14 @@ import {
   NOT_IN_BACKUPS,
   type OwnerReference,
   type PodVolumeBackup,
+  SCHEDULE_UID,
+  SYNCED_SCHEDULE_UID,
   SYNCED_UID,
   validLabel,
   VELERO_GROUP,
 } from '../../kube/index.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
 import { EXPIRED_AT_SYNC } from '../expiry/verdict.ts';
-import { SCHEDULE_UID_LABEL } from '../schedules/schedule.ts';
 
 /** By it backups are those of a location. */
 export const LOCATION_LABEL = 'velero.io/storage-location';
@@ -53,7 +54,8 @@ export function syncedBackup(
 ): NewObject<Backup> {
   const { name, uid = '', labels, annotations } = metadata as Partial<KubeObject['metadata']>;
   const given = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith(OWN_PREFIX));
-  const kept = Object.entries(labels ?? {}).filter(([key]) => key !== SCHEDULE_UID_LABEL);
+  const kept = Object.entries(labels ?? {}).filter(([key]) => key !== SCHEDULE_UID);
+  const scheduleUid = labels?.[SCHEDULE_UID];
   const { expiration } = status ?? {};
   return plain({
     metadata: {
@@ -62,6 +64,7 @@ export function syncedBackup(
       annotations: {
         ...Object.fromEntries(given),
         [SYNCED_UID]: uid,
+        ...(scheduleUid !== undefined && { [SYNCED_SCHEDULE_UID]: scheduleUid }),
         ...(isExpired && { [EXPIRED_AT_SYNC]: String(expiration) }),
         ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
       },

@@ -202,7 +202,12 @@ describe('the sync of a location', () => {
         'velero.io/schedule-name': 'nightly',
         'velero.io/storage-location': 'default',
       });
-      expect(annotations).toEqual({ note: 'kept', 'longshore.io/synced-uid': 'stored-b1' });
+      expect(annotations).toEqual({
+        note: 'kept',
+        'longshore.io/synced-uid': 'stored-b1',
+        // Only the choice of a restore reads it.
+        'longshore.io/synced-schedule-uid': 'u',
+      });
     });
 
     it('a backup that has expired with a note that says so, and tells of it once', async () => {
