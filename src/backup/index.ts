@@ -78,4 +78,4 @@ export { type ActionClient, openObjectActions } from './actions/object-actions.t
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
 export { NameLists } from './filters/name-lists.ts';
-export { MatchedSelectors, UnmatchedNames } from './filters/unmatched.ts';
+export { MatchedSelectors, UnmatchedNames, type UnmatchedPart } from './filters/unmatched.ts';

@@ -1,9 +1,10 @@
 import { compileGlob } from '../../base/index.ts';
-import type { LabelSelector } from '../../kube/index.ts';
+import type { KubeObject, LabelSelector } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
 import { NameLists } from './name-lists.ts';
 import { type ResourceFinder, typeOf } from './resources.ts';
 import { type Selector, selectorOf } from './selectors.ts';
+import { MatchedFilter, type UnmatchedPart } from './unmatched.ts';
 
 /** As a Kubernetes LabelSelector. */
 export interface FineSelector {
@@ -41,9 +42,11 @@ interface Rule {
   readonly names: NameLists | undefined;
   /** One of them must match; none: all do. */
   readonly selectors: readonly Selector[];
+  readonly matched: MatchedFilter;
 }
 
 interface Rules {
+  readonly all: readonly Rule[];
   readonly byType: ReadonlyMap<string, Rule>;
   /** Of kinds that the cluster does not have, in small letters, as a policy names them. */
   readonly byKind: ReadonlyMap<string, Rule>;
@@ -84,10 +87,12 @@ export class FineFilters {
     if (!clusterScopedFilterPolicy && !namespacedFilterPolicies) return undefined;
     const ambiguous: string[] = [];
     const cluster = rulesOf(clusterScopedFilterPolicy?.resourceFilters ?? [], resources, {
-      ...{ log, namespaced: false, ambiguous },
+      ...{ log, namespaced: false, ambiguous, policy: 'clusterScopedFilterPolicy' },
     });
     const places = (namespacedFilterPolicies ?? []).flatMap(({ namespaces, resourceFilters }) => {
-      const rules = rulesOf(resourceFilters, resources, { log, namespaced: true, ambiguous });
+      const policy = `the filter policy of ${namespaces.join(', ')}`;
+      const options = { log, namespaced: true, ambiguous, policy };
+      const rules = rulesOf(resourceFilters, resources, options);
       return namespaces.map((pattern): Place => {
         const isExact = !/[*?[]/.test(pattern);
         const matches = isExact ? (name: string) => name === pattern : compileGlob(pattern);
@@ -142,6 +147,18 @@ export class FineFilters {
     return this.#ruleOf(type, namespace, kind).rule?.names?.takes(name) === false;
   }
 
+  /** Notes an object of the backup or of the cluster, for {@link FineFilters.unmatched}. */
+  note(type: string, { namespace = '', ...object }: KubeObject['metadata'], kind?: string): void {
+    this.#ruleOf(type, namespace, kind).rule?.matched.note(type, kind, object);
+  }
+
+  /** Names, kinds and selectors without a noted object. Skips policies without an existing namespace. */
+  unmatched(where: 'cluster' | 'backup', existing: readonly string[]): UnmatchedPart[] {
+    const places = this.#places.filter(({ matches }) => existing.some(matches));
+    const rules = new Set([this.#cluster, ...places.map((place) => place.rules)]);
+    return [...rules].flatMap(({ all }) => all.flatMap(({ matched }) => matched.unmatched(where)));
+  }
+
   #ruleOf(
     type: string,
     namespace: string,
@@ -171,13 +188,21 @@ function rulesOf(
     log,
     namespaced,
     ambiguous,
-  }: { readonly log: BackupLog; readonly namespaced: boolean; readonly ambiguous: string[] },
+    policy,
+  }: {
+    readonly log: BackupLog;
+    readonly namespaced: boolean;
+    readonly ambiguous: string[];
+    readonly policy: string;
+  },
 ): Rules {
+  const all: Rule[] = [];
   const byType = new Map<string, Rule>();
   const byKind = new Map<string, Rule>();
   let others: Rule | undefined;
   for (const filter of filters) {
-    const rule = ruleOf(filter);
+    const rule = ruleOf(filter, policy);
+    all.push(rule);
     if (filter.kinds.length === 0 || filter.kinds.includes('*')) {
       others = rule;
       continue;
@@ -196,18 +221,22 @@ function rulesOf(
       const type = found ? typeOf(found) : kind;
       if (byType.has(type)) ambiguous.push(type);
       byType.set(type, rule);
+      rule.matched.addKind(kind, found?.namespaced === namespaced ? type : undefined);
       if (!found) byKind.set(kind.toLowerCase(), rule);
     }
   }
-  return { byType, byKind, others };
+  return { all, byType, byKind, others };
 }
 
-function ruleOf({ names, excludedNames, labelSelector, orLabelSelectors }: FineFilter): Rule {
+function ruleOf(filter: FineFilter, policy: string): Rule {
+  const { names, excludedNames, labelSelector, orLabelSelectors } = filter;
   const hasNames = names.length > 0 || excludedNames.length > 0;
+  const selectors = [...(labelSelector ? [labelSelector] : []), ...orLabelSelectors].map(
+    (selector) => selectorOf(selector as LabelSelector),
+  );
   return {
     names: hasNames ? new NameLists([...names], [...excludedNames]) : undefined,
-    selectors: [...(labelSelector ? [labelSelector] : []), ...orLabelSelectors].map((selector) =>
-      selectorOf(selector as LabelSelector),
-    ),
+    selectors,
+    matched: new MatchedFilter(policy, filter, selectors),
   };
 }

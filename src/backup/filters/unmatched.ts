@@ -6,6 +6,8 @@ import type { Selector } from './selectors.ts';
 /** Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands. */
 const WARNED_MAX = 20;
 
+const IS_PATTERN = /[*?[{]/;
+
 type Verb = 'selects' | 'excludes';
 
 /**
@@ -59,7 +61,7 @@ export class UnmatchedNames {
     const reasons = namesIn(names)
       .filter((name) => !matchesAny(name, known))
       .map((name) =>
-        /[*?[{]/.test(name)
+        IS_PATTERN.test(name)
           ? `"${name}" of ${field} ${verb} nothing: the ${this.#where} has no namespace that matches`
           : `"${name}" of ${field} ${verb} nothing: the ${this.#where} has no such namespace`,
       );
@@ -74,6 +76,14 @@ export class UnmatchedNames {
         `The label selector "${text}" matches no object of the types and namespaces asked for`,
     );
     this.#warn(reasons, 'the label selectors');
+  }
+
+  /** Parts of filter policies that no object has matched. */
+  filters(all: readonly UnmatchedPart[]): void {
+    for (const [field, parts] of Map.groupBy(all, (each) => each.field)) {
+      const reasons = parts.map(({ text }) => text);
+      this.#warn(reasons, field, parts[0]?.verb);
+    }
   }
 
   #warn(reasons: readonly string[], field: string, verb: Verb = 'selects'): void {
@@ -92,6 +102,118 @@ function matchesAny(name: string, known: ReadonlySet<string>): boolean {
   if (known.has(name)) return true;
   const list = new NameList([name]);
   return [...known].some((each) => list.matches(each));
+}
+
+/** A name, a kind or a label selector of a filter policy that no object has matched. */
+export interface UnmatchedPart {
+  readonly field: string;
+  readonly verb: Verb;
+  readonly text: string;
+}
+
+const MATCHES_ALL = new Set(['', '*']);
+
+/** Names and patterns of a filter that have matched nothing so far. */
+class OpenNames {
+  readonly literal: Set<string>;
+  readonly patterns: Map<string, NameList>;
+
+  constructor(names: readonly string[]) {
+    const all = names.filter((name) => !MATCHES_ALL.has(name));
+    this.literal = new Set(all.filter((name) => !IS_PATTERN.test(name)));
+    const patterns = all.filter((name) => IS_PATTERN.test(name));
+    this.patterns = new Map(patterns.map((pattern) => [pattern, new NameList([pattern])]));
+  }
+
+  note(name: string): void {
+    this.literal.delete(name);
+    for (const [pattern, list] of this.patterns) {
+      if (list.matches(name)) this.patterns.delete(pattern);
+    }
+  }
+
+  get left(): string[] {
+    return [...this.literal, ...this.patterns.keys()];
+  }
+}
+
+/** Notes which names and label selectors of a filter policy have matched an object. */
+export class MatchedFilter {
+  readonly #policy: string;
+  readonly #kinds: readonly string[];
+  readonly #names: OpenNames;
+  readonly #excludedNames: OpenNames;
+  readonly #selectors: readonly Selector[];
+  readonly #matched: MatchedSelectors;
+  /** Kinds without an object so far, by their types, or by their names in small letters. */
+  readonly #openKinds = new Map<string, string>();
+  /** Kinds that the cluster has. */
+  #knownKinds = 0;
+
+  constructor(
+    policy: string,
+    filter: {
+      readonly kinds: readonly string[];
+      readonly names: readonly string[];
+      readonly excludedNames: readonly string[];
+    },
+    selectors: readonly Selector[],
+  ) {
+    this.#policy = policy;
+    this.#kinds = filter.kinds.filter((kind) => kind !== '*');
+    this.#names = new OpenNames(filter.names);
+    this.#excludedNames = new OpenNames(filter.excludedNames);
+    this.#selectors = selectors;
+    this.#matched = new MatchedSelectors(selectors);
+  }
+
+  /** `type`: undefined for a kind that the cluster does not have, or has in the other scope. */
+  addKind(kind: string, type: string | undefined): void {
+    this.#openKinds.set(type ?? kind.toLowerCase(), kind);
+    if (type !== undefined) this.#knownKinds++;
+  }
+
+  note(
+    type: string,
+    kind: string | undefined,
+    { name, labels }: { readonly name: string; readonly labels?: Readonly<Record<string, string>> },
+  ): void {
+    this.#openKinds.delete(type);
+    if (kind !== undefined) this.#openKinds.delete(kind.toLowerCase());
+    this.#names.note(name);
+    this.#excludedNames.note(name);
+    this.#matched.note(labels);
+  }
+
+  /** Kinds that the cluster lacks were named before. */
+  unmatched(where: 'cluster' | 'backup'): UnmatchedPart[] {
+    const field = (list: string): string => `${list} in ${this.#policy}`;
+    const isOfCluster = where === 'cluster';
+    const kinds = isOfCluster ? [] : [...this.#openKinds.values()];
+    const parts = kinds.map((kind): UnmatchedPart => {
+      const text = `"${kind}" of ${field('kinds')} selects nothing: the backup does not have such a type`;
+      return { field: field('kinds'), verb: 'selects', text };
+    });
+    const isNamed = this.#kinds.length > 0;
+    if (isNamed && isOfCluster && this.#knownKinds === 0) return parts;
+    const what = isNamed ? this.#kinds.join(' or ') : 'object';
+    const named = (list: string, verb: Verb, names: OpenNames): UnmatchedPart[] =>
+      names.left.map((name) => {
+        const how = IS_PATTERN.test(name) ? 'whose name matches' : 'of that name';
+        const text = `"${name}" of ${field(list)} ${verb} nothing: the ${where} has no ${what} ${how}`;
+        return { field: field(list), verb, text };
+      });
+    const selectors = this.#selectors.filter(({ text }) => !this.#matched.texts.has(text));
+    return [
+      ...parts,
+      ...named('names', 'selects', this.#names),
+      ...named('excludedNames', 'excludes', this.#excludedNames),
+      ...selectors.map(({ text }): UnmatchedPart => {
+        const said = `The label selector "${text}" in ${this.#policy} matches no ${what}`;
+        return { field: field('label selectors'), verb: 'selects', text: said };
+      }),
+    ];
+  }
 }
 
 /** Notes which label selectors have matched an object, and asks no more of those. */

@@ -115,6 +115,12 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
                 selectors.some((each) => each.matches(labels))
               );
             };
+            for (const { metadata } of objects) {
+              const { namespace } = metadata;
+              if (!namespace || namespaces.takes(namespace)) {
+                fine?.note(typeOf(question.resource), metadata);
+              }
+            }
             const kept = objects.filter(isKept);
             for (const { metadata } of kept) {
               if (!isOfNamespaces || namespaces.takes(metadata.name)) matched.note(metadata.labels);
@@ -144,6 +150,7 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
   const missing = items.arrange(tasks, ({ plural }) => orderOf(spec.orderedResources, plural));
   for (const name of missing) log.warn(`Cannot find resource '${name}'.`);
   // Lists that failed say nothing about labels, and without types there is nothing to match.
+  if (!hasFailed && fine) unmatched.filters(fine.unmatched('cluster', namespaces.existing));
   if (!hasFailed && unmatched.count === 0) unmatched.selectors(selectors, matched.texts);
   for (const namespace of items.namespaces()) tracked.add(namespace);
   items.keep(NAMESPACES_TYPE, ({ name }) => tracked.has(name));

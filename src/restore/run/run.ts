@@ -5,6 +5,7 @@ import {
   type ResourceNames,
   resolveActions,
   UnmatchedNames,
+  type UnmatchedPart,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
@@ -267,6 +268,7 @@ function warnOfNames(
   unmatched.namespaces('namespaceMapping', mapped, namespaces);
   const policyNamespaces = selections.flatMap((each) => each.policyNamespaces);
   unmatched.namespaces('namespacedFilterPolicies', policyNamespaces, namespaces);
+  unmatched.filters(unmatchedByAll(selections, [...namespaces]));
   if (unmatched.count === 0) {
     const matched = selections.flatMap((each) => [...each.matchedSelectors]);
     unmatched.selectors(
@@ -275,6 +277,18 @@ function warnOfNames(
     );
   }
   return unmatched.count;
+}
+
+/** Each selection has seen its part of the backup: definitions, and all else. */
+function unmatchedByAll(
+  [first, ...others]: readonly RestoreSelection[],
+  namespaces: readonly string[],
+): UnmatchedPart[] {
+  const texts = others.map(
+    (each) => new Set(each.unmatchedPolicies(namespaces).map(({ text }) => text)),
+  );
+  const parts = first?.unmatchedPolicies(namespaces) ?? [];
+  return parts.filter(({ text }) => texts.every((each) => each.has(text)));
 }
 
 /** Throws `RESTORE_NOT_STORED`. */

@@ -6,6 +6,7 @@ import {
   type Selector,
   selectorOf,
   typeLists,
+  type UnmatchedPart,
 } from '../../backup/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import type { Restore } from '../restore-object.ts';
@@ -61,6 +62,11 @@ export class RestoreSelection {
     return this.#fine?.namespaces ?? [];
   }
 
+  /** Parts of the restore's policies that match no item of the backup. */
+  unmatchedPolicies(existing: readonly string[]): readonly UnmatchedPart[] {
+    return this.#fine?.unmatched('backup', existing) ?? [];
+  }
+
   /** Whether items have to be looked into to know whether they are taken. */
   looksAtItems({ groupResource: type, namespace }: ItemFolder, kind?: string): boolean {
     if (MUST_HAVE.has(type)) return false;
@@ -99,9 +105,11 @@ export class RestoreSelection {
    */
   takesItem(
     { groupResource: type, namespace }: ItemFolder,
-    { metadata: { name, labels } }: KubeObject,
+    { metadata }: KubeObject,
     kind?: string,
   ): boolean {
+    const { name, labels } = metadata;
+    this.#fine?.note(type, { ...metadata, namespace }, kind);
     const byPolicy = this.#fine?.takes(type, namespace, labels, kind);
     if (byPolicy !== undefined)
       return byPolicy && this.#fine?.refusesName(type, namespace, name, kind) !== true;

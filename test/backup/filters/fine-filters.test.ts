@@ -133,4 +133,54 @@ describe('collection by filter policies', () => {
       'list configmaps *',
     ]);
   });
+
+  it('warns once about each name, pattern and selector of a policy that matches nothing', async () => {
+    const cluster = new FakeCluster().namespaces('a', 'other');
+    cluster.add('configmaps', named('a/one'), named('a/tmp-1'), named('other/two'));
+    cluster.add('persistentvolumes', named('pv1'));
+    const discovery = await cluster.discovery();
+    const log = new Results(undefined, undefined, 'sentence');
+    const typo = { matchLabels: { app: 'typo' } };
+    const configMaps = { names: ['one', 'two', 'constructor', 'web-*', '*'] };
+    const policies: FinePolicies = {
+      clusterScopedFilterPolicy: {
+        resourceFilters: [
+          filter(['persistentvolumes'], { names: ['pv*', 'pv9'], excludedNames: ['gone'] }),
+        ],
+      },
+      namespacedFilterPolicies: [
+        {
+          namespaces: ['a', 'b*'],
+          resourceFilters: [
+            filter(['ConfigMap'], { ...configMaps, excludedNames: ['tmp-*', 'tmpp-*'] }),
+            filter(['*'], { labelSelector: typo }),
+          ],
+        },
+        // No such namespace, which is told already.
+        { namespaces: ['gone'], resourceFilters: [filter(['Pod'], { names: ['nobody'] })] },
+      ],
+    };
+    const fine = FineFilters.of(policies, discovery, log);
+    const namespaces = cluster.filter();
+    await using spool = await Spool.open({ bytesMax: 1 << 20 });
+    await collectItems({
+      ...{ client: cluster, discovery, spec: {}, namespaces, fine, spool, log },
+      resources: scopedResourceFilter(discovery, {}, namespaces),
+    });
+    const { warnings } = log.lists;
+    const of = 'the filter policy of a, b*';
+    expect([...(warnings.velero ?? []), ...(warnings.cluster ?? [])].sort()).toEqual(
+      [
+        '"b*" of namespacedFilterPolicies selects nothing: the cluster has no namespace that matches',
+        '"gone" of namespacedFilterPolicies selects nothing: the cluster has no such namespace',
+        '"pv9" of names in clusterScopedFilterPolicy selects nothing: the cluster has no persistentvolumes of that name',
+        '"gone" of excludedNames in clusterScopedFilterPolicy excludes nothing: the cluster has no persistentvolumes of that name',
+        `"two" of names in ${of} selects nothing: the cluster has no ConfigMap of that name`,
+        `"constructor" of names in ${of} selects nothing: the cluster has no ConfigMap of that name`,
+        `"web-*" of names in ${of} selects nothing: the cluster has no ConfigMap whose name matches`,
+        `"tmpp-*" of excludedNames in ${of} excludes nothing: the cluster has no ConfigMap whose name matches`,
+        `The label selector "app=typo" in ${of} matches no object`,
+      ].sort(),
+    );
+  });
 });

@@ -144,6 +144,44 @@ describe('filter policies of a restore', () => {
     expect(log.warningCount).toBe(0);
   });
 
+  it('warn about kinds, names and selectors that the backup does not have', async () => {
+    const items = [
+      labelled('configmaps', 'a/one', 'gold'),
+      stored('gadgets.new.example.com', 'a/g'),
+      stored('customresourcedefinitions.apiextensions.k8s.io', 'own', { spec: {} }),
+    ];
+    const { log } = await restored(items, {
+      clusterScopedFilterPolicy: {
+        resourceFilters: [
+          filter(['customresourcedefinitions'], { names: ['own', 'owm'] }),
+          filter(['persistentvolumes']),
+        ],
+      },
+      ...inNamespaces(
+        ['a'],
+        filter(['configmaps'], { names: ['one', 'tow'], excludedNames: ['tmp-*'] }),
+        filter(['gadget'], { names: ['g', 'h'] }),
+        filter(['Widget'], { labelSelector: gold }),
+      ),
+    });
+    const { warnings } = log.lists;
+    const of = 'the filter policy of a';
+    const all = [...(warnings.velero ?? []), ...(warnings.cluster ?? [])];
+    expect(
+      all.filter((text) => text.includes('policy of') || text.includes('Policy')).sort(),
+    ).toEqual(
+      [
+        '"owm" of names in clusterScopedFilterPolicy selects nothing: the backup has no customresourcedefinitions of that name',
+        '"persistentvolumes" of kinds in clusterScopedFilterPolicy selects nothing: the backup does not have such a type',
+        `"tow" of names in ${of} selects nothing: the backup has no configmaps of that name`,
+        `"tmp-*" of excludedNames in ${of} excludes nothing: the backup has no configmaps whose name matches`,
+        `"h" of names in ${of} selects nothing: the backup has no gadget of that name`,
+        `"Widget" of kinds in ${of} selects nothing: the backup does not have such a type`,
+        `The label selector "tier=gold" in ${of} matches no Widget`,
+      ].sort(),
+    );
+  });
+
   it('end a restore where one of them names a kind twice', async () => {
     const policies = inNamespaces(['a'], filter(['configmaps']), filter(['ConfigMap']));
     const done = restored([stored('configmaps', 'a/x')], policies);
