@@ -45,7 +45,7 @@ export interface Posix {
    * because the kernel or the file system cannot do it. Not for the main thread: calls block.
    * Throws like `fs`.
    */
-  renameNew(from: string, to: string): boolean;
+  renameNew(from: string | Buffer, to: string | Buffer): boolean;
   /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */
   useHugePages(memory: Uint8Array): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
@@ -126,6 +126,9 @@ function systemError(
     : `${code}: ${syscall} failed`;
   return Object.assign(new Error(text), { syscall, errno, code });
 }
+
+const withZero = (path: string | Buffer): Buffer =>
+  Buffer.concat([Buffer.from(path as string), Buffer.of(0)]);
 
 const times = new BigInt64Array(4);
 
@@ -224,9 +227,9 @@ function nativePosix(koffi: Koffi): Posix {
       return Number(found[0]) * pageBytes;
     },
     renameNew: (from, to) => {
-      const [old, taken] = [Buffer.from(`${from}\0`), Buffer.from(`${to}\0`)];
+      const [old, taken] = [withZero(from), withZero(to)];
       if (renameat2(AT_FDCWD, old, AT_FDCWD, taken, RENAME_NEW) === 0) return true;
-      const error = systemError('rename', koffi.errno(), to);
+      const error = systemError('rename', koffi.errno(), String(to));
       if ([...NO_CALL, ...NO_RENAME_NEW].includes(error.code)) return false;
       throw error;
     },

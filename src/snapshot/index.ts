@@ -71,7 +71,7 @@ export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
 export { findInDirectory } from './find-in-directory.ts';
 export { resolveEntry, resolveOrigin } from './resolve-entry.ts';
-export { type Batches, walkDirectories, walkTree } from './tree-walk.ts';
+export { type Batches, walkDirectories, type WalkedEntry, walkTree } from './tree-walk.ts';
 export {
   newTreeCounters,
   PROBLEMS_MAX,

@@ -1,4 +1,5 @@
 import type { Repository } from '../repository/index.ts';
+import { rawNameIn } from '../volume-files/index.ts';
 import type { DirectoryEntry } from './directory.ts';
 import { pairEntries } from './directory-pairs.ts';
 import { streamDirectory } from './directory-stream.ts';
@@ -24,7 +25,7 @@ export async function* diffTrees(
   after: DirectoryEntry,
   path = '',
 ): AsyncGenerator<TreeChange> {
-  if (before.type !== after.type) {
+  if (before.type !== after.type || isOtherName(before, after)) {
     yield* whole(repository, before, path, 'removed');
     yield* whole(repository, after, path, 'added');
     return;
@@ -55,6 +56,16 @@ async function* whole(
 ): AsyncGenerator<TreeChange> {
   for await (const { entry, path } of walkTree(repository, root, { path: at })) {
     yield kind === 'added' ? { kind, path, after: entry } : { kind, path, before: entry };
+  }
+}
+
+/** Kopia replaces bytes that are not UTF-8, so two names may look the same. */
+function isOtherName({ extra: before }: DirectoryEntry, { extra: after }: DirectoryEntry): boolean {
+  try {
+    const [old, young] = [rawNameIn(before), rawNameIn(after)];
+    return old !== undefined && young !== undefined && !old.equals(young);
+  } catch {
+    return false;
   }
 }
 

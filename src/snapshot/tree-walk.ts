@@ -7,6 +7,8 @@ export interface WalkedEntry {
   readonly entry: DirectoryEntry;
   /** Below the path of the root. */
   readonly path: string;
+  /** The directory of the entry; undefined for the root. */
+  readonly parent: WalkedEntry | undefined;
 }
 
 /** Entries of one directory, a part at a time. */
@@ -22,7 +24,7 @@ export interface TreeWalk {
 
 /** A directory on the way down, of which a part is in memory. */
 interface Level {
-  readonly path: string;
+  readonly walked: WalkedEntry;
   readonly batches: AsyncIterator<readonly DirectoryEntry[]>;
   entries: readonly DirectoryEntry[];
   at: number;
@@ -39,13 +41,14 @@ export async function* walkTree(
 ): AsyncGenerator<WalkedEntry> {
   // No generator for each level: every entry would go through all of them.
   const levels: Level[] = [];
-  const open = ({ entry, path }: WalkedEntry): Level => {
+  const open = (walked: WalkedEntry): Level => {
+    const { entry, path } = walked;
     const all = streamDirectory(contents, entry.objectId, { signal });
     const batches = entriesOf ? entriesOf(path, all) : all;
-    return { path, batches: batches[Symbol.asyncIterator](), entries: [], at: 0 };
+    return { walked, batches: batches[Symbol.asyncIterator](), entries: [], at: 0 };
   };
   try {
-    let walked: WalkedEntry | undefined = { entry: root, path: rootPath };
+    let walked: WalkedEntry | undefined = { entry: root, path: rootPath, parent: undefined };
     while (walked) {
       signal?.throwIfAborted();
       yield walked;
@@ -61,8 +64,11 @@ export async function* walkTree(
 async function nextOf(levels: Level[]): Promise<WalkedEntry | undefined> {
   for (let level = levels.at(-1); level; level = levels.at(-1)) {
     const entry = level.entries[level.at++];
-    if (entry)
-      return { entry, path: level.path === '' ? entry.name : `${level.path}/${entry.name}` };
+    if (entry) {
+      const { path } = level.walked;
+      const below = path === '' ? entry.name : `${path}/${entry.name}`;
+      return { entry, path: below, parent: level.walked };
+    }
     const batch = await level.batches.next();
     if (batch.done === true) levels.pop();
     else Object.assign(level, { entries: batch.value, at: 0 });

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
 import { systemCode } from '../base/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
-import { parseExtra } from '../volume-files/index.ts';
+import { parseExtra, withoutRawName } from '../volume-files/index.ts';
+import type { DiskName } from './restore-names.ts';
 import { type TargetDirectory, unfinishedName } from './target-directory.ts';
 
 /** What became of a name of a hard-linked file. */
@@ -17,7 +18,7 @@ export type LinkOutcome =
 
 export interface LinkTarget {
   readonly directory: TargetDirectory;
-  readonly name: string;
+  readonly name: DiskName;
   /** Anything that has the name stays. */
   readonly keepsExisting: boolean;
   /** Removes a directory that has the name, or throws. */
@@ -36,7 +37,8 @@ export function linkGroupOf(entry: DirectoryEntry): string | undefined {
   const { link } = parseExtra(entry.extra);
   if (link === undefined) return undefined;
   const { objectId, size, mode, uid, gid, mtimeNs, extra } = entry;
-  const text = [link, objectId, size, mode, uid, gid, mtimeNs, extra].join('\n');
+  const own = withoutRawName(extra);
+  const text = [link, objectId, size, mode, uid, gid, mtimeNs, own].join('\n');
   return createHash('sha256').update(text).digest('hex').slice(0, 32);
 }
 
@@ -117,7 +119,7 @@ export class HardLinks {
   }
 
   /** Notes where the first name of a file is. False where the file system has no hard links. */
-  async keep(group: string, directory: TargetDirectory, name: string): Promise<boolean> {
+  async keep(group: string, directory: TargetDirectory, name: DiskName): Promise<boolean> {
     const own = await this.#directory();
     try {
       await directory.linkTo(name, own, group);

@@ -2,7 +2,8 @@ import { type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
 import type { DirectoryEntry, Snapshot } from '../snapshot/index.ts';
 import type { KeptExtras } from '../volume-files/index.ts';
-import { plainName, type SourceEntry } from './listing.ts';
+import type { SourceEntry } from './listing.ts';
+import { keyOfEntry, keyOfName } from './restore-names.ts';
 
 /**
  * Files that changed so shortly before they were read are read again by the next backup. Their time is that of a tick (10 ms of the
@@ -116,14 +117,15 @@ export class PreviousEntries {
 
   constructor(lists: readonly PreviousList[]) {
     this.#lists = lists.map(({ entries, startNs, recorded }) => ({
-      byName: new Map(entries.map((entry) => [entry.name, entry])),
+      // A file must not get the contents of another one that is shown under the same name.
+      byName: new Map(entries.map((entry) => [keyOfEntry(entry), entry])),
       startNs,
       recorded,
     }));
   }
 
-  directories(entryName: string): PreviousDirectory[] {
-    const name = plainName(entryName);
+  directories(child: SourceEntry): PreviousDirectory[] {
+    const name = keyOfName(child.rawName);
     const found = new Map<ObjectId, PreviousDirectory>();
     for (const { byName, startNs, recorded } of this.#lists) {
       const entry = byName.get(name);
@@ -138,8 +140,7 @@ export class PreviousEntries {
 
   /** The entry with the same metadata; its object is taken over without reading the file. */
   unchanged(entry: SourceEntry): DirectoryEntry | undefined {
-    // What is stored of a name that is not UTF-8 comes back without its mark.
-    const name = typeof entry.rawName === 'string' ? entry.name : plainName(entry.name);
+    const name = keyOfName(entry.rawName);
     for (const { byName, startNs } of this.#lists) {
       const before = byName.get(name);
       if (

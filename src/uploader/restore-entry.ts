@@ -18,7 +18,7 @@ import {
 } from '../volume-files/index.ts';
 import { HardLinks, linkGroupOf, type LinkOutcome } from './hard-links.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
-import { assertPlainName, inTheWay } from './restore-names.ts';
+import { type DiskName, diskNameOf, inTheWay } from './restore-names.ts';
 import type { EntryOptions, RestoreOptions, RestoreReport } from './restore-report.ts';
 import type { RestoreWriter } from './restore-writer.ts';
 import { type Pinned, type TargetDirectory, unfinishedName } from './target-directory.ts';
@@ -73,13 +73,20 @@ export class EntryRestore {
     await links?.close();
   }
 
-  /** Never rejects: a failure is counted and reported at the end. */
-  async restore(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+  /**
+   * Restores an entry under its own name or another one. Never rejects: a failure is counted and
+   * reported at the end.
+   */
+  async restore(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    diskName?: DiskName,
+  ): Promise<void> {
     const shown = join(directory.shown, entry.name);
     try {
-      assertPlainName(entry.name);
-      if (entry.type === 's') await this.#restoreSymlink(directory, entry);
-      else if (entry.type === 'f') await this.#restoreLinked(directory, entry);
+      const own: NamedEntry = { ...entry, at: diskName ?? diskNameOf(entry) };
+      if (entry.type === 's') await this.#restoreSymlink(directory, own);
+      else if (entry.type === 'f') await this.#restoreLinked(directory, own);
       else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
@@ -88,7 +95,7 @@ export class EntryRestore {
   }
 
   /** A name of a hard-linked file becomes a link to the first name that was restored. */
-  async #restoreLinked(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+  async #restoreLinked(directory: TargetDirectory, entry: NamedEntry): Promise<void> {
     const links = this.#links;
     const group = links && linkGroupOf(entry);
     if (!links || group === undefined) {
@@ -96,7 +103,7 @@ export class EntryRestore {
       return;
     }
     const { inPlace, overwrite } = this.#options;
-    const { name } = entry;
+    const { at: name } = entry;
     const removeDirectory = async (): Promise<void> => {
       if (!inPlace) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
       await inPlace.removeDirectory(directory, name);
@@ -109,7 +116,7 @@ export class EntryRestore {
         const isThere = await this.#restoreFile(directory, entry);
         if (isThere && isSet) isSet = await links.keep(group, directory, name);
       } else this.#countLink(entry, outcome);
-      if (!isSet) this.#report.noteNotSet(join(directory.shown, name), NOT_SET.link);
+      if (!isSet) this.#report.noteNotSet(join(directory.shown, entry.name), NOT_SET.link);
     });
   }
 
@@ -129,19 +136,18 @@ export class EntryRestore {
     }
   }
 
-  async #restoreSymlink(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+  async #restoreSymlink(directory: TargetDirectory, entry: NamedEntry): Promise<void> {
     const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
     if (!directory.isNew && (await this.#isSameLink(directory, entry, target))) {
       this.#report.counters.skipped++;
       return;
     }
     const isPut = await this.#putAt(directory, entry, async (made) => {
-      const { name } = entry;
       // A new link is whole at once.
-      const at = made.replaces ? made.name : name;
+      const at = made.replaces ? made.name : entry.at;
       await directory.symlink(at, target);
       const isLink = (pinned: Pinned): boolean => pinned.type === 's';
-      if (await this.#adopt(directory, { ...entry, name: at }, isLink, name)) return at === name;
+      if (await this.#adopt(directory, { ...entry, at }, isLink)) return !made.replaces;
       const text = 'another process replaced it while it was restored';
       throw new CodedError('TARGET_CHANGED', text);
     });
@@ -155,10 +161,10 @@ export class EntryRestore {
    */
   async #putAt(
     directory: TargetDirectory,
-    entry: DirectoryEntry,
+    entry: NamedEntry,
     make: (made: Unfinished) => Promise<boolean>,
   ): Promise<boolean> {
-    const { name } = entry;
+    const { at: name } = entry;
     const { inPlace, overwrite } = this.#options;
     const found = directory.isNew ? undefined : await directory.look(name);
     if (found && !inPlace) {
@@ -188,17 +194,17 @@ export class EntryRestore {
 
   async #isSameLink(
     directory: TargetDirectory,
-    entry: DirectoryEntry,
+    entry: NamedEntry,
     target: Buffer,
   ): Promise<boolean> {
     if (this.#options.overwrite === 'always') return false;
-    const existing = await directory.readlink(entry.name);
+    const existing = await directory.readlink(entry.at);
     if (!existing?.equals(target)) return false;
     return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
   }
 
   /** Returns whether the file is there now as the snapshot has it. */
-  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+  async #restoreFile(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     this.#report.counters.filesFound++;
     this.#report.counters.bytesFound += entry.size;
     const { inPlace } = this.#options;
@@ -224,7 +230,7 @@ export class EntryRestore {
   }
 
   /** False when what is there already is to stay. */
-  async #restoreContents(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+  async #restoreContents(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     const { signal } = this.#options;
     const { contents } = this.#repository;
     if (parseObjectId(entry.objectId).indirections === 0) {
@@ -241,7 +247,7 @@ export class EntryRestore {
       const pieces = await listPieces(contents, entry.objectId, { signal });
       assertWhole(entry, pieces);
       return await this.#putAt(directory, entry, async ({ name }) => {
-        const notSet = await this.#restoreLarge(directory, { ...entry, name }, pieces);
+        const notSet = await this.#restoreLarge(directory, { ...entry, at: name }, pieces);
         this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
         return false;
       });
@@ -252,12 +258,12 @@ export class EntryRestore {
 
   async #restoreWhole(
     directory: TargetDirectory,
-    entry: DirectoryEntry,
+    entry: NamedEntry,
     { contentId, compressed, length }: ObjectPiece,
   ): Promise<boolean> {
     const isPut = await this.#putAt(directory, entry, async (made) => {
       const { replaces } = made;
-      const place = { path: directory.pathOf(entry.name), replaces };
+      const place = { path: directory.pathOf(entry.at), replaces };
       const path = directory.pathOf(made.name);
       const notSet = await this.#writer.add({
         entry: this.#repository.contents.findOrThrow(contentId),
@@ -272,7 +278,7 @@ export class EntryRestore {
   }
 
   /** Whether the file is there already; its attributes are mended if need be. */
-  async #isSame(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+  async #isSame(directory: TargetDirectory, entry: NamedEntry): Promise<boolean> {
     const { overwrite = 'if-different' } = this.#options;
     if (overwrite !== 'if-different') return false;
     return this.#adopt(
@@ -286,13 +292,12 @@ export class EntryRestore {
   /** Gives what is there the entry's attributes; false when it is not what was expected. */
   async #adopt(
     directory: TargetDirectory,
-    entry: DirectoryEntry,
+    entry: NamedEntry,
     isExpected: (pinned: Pinned) => boolean,
-    shownName = entry.name,
   ): Promise<boolean> {
     await this.#pins.acquire();
     try {
-      return await directory.pin(entry.name, async (pinned) => {
+      return await directory.pin(entry.at, async (pinned) => {
         if (!pinned || !isExpected(pinned)) return false;
         if (await hasAllAttributes(this.#repository, pinned, entry)) return true;
         // A second name may be anywhere: such a file is replaced rather than changed.
@@ -302,7 +307,7 @@ export class EntryRestore {
           entry,
           pinned.type === 's',
         );
-        this.#report.noteNotSet(join(directory.shown, shownName), notSet);
+        this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
         return true;
       });
     } finally {
@@ -312,10 +317,10 @@ export class EntryRestore {
 
   async #restoreLarge(
     directory: TargetDirectory,
-    entry: DirectoryEntry,
+    entry: NamedEntry,
     pieces: readonly ObjectPiece[],
   ): Promise<NotSet> {
-    const file = await directory.create(entry.name);
+    const file = await directory.create(entry.at);
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
@@ -331,6 +336,11 @@ export class EntryRestore {
       throw error;
     }
   }
+}
+
+/** An entry, and the name that it has on disk or gets there. */
+interface NamedEntry extends DirectoryEntry {
+  readonly at: DiskName;
 }
 
 /** An entry under its temporary name, and the kind of the old entry. */

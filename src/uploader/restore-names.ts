@@ -1,12 +1,62 @@
-import { CodedError, systemCode } from '../base/index.ts';
+import { CodedError, decodeGoUtf8, systemCode } from '../base/index.ts';
+import type { DirectoryEntry, WalkedEntry } from '../snapshot/index.ts';
+import { rawNameIn } from '../volume-files/index.ts';
+import { NameSet } from './name-set.ts';
 
-/** A name that would leave its directory is never restored, whatever the snapshot says. */
-export function assertPlainName(name: string): void {
-  if (name === '' || name === '.' || name === '..' || /[/\0]/.test(name)) {
-    throw new CodedError(
-      'UNSAFE_NAME',
-      `the snapshot holds the unsafe name ${JSON.stringify(name)}`,
-    );
+/** A name in the target: bytes if it is not UTF-8. */
+export type DiskName = string | Buffer;
+
+type NamedEntry = Pick<DirectoryEntry, 'name' | 'extra'>;
+
+/**
+ * The name that an entry has on disk. A name that would leave its directory is never restored,
+ * whatever the snapshot says. Throws `UNSAFE_NAME`, `BAD_ATTRIBUTES`.
+ */
+export function diskNameOf({ name, extra }: NamedEntry): DiskName {
+  assertPlainName(name);
+  const raw = rawNameIn(extra);
+  if (!raw) return name;
+  // With the suffix of a name that is the same as another one in UTF-8.
+  const shown = decodeGoUtf8(raw);
+  if (name === shown || /^~\d+$/.test(name.startsWith(shown) ? name.slice(shown.length) : '')) {
+    return raw;
+  }
+  throw unsafe(name);
+}
+
+function assertPlainName(name: string): void {
+  if (name === '' || name === '.' || name === '..' || /[/\0]/.test(name)) throw unsafe(name);
+}
+
+const unsafe = (name: string): CodedError =>
+  new CodedError('UNSAFE_NAME', `the snapshot holds the unsafe name ${JSON.stringify(name)}`);
+
+/** Names from the root to an entry. Throws like {@link diskNameOf}. */
+export function diskPathOf({ entry, parent }: WalkedEntry): DiskName[] {
+  return parent ? [...diskPathOf(parent), diskNameOf(entry)] : [];
+}
+
+/** A text for a name on disk; a name that is not UTF-8 has the text of no other name. */
+export const keyOfName = (name: string | Uint8Array): string =>
+  typeof name === 'string' ? name : `\0${Buffer.from(name).toString('latin1')}`;
+
+/** The same for an entry; the name that is shown if the entry has bytes that are not valid. */
+export function keyOfEntry({ name, extra }: NamedEntry): string {
+  try {
+    return keyOfName(rawNameIn(extra) ?? name);
+  } catch {
+    return name;
+  }
+}
+
+/** Notices an entry of a directory that has the same bytes as an earlier one for its name. */
+export class RawNames {
+  readonly #seen = new NameSet();
+
+  /** Throws `UNSAFE_NAME`. What else is wrong with a name, `diskNameOf` tells. */
+  assertFirst({ name, extra }: NamedEntry): void {
+    const key = keyOfEntry({ name, extra });
+    if (key !== name && !this.#seen.add(key)) throw unsafe(name);
   }
 }
 

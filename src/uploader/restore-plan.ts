@@ -1,7 +1,15 @@
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
+import { joinPath } from '../base/index.ts';
 import { readObject, type Repository } from '../repository/index.ts';
-import { type Batches, type DirectoryEntry, walkTree } from '../snapshot/index.ts';
+import {
+  type Batches,
+  type DirectoryEntry,
+  type WalkedEntry,
+  walkTree,
+} from '../snapshot/index.ts';
+import { type BytePath, fsPath } from '../volume-files/index.ts';
+import { diskPathOf } from './restore-names.ts';
 import { newRestoreCounters, type RestoreCounters, type RestoreOptions } from './restore-report.ts';
 
 export interface PlannedEntry {
@@ -27,9 +35,10 @@ export async function planRestore(
     selection &&
     ((path: string, all: Batches): Batches =>
       selection.entriesOf({ repository, signal }, path === '' ? '' : `/${path}`, all));
-  for await (const { entry, path } of walkTree(repository, root, { signal, entriesOf })) {
+  for await (const walked of walkTree(repository, root, { signal, entriesOf })) {
+    const { entry, path } = walked;
     const isKept =
-      entry.type !== 'd' && (await isKeptAt(repository, entry, join(target, path), options));
+      entry.type !== 'd' && (await isKeptAt(repository, entry, placeOf(walked, target), options));
     await onEntry({ path, type: entry.type, isKept });
     if (isKept) counters.skipped++;
     else if (entry.type === 'd') counters.directories++;
@@ -42,13 +51,22 @@ export async function planRestore(
   return counters;
 }
 
+/** Where an entry goes; a hostile name is not one of an entry that is kept. */
+function placeOf(walked: WalkedEntry, target: string): BytePath {
+  try {
+    return diskPathOf(walked).reduce<BytePath>((path, name) => joinPath(path, name), target);
+  } catch {
+    return join(target, walked.path);
+  }
+}
+
 async function isKeptAt(
   { contents }: Repository,
   entry: DirectoryEntry,
-  path: string,
+  path: BytePath,
   { overwrite = 'if-different' }: Pick<RestoreOptions, 'overwrite'>,
 ): Promise<boolean> {
-  const found = await fs.lstat(path, { bigint: true }).catch(() => undefined);
+  const found = await fs.lstat(fsPath(path), { bigint: true }).catch(() => undefined);
   if (!found || overwrite === 'always') return false;
   if (overwrite === 'never') return true;
   if (entry.type === 'f') {
@@ -56,5 +74,5 @@ async function isKeptAt(
   }
   if (entry.type !== 's' || !found.isSymbolicLink()) return false;
   const link = Buffer.from(await readObject(contents, entry.objectId));
-  return link.equals(await fs.readlink(path, { encoding: 'buffer' }));
+  return link.equals(await fs.readlink(fsPath(path), { encoding: 'buffer' }));
 }

@@ -9,6 +9,7 @@ import {
 } from '../base/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
 import { type KeptExtras, NOT_SET, type NotSet } from '../volume-files/index.ts';
+import type { DiskName } from './restore-names.ts';
 import type { Selection } from './selection.ts';
 import type { TargetDirectory } from './target-directory.ts';
 
@@ -96,9 +97,9 @@ export interface InPlaceEntries {
   /** When a name of a hard-linked file is one already. */
   onSameLink(): void;
   /** Opens a directory below, and puts one where there is none, or something else. */
-  enter(parent: TargetDirectory, name: string): Promise<TargetDirectory>;
+  enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory>;
   /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
-  removeDirectory(parent: TargetDirectory, name: string): Promise<void>;
+  removeDirectory(parent: TargetDirectory, name: DiskName): Promise<void>;
 }
 
 export interface RestoreOptions {

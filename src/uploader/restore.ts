@@ -5,7 +5,7 @@ import type { ThreadPool } from '../volume-files/index.ts';
 import type { ObjectId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { EntryRestore, hasAllAttributes, restored } from './restore-entry.ts';
-import { assertPlainName, inTheWay } from './restore-names.ts';
+import { type DiskName, diskNameOf, inTheWay, RawNames } from './restore-names.ts';
 import {
   type EntryOptions,
   incompleteSnapshot,
@@ -95,14 +95,12 @@ class TreeRestore {
   async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
     const incomplete = entry.summary?.incomplete;
     if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
-    const path = await placeOfSingle(entry, target);
-    const directory = await this.#openRoot(dirname(path));
+    const { parent, name } = await placeOfSingle(entry, target);
+    const directory = await this.#openRoot(parent);
     try {
       await this.#removeUnfinished(directory);
-      const work = this.#entries.restore(directory, {
-        ...restored(entry, this.#options),
-        name: basename(path),
-      });
+      const own = { ...restored(entry, this.#options), name: String(name) };
+      const work = this.#entries.restore(directory, own, name);
       this.#writer.flush();
       await work;
       await this.#finish(directory);
@@ -156,9 +154,10 @@ class TreeRestore {
     const isAsStored = !owner && extras?.xattrs !== false;
     const all = streamDirectory(this.#repository.contents, id, { signal });
     const batches = selection ? selection.entriesOf(this.#context, path, all) : all;
+    const names = new RawNames();
     const own = (found: readonly DirectoryEntry[]): readonly DirectoryEntry[] => {
       const isRoot = path === '' && leaveOut !== undefined;
-      const different = withoutRepeated(found);
+      const different = withoutRepeated(found).filter((entry) => this.#isFirst(names, path, entry));
       const entries = isRoot ? different.filter(({ name }) => name !== leaveOut) : different;
       return isAsStored ? entries : entries.map((entry) => restored(entry, this.#options));
     };
@@ -167,6 +166,17 @@ class TreeRestore {
       if (first.done !== true) yield own(first.value);
       for await (const entries of batches) yield own(entries);
     })();
+  }
+
+  /** Two entries must not get one name on disk. */
+  #isFirst(names: RawNames, path: string, entry: DirectoryEntry): boolean {
+    try {
+      names.assertFirst(entry);
+      return true;
+    } catch (error) {
+      this.#report.fail(`${this.#rootShown}${path}/${entry.name}`, error);
+      return false;
+    }
   }
 
   /** Restores what is in a directory, then its attributes; between the two it can still be searched. */
@@ -249,9 +259,9 @@ class TreeRestore {
     }
   }
 
-  async #enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
+  async #enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory> {
     const { inPlace } = this.#options;
-    return inPlace ? inPlace.enter(parent, name) : parent.enter(name);
+    return inPlace ? inPlace.enter(parent, entry) : parent.enter(diskNameOf(entry), entry.name);
   }
 
   /** With `settle`, which ends all other work in the parent, that one need not stay open. */
@@ -263,12 +273,12 @@ class TreeRestore {
     const shown = join(parent.shown, entry.name);
     if (this.#options.signal.aborted) return;
     try {
-      assertPlainName(entry.name);
+      diskNameOf(entry);
       const entries = await this.#readDirectory(
         entry.objectId,
         shown.slice(this.#rootShown.length),
       );
-      const directory = await this.#enter(parent, entry.name);
+      const directory = await this.#enter(parent, entry);
       try {
         let reopen: (() => Promise<void>) | undefined;
         if (settle && directory.openCount > this.#heldDirectoriesMax) {
@@ -291,26 +301,32 @@ class TreeRestore {
  * could not store, and is told of.
  */
 const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
-  entries.filter(({ name, type, objectId }, i) => {
+  entries.filter(({ name, type, objectId, extra }, i) => {
     const next = entries[i + 1];
-    return next?.name !== name || next.type !== type || next.objectId !== objectId;
+    if (next?.name !== name || next.type !== type || next.objectId !== objectId) return true;
+    return next.extra !== extra;
   });
 
 /**
  * Where a single file goes: into a directory, else in the place of the file that is named. Whoever names it may name a link. What
  * is no file stays: a device would become a file of memory, and `/dev/null` one for every process of the machine.
  */
-async function placeOfSingle(entry: DirectoryEntry, target: string): Promise<string> {
+async function placeOfSingle(
+  entry: DirectoryEntry,
+  target: string,
+): Promise<{ parent: string; name: DiskName }> {
   const found = await fs.stat(target).catch(() => undefined);
-  if (!found) return target;
-  if (found.isFile()) return fs.realpath(target);
+  if (!found) return { parent: dirname(target), name: basename(target) };
+  if (found.isFile()) {
+    const path = await fs.realpath(target);
+    return { parent: dirname(path), name: basename(path) };
+  }
   if (!found.isDirectory()) {
     const text = `cannot restore to ${target}: it is a device, pipe or socket; use --block to write to a device, and snapshot cat to write to a pipe`;
     throw new CodedError('TARGET_UNUSABLE', text);
   }
   // The name is what the snapshot says: it must not lead out of the target.
-  assertPlainName(entry.name);
-  return join(target, entry.name);
+  return { parent: target, name: diskNameOf(entry) };
 }
 
 /** What is lost has the right size and time all the same: nobody can tell it from what is whole. */

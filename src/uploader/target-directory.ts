@@ -14,6 +14,7 @@ import {
 } from '../base/index.ts';
 import type { FileAttributes } from '../volume-files/index.ts';
 import { readStart } from './regular-file.ts';
+import type { DiskName } from './restore-names.ts';
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, O_NONBLOCK, W_OK, X_OK } =
   constants;
@@ -90,21 +91,22 @@ export class TargetDirectory {
   }
 
   /** Where an entry is, for calls that do not follow a link at the end of a path. */
-  pathOf(name: string): string {
-    return `${pinnedPath(this.descriptor)}/${name}`;
+  pathOf(name: DiskName): DiskName {
+    const path = `${pinnedPath(this.descriptor)}/`;
+    return typeof name === 'string' ? path + name : Buffer.concat([Buffer.from(path), name]);
   }
 
   /** Opens an existing directory below, to read it. Throws like `fs`: `ENOTDIR` for a file. */
-  async open(name: string | Buffer): Promise<TargetDirectory> {
-    const descriptor = await openPath(this.#bytePathOf(name), DIRECTORY);
+  async open(name: DiskName): Promise<TargetDirectory> {
+    const descriptor = await openPath(this.pathOf(name), DIRECTORY);
     return new TargetDirectory(descriptor, this.#count, join(this.shown, String(name)), false);
   }
 
   /** Opens an existing directory below, to change its entries; see {@link allowChanges}. */
-  async openToChange(name: string | Buffer): Promise<TargetDirectory> {
-    const { descriptor, modeBefore } = await openOwn(this.#bytePathOf(name));
-    const shown = join(this.shown, String(name));
-    const directory = new TargetDirectory(descriptor, this.#count, shown, false);
+  async openToChange(name: DiskName, shown = String(name)): Promise<TargetDirectory> {
+    const { descriptor, modeBefore } = await openOwn(this.pathOf(name));
+    const shownPath = join(this.shown, shown);
+    const directory = new TargetDirectory(descriptor, this.#count, shownPath, false);
     directory.#modeBefore = modeBefore;
     await directory.allowChanges();
     return directory;
@@ -120,7 +122,7 @@ export class TargetDirectory {
   }
 
   /** The start of a regular file, never through a link; undefined for anything else. */
-  async startOf(name: string, bytesMax: number): Promise<Buffer | undefined> {
+  async startOf(name: DiskName, bytesMax: number): Promise<Buffer | undefined> {
     const flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
     const file = await fs.open(this.pathOf(name), flags).catch(() => undefined);
     if (!file) return undefined;
@@ -133,9 +135,9 @@ export class TargetDirectory {
   }
 
   /** Type of what is at a name; undefined when nothing is. Throws what the system says otherwise. */
-  async typeOf(name: string | Buffer): Promise<'f' | 'd' | 's' | 'special' | undefined> {
+  async typeOf(name: DiskName): Promise<'f' | 'd' | 's' | 'special' | undefined> {
     try {
-      const stat = await fs.lstat(this.#bytePathOf(name));
+      const stat = await fs.lstat(this.pathOf(name));
       if (stat.isDirectory()) return 'd';
       return stat.isFile() ? 'f' : stat.isSymbolicLink() ? 's' : 'special';
     } catch (error) {
@@ -145,9 +147,9 @@ export class TargetDirectory {
   }
 
   /** Length of the file at a name; 0 when anything else is there, or nothing. Throws what the system says otherwise. */
-  async fileBytesOf(name: string | Buffer): Promise<number> {
+  async fileBytesOf(name: DiskName): Promise<number> {
     try {
-      const stat = await fs.lstat(this.#bytePathOf(name));
+      const stat = await fs.lstat(this.pathOf(name));
       return stat.isFile() ? stat.size : 0;
     } catch (error) {
       if (systemCode(error) === 'ENOENT') return 0;
@@ -156,23 +158,23 @@ export class TargetDirectory {
   }
 
   /** Removes a file, a link, or a directory that is empty. */
-  removeNamed(name: string | Buffer, isDirectory: boolean): Promise<void> {
-    const path = this.#bytePathOf(name);
+  removeNamed(name: DiskName, isDirectory: boolean): Promise<void> {
+    const path = this.pathOf(name);
     return isDirectory ? fs.rmdir(path) : fs.unlink(path);
   }
 
   /** Puts what has one name in the place of what has the other, at once. Throws `EISDIR` where that is a directory. */
-  rename(from: string, to: string): Promise<void> {
+  rename(from: string, to: DiskName): Promise<void> {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
   /** Gives a file a second name, elsewhere in the target. Follows no symbolic link. Throws like `fs`. */
-  linkTo(name: string, directory: TargetDirectory, newName: string): Promise<void> {
+  linkTo(name: DiskName, directory: TargetDirectory, newName: DiskName): Promise<void> {
     return fs.link(this.pathOf(name), directory.pathOf(newName));
   }
 
   /** Which file a name is of; undefined when nothing has the name. Throws like `fs`. */
-  async identityAt(name: string): Promise<{ device: bigint; inode: bigint } | undefined> {
+  async identityAt(name: DiskName): Promise<{ device: bigint; inode: bigint } | undefined> {
     try {
       const { dev, ino } = await fs.lstat(this.pathOf(name), { bigint: true });
       return { device: dev, inode: ino };
@@ -183,7 +185,7 @@ export class TargetDirectory {
   }
 
   /** Gives a file a name that nothing has: `EEXIST` otherwise. */
-  async renameNew(from: string, to: string): Promise<void> {
+  async renameNew(from: string, to: DiskName): Promise<void> {
     try {
       await fs.link(this.pathOf(from), this.pathOf(to));
     } catch (error) {
@@ -274,22 +276,17 @@ export class TargetDirectory {
     await this.removeNamed(name, true).catch(() => undefined);
   }
 
-  #bytePathOf(name: string | Buffer): string | Buffer {
-    if (typeof name === 'string') return this.pathOf(name);
-    return Buffer.concat([Buffer.from(this.pathOf('')), name]);
-  }
-
   /** A directory below, made unless it is there. Throws when something else has that name. */
-  async enter(name: string): Promise<TargetDirectory> {
+  async enter(name: DiskName, shown = String(name)): Promise<TargetDirectory> {
     const path = this.pathOf(name);
     try {
       await makeDirectory(path, 0o700);
     } catch (error) {
       if (systemCode(error) !== 'EEXIST') throw error;
-      return this.openToChange(name);
+      return this.openToChange(name, shown);
     }
     const descriptor = await openPath(path, DIRECTORY);
-    return new TargetDirectory(descriptor, this.#count, join(this.shown, name), true);
+    return new TargetDirectory(descriptor, this.#count, join(this.shown, shown), true);
   }
 
   /** Throws `TARGET_CHANGED` when it could not be opened again. */
@@ -326,31 +323,31 @@ export class TargetDirectory {
   }
 
   /** An empty file that was not there before. */
-  create(name: string): Promise<fs.FileHandle> {
+  create(name: DiskName): Promise<fs.FileHandle> {
     return fs.open(this.pathOf(name), CREATE, 0o600);
   }
 
-  symlink(name: string, target: Buffer): Promise<void> {
+  symlink(name: DiskName, target: Buffer): Promise<void> {
     return fs.symlink(target, this.pathOf(name));
   }
 
-  readlink(name: string): Promise<Buffer | undefined> {
+  readlink(name: DiskName): Promise<Buffer | undefined> {
     return fs.readlink(this.pathOf(name), { encoding: 'buffer' }).catch(() => undefined);
   }
 
   /** What is at a name, without following it; undefined when nothing is. */
-  async look(name: string): Promise<{ isDirectory: boolean } | undefined> {
+  async look(name: DiskName): Promise<{ isDirectory: boolean } | undefined> {
     const stat = await fs.lstat(this.pathOf(name)).catch(() => undefined);
     return stat && { isDirectory: stat.isDirectory() };
   }
 
   /** Removes a file or a link. Not `rm`: that one empties a directory that takes the file's place just then. */
-  remove(name: string): Promise<void> {
+  remove(name: DiskName): Promise<void> {
     return fs.unlink(this.pathOf(name));
   }
 
   /** Holds on to what is at a name, links themselves too, while the task runs; undefined when nothing is there. */
-  async pin<T>(name: string, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
+  async pin<T>(name: DiskName, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
     let descriptor: number;
     try {
       descriptor = await openPath(this.pathOf(name), O_PATH | O_NOFOLLOW);

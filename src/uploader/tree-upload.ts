@@ -151,7 +151,7 @@ export class TreeUpload {
       }
     }
     const below = (child: SourceEntry): Visit =>
-      visitBelow(visit, child, rules, previous.directories(child.name));
+      visitBelow(visit, child, rules, previous.directories(child));
     await this.#descendAll(children, below, policy, outcomes, open);
     return isWhole;
   }
@@ -184,7 +184,7 @@ export class TreeUpload {
     this.#found(same.files, same.bytes);
     const before = new PreviousEntries([{ entries: directories, startNs, recorded }]);
     const below = (child: SourceEntry): Visit =>
-      visitBelow(visit, child, visit.rules, before.directories(child.name));
+      visitBelow(visit, child, visit.rules, before.directories(child));
     const outcomes = new Outcomes();
     open.outcomes.add(outcomes);
     open.keptId = id;
@@ -230,7 +230,7 @@ export class TreeUpload {
     const path = relativePath(visit, name);
     this.#options.logger.warn(
       { path },
-      'a name is not valid UTF-8 and is stored with replacement characters',
+      'a name is not valid UTF-8: it is shown with replacement characters, and Kopia restores it so',
     );
   }
 

@@ -56,6 +56,7 @@ const NAME_BYTES_MAX = 255;
  * by counting.
  */
 const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
+const BASE64 = /^[\w+/]*=*$/;
 const REGULAR = 0o100000;
 const TYPE_MASK = 0o170000;
 
@@ -184,12 +185,32 @@ export function parseExtra(text: string | undefined): ExtraAttributes {
   if (link !== undefined && !(typeof link === 'string' && /^\d{1,20}(@\d{1,20})?$/.test(link))) {
     throw badAttributes('the group of hard links');
   }
-  if (rawName !== undefined && typeof rawName !== 'string') throw badAttributes('the name');
+  if (rawName !== undefined && !isRawName(rawName)) throw badAttributes('the name');
   return {
     ...(xattrs !== undefined && { xattrs: parseXattrs(xattrs) }),
     ...(link !== undefined && { link }),
     ...(rawName !== undefined && { rawName }),
   };
+}
+
+/** A name that is UTF-8 needs no bytes beside it: it may be the name of another entry. */
+function isRawName(value: unknown): value is string {
+  if (typeof value !== 'string' || !BASE64.test(value)) return false;
+  const bytes = Buffer.from(value, 'base64');
+  return bytes.length <= NAME_BYTES_MAX && !isUtf8(bytes);
+}
+
+/** The bytes of a name that is not UTF-8; undefined for other names. Throws `BAD_ATTRIBUTES`. */
+export function rawNameIn(text: string | undefined): Buffer | undefined {
+  if (text?.includes('"rawName":') !== true) return undefined;
+  const { rawName } = parseExtra(text);
+  return rawName === undefined ? undefined : Buffer.from(rawName, 'base64');
+}
+
+/** The text without the bytes of the name: names of one file differ in them. */
+export function withoutRawName(text: string | undefined): string | undefined {
+  if (text?.includes('"rawName":') !== true) return text;
+  return JSON.stringify({ ...parseExtra(text), rawName: undefined });
 }
 
 function parseXattrs(raw: unknown): Readonly<Record<string, string>> {
@@ -202,7 +223,7 @@ function parseXattrs(raw: unknown): Readonly<Record<string, string>> {
     if (!isName) throw badAttributes(`the name ${JSON.stringify(name.slice(0, 80))}`);
     const isValue =
       typeof value === 'string' &&
-      /^[\w+/]*=*$/.test(value) &&
+      BASE64.test(value) &&
       Buffer.byteLength(value, 'base64') <= VALUE_BYTES_MAX;
     if (!isValue) throw badAttributes(`the value of ${JSON.stringify(name)}`);
   }

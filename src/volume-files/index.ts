@@ -32,7 +32,9 @@ export {
   hasExtra,
   type KeptExtras,
   parseExtra,
+  rawNameIn,
   readExtra,
+  withoutRawName,
   withoutXattrs,
 } from './extra-attributes.ts';
 export {

@@ -8,6 +8,7 @@ import {
   unlinkSync,
 } from 'node:fs';
 import { posix, systemCode, writeAllSync } from '../base/index.ts';
+import { type BytePath, fsPath, shownPath } from './byte-path.ts';
 import {
   applyAttributesToDescriptor,
   type FileAttributes,
@@ -29,14 +30,14 @@ export interface PlaceInFile {
 /** A small file: made, filled, given its attributes, closed and put in its place in one go. */
 export interface NewFile {
   /** A free name: the file is made under it. */
-  readonly path: string;
+  readonly path: BytePath;
   readonly attributes: FileAttributes;
   /** Where it belongs, in the same directory; without it, the caller puts it there. */
   readonly place?: FilePlace | undefined;
 }
 
 export interface FilePlace {
-  readonly path: string;
+  readonly path: BytePath;
   /** Replaces an existing entry; without it, an existing entry is `EEXIST`. */
   readonly replaces: boolean;
 }
@@ -51,7 +52,7 @@ export function writeIntoFile({ descriptor, offset, sparse }: PlaceInFile, data:
  * new file. Returns the attributes that could not be set.
  */
 export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Array): NotSet {
-  const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
+  const descriptor = openSync(fsPath(path), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
   try {
     let notSet: NotSet;
     try {
@@ -61,7 +62,7 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
       // Some file systems tell only now that the bytes did not find room.
       closeSync(descriptor);
     }
-    if (place?.replaces === true) renameSync(path, place.path);
+    if (place?.replaces === true) renameSync(fsPath(path), fsPath(place.path));
     else if (place) renameNew(path, place.path);
     return notSet;
   } catch (error) {
@@ -78,26 +79,27 @@ const NO_LINKS = ['EPERM', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS', 'EMLINK'];
  * Renames a file unless the new name is taken: `EEXIST`. Some file systems ignore the case of
  * letters, and take two names of a snapshot for one.
  */
-function renameNew(from: string, to: string): void {
-  if (posix().renameNew(from, to)) return;
+function renameNew(from: BytePath, to: BytePath): void {
+  const [old, taken] = [fsPath(from), fsPath(to)];
+  if (posix().renameNew(old, taken)) return;
   try {
-    linkSync(from, to);
+    linkSync(old, taken);
   } catch (error) {
     if (!NO_LINKS.includes(systemCode(error) ?? '')) throw error;
-    if (lstatSync(to, { throwIfNoEntry: false })) {
-      const text = `EEXIST: file already exists, rename '${to}'`;
+    if (lstatSync(taken, { throwIfNoEntry: false })) {
+      const text = `EEXIST: file already exists, rename '${shownPath(to)}'`;
       throw Object.assign(new Error(text, { cause: error }), { code: 'EEXIST', syscall: 'rename' });
     }
-    renameSync(from, to);
+    renameSync(old, taken);
     return;
   }
-  unlinkSync(from);
+  unlinkSync(old);
 }
 
 /** The error that came before matters, not this one. */
-function removeQuietly(path: string): void {
+function removeQuietly(path: BytePath): void {
   try {
-    unlinkSync(path);
+    unlinkSync(fsPath(path));
   } catch {
     // Somebody else was faster, or the disk is gone.
   }

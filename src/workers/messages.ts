@@ -5,6 +5,7 @@
 import { assert, SECOND_NS } from '../base/index.ts';
 import type { Span } from '../codec/index.ts';
 import type {
+  BytePath,
   FileRead,
   FileToRead,
   NewFile,
@@ -175,7 +176,7 @@ export interface OpenRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
   /** Two paths for each new file, in the order of the items: of the file, and of its place or ''. */
-  readonly paths: readonly string[];
+  readonly paths: readonly BytePath[];
   /** Seconds and nanoseconds: as nanoseconds alone, times after 2262 do not fit. */
   readonly times: BigInt64Array;
   /** Texts of their extra attributes, by their number. */
@@ -239,7 +240,7 @@ export function unpackOpenItems(request: OpenRequest): OpenItem[] {
     const mtimeNs = (times[2 * file] as bigint) * SECOND_NS + (times[2 * file + 1] as bigint);
     const extra = extras.get(file);
     const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs, extra };
-    const [path, placePath] = [paths[2 * file] as string, paths[2 * file + 1] as string];
+    const [path, placePath] = [paths[2 * file] as BytePath, paths[2 * file + 1] as BytePath];
     file++;
     const isPlaced = (flags & PLACED) !== 0;
     const place = isPlaced ? { path: placePath, replaces: (flags & REPLACES) !== 0 } : undefined;

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { CanceledError, SECOND_NS } from '../../src/base/index.ts';
 import type { DirectoryEntry, Snapshot } from '../../src/snapshot/index.ts';
+import type { SourceEntry } from '../../src/uploader/listing.ts';
 import {
   comparedTimeOf,
   FROZEN_TAG,
@@ -54,12 +55,13 @@ describe('a time of a file tells of later changes', () => {
 
   it('of the later one of two snapshots that hold the same directory', () => {
     const directory = { name: 'd', type: 'd', objectId: 'k1' } as unknown as DirectoryEntry;
+    const listed = { name: 'd', rawName: 'd' } as unknown as SourceEntry;
     const lists = [5n, 7n, 6n].map((startNs) => ({
       entries: [directory],
       startNs,
       recorded: '',
     }));
-    expect(new PreviousEntries(lists).directories('d')).toEqual([
+    expect(new PreviousEntries(lists).directories(listed)).toEqual([
       { id: 'k1', startNs: 7n, recorded: '' },
     ]);
   });

@@ -9,7 +9,12 @@ import {
   streamPieces,
 } from '../../repository/index.ts';
 import { CodedError, formatBytes, isCode, messageOf, printable } from '../../base/index.ts';
-import { type Batches, type DirectoryEntry, walkTree } from '../../snapshot/index.ts';
+import {
+  type Batches,
+  type DirectoryEntry,
+  type WalkedEntry,
+  walkTree,
+} from '../../snapshot/index.ts';
 import type { InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
 
 /** Entries between two calls of `onStep`. */
@@ -25,7 +30,7 @@ export async function assertRestorable(
   repository: Repository,
   root: DirectoryEntry,
   { selection, signal, onStep }: InPlaceOptions,
-  isNeeded: (path: string, entry: DirectoryEntry) => Promise<boolean>,
+  isNeeded: (walked: WalkedEntry) => Promise<boolean>,
 ): Promise<void> {
   const packs = await listPackLengths(repository);
   const entriesOf =
@@ -34,11 +39,12 @@ export async function assertRestorable(
       selection.entriesOf({ repository, signal }, path === '' ? '' : `/${path}`, all));
   let entries = 0;
   try {
-    for await (const { entry, path } of walkTree(repository, root, { signal, entriesOf })) {
+    for await (const walked of walkTree(repository, root, { signal, entriesOf })) {
+      const { entry, path } = walked;
       if (entries++ % STEP_ENTRIES === 0) onStep?.();
       if (entry.type !== 'f' && entry.type !== 's') continue;
       const problem = await problemOf(repository, entry, packs, signal);
-      if (problem === undefined || !(await isNeeded(path, entry))) continue;
+      if (problem === undefined || !(await isNeeded(walked))) continue;
       throw notRestorable(`${printable(path)}: ${problem}`);
     }
   } catch (error) {

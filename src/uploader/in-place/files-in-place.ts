@@ -3,6 +3,7 @@ import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   CodedError,
+  decodeGoUtf8,
   pinnedPath,
   Semaphore,
   shareOfDescriptors,
@@ -12,6 +13,7 @@ import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 import { PieceWriter } from '../piece-writer.ts';
 import { hasAllAttributes } from '../restore-entry.ts';
+import { type DiskName, diskNameOf } from '../restore-names.ts';
 import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
 import { type Pinned, pinnedAt, type TargetDirectory } from '../target-directory.ts';
@@ -174,11 +176,12 @@ export class FilesInPlace implements InPlaceEntries {
     this.#parts.result.unchanged++;
   }
 
-  async enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
+  async enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory> {
     const { result, root, budget } = this.#parts;
+    const name = diskNameOf(entry);
     const enter = async (): Promise<TargetDirectory> => {
       try {
-        return await parent.enter(name);
+        return await parent.enter(name, entry.name);
       } catch (error) {
         if (!['ENOTDIR', 'ELOOP'].includes(systemCode(error) ?? '')) throw error;
         const bytes = await parent.fileBytesOf(name);
@@ -186,7 +189,7 @@ export class FilesInPlace implements InPlaceEntries {
         await parent.remove(name);
         result.bytesRemoved += bytes;
         result.replaced++;
-        return parent.enter(name);
+        return parent.enter(name, entry.name);
       }
     };
     const directory = await enter();
@@ -199,7 +202,7 @@ export class FilesInPlace implements InPlaceEntries {
     }
   }
 
-  async removeDirectory(parent: TargetDirectory, name: string): Promise<void> {
+  async removeDirectory(parent: TargetDirectory, name: DiskName): Promise<void> {
     const { result, budget } = this.#parts;
     await this.#clearAway(parent, name, {
       beforeFile: (bytes) => budget.take(bytes),
@@ -213,7 +216,7 @@ export class FilesInPlace implements InPlaceEntries {
   /** What {@link removeDirectory} would remove. Throws the same where it would not. */
   async lookAtDirectory(
     parent: TargetDirectory,
-    name: string,
+    name: DiskName,
     onRemoved: (path: string, bytes: number) => Promise<void>,
   ): Promise<void> {
     await this.#clearAway(parent, name, { dryRun: true, onRemoved });
@@ -221,20 +224,21 @@ export class FilesInPlace implements InPlaceEntries {
 
   async #clearAway(
     parent: TargetDirectory,
-    name: string,
+    name: DiskName,
     how: Pick<RemoveRules, 'dryRun' | 'beforeFile' | 'onRemoved'>,
   ): Promise<void> {
     const { root, report, options } = this.#parts;
     const { selection, keepExtra } = options;
     const above = parent.shown.slice(root.path === '/' ? 0 : root.path.length);
-    const path = `${above}/${name}`;
+    const shown = decodeGoUtf8(Buffer.from(name as string));
+    const path = `${above}/${shown}`;
     const excluded = await this.#rulesAt(above, parent);
     const rules = {
       mountId: root.mountId,
       signal: report.signal,
       takes: (below: string, isDirectory: boolean, bytes: number) =>
         selection?.takes(path + below, isDirectory) !== false &&
-        excluded?.leavesOut(name + below, isDirectory, bytes) !== true,
+        excluded?.leavesOut(shown + below, isDirectory, bytes) !== true,
       keepsAll: (directory: TargetDirectory) =>
         Promise.resolve(excluded?.isCache(directory) ?? false),
       ...how,
@@ -242,7 +246,7 @@ export class FilesInPlace implements InPlaceEntries {
     const isGone = (dryRun: boolean): Promise<boolean> =>
       removeTree(
         parent,
-        Buffer.from(name),
+        Buffer.from(name as string),
         dryRun
           ? { ...rules, dryRun, beforeFile: () => undefined, onRemoved: () => undefined }
           : rules,
@@ -272,7 +276,7 @@ export class FilesInPlace implements InPlaceEntries {
     await this.#open.acquire(places);
     try {
       this.#parts.report.signal.throwIfAborted();
-      return await directory.pin(entry.name, async (pinned) =>
+      return await directory.pin(diskNameOf(entry), async (pinned) =>
         task(pinned ? await this.#outcomeOf(pinned, entry) : { kind: 'create' }, pinned),
       );
     } finally {

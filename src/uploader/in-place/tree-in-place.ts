@@ -2,8 +2,9 @@ import { constants } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { CodedError, messageOf, systemCode } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
-import { type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
+import { type DirectoryEntry, streamDirectory, type WalkedEntry } from '../../snapshot/index.ts';
 import { restoreTree } from '../restore.ts';
+import { diskPathOf } from '../restore-names.ts';
 import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
 import { TargetDirectory } from '../target-directory.ts';
 import { FilesInPlace } from './files-in-place.ts';
@@ -145,16 +146,16 @@ class TreeInPlace {
     await assertRestorable(this.#repository, this.#root, this.#options, differs);
   }
 
-  /** Whether the contents of an entry, with its path below the root, are needed to restore it. */
-  async #differs(path: string, entry: DirectoryEntry): Promise<boolean> {
+  /** Whether the contents of an entry are needed to restore it. */
+  async #differs(walked: WalkedEntry): Promise<boolean> {
     const report = new RestoreReport({ ...this.#options, counters: newRestoreCounters() });
     const files = this.#files(report, newInPlaceCounters());
-    const names = path.split('/').slice(0, -1);
     let directory = await TargetDirectory.openRoot(this.#target.path);
     const opened = [directory];
     try {
-      for (const name of names) opened.push((directory = await directory.open(name)));
-      const look = await files.look(directory, entry);
+      for (const name of diskPathOf(walked).slice(0, -1))
+        opened.push((directory = await directory.open(name)));
+      const look = await files.look(directory, walked.entry);
       return look.kind !== 'same' && look.kind !== 'attributes';
     } catch {
       this.#options.signal.throwIfAborted();

@@ -11,7 +11,7 @@ import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
 import { hasAllAttributes, restored } from '../restore-entry.ts';
-import { assertPlainName } from '../restore-names.ts';
+import { diskNameOf, keyOfEntry, keyOfName, RawNames } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
 import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
 import { BackupRules } from './backup-rules.ts';
@@ -156,16 +156,15 @@ export class TreeSurvey {
 
   /** Adds the bytes that a file needs beyond the old file. */
   async #countRoom(
-    { name, size }: DirectoryEntry,
+    entry: DirectoryEntry,
     directory: TargetDirectory | undefined,
     path: string,
   ): Promise<void> {
     try {
-      assertPlainName(name);
-      const found = (await directory?.fileBytesOf(name)) ?? 0;
-      this.#parts.result.bytesDifferent += Math.max(0, size - found);
+      const found = (await directory?.fileBytesOf(diskNameOf(entry))) ?? 0;
+      this.#parts.result.bytesDifferent += Math.max(0, entry.size - found);
     } catch (error) {
-      this.#parts.report.fail(this.#shown(`${path}/${name}`), error);
+      this.#parts.report.fail(this.#shown(`${path}/${entry.name}`), error);
     }
   }
 
@@ -175,12 +174,14 @@ export class TreeSurvey {
     const { signal } = report;
     const { selection } = options;
     const isRemoving = this.#task === 'remove';
+    const rawNames = new RawNames();
     const all = (async function* () {
       for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
-        for (const { name } of entries) {
+        for (const entry of entries) {
           // What is of such a snapshot was never in this directory: nothing here is taken for more than it has.
-          if (isRemoving) assertPlainName(name);
-          names.add(name);
+          if (isRemoving) diskNameOf(entry);
+          rawNames.assertFirst(entry);
+          names.add(keyOfEntry(entry));
         }
         yield entries;
       }
@@ -210,7 +211,7 @@ export class TreeSurvey {
     const { root, report } = this.#parts;
     const path = `${pathAbove}/${entry.name}`;
     try {
-      assertPlainName(entry.name);
+      diskNameOf(entry);
       const directory = await this.#open(parent, entry, path);
       if (!directory) {
         if (this.#task !== 'remove') await this.#visit(entry, undefined, path, undefined);
@@ -239,9 +240,10 @@ export class TreeSurvey {
 
   async #open(
     parent: TargetDirectory | undefined,
-    { name }: DirectoryEntry,
+    entry: DirectoryEntry,
     path: string,
   ): Promise<TargetDirectory | undefined> {
+    const name = diskNameOf(entry);
     try {
       const found = await (this.#task === 'remove'
         ? parent?.openToChange(name)
@@ -267,7 +269,7 @@ export class TreeSurvey {
     const entry = restored(found, options);
     const shown = `${path}/${entry.name}`;
     try {
-      assertPlainName(entry.name);
+      diskNameOf(entry);
       if (entry.type === 's') {
         const kind = directory ? await this.#kindOfLink(entry, directory) : 'create';
         if (directory && kind === 'replace') await this.#countInTheWay(directory, entry, path);
@@ -292,12 +294,13 @@ export class TreeSurvey {
   /** A directory that gives way to a file or link goes with all below it; throws as the restore would where something is to stay. */
   async #countDirectory(
     directory: TargetDirectory,
-    { name }: DirectoryEntry,
+    entry: DirectoryEntry,
     path: string,
   ): Promise<void> {
+    const name = diskNameOf(entry);
     if ((await directory.typeOf(name)) !== 'd') return;
     await this.#parts.files.lookAtDirectory(directory, name, (below, bytes) =>
-      this.#tell('remove', `${path}/${name}${below}`, bytes),
+      this.#tell('remove', `${path}/${entry.name}${below}`, bytes),
     );
   }
 
@@ -307,7 +310,7 @@ export class TreeSurvey {
     entry: DirectoryEntry,
     path: string,
   ): Promise<void> {
-    this.#parts.result.bytesRemoved += await directory.fileBytesOf(entry.name);
+    this.#parts.result.bytesRemoved += await directory.fileBytesOf(diskNameOf(entry));
     await this.#countDirectory(directory, entry, path);
   }
 
@@ -315,13 +318,14 @@ export class TreeSurvey {
     entry: DirectoryEntry,
     directory: TargetDirectory,
   ): Promise<ChangeKind | 'same'> {
-    const type = await directory.typeOf(entry.name);
+    const name = diskNameOf(entry);
+    const type = await directory.typeOf(name);
     if (type === undefined) return 'create';
     if (type !== 's') return 'replace';
     const wanted = await readObject(this.#parts.repository.contents, entry.objectId);
-    if (!(await directory.readlink(entry.name))?.equals(wanted)) return 'replace';
+    if (!(await directory.readlink(name))?.equals(wanted)) return 'replace';
     const isSame = await directory.pin(
-      entry.name,
+      name,
       async (pinned) =>
         pinned !== undefined && hasAllAttributes(this.#parts.repository, pinned, entry),
     );
@@ -368,10 +372,12 @@ export class TreeSurvey {
     { names, path, rules }: { names: NameSet; path: string; rules: BackupRules | undefined },
   ): Promise<boolean> {
     const { options, result } = this.#parts;
-    // A name that is not UTF-8 is stored with other characters: what looks like it may be it.
     const name = decodeGoUtf8(named.name);
-    if (names.has(name)) {
-      if (!isUtf8(named.name)) result.kept++;
+    const isText = isUtf8(named.name);
+    if (names.has(keyOfName(isText ? name : named.name))) return false;
+    // Kopia stores a name that is not UTF-8 with other characters: what looks like it may be it.
+    if (!isText && names.has(name)) {
+      result.kept++;
       return false;
     }
     if (isUnfinished(name)) return true;
