@@ -29,13 +29,13 @@ type Parts = Pick<
 export function deletionController(common: Common, parts: Parts): DeletionController {
   const { client, logger, namespace, host, backups } = common;
   const places = createLimiter(OPEN_AT_ONCE);
-  const forget: ForgetSnapshots = ({ location, password }, ids, signal) =>
+  const forget: ForgetSnapshots = ({ location, password }, ids, { signal, mayForget }) =>
     places.run(async () => {
       signal.throwIfAborted();
       // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
       const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
       await using opened = await openContext(options, { password, logger, cache: false });
-      return await forgetSnapshots(opened.repository, ids, { signal });
+      return await forgetSnapshots(opened.repository, ids, { signal, mayForget });
     });
   return new DeletionController({
     ...{ client, logger, namespace, host, writers: backups.writers, ...parts },

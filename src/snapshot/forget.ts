@@ -1,5 +1,5 @@
 import { CodedError } from '../base/index.ts';
-import { type ManifestId, type Repository } from '../repository/index.ts';
+import { type Manifest, type ManifestId, type Repository } from '../repository/index.ts';
 
 /** Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches. */
 const BATCH = 200;
@@ -10,6 +10,22 @@ export interface ForgetResult {
   readonly missing: readonly string[];
 }
 
+type Tags = Readonly<Record<string, string>>;
+
+export interface ForgetOptions {
+  readonly signal: AbortSignal;
+  readonly batch?: number;
+  /** Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the result. */
+  readonly mayForget?: (id: string, tags: Tags) => Promise<boolean>;
+}
+
+/** Reads the tags alone: other fields of the manifest may be damaged. */
+function tagsIn({ data }: Manifest): Tags {
+  const { tags } = (data ?? {}) as { readonly tags?: unknown };
+  const pairs = typeof tags === 'object' && tags !== null ? Object.entries(tags) : [];
+  return Object.fromEntries(pairs.filter(([, value]) => typeof value === 'string'));
+}
+
 /**
  * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held. May be repeated: what an
  * earlier try has forgotten is `missing`. Throws `MANIFESTS_UNREADABLE` if they may only be
@@ -18,15 +34,21 @@ export interface ForgetResult {
 export async function forgetSnapshots(
   repository: Repository,
   ids: readonly string[],
-  { signal, batch = BATCH }: { signal: AbortSignal; batch?: number },
+  { signal, batch = BATCH, mayForget = () => Promise.resolve(true) }: ForgetOptions,
 ): Promise<ForgetResult> {
   const { manifests } = repository;
   const present = new Set<string>();
-  for (const { id } of await manifests.find({ type: 'snapshot' })) present.add(id);
-  const wanted = [...new Set(ids)];
+  const wantedIds = new Set(ids);
+  const wanted = [...wantedIds];
+  const tagsOf = new Map<string, Tags>();
+  for (const manifest of await manifests.find({ type: 'snapshot' })) {
+    present.add(manifest.id);
+    if (wantedIds.has(manifest.id)) tagsOf.set(manifest.id, tagsIn(manifest));
+  }
   const missing = wanted.filter((id) => !present.has(id));
   if (missing.length > 0 && !(await manifests.areComplete())) throw listIncomplete(missing);
-  const forgotten = wanted.filter((id) => present.has(id));
+  const forgotten: string[] = [];
+  for (const [id, tags] of tagsOf) if (await mayForget(id, tags)) forgotten.push(id);
   for (let from = 0; from < forgotten.length; from += batch) {
     signal.throwIfAborted();
     for (const id of forgotten.slice(from, from + batch)) manifests.delete(id as ManifestId);

@@ -80,3 +80,25 @@ it('forgets the rest when it is tried again after a failure', async () => {
   expect([forgotten.length, missing.length]).toEqual([2, 2]);
   expect(await listSnapshots(repository)).toEqual([]);
 });
+
+it('keeps the snapshots that its caller refuses, by their tags', async () => {
+  const repo = join(work, 'refused');
+  const tree = join(work, 'refused-tree');
+  await createTest(repo);
+  fs.mkdirSync(tree);
+  const ids: string[] = [];
+  {
+    await using repository = await openTest(repo);
+    for (const text of ['a', 'b']) {
+      fs.writeFileSync(join(tree, 'file'), text);
+      ids.push((await backUp(repository, tree, { tags: { of: text } })).id);
+    }
+  }
+  await using repository = await openTest(repo);
+  const result = await forgetSnapshots(repository, [...ids, 'f'.repeat(32)], {
+    signal,
+    mayForget: (_id, tags) => Promise.resolve(tags.of === 'b'),
+  });
+  expect(result).toEqual({ forgotten: ids.slice(1), missing: ['f'.repeat(32)] });
+  expect((await listSnapshots(repository)).map(({ id }) => id)).toEqual(ids.slice(0, 1));
+});

@@ -34,5 +34,9 @@ export interface DeletionSessions {
 export type ForgetSnapshots = (
   access: RepositoryAccess,
   ids: readonly string[],
-  signal: AbortSignal,
+  options: {
+    readonly signal: AbortSignal;
+    /** Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the result. */
+    readonly mayForget: (id: string, tags: Readonly<Record<string, string>>) => Promise<boolean>;
+  },
 ) => Promise<{ readonly forgotten: readonly string[]; readonly missing: readonly string[] }>;

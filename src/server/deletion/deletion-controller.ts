@@ -21,6 +21,7 @@ import { Attempts } from './attempts.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
 import type { DeletionMetrics } from './deletion-metrics.ts';
 import type { DeletionRequest } from './refusal.ts';
+import { NamedSnapshots } from './other-backups.ts';
 import { REQUESTS, RequestWriter } from './request-writer.ts';
 
 export interface DeletionControllerOptions
@@ -85,6 +86,7 @@ class DeletionRun {
   readonly #backups: AskedBackups;
   /** By location. */
   readonly #places = new Map<string, Limiter>();
+  readonly #named = new NamedSnapshots();
   /** By the name of a backup: the key of the request that it is deleted for. */
   readonly #busy = new Map<string, string>();
 
@@ -255,6 +257,7 @@ class DeletionRun {
       const task = deleteBackup({
         ...this.#options,
         ...{ backup, attempts, signal: own.signal, assertLeading: this.#assertLeading },
+        known: this.#named,
         onGivenUp: (text) => {
           logger.error({ backup: name, uid: backup.metadata.uid }, `deletion: given up: ${text}`);
           this.#requests.events.record(backup, 'NotAllDeleted', text, 'Warning');

@@ -19,6 +19,7 @@ import type { Buckets, OpenBucket } from '../backups/contract.ts';
 import { readLeftRun } from '../backups/run/left-run.ts';
 import {
   nativeSnapshotsOf,
+  type StoredSnapshot,
   storedSnapshotsIn,
   type StoredSnapshotsOptions,
 } from '../backups/stored-snapshots.ts';
@@ -29,11 +30,13 @@ import type {
   DeletionSessions,
   ForgetSnapshots,
 } from './contract.ts';
-import { type ForeignData, HeldData } from './held-data.ts';
-import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
+import { type ForeignData, HeldData, type KeptSnapshot } from './held-data.ts';
+import { deleteKept, deleteLeftSnapshots, snapshotsInUse } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
 import { deleteNative } from './native-snapshots.ts';
+import { csiKey, type NamedSnapshots, OtherBackups } from './other-backups.ts';
+import { OwnSnapshots } from './own-snapshots.ts';
 import { neverBegan, type Ownership, ownershipOf, STORED_UID, wasStored } from './ownership.ts';
 import { deleteRestores, type FoundRestore, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
@@ -62,6 +65,7 @@ export interface DeletionOptions extends DeletionTools {
   /** In `Deleting`. */
   readonly backup: Backup;
   readonly attempts: Attempts;
+  readonly known: NamedSnapshots;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
   /** What is given up, in a sentence: nothing knows of it afterwards. */
@@ -96,6 +100,8 @@ export async function deleteBackup(options: DeletionOptions): Promise<string[]> 
   await using opened = found;
   return await new Deletion(options, opened.bucket).run();
 }
+
+type OwnFiles = Extract<Ownership, { readonly kind: 'own' }>;
 
 class Deletion {
   readonly #options: DeletionOptions;
@@ -184,6 +190,7 @@ class Deletion {
     const movers = new Movers({ client, backup, isOwner, assertLeading, signal }, endingMs);
     const what = 'error deleting moved snapshot data';
     await attempts.attempt(what, () => movers.end());
+    const own = this.#ownSnapshots(owner);
     const held = new HeldData();
     const infos = await attempts.attempt(what, async (): Promise<ConfigMap[]> => {
       // The ones in the cluster carry the UID that the Backup has here.
@@ -195,20 +202,59 @@ class Deletion {
       for (const info of found) held.addInfo(info);
       return found;
     });
-    if (owner.kind === 'own') await this.#readFiles(owner.stored, owner.uid, held);
+    for (const ids of held.repositories.values()) own.trust(ids);
+    if (owner.kind === 'own') await this.#readFiles(owner, held, own);
     // Its run may have taken some before it found that its name is taken.
-    if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid);
+    if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid, own);
     for (const text of held.problems) attempts.say(text);
     if (!this.#hasUploadAction) this.#sayForeign(held.foreign);
-    await deleteKept(held.kept, this.#kept);
+    await deleteKept(await this.#ownKept(held.kept, own), this.#kept);
     const { name, namespace = '' } = backup.metadata;
     await forgetMoved(held.repositories, {
       ...this.#options,
       ...{ backup: name, namespace, storageLocation: backup.spec.storageLocation ?? '' },
+      mayForget: (id, tags) => own.mayForget(id, tags),
     });
+    if (own.told !== undefined) this.#options.onGivenUp(own.told);
     // As long as something of it has failed, they are what the next attempt goes by.
     if (!infos || (attempts.hasFailed && !this.#isForced)) return;
     await attempts.attempt('error deleting dataupload', () => movers.remove(infos));
+  }
+
+  #ownSnapshots(owner: Ownership): OwnSnapshots {
+    const { client, backup, known, logger, signal } = this.#options;
+    const archive = this.#archive;
+    const others = new OtherBackups({ client, archive, backup, known, logger, signal });
+    return new OwnSnapshots(backup, owner.kind === 'own' ? owner.uid : backup.metadata.uid, others);
+  }
+
+  async #ownKept(kept: readonly KeptSnapshot[], own: OwnSnapshots): Promise<KeptSnapshot[]> {
+    const found = await this.#options.attempts.attempt('error deleting CSI snapshots', async () => {
+      const used = await snapshotsInUse(kept, this.#options);
+      const mine: KeptSnapshot[] = [];
+      for (const snapshot of kept) {
+        const { driver, handle } = snapshot;
+        const user = used.get(csiKey(driver, handle));
+        if (user !== undefined)
+          own.refuse(
+            `snapshot ${handle} of CSI driver ${driver}`,
+            `it is in use by VolumeSnapshot ${user}`,
+          );
+        else if (await own.mayDeleteKept(snapshot)) mine.push(snapshot);
+      }
+      return mine;
+    });
+    return found ?? [];
+  }
+
+  async #ownNative(all: readonly StoredSnapshot[], own: OwnSnapshots): Promise<StoredSnapshot[]> {
+    const what = "error getting backup's volume snapshots";
+    const found = await this.#options.attempts.attempt(what, async () => {
+      const mine: StoredSnapshot[] = [];
+      for (const each of all) if (await own.mayDeleteNative(each.snapshot)) mine.push(each);
+      return mine;
+    });
+    return found ?? [];
   }
 
   get #kept() {
@@ -217,7 +263,7 @@ class Deletion {
   }
 
   /** Asks plugins about its items, deletes its native snapshots, and notes what else it tells of. */
-  async #readFiles(stored: StoredArchive | undefined, uid: string, held: HeldData): Promise<void> {
+  async #readFiles({ stored, uid }: OwnFiles, held: HeldData, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
     const session = await attempts.attempt('error getting delete item actions', () =>
       sessions.open(backup, logger),
@@ -239,7 +285,7 @@ class Deletion {
       if (stored && identity) {
         await this.#readLists(stored, identity, held, { isAllThereIs: !isRead });
       }
-      await this.#deleteNative(uid, session);
+      await this.#deleteNative(uid, session, own);
     } finally {
       await session[Symbol.asyncDispose]();
     }
@@ -255,13 +301,13 @@ class Deletion {
     }
   }
 
-  async #readJournal(uid: string): Promise<void> {
+  async #readJournal(uid: string, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
     const { name } = backup.metadata;
     const left = await attempts.attempt("error getting backup's volume snapshots", () =>
       readLeftRun({ bucket: this.#bucket, name, uid, signal }),
     );
-    const found = storedSnapshotsIn(left?.snapshots ?? []);
+    const found = await this.#ownNative(storedSnapshotsIn(left?.snapshots ?? []), own);
     if (found.length === 0) return;
     const session = await attempts.attempt('error getting delete item actions', () =>
       sessions.open(backup, logger),
@@ -372,7 +418,7 @@ class Deletion {
     });
   }
 
-  async #deleteNative(uid: string, session: DeletionSession): Promise<void> {
+  async #deleteNative(uid: string, session: DeletionSession, own: OwnSnapshots): Promise<void> {
     const { attempts, backup, signal } = this.#options;
     const { name } = backup.metadata;
     const asStored = { ...backup, metadata: { ...backup.metadata, uid } };
@@ -384,7 +430,7 @@ class Deletion {
         return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
       },
     );
-    await deleteNative(snapshots ?? [], session, this.#options);
+    await deleteNative(await this.#ownNative(snapshots ?? [], own), session, this.#options);
   }
 
   /**

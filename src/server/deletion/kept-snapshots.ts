@@ -19,6 +19,7 @@ import {
 } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
 import { type KeptSnapshot } from './held-data.ts';
+import { csiKey } from './other-backups.ts';
 
 export interface KeptOptions {
   readonly client: KubeClient;
@@ -67,6 +68,40 @@ export async function deleteKept(
       }
     });
   });
+}
+
+/**
+ * VolumeSnapshots in the cluster that stand for one of these snapshots, by its key. They belong to a
+ * user or to another backup. VolumeSnapshots of restores and of this backup do not count.
+ */
+export async function snapshotsInUse(
+  snapshots: readonly KeptSnapshot[],
+  { client, backup, signal }: Pick<KeptOptions, 'client' | 'backup' | 'signal'>,
+): Promise<ReadonlyMap<string, string>> {
+  if (snapshots.length === 0) return new Map();
+  const wanted = new Set(snapshots.map(({ driver, handle }) => csiKey(driver, handle)));
+  const bound = await client
+    .collect(VOLUME_SNAPSHOT_CONTENTS, { signal }, ({ metadata, spec, status }) => {
+      const key = csiKey(spec.driver, status?.snapshotHandle ?? spec.source.snapshotHandle ?? '');
+      const isLiving = metadata.deletionTimestamp === undefined;
+      return isLiving && wanted.has(key) ? [{ key, of: spec.volumeSnapshotRef }] : [];
+    })
+    .catch((error: unknown) => {
+      if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+      throw error;
+    });
+  const used = new Map<string, string>();
+  for (const { key, of } of bound) {
+    const ref = { namespace: of.namespace ?? '', name: of.name ?? '' };
+    const found =
+      ref.name === '' ? undefined : await client.find(VOLUME_SNAPSHOTS, ref, { signal });
+    const { uid, labels = {}, deletionTimestamp } = found?.metadata ?? {};
+    if (uid === undefined || uid !== of.uid || deletionTimestamp !== undefined) continue;
+    if (labels[RESTORE_NAME] !== undefined) continue;
+    if (labels[BACKUP_NAME] === validLabel(backup.metadata.name)) continue;
+    used.set(key, `${ref.namespace}/${ref.name}`);
+  }
+  return used;
 }
 
 async function deleteOne(

@@ -20,6 +20,7 @@ export interface RepositoryPlace {
 
 export interface ForgetOptions extends RepositoryPlace {
   readonly forget: ForgetSnapshots;
+  readonly mayForget: Parameters<ForgetSnapshots>[2]['mayForget'];
   readonly attempts: Attempts;
   readonly logger: Logger;
   readonly backup: string;
@@ -49,7 +50,7 @@ async function forgetIn(
   ids: readonly string[],
   options: ForgetOptions,
 ): Promise<void> {
-  const { forget, logger, backup, assertLeading, signal, ...place } = options;
+  const { forget, mayForget, logger, backup, assertLeading, signal, ...place } = options;
   const access = await loadRepositoryAccess({
     ...place,
     ...{ volumeNamespace, isWriting: true, signal },
@@ -59,7 +60,7 @@ async function forgetIn(
   const fields = { backup, volumeNamespace };
   try {
     const { forgotten, missing } = await within(signal, FORGETTING_MS_MAX, (own) =>
-      forget(access, ids, own),
+      forget(access, ids, { signal: own, mayForget }),
     );
     const counts = { forgotten: forgotten.length, missing: missing.length };
     logger.info({ ...fields, ...counts }, 'snapshots of a deleted backup are forgotten');

@@ -143,6 +143,165 @@ describe('a backup that is deleted', () => {
     expect(await phaseOf('b1')).toBe('Completed');
   });
 
+  describe('that a writer of the bucket has forged', () => {
+    const EVIL = '00000000-0000-4000-8000-00000000dead';
+    const moved = (id: string): object => ({
+      ...{ backupMethod: 'CSISnapshot', snapshotDataMoved: true, pvcNamespace: 'app' },
+      snapshotDataMovementInfo: { dataMover: 'velero', uploaderType: 'kopia', snapshotHandle: id },
+    });
+    const keptOf = (handle: string): object => ({
+      ...{ backupMethod: 'CSISnapshot', snapshotDataMoved: false },
+      csiSnapshotInfo: { driver: 'd', snapshotHandle: handle },
+    });
+    const filesOf = (id: string): object => ({
+      backupMethod: 'PodVolumeBackup',
+      pvbInfo: { uploaderType: 'kopia', podNamespace: 'app', snapshotHandle: id },
+    });
+    const native = (id: string): object => ({
+      spec: { location: 'l', persistentVolumeName: 'pv' },
+      status: { phase: 'Completed', providerSnapshotID: id },
+    });
+    const ofBackup = (uid: string) => ({ 'velero.io/async-operation-id': `du-${uid}.pvc` });
+
+    /** A backup that was made here, with one snapshot of each kind. */
+    async function victim(name: string): Promise<string> {
+      const backup = await world.backup(name);
+      const ids = { moved: `${name}-moved`, files: `${name}-files` };
+      await world.store(backup, {
+        volumeInfos: [
+          moved(ids.moved),
+          keptOf(`${name}-kept`),
+          filesOf(ids.files),
+          { nativeSnapshotInfo: { snapshotHandle: `${name}-native` } },
+        ] as never,
+        volumeSnapshots: [native(`${name}-native`)] as never,
+      });
+      world.hold('app', ids.moved, ids.files);
+      world.tags.set(ids.moved, ofBackup(backup.metadata.uid));
+      world.drivers.add(`${name}-kept`);
+      world.provider.add(`${name}-native`);
+      return backup.metadata.uid;
+    }
+
+    /** As the sync creates it. Its tarball is missing, so that its volume infos count. */
+    async function forge(
+      name: string,
+      uid: string,
+      volumeInfos: object[],
+      parts: object = {},
+    ): Promise<void> {
+      const metadata = { annotations: { 'longshore.io/synced-uid': uid } };
+      const synced = await world.backup(name, 'Completed', { metadata });
+      const as = { ...synced, metadata: { ...synced.metadata, uid } };
+      await world.store(synced, { volumeInfos: volumeInfos as never, ...parts }, as);
+      world.bucket.objects.delete(`backups/${name}/${name}.tar.gz`);
+    }
+
+    const deleted = async (name: string): Promise<string> => {
+      await world.ask(name);
+      stop ??= world.run();
+      await world.gone(name);
+      const events = await world.client.list(EVENTS, { namespace: VELERO });
+      return events
+        .filter(({ reason, involvedObject }) => {
+          return reason === 'NotAllDeleted' && involvedObject.name === name;
+        })
+        .map(({ message }) => message ?? '')
+        .join(' ');
+    };
+
+    it('takes no snapshot of another backup along', async () => {
+      const uid = await victim('good');
+      const infos = [moved('good-moved'), keptOf('good-kept'), filesOf('good-files')];
+      await forge('zz-evil', EVIL, infos, { volumeSnapshots: [native('good-native')] });
+      const told = await deleted('zz-evil');
+      expect(world.repositories.get('app')).toEqual(new Set(['good-moved', 'good-files']));
+      expect([...world.drivers, ...world.provider]).toEqual(['good-kept', 'good-native']);
+      expect(told).toContain(`snapshot good-moved (it was made for the backup with UID ${uid})`);
+      expect(told).toContain('snapshot good-files (backup good names it as well)');
+      expect(world.files('backups/zz-evil/')).toEqual([]);
+    });
+
+    it('takes none along under the UID of the other backup', async () => {
+      const uid = await victim('good');
+      await forge('zz-evil', uid, [moved('good-moved'), filesOf('good-files')]);
+      expect(await deleted('zz-evil')).toContain('backup good has the same UID');
+      expect(world.repositories.get('app')).toEqual(new Set(['good-moved', 'good-files']));
+    });
+
+    it('takes none along that pod volume backups of the bucket name', async () => {
+      await victim('good');
+      await forge('zz-evil', EVIL, []);
+      const { metadata } = await world.client.get(BACKUPS, ref('zz-evil'));
+      const labels = { 'velero.io/backup-name': 'zz-evil', 'velero.io/backup-uid': metadata.uid };
+      await world.make(POD_VOLUME_BACKUPS, 'synced', {
+        metadata: { labels },
+        spec: {
+          ...{ uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+          ...{ backupStorageLocation: 'default', node: 'n', repoIdentifier: 'r', volume: 'v' },
+        },
+        status: { phase: 'Completed', snapshotID: 'good-files' },
+      });
+      await deleted('zz-evil');
+      expect(world.repositories.get('app')).toEqual(new Set(['good-moved', 'good-files']));
+    });
+
+    it('takes no snapshot of a user along', async () => {
+      const snapshot = await world.client.create(VOLUME_SNAPSHOTS, {
+        metadata: { namespace: 'app', name: 'precious' },
+        spec: { source: { persistentVolumeClaimName: 'pvc' } },
+      });
+      const bound = boundContent('users', snapshot.metadata.uid);
+      await world.client.create(VOLUME_SNAPSHOT_CONTENTS, {
+        ...bound,
+        spec: {
+          ...{ ...bound.spec, source: { snapshotHandle: 'users-own' } },
+          volumeSnapshotRef: { namespace: 'app', name: 'precious', uid: snapshot.metadata.uid },
+        },
+        status: { snapshotHandle: 'users-own' },
+      });
+      world.drivers.add('users-own');
+      await forge('zz-evil', EVIL, [keptOf('users-own')]);
+      expect(await deleted('zz-evil')).toContain('in use by VolumeSnapshot app/precious');
+      expect([...world.drivers]).toEqual(['users-own']);
+    });
+
+    it('does not keep the snapshots of the backup that it names from being deleted', async () => {
+      await victim('good');
+      const evil = [moved('good-moved'), moved('zz-evil-moved')];
+      world.hold('app', 'zz-evil-moved');
+      world.tags.set('zz-evil-moved', ofBackup(EVIL));
+      await forge('zz-evil', EVIL, evil);
+      world.bucket.objects.delete('backups/good/good.tar.gz');
+      await deleted('good');
+      expect(world.repositories.get('app')).toEqual(new Set(['zz-evil-moved']));
+      expect([...world.drivers, ...world.provider]).toEqual([]);
+    });
+  });
+
+  it('of another cluster is gone with its snapshots, also with those that have only the tags of Velero', async () => {
+    const uid = '11111111-0000-4000-8000-000000000001';
+    const synced = await world.backup('b1', 'Completed', {
+      metadata: { annotations: { 'longshore.io/synced-uid': uid } },
+    });
+    const pvbInfo = { uploaderType: 'kopia', podNamespace: 'app', snapshotHandle: 'plain' };
+    await world.store(
+      synced,
+      { volumeInfos: [{ backupMethod: 'PodVolumeBackup', pvbInfo }] as never },
+      { ...synced, metadata: { ...synced.metadata, uid } },
+    );
+    world.hold('app', 'plain');
+    world.tags.set('plain', {
+      ...{ 'snapshot-requester': 'snapshot-pod-volume', 'snapshot-uploader': 'kopia' },
+    });
+    // Another backup is damaged: nothing waits for it.
+    world.bucket.objects.set('backups/odd/velero-backup.json', Buffer.from('{'));
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(world.repositories.get('app')).toEqual(new Set());
+  });
+
   it('keeps what belongs to another backup of its name', async () => {
     const foreign = await world.backup('b1');
     await world.store(
@@ -1307,10 +1466,10 @@ describe('a real repository', () => {
     });
     await world.ask('b1');
     stop = world.run({
-      forget: async ({ location, password }, wanted, signal) => {
+      forget: async ({ location, password }, wanted, options) => {
         const storage = await openStorage(location);
         await using repository = await openRepository({ storage, password, client: CLIENT });
-        return await forgetSnapshots(repository, wanted, { signal });
+        return await forgetSnapshots(repository, wanted, options);
       },
     });
     await world.gone('b1');

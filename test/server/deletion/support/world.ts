@@ -64,6 +64,8 @@ export class DeletionWorld {
   readonly provider = new Set<string>();
   readonly drivers = new Set<string>();
   readonly repositories = new Map<string, Set<string>>();
+  /** Of snapshots in repositories, by their IDs. */
+  readonly tags = new Map<string, Readonly<Record<string, string>>>();
   /** Everything that was deleted, asked or given up, in order. */
   readonly told: string[] = [];
   actions: DeleteAction[] = [];
@@ -306,15 +308,21 @@ export class DeletionWorld {
   }
 
   #forget(outside: Outside): ForgetSnapshots {
-    return ({ location }, ids) =>
-      outside(() => {
+    return ({ location }, ids, { mayForget }) =>
+      outside(async () => {
         this.#fault('forget');
         const [, namespace = ''] = /kopia\/([^/?]+)/.exec(location) ?? [];
         const held = this.repositories.get(namespace);
         if (!held) throw new CodedError('STORAGE_NOT_FOUND', 'there is none');
-        const forgotten = ids.filter((id) => held.delete(id));
+        const forgotten: string[] = [];
+        const missing = ids.filter((id) => !held.has(id));
+        for (const id of ids) {
+          if (!held.has(id) || !(await mayForget(id, this.tags.get(id) ?? {}))) continue;
+          held.delete(id);
+          forgotten.push(id);
+        }
         for (const id of [...forgotten].sort()) this.told.push(`forget ${id}`);
-        return Promise.resolve({ forgotten, missing: ids.filter((id) => !forgotten.includes(id)) });
+        return { forgotten, missing };
       }, 'forget');
   }
 

@@ -1,0 +1,93 @@
+import { namedFirst } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import { isSynced } from '../../kube/index.ts';
+import type { KeptSnapshot } from './held-data.ts';
+import { csiKey, type OtherBackups, providerKey, repositoryKey } from './other-backups.ts';
+
+/** Tags of snapshots, as Velero sets them. The first ones begin with `du-<UID of the backup>.`. */
+const OPERATION_TAG = 'velero.io/async-operation-id';
+/** Velero before 1.17, on snapshots of pods' volumes. */
+const BACKUP_UID_TAG = 'backup-uid';
+const TOLD_MAX = 5;
+
+export type Tags = Readonly<Record<string, string>>;
+
+/**
+ * Decides which snapshots a deletion may touch. Files in the bucket are not authenticated: a writer of the bucket can
+ * store a backup that names the snapshots of others. The tags of a snapshot are authenticated by the
+ * repository's password.
+ */
+export class OwnSnapshots {
+  readonly #storedUid: string;
+  readonly #isMadeHere: boolean;
+  readonly #others: OtherBackups;
+  /** IDs that objects of this cluster name. */
+  readonly #trusted = new Set<string>();
+  readonly #refused = new Map<string, string>();
+
+  /** `storedUid`: the UID that the files of the backup were stored under. */
+  constructor(backup: Backup, storedUid: string, others: OtherBackups) {
+    this.#storedUid = storedUid;
+    this.#isMadeHere = !isSynced(backup) && storedUid === backup.metadata.uid;
+    this.#others = others;
+  }
+
+  /** An object of this cluster names it. Objects that came with a synced backup prove nothing. */
+  trust(ids: Iterable<string>): void {
+    if (!this.#isMadeHere) return;
+    for (const id of ids) this.#trusted.add(id);
+  }
+
+  /** Whether a snapshot in a repository may go. Throws what reading the other backups throws. */
+  async mayForget(id: string, tags: Tags = {}): Promise<boolean> {
+    const uid = uidIn(tags);
+    const what = `snapshot ${id}`;
+    if (uid !== undefined && uid !== this.#storedUid) {
+      return this.#refuse(what, `it was made for the backup with UID ${uid}`);
+    }
+    if (this.#isMadeHere && (uid !== undefined || this.#trusted.has(id))) return true;
+    if (uid === undefined) return this.#isUnnamed(what, repositoryKey(id));
+    const other = await this.#others.namesakeOf(uid);
+    return other === undefined || this.#refuse(what, `backup ${other} has the same UID`);
+  }
+
+  mayDeleteKept({ driver, handle }: KeptSnapshot): Promise<boolean> {
+    return this.#isUnnamed(`snapshot ${handle} of CSI driver ${driver}`, csiKey(driver, handle));
+  }
+
+  mayDeleteNative(id: string): Promise<boolean> {
+    return this.#isUnnamed(`snapshot ${id} of its provider`, providerKey(id));
+  }
+
+  /** Somebody in the cluster uses it. */
+  refuse(what: string, why: string): void {
+    this.#refuse(what, why);
+  }
+
+  /** One sentence about all refused snapshots; undefined if there are none. */
+  get told(): string | undefined {
+    if (this.#refused.size === 0) return undefined;
+    const named = namedFirst(
+      [...this.#refused],
+      TOLD_MAX,
+      ([what, why]: readonly [string, string]) => `${what} (${why})`,
+    );
+    return `the backup names snapshots that are not its own, and they are not deleted: ${named}`;
+  }
+
+  async #isUnnamed(what: string, key: string): Promise<boolean> {
+    const other = await this.#others.holderOf(key);
+    return other === undefined || this.#refuse(what, `backup ${other} names it as well`);
+  }
+
+  #refuse(what: string, why: string): false {
+    this.#refused.set(what, why);
+    return false;
+  }
+}
+
+/** The UID of the backup that a snapshot was made for, as far as its tags tell. */
+function uidIn(tags: Tags): string | undefined {
+  const [, uid] = /^du-([0-9a-f-]{36})\./.exec(tags[OPERATION_TAG] ?? '') ?? [];
+  return uid ?? (tags[BACKUP_UID_TAG] || undefined);
+}
