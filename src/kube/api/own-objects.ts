@@ -18,7 +18,7 @@ export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 /** Label on Backups: which Schedule made each of them. Two clusters may have Schedules of one name. */
 export const SCHEDULE_UID = 'longshore.io/schedule-uid';
-/** Annotation on a Backup that the sync created: the value of that label in the bucket. Trust it no more than the bucket. */
+/** Annotation on a Backup that the sync created: that label in the bucket, to be trusted no more than it. */
 export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
 /**
  * Annotation on a Backup that the sync created: the UID that its files were stored under. Only the

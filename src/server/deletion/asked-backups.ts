@@ -12,7 +12,7 @@ import { noteName } from '../backups/under-way.ts';
 import { isCanceled } from '../runs/canceled.ts';
 import { hasBegun } from './ownership.ts';
 import { DELETING, type Standing, standingOf } from './refusal.ts';
-import { readingOf, restoresOf } from './restores.ts';
+import { readingOf, restoresOf, writingOf } from './restores.ts';
 
 export interface AskedBackupsOptions {
   readonly client: KubeClient;
@@ -55,10 +55,11 @@ export class AskedBackups {
       { namespace, name: locationOf(backup) },
       { signal },
     );
-    const restores = hasBegun(backup)
-      ? await restoresOf(client, { namespace, backup: name }, signal)
-      : [];
-    const standing = standingOf(backup, location, { isMadeHere, reading: readingOf(restores) });
+    const reading = hasBegun(backup)
+      ? (readingOf(await restoresOf(client, { namespace, backup: name }, signal)) ??
+        (await writingOf(client, backup, signal)))
+      : undefined;
+    const standing = standingOf(backup, location, { isMadeHere, reading });
     const isStuck =
       standing.kind === 'running' &&
       !standing.isCancelable &&

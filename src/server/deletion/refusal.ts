@@ -2,7 +2,6 @@ import type { Backup } from '../../backup/index.ts';
 import type { BackupStorageLocation, KubeObject } from '../../kube/index.ts';
 import { isOver, phaseOf } from '../backups/phases.ts';
 import { neverBegan } from './ownership.ts';
-import type { FoundRestore } from './restores.ts';
 
 /** What `velero backup delete` makes, and what expires a backup. */
 export interface DeletionRequest extends KubeObject {
@@ -25,10 +24,7 @@ export type Standing =
 export function standingOf(
   backup: Backup,
   location: BackupStorageLocation | undefined,
-  {
-    isMadeHere,
-    reading,
-  }: { readonly isMadeHere: boolean; readonly reading: FoundRestore | undefined },
+  { isMadeHere, reading }: { readonly isMadeHere: boolean; readonly reading: string | undefined },
 ): Standing {
   if (neverBegan(backup)) return { kind: 'free' };
   const { storageLocation: name = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
@@ -43,11 +39,7 @@ export function standingOf(
       `cannot delete backup because backup storage location ${name} is currently in Unavailable state`,
     );
   }
-  if (reading) {
-    return refused(
-      `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`,
-    );
-  }
+  if (reading !== undefined) return refused(reading);
   const phase = phaseOf(backup);
   if (isOver(phase) || phase === DELETING) return { kind: 'free' };
   if (isMadeHere) return { kind: 'running', isCancelable: !phase.startsWith('Finalizing') };

@@ -1,6 +1,12 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode } from '../../base/index.ts';
-import { type KubeClient, type KubeObject, RESTORES, waitGone } from '../../kube/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type KubeClient,
+  type KubeObject,
+  RESTORES,
+  waitGone,
+} from '../../kube/index.ts';
 import type { OpenBucket } from '../backups/contract.ts';
 import { hasBegun } from '../restores/restore-kind.ts';
 import type { Attempts } from './attempts.ts';
@@ -44,9 +50,42 @@ export async function restoresOf(
   }
 }
 
-/** One that reads the backup, or has volumes read from it. */
-export const readingOf = (restores: readonly FoundRestore[]): FoundRestore | undefined =>
-  restores.find(({ phase }) => /^(InProgress|WaitingFor|Finalizing)/.test(phase));
+/** Why a backup is still read; undefined if no Restore reads it, or has volumes read from it. */
+export function readingOf(restores: readonly FoundRestore[]): string | undefined {
+  const reading = restores.find(({ phase }) => /^(InProgress|WaitingFor|Finalizing)/.test(phase));
+  if (!reading) return undefined;
+  return `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`;
+}
+
+/** Agents do not begin these any more, or have not begun them. */
+const NOT_WRITING = ['', 'New', 'Completed', 'Failed', 'Canceled'];
+
+/**
+ * The same of `longshore restore in-place`: its DataDownloads belong to the Backup, and go with it. A volume
+ * that is half written then would hold neither the old data nor those of the backup.
+ */
+export async function writingOf(
+  client: KubeClient,
+  { metadata: { namespace, uid } }: KubeObject,
+  signal: AbortSignal,
+): Promise<string | undefined> {
+  try {
+    const [found] = await client.collect(DATA_DOWNLOADS, { namespace, signal }, (download) => {
+      const { metadata, spec, status } = download;
+      const isOwned = metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
+      const phase = status?.phase ?? '';
+      if (!isOwned || NOT_WRITING.includes(phase)) return [];
+      const { targetVolume: target } = spec;
+      const what = `DataDownload ${metadata.name} brings PersistentVolumeClaim ${target.namespace}/${target.pvc} back from the backup`;
+      return [`${what} (${phase}): wait for its end, or delete it, and delete the backup again`];
+    });
+    return found;
+  } catch (error) {
+    // A cluster without data movers has no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
+    throw error;
+  }
+}
 
 /** Files first: without its Restore nobody finds them. Then the Restore, and the finalizer for what was done here. */
 export async function deleteRestores(

@@ -10,6 +10,7 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
+  DATA_DOWNLOADS,
   DATA_UPLOADS,
   DELETE_BACKUP_REQUESTS,
   Discovery,
@@ -520,6 +521,27 @@ describe('a request that is refused', () => {
         await world.ask('none');
       },
       'restore r reads the backup (InProgress): wait for its end, or delete it, and delete the backup again',
+    ],
+    [
+      'a restore in place that still writes what it reads',
+      async () => {
+        const { metadata } = await world.backup('none');
+        const { name, uid } = metadata;
+        const owner = { apiVersion: 'velero.io/v1', kind: 'Backup', name, uid };
+        for (const phase of ['New', 'Completed', 'InProgress']) {
+          await world.make(DATA_DOWNLOADS, `d-${phase.toLowerCase()}`, {
+            metadata: { ownerReferences: [owner] },
+            spec: {
+              targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+              ...{ backupStorageLocation: 'default', snapshotID: 's', sourceNamespace: 'shop' },
+              ...{ operationTimeout: '10m', restoreType: '' },
+            },
+            status: { phase },
+          });
+        }
+        await world.ask('none');
+      },
+      'DataDownload d-inprogress brings PersistentVolumeClaim shop/data back from the backup (InProgress): wait for its end, or delete it, and delete the backup again',
     ],
   ];
   it.each(cases)('%s', async (_, prepare, text) => {
