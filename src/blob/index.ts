@@ -28,6 +28,7 @@ export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty
 export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
 export { guarded, type WriteGuard } from './wrappers/guarded.ts';
 export { readOnly } from './wrappers/read-only.ts';
+export { keepReserve, type ReservedStorage, withReserve } from './wrappers/reserve.ts';
 export { type CacheOptions, withCache } from './wrappers/cached.ts';
 export { type StorageRetryOptions, withRetries } from './wrappers/retrying.ts';
 export { type StorageActivity, watched, type WatchedStorage } from './wrappers/watched.ts';

@@ -15,6 +15,7 @@ import {
   changePassword,
   createFormat,
   defaultParameters,
+  keepReserveOf,
   loadFormatToChange,
   type MaintenanceMode,
   putMaintenanceParameters,
@@ -143,6 +144,7 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   await putPolicy(repository, { host: '', userName: '', path: '' }, DEFAULT_POLICY);
   await putMaintenanceParameters(repository, defaultParameters(repository.client));
   await repository.flush();
+  await keepReserveOf(repository);
   const { parameters } = repository.format;
   if (options.json === true) {
     printJson(

@@ -74,8 +74,11 @@ async function expire(
   const { repository, logger } = context;
   const dryRun = options.dryRun === true;
   const source = sourceOf(repository, options);
-  const expired = await expireSnapshots(repository, { source, dryRun, logger });
-  await repository.flush();
+  const expired = await repository.freeRoom(async () => {
+    const found = await expireSnapshots(repository, { source, dryRun, logger });
+    await repository.flush();
+    return found;
+  });
   if (options.json === true) {
     printJson({ dryRun, removed: removedDocuments(expired) });
     return;

@@ -117,6 +117,7 @@ export {
   putMaintenanceParameters,
 } from './maintenance/parameters.ts';
 export {
+  keepReserveOf,
   type MaintenanceMode,
   type MaintenanceOptions,
   type MaintenanceReport,

@@ -13,8 +13,10 @@ import {
   type BlobStorage,
   guarded,
   type PutOptions,
+  type ReservedStorage,
   type StorageActivity,
   watched,
+  withReserve,
 } from '../blob/index.ts';
 import {
   Arena,
@@ -103,6 +105,7 @@ export class Repository implements AsyncDisposable {
   readonly logger: Logger;
   readonly dataPath: DataPath | undefined;
   readonly #activity: StorageActivity;
+  readonly #reserved: ReservedStorage;
 
   constructor(
     parts: Omit<
@@ -112,14 +115,17 @@ export class Repository implements AsyncDisposable {
       | 'answers'
       | 'tasksDone'
       | 'flush'
+      | 'freeRoom'
       | 'close'
       | 'splitter'
       | typeof Symbol.asyncDispose
     > & {
       activity: StorageActivity;
+      reserved: ReservedStorage;
     },
   ) {
     this.#activity = parts.activity;
+    this.#reserved = parts.reserved;
     this.storage = parts.storage;
     this.format = parts.format;
     this.codec = parts.codec;
@@ -170,6 +176,11 @@ export class Repository implements AsyncDisposable {
     }
   }
 
+  /** Runs a task that frees room in the end: on a full storage it may use the reserve. */
+  freeRoom<T>(task: () => Promise<T>): Promise<T> {
+    return this.#reserved.freeRoom(task);
+  }
+
   /** Ends the threads; what was not flushed is given up. */
   async close(): Promise<void> {
     await this.dataPath?.pool.close();
@@ -199,7 +210,8 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
   };
   const formatOptions = { storage: options.storage, password, clock, warn };
   const format = await loadFormat(formatOptions);
-  const storage = watched(guarded(options.storage, new FormatWatch(format, formatOptions)));
+  const reserved = withReserve(options.storage);
+  const storage = watched(guarded(reserved, new FormatWatch(format, formatOptions)));
   const { parameters } = format;
   const { memory, pack, dataLanes, dataPath } = openMemory(options, format);
   const kernels = new Kernels(memory, 0);
@@ -231,7 +243,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
     });
     const manifests = new ManifestManager(contents, clock, random);
     const parts = { storage, format, codec, contents, manifests, client, clock, random, logger };
-    return new Repository({ ...parts, dataPath, activity: storage.activity });
+    return new Repository({ ...parts, dataPath, activity: storage.activity, reserved });
   } catch (error) {
     await dataPath?.pool.close();
     throw error;

@@ -49,11 +49,13 @@ export async function forgetSnapshots(
   if (missing.length > 0 && !(await manifests.areComplete())) throw listIncomplete(missing);
   const forgotten: string[] = [];
   for (const [id, tags] of tagsOf) if (await mayForget(id, tags)) forgotten.push(id);
-  for (let from = 0; from < forgotten.length; from += batch) {
-    signal.throwIfAborted();
-    for (const id of forgotten.slice(from, from + batch)) manifests.delete(id as ManifestId);
-    await repository.flush();
-  }
+  await repository.freeRoom(async () => {
+    for (let from = 0; from < forgotten.length; from += batch) {
+      signal.throwIfAborted();
+      for (const id of forgotten.slice(from, from + batch)) manifests.delete(id as ManifestId);
+      await repository.flush();
+    }
+  });
   return { forgotten, missing };
 }
 

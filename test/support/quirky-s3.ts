@@ -42,12 +42,21 @@ export interface QuirkyS3 extends AsyncDisposable {
     headers: IncomingMessage['headers'];
   }[];
   readonly objects: Map<string, StoredObject>;
+  /** From now on no put may bring the objects above so many bytes. */
+  limit(bytesMax: number, answer?: FullAnswer): void;
   location(prefix: string, parameters?: Record<string, string>): string;
 }
 export interface StoredObject {
   readonly data: Buffer;
   readonly modified: Date;
   readonly etag: string;
+}
+
+/** How a service says that it has no room. */
+export interface FullAnswer {
+  readonly status: number;
+  readonly code: string;
+  readonly message: string;
 }
 
 export const QUIRKY_REGION = 'garage';
@@ -76,6 +85,9 @@ export async function startQuirkyS3(
     endpoint,
     requests: service.requests,
     objects: service.objects,
+    limit: (bytesMax, answer) => {
+      service.limit(bytesMax, answer);
+    },
     location: (prefix, parameters = {}) =>
       `s3://${bucket}/${prefix}/?${new URLSearchParams({ endpoint, ...parameters }).toString()}`,
     [Symbol.asyncDispose]: async () => {
@@ -110,6 +122,8 @@ class Service {
   readonly #quirks: ReadonlySet<Quirk>;
   readonly #bucket: string;
   #endsFailed = 0;
+  #bytesMax = Infinity;
+  #full: FullAnswer = { status: 403, code: 'QuotaExceeded', message: '' };
 
   constructor(quirks: ReadonlySet<Quirk>, bucket: string) {
     this.#quirks = quirks;
@@ -118,6 +132,11 @@ class Service {
 
   #has(quirk: Quirk): boolean {
     return this.#quirks.has(quirk);
+  }
+
+  limit(bytesMax: number, answer = this.#full): void {
+    this.#bytesMax = bytesMax;
+    this.#full = answer;
   }
 
   serve(request: IncomingMessage, response: ServerResponse, body: Buffer): void {
@@ -224,6 +243,11 @@ class Service {
   /** Throws if the service would not take the body of this put. */
   #assertPut(headers: IncomingMessage['headers'], body: Buffer): void {
     if (this.#has('denies puts')) throw new Refusal(403, 'AccessDenied', 'Access Denied');
+    const stored = this.objects.values().reduce((sum, { data }) => sum + data.length, 0);
+    if (stored + body.length > this.#bytesMax) {
+      const { status, code, message } = this.#full;
+      throw new Refusal(status, code, message);
+    }
     const checksum = Object.keys(headers).find((name) => /^x-amz-(checksum|sdk-check)/.test(name));
     if (checksum !== undefined && this.#has('refuses checksum headers')) {
       const text = `Unsupported header '${checksum}' received for this API call.`;

@@ -39,6 +39,23 @@ const BAD_CERTIFICATE =
 const THROTTLED = new Set([429, 503]);
 const PASSING = new Set([408, 500, 502, 504]);
 
+/**
+ * Words of services without room. Ceph: QuotaExceeded. MinIO: XMinioStorageFull and
+ * XMinioAdminBucketQuotaExceeded. Ozone: QUOTA_EXCEEDED. versitygw: InsufficientStorage.
+ * Backblaze B2: AccessDenied with "storage cap exceeded".
+ */
+const FULL =
+  /quota_?exceeded|quota (?:has been |is |was )?exceeded|storage ?cap exceeded|insufficient ?storage|storage ?full|no space left|not enough (?:disk )?space/i;
+
+const isFull = ({ operation, status, code, cause }: Failure): boolean =>
+  status === 507 ||
+  (operation === 'put' &&
+    status !== undefined &&
+    status >= 400 &&
+    // Quotas of requests for a time.
+    !THROTTLED.has(status) &&
+    FULL.test(`${code} ${messageOf(cause)}`));
+
 /** Says what a failed request means to a caller, and whether trying again may help. */
 export function describeFailure(failure: Failure): CodedError {
   const { storage, id, operation, status, code, missing, cause, retryAfterMs } = failure;
@@ -75,6 +92,8 @@ export function describeFailure(failure: Failure): CodedError {
   const unreachable = lookup(UNREACHABLE, system);
   if (unreachable !== undefined) return make('STORAGE_UNREACHABLE', unreachable, 'backoff');
   if (status === undefined) return make('STORAGE_FAILED', '', 'backoff');
+  if (isFull(failure))
+    return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
   if (missing === 'blob' && id !== undefined) return new BlobNotFoundError(id, { cause });
   if (missing === 'bucket') {
     const hint = 'there is no such bucket: check its name and the endpoint, or create it';
@@ -98,7 +117,6 @@ export function describeFailure(failure: Failure): CodedError {
       'backoff',
     );
   }
-  if (status === 507) return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
   if (status === 501) {
     return make('STORAGE_FAILED', 'the service does not support what it was asked for', 'never');
   }

@@ -1,4 +1,4 @@
-import { messageOf, type Nanoseconds, unixSeconds } from '../../base/index.ts';
+import { isCode, messageOf, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { CLOCK_SKEW_NS_MAX } from '../clock-skew.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
@@ -33,6 +33,9 @@ export interface CycleOptions {
   /** Plans are counted, and none is applied. */
   readonly dryRun: boolean;
 }
+
+/** Option of tasks that a full storage must not wait for: the tasks that follow free room. */
+const TAKES_ROOM = { takesRoom: true };
 
 export interface TaskReport {
   readonly task: string;
@@ -94,7 +97,8 @@ export class Cycle {
       return;
     }
     if (this.#mayRewrite('full-rewrite-contents', 'quick-rewrite-contents')) {
-      await this.#run('quick-rewrite-contents', (context) => planPackRewrite(context, ['q']));
+      const plan: PlanTask = (context) => planPackRewrite(context, ['q']);
+      await this.#run('quick-rewrite-contents', plan, TAKES_ROOM);
     } else {
       this.#skip(
         'quick-rewrite-contents',
@@ -114,9 +118,9 @@ export class Cycle {
     const locks = await Promise.allSettled([this.#extendLocks()]);
     if (packs[0].status === 'rejected') throw packs[0].reason;
     if (this.#hasEpochs) {
-      await this.#run('compact-single-epoch', planSingleEpochCompaction);
+      await this.#run('compact-single-epoch', planSingleEpochCompaction, TAKES_ROOM);
       await this.#run('advance-epoch', planEpochAdvance);
-      await this.#run('generate-epoch-range-index', planRangeCompaction);
+      await this.#run('generate-epoch-range-index', planRangeCompaction, TAKES_ROOM);
       await this.#run('cleanup-epoch-markers', planMarkerCleanup);
       await this.#run('delete-superseded-epoch-indexes', (context) =>
         planSupersededIndexDeletion(context, this.#late),
@@ -140,9 +144,8 @@ export class Cycle {
     const isDropped = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
       deleted && timestampSeconds <= limit;
     if (this.#mayRewrite('full-rewrite-contents')) {
-      await this.#run('full-rewrite-contents', (context) =>
-        planPackRewrite(context, ['p', 'q'], { isDropped }),
-      );
+      const plan: PlanTask = (context) => planPackRewrite(context, ['p', 'q'], { isDropped });
+      await this.#run('full-rewrite-contents', plan, TAKES_ROOM);
     } else {
       this.#skip(
         'full-rewrite-contents',
@@ -280,7 +283,7 @@ export class Cycle {
     return this.#dryRun ? plan.count() : plan.apply();
   }
 
-  async #run(task: string, makePlan: PlanTask): Promise<void> {
+  async #run(task: string, makePlan: PlanTask, { takesRoom = false } = {}): Promise<void> {
     const { repository, signal, logger, progress } = this.#context;
     signal.throwIfAborted();
     progress?.begin(task);
@@ -293,12 +296,14 @@ export class Cycle {
       const endNs = repository.clock.nowNs();
       await this.#record(task, { startNs, endNs, success: true, extra });
     } catch (error) {
-      logger.error({ task, error: messageOf(error) }, 'maintenance task failed');
+      const isSkipped = takesRoom && isCode(error, 'STORAGE_FULL');
+      if (!isSkipped) logger.error({ task, error: messageOf(error) }, 'maintenance task failed');
       const endNs = repository.clock.nowNs();
       const failed = { startNs, endNs, success: false, error: messageOf(error) };
       // The failure itself matters more than the note about it.
       await this.#record(task, failed).catch(() => undefined);
-      throw error;
+      if (!isSkipped) throw error;
+      this.#skip(task, 'the storage has no room left: the next run tries again');
     }
   }
 

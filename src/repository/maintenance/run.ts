@@ -1,4 +1,5 @@
 import { CodedError, type Logger, MINUTE_NS, type Nanoseconds } from '../../base/index.ts';
+import { keepReserve } from '../../blob/index.ts';
 import { CLOCK_SKEW_NS_MAX, clockSkew } from '../clock-skew.ts';
 import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
 import { assertScratchRoom, freeScratchBytes } from '../index/scratch-file.ts';
@@ -55,7 +56,7 @@ export async function runMaintenance(
 ): Promise<MaintenanceReport> {
   const { contents, manifests } = repository;
   try {
-    return await run(repository, options);
+    return await repository.freeRoom(() => run(repository, options));
   } finally {
     contents.requireIndex('whatever can be read');
     await manifests.requireAll(false);
@@ -106,7 +107,21 @@ async function run(
   const context: TaskContext = { repository, safety, startNs, signal, logger, progress };
   const cycle = new Cycle({ context, parameters, schedule, dryRun });
   await (mode === 'full' ? cycle.runFull(options.collectGarbage) : cycle.runQuick());
+  if (mode === 'full' && !dryRun) await keepReserveOf(repository);
   return { mode, dryRun: options.dryRun, tasks: cycle.reports };
+}
+
+/** Index entries of deletions take some 50 bytes for each content. */
+const RESERVE_BYTES_PER_CONTENT = 64;
+const RESERVE_BYTES_MIN = 512 << 10;
+const RESERVE_BYTES_MAX = 64 << 20;
+
+/** Keeps as much room in the storage as it takes to delete all contents, so that a full one can be freed. */
+export async function keepReserveOf({ storage, contents, format }: Repository): Promise<void> {
+  // Locked blobs cannot be freed.
+  if (format.retention) return;
+  const bytes = contents.contentCount * RESERVE_BYTES_PER_CONTENT;
+  await keepReserve(storage, Math.min(RESERVE_BYTES_MAX, Math.max(RESERVE_BYTES_MIN, bytes)));
 }
 
 function assertOwner(

@@ -16,6 +16,7 @@ import {
   createFormat,
   defaultParameters,
   type Format,
+  keepReserveOf,
   loadFormat,
   loadMaintenanceParameters,
   openRepository,
@@ -152,6 +153,7 @@ async function setUp(options: PrepareOptions, uniqueId: string): Promise<void> {
     assertLeading?.();
     await putMaintenanceParameters(repository, parameters);
     await repository.flush();
+    await keepReserveOf(repository);
   }
   assertLeading?.();
   const bytes = Buffer.from(JSON.stringify({ uniqueID: uniqueId }));
