@@ -19,6 +19,7 @@ export {
   Repository,
   SLAB_BYTES,
 } from './repository.ts';
+export { adoptKilledSessions } from './killed-sessions.ts';
 export { CLOCK_SKEW_NS_MAX, clockSkew } from './clock-skew.ts';
 export {
   assertPasswordMayChange,

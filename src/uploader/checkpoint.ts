@@ -2,17 +2,15 @@ import { asError, type Logger, messageOf, Stopwatch } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 
 export interface CheckpointOptions {
+  /** How often packs being filled are put, at first. */
   readonly intervalNs: bigint;
-  /** Packed bytes after which a checkpoint is made in any case. */
-  readonly bytes: number;
+  /** How often an index blob names the packs. */
+  readonly indexIntervalNs: bigint;
   /** Ends a look at what others wrote; what makes stored data durable goes on. */
   readonly signal: AbortSignal;
   readonly logger: Logger;
 }
 
-/** A checkpoint for every 5 % stored, at least of 128 MiB: after a kill at 90 % of 4 GiB under 15 % are stored again. */
-const SHARE = 0.05;
-const BYTES_MIN = 128 << 20;
 /**
  * Packs being filled are closed after this part of the time so far, at least the interval apart: a slow source would
  * leave a short pack for each minute of its days, and so little is read again after a kill.
@@ -23,24 +21,29 @@ const ENTRIES_MAX = 1 << 17;
 /** How often the time is checked; the bytes are checked whenever some were stored. */
 const LOOK_EVERY_MS = 100;
 
-/** Makes what an upload has stored durable every so often, so that a killed one stores little again. */
+/**
+ * Makes stored data durable at intervals, so that the upload after a killed one stores little again.
+ * Each client reads every index blob, so index blobs are as rare as Kopia's. Until an index blob
+ * names a pack, the next upload finds it by its session marker (repository/killed-sessions.ts).
+ */
 export class CheckpointTimer {
   readonly #repository: Repository;
   readonly #options: CheckpointOptions;
   #timer: NodeJS.Timeout;
   readonly #sinceStart: Stopwatch;
+  readonly #sinceChecked: Stopwatch;
   readonly #sinceNamed: Stopwatch;
   readonly #sinceClosed: Stopwatch;
   #running: Promise<void> | undefined;
   #refreshing: Promise<void> | undefined;
   #failure: unknown;
   #stopped = false;
-  #checkpointedBytes = 0;
 
   constructor(repository: Repository, options: CheckpointOptions) {
     this.#repository = repository;
     this.#options = options;
     this.#sinceStart = new Stopwatch(repository.clock);
+    this.#sinceChecked = new Stopwatch(repository.clock);
     this.#sinceNamed = new Stopwatch(repository.clock);
     this.#sinceClosed = new Stopwatch(repository.clock);
     this.#timer = this.#startTimer();
@@ -61,31 +64,27 @@ export class CheckpointTimer {
   /** Starts a checkpoint when one is due. */
   look(): void {
     if (this.#stopped || this.#running || this.#failure !== undefined) return;
-    const { contents } = this.#repository;
-    const isLate = this.#sinceNamed.elapsedNs >= this.#options.intervalNs;
-    const { durableBytes, durableEntries } = contents.session;
-    const isDue = durableBytes >= this.#bytesToCheckpoint() || durableEntries >= ENTRIES_MAX;
-    if (!isLate && !isDue) return;
-    this.#checkpointedBytes += durableBytes;
-    this.#running = this.#checkpoint(isLate).finally(() => {
+    const { intervalNs, indexIntervalNs } = this.#options;
+    const isLate = this.#sinceChecked.elapsedNs >= intervalNs;
+    const isUnnamed =
+      this.#sinceNamed.elapsedNs >= indexIntervalNs ||
+      this.#repository.contents.session.durableEntries >= ENTRIES_MAX;
+    if (!isLate && !isUnnamed) return;
+    this.#running = this.#checkpoint(isLate, isUnnamed).finally(() => {
       this.#running = undefined;
     });
   }
 
-  /** A share of what was stored, so that a kill costs little early and index blobs stay few later. */
-  #bytesToCheckpoint(): number {
-    const share = Math.max(BYTES_MIN, this.#checkpointedBytes * SHARE);
-    return Math.min(this.#options.bytes, share);
-  }
-
-  async #checkpoint(isLate: boolean): Promise<void> {
+  async #checkpoint(isLate: boolean, isUnnamed: boolean): Promise<void> {
     const { contents } = this.#repository;
     const closes =
       isLate && this.#sinceClosed.elapsedNs >= this.#sinceStart.elapsedNs / CLOSE_AFTER_PARTS;
-    if (isLate) this.#sinceNamed.restart();
+    if (isLate) this.#sinceChecked.restart();
+    if (isUnnamed) this.#sinceNamed.restart();
     if (closes) this.#sinceClosed.restart();
     try {
-      await (closes ? contents.flush() : contents.checkpoint());
+      if (isUnnamed) await (closes ? contents.flush() : contents.checkpoint());
+      else if (closes) await contents.closePacks();
       if (isLate) this.#refresh();
       this.#options.logger.debug({}, 'checkpoint: everything stored so far is durable');
     } catch (error) {

@@ -1,6 +1,7 @@
-import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
+import { isCode, type Logger, messageOf, MINUTE_NS, posix, SECOND_NS } from '../base/index.ts';
 import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
 import {
+  adoptKilledSessions,
   heedVerification,
   listPackLengths,
   type ManifestId,
@@ -53,9 +54,10 @@ export interface UploadOptions {
   readonly parallel?: number;
   /** Name of a splitter for this upload; the next ones of the source take it over. */
   readonly splitter?: string | undefined;
-  /** What was read is made durable at least this often. */
+  /** Packs being filled are put this often; after 20 intervals, after each 5 % of the time. */
   readonly checkpointIntervalNs?: bigint;
-  readonly checkpointBytes?: number;
+  /** An index blob names the packs this often. */
+  readonly indexIntervalNs?: bigint;
   /** Called for each entry that cannot be stored, as it happens. There may be millions. */
   readonly onFailure?: (failure: EntryFailure) => void;
   /** Names of one directory held in memory at once; tests lower it. */
@@ -83,9 +85,10 @@ export interface UploadResult {
   readonly removed: readonly Snapshot[];
 }
 
-/** Velero's own checkpoints are 45 minutes apart; a killed mover then starts over. Ours: the bound. */
+/** Kopia's checkpoints are 45 minutes apart. Our choice: a killed upload loses less. */
 const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
-const CHECKPOINT_BYTES = 2 * 2 ** 30;
+/** Kopia: repo/content/content_manager.go, flushPackIndexTimeout (4ebb2be6c). */
+const INDEX_INTERVAL_NS = 10n * MINUTE_NS;
 const PARALLEL = 2;
 /** Complete snapshots that are compared with where contents are damaged: below a directory that is lost, an older one may help. Our choice. */
 const PARENTS_IF_DAMAGED = 4;
@@ -112,13 +115,14 @@ export async function createSnapshot(
   const policies = await loadPolicyTree(repository, options.source);
   warnOfUnmet(policies, options.logger);
   const previous = await previousSnapshots(repository, options);
+  await adoptAfterKill(repository, previous, options);
   const spec =
     options.splitter === undefined
       ? rememberedSplitter(previous, options.logger)
       : splitterSpec(options.splitter);
   const checkpoints = new CheckpointTimer(repository, {
     intervalNs: options.checkpointIntervalNs ?? CHECKPOINT_INTERVAL_NS,
-    bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
+    indexIntervalNs: options.indexIntervalNs ?? INDEX_INTERVAL_NS,
     signal: options.signal,
     logger: options.logger,
   });
@@ -399,6 +403,30 @@ async function previousSnapshots(
     if (parent.incomplete === undefined && parent.id !== complete?.id) whole.push(parent);
   }
   return [...partial, ...whole.sort((a, b) => (a.startTimeNs > b.startTimeNs ? -1 : 1))];
+}
+
+/** A run that was killed since the last complete snapshot may have left packs that no index names. */
+async function adoptAfterKill(
+  repository: Repository,
+  previous: readonly Snapshot[],
+  { source, signal, logger }: UploadOptions,
+): Promise<void> {
+  repository.contents.uploadPath = source.path;
+  const complete = previous.filter(
+    (each) => each.incomplete === undefined && each.source.path === source.path,
+  );
+  const sinceNs = complete.reduce(
+    (max, { startTimeNs }) => (startTimeNs > max ? startTimeNs : max),
+    0n,
+  );
+  try {
+    await adoptKilledSessions(repository, { path: source.path, sinceNs, signal, logger });
+  } catch (error) {
+    signal.throwIfAborted();
+    repository.contents.assertWritable();
+    const text = 'cannot look for packs of a killed backup; their contents are stored again';
+    logger.warn({ error: messageOf(error) }, text);
+  }
 }
 
 function statsOf(counters: UploadCounters, root: DirectoryEntry): NewSnapshot['stats'] {

@@ -40,8 +40,8 @@ export async function runStages(
     // Small checkpoints, so that each stage occurs many times.
     for (const name of readdirSync(tree).sort()) {
       await backUp(repository, join(tree, name), {
-        checkpointBytes: 2 << 20,
-        checkpointIntervalNs: 3600n * 10n ** 9n,
+        checkpointIntervalNs: 20_000_000n,
+        indexIntervalNs: 50_000_000n,
       });
     }
   } else {

@@ -187,6 +187,10 @@ class Run {
     this.begun.add('checkpoint', this.world.contents.checkpoint());
   }
 
+  closePacks(): void {
+    this.begun.add('close', this.world.contents.closePacks());
+  }
+
   /** Restores hold buffers of the same pool. */
   restore(): void {
     const { gates, buffers } = this.world;
@@ -219,6 +223,7 @@ async function runSeed(seed: number, faultEvery?: number): Promise<Run> {
     if (dice < 6) run.append(200 + number(7000));
     else if (dice < 9) run.write(200 + number(7000));
     else if (dice === 9) run.flush();
+    else if (dice === 10 && number(2) === 0) run.closePacks();
     else if (dice === 10) run.checkpoint();
     else if (dice === 11) run.restore();
     else if (gates.held.length > 0) {
@@ -269,6 +274,7 @@ describe('appends, flushes, checkpoints and restores at once, with few buffers',
         // Nothing is written any more: others might refer to what is missing.
         await expect(world.contents.flush()).rejects.toBe(failure);
         await expect(world.contents.checkpoint()).rejects.toBe(failure);
+        await expect(world.contents.closePacks()).rejects.toBe(failure);
         await expect(world.contents.write(noise('late', 10), { prefix: 'k' })).rejects.toBe(
           failure,
         );

@@ -15,18 +15,77 @@ import { MemoryStorage } from '../support/memory-storage.ts';
 import { DEFAULT_FORMAT, PASSWORD, recordingLogger, sameSalt } from '../support/repositories.ts';
 
 const MINUTE_NS = 60n * SECOND_NS;
+const INTERVALS = { intervalNs: MINUTE_NS, indexIntervalNs: 10n * MINUTE_NS };
 const { signal } = new AbortController();
+
+/** Kopia flushes 10 minutes after the last flush, at each checkpoint of 45 minutes, and at the end. */
+function kopiaIndexes(seconds: number): number {
+  let count = 1;
+  let flushedAt = 0;
+  for (let second = 1; second < seconds; second++) {
+    if (second - flushedAt <= 600 && second % 2700 !== 0) continue;
+    flushedAt = second;
+    count++;
+  }
+  return count;
+}
+
+it.each([50, 200, 1000])(
+  '1 TiB stored at %i MB/s has at most twice as many index blobs as Kopia writes',
+  async (rate) => {
+    const clock = new ManualClock(1_700_000_000n * SECOND_NS);
+    const session = { durableBytes: 0, durableEntries: 0 };
+    let indexes = 0;
+    const name = (): Promise<void> => {
+      if (session.durableEntries > 0) indexes++;
+      session.durableBytes = 0;
+      session.durableEntries = 0;
+      return Promise.resolve();
+    };
+    const done = (): Promise<void> => Promise.resolve();
+    const contents = {
+      session,
+      flush: name,
+      checkpoint: name,
+      closePacks: done,
+      refreshIfOld: done,
+    };
+    const repository = { clock, contents } as unknown as Repository;
+    const timer = new CheckpointTimer(repository, { ...INTERVALS, signal, logger: silentLogger });
+    const bytes = rate * 1e6;
+    const seconds = Math.ceil(2 ** 40 / bytes);
+    for (let second = 1; second <= seconds; second++) {
+      clock.advance(SECOND_NS);
+      session.durableBytes += bytes;
+      // Chunks of the default splitter.
+      session.durableEntries += Math.ceil(bytes / (4 << 20));
+      timer.look();
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await timer.stop();
+    // The flush at the end.
+    await name();
+    expect(indexes).toBeLessThanOrEqual(2 * kopiaIndexes(seconds));
+    expect(indexes).toBeGreaterThan(1);
+  },
+  60_000,
+);
 
 it('packs being filled are closed every minute at first, and after 5 % of the time later', async () => {
   const clock = new ManualClock(1_700_000_000n * SECOND_NS);
   const closedAt: number[] = [];
   let minute = 0;
   let named = 0;
+  const close = (): Promise<void> => {
+    closedAt.push(minute);
+    return Promise.resolve();
+  };
   const contents = {
     session: { durableBytes: 0, durableEntries: 0 },
+    closePacks: close,
     flush: () => {
-      closedAt.push(minute);
-      return Promise.resolve();
+      named++;
+      return close();
     },
     checkpoint: () => {
       named++;
@@ -35,8 +94,7 @@ it('packs being filled are closed every minute at first, and after 5 % of the ti
     refreshIfOld: () => Promise.resolve(),
   };
   const repository = { clock, contents } as unknown as Repository;
-  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal, logger: silentLogger };
-  const timer = new CheckpointTimer(repository, options);
+  const timer = new CheckpointTimer(repository, { ...INTERVALS, signal, logger: silentLogger });
   const DAYS_3 = 3 * 24 * 60;
   for (minute = 1; minute <= DAYS_3; minute++) {
     clock.advance(MINUTE_NS);
@@ -44,8 +102,8 @@ it('packs being filled are closed every minute at first, and after 5 % of the ti
     await new Promise((resolve) => setImmediate(resolve));
   }
   await timer.stop();
-  // What is put is named by an index every minute all the same.
-  expect(closedAt.length + named).toBe(DAYS_3);
+  // An index names the packs every ten minutes. Until then their own indexes do.
+  expect(named).toBe(DAYS_3 / 10);
   expect(closedAt.slice(0, 20)).toEqual(Array.from({ length: 20 }, (_, i) => i + 1));
   expect(closedAt.length).toBeLessThan(150);
   for (const [i, at] of closedAt.entries()) {
@@ -67,12 +125,8 @@ it('an index that cannot be read anew at a checkpoint is warned of; only a faile
   };
   const repository = { clock, contents } as unknown as Repository;
   const logger = recordingLogger();
-  const timer = new CheckpointTimer(repository, {
-    intervalNs: MINUTE_NS,
-    bytes: 2 ** 31,
-    signal,
-    logger,
-  });
+  const intervals = { intervalNs: MINUTE_NS, indexIntervalNs: MINUTE_NS };
+  const timer = new CheckpointTimer(repository, { ...intervals, signal, logger });
   const lookLater = async (): Promise<void> => {
     clock.advance(MINUTE_NS);
     timer.look();
@@ -106,6 +160,7 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
     session: { durableBytes: 0, durableEntries: 0 },
     flush: count,
     checkpoint: count,
+    closePacks: count,
     // A large index on a slow storage.
     refreshIfOld: () => {
       looks++;
@@ -113,8 +168,8 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
     },
   };
   const repository = { clock, contents } as unknown as Repository;
-  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal, logger: silentLogger };
-  const timer = new CheckpointTimer(repository, options);
+  const intervals = { intervalNs: MINUTE_NS, indexIntervalNs: MINUTE_NS };
+  const timer = new CheckpointTimer(repository, { ...intervals, signal, logger: silentLogger });
   for (let minute = 1; minute <= 30; minute++) {
     clock.advance(MINUTE_NS);
     timer.look();
@@ -146,7 +201,7 @@ it('an abort ends a look at what others wrote that the storage does not answer, 
   const stored = await repository.contents.write(Buffer.from('stored'), { prefix: '' });
   const controller = new AbortController();
   const logger = recordingLogger();
-  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal: controller.signal, logger };
+  const options = { ...INTERVALS, signal: controller.signal, logger };
   const timer = new CheckpointTimer(repository, options);
   // What is stored is made durable; then the index is old, and the listing hangs.
   await repository.contents.flush();

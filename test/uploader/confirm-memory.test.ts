@@ -28,7 +28,7 @@ it('what is stored again at the end of a long upload is named by checkpoints too
     }
     return root;
   });
-  await backUp(repository, at('tree'), { checkpointIntervalNs: 1n });
+  await backUp(repository, at('tree'), { checkpointIntervalNs: 1n, indexIntervalNs: 1n });
   expect(isNamed).toBe(true);
 });
 

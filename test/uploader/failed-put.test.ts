@@ -67,7 +67,7 @@ async function readAfterFailure(
   });
   const before = await listSnapshots(repository);
   await expect(
-    backUp(repository, tree, { counters, checkpointIntervalNs: 1n }),
+    backUp(repository, tree, { counters, checkpointIntervalNs: 1n, indexIntervalNs: 1n }),
   ).rejects.toMatchObject({ code: 'STORAGE_FULL' });
   expect(failed).toBe(true);
   expect(await listSnapshots(repository)).toEqual(before);

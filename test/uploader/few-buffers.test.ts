@@ -40,7 +40,7 @@ it('an upload with two pack buffers, slow puts and frequent checkpoints comes to
     );
   const options = { wrap: slowPuts, threads: true, memory: PLAN_OF_A_MOVER };
   await using repository = await openTest(at('repo'), options);
-  const upload = { checkpointIntervalNs: 200_000_000n };
+  const upload = { checkpointIntervalNs: 200_000_000n, indexIntervalNs: 200_000_000n };
   const { snapshot } = await backUp(repository, at('tree'), upload);
   expect(snapshot.stats).toMatchObject({ fileCount: FILES, errorCount: 0 });
   await using again = await openTest(at('repo'));

@@ -400,7 +400,7 @@ async function sleepyFlush(
     });
   };
   const writer = await scene.open({ wrap });
-  const options = { checkpointBytes: 1, checkpointIntervalNs: 3000n * HOUR_NS };
+  const options = { indexIntervalNs: 1n, checkpointIntervalNs: 3000n * HOUR_NS };
   const result = backUp(writer, tree, {
     ...options,
     ...(checkpointed && { checkpointIntervalNs: 1_000_000n }),

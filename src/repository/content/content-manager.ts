@@ -41,6 +41,7 @@ export class ContentManager {
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
+  #uploadPath: string | undefined;
   readonly #blocks: MetadataBlocks;
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
@@ -66,6 +67,12 @@ export class ContentManager {
     const manager = new ContentManager(options);
     await manager.refresh();
     return manager;
+  }
+
+  /** Session markers name the source path, so that the upload after a kill finds the packs. */
+  set uploadPath(path: string) {
+    this.#uploadPath = path;
+    this.#session.uploadPath = path;
   }
 
   /** The time of the storage's clock: that of a blob which is put now. Throws what the storage throws. */
@@ -403,7 +410,7 @@ export class ContentManager {
 
   #startFlush(): Promise<void> {
     const session = this.#session;
-    this.#session = new WriteSession(this.#options, this.#packs);
+    this.#session = new WriteSession(this.#options, this.#packs, this.#uploadPath);
     this.#flushing.add(session);
     // Packs are put at once; only the index blobs keep the order of flushes and checkpoints.
     const finished = session.finish();
@@ -415,6 +422,15 @@ export class ContentManager {
     });
     this.#enqueue(flushed);
     return flushed;
+  }
+
+  /**
+   * Puts the packs that are being filled, without an index blob. If this process is killed, the next
+   * upload finds them by the session marker. A failed put fails every later write.
+   */
+  async closePacks(): Promise<void> {
+    await this.#session.closePacks();
+    this.assertWritable();
   }
 
   /**

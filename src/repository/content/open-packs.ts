@@ -97,10 +97,11 @@ export class OpenPacks {
     }
   }
 
-  /** Puts the packs of an owner that are idle and that it has no more use for. */
+  /** Puts the idle packs of an owner that are closed or of no more use. */
   closeIdle(owner: PackOwner): void {
     for (const open of this.#idle.filter((each) => each.owner === owner)) {
-      if (!owner.wants(open.kind)) this.#close(open);
+      const isFull = open.pack.isFull(this.#options.maxPackBytes);
+      if (isFull || !owner.wants(open.kind)) this.#close(open);
     }
   }
 

@@ -37,6 +37,7 @@ export class Pack {
   /** Contents of other packs that its local index calls deleted, for whoever rebuilds a lost index. */
   marks: readonly IndexEntry[] = [];
   #length = 0;
+  #isClosing = false;
 
   constructor(blobId: BlobId, buffer: Uint8Array, replica: Uint8Array, random: RandomBytes) {
     this.blobId = blobId;
@@ -50,8 +51,14 @@ export class Pack {
     return this.#length;
   }
 
+  /** Takes no more contents. */
+  close(): void {
+    this.#isClosing = true;
+  }
+
   isFull(maxPackBytes: number): boolean {
-    return this.#length >= maxPackBytes || this.entries.length >= PACK_ENTRIES_MAX;
+    const { length } = this.entries;
+    return this.#isClosing || this.#length >= maxPackBytes || length >= PACK_ENTRIES_MAX;
   }
 
   get room(): number {

@@ -1,8 +1,43 @@
-import { type Clock, formatGoTime, type Nanoseconds } from '../../base/index.ts';
-import type { BlobId } from '../../blob/index.ts';
+import { z } from 'zod';
+import { asBuffer, formatGoTime, type Nanoseconds, parseGoTime } from '../../base/index.ts';
+import type { BlobId, BlobStorage } from '../../blob/index.ts';
 import type { ContentManagerOptions } from './content-options.ts';
-import { sealBlob } from './sealed-blob.ts';
+import { type BlobCodec, openBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
+
+/** Names, times and a path. */
+const MARKER_BYTES_MAX = 64 << 10;
+/** Six bytes each in JSON at most. */
+const PATH_MAX = 8 << 10;
+const markerSchema = z.looseObject({
+  id: z.string(),
+  checkpointTime: z.string(),
+  // Ours. Kopia ignores it.
+  longshorePath: z.string().optional(),
+});
+
+export interface StoredMarker {
+  readonly session: string;
+  readonly checkpointNs: Nanoseconds;
+  /** Source path of the upload. Unknown for Kopia's sessions. */
+  readonly uploadPath: string | undefined;
+}
+
+/** Throws `BLOB_NOT_FOUND`, and other errors if the marker cannot be read. */
+export async function readMarker(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  id: BlobId,
+): Promise<StoredMarker> {
+  const sealed = await storage.getBlob(id, { lengthMax: MARKER_BYTES_MAX });
+  const plaintext = asBuffer(openBlob(codec, id, sealed)).toString('utf8');
+  const marker = markerSchema.parse(JSON.parse(plaintext));
+  return {
+    session: marker.id,
+    checkpointNs: parseGoTime(marker.checkpointTime),
+    uploadPath: marker.longshorePath,
+  };
+}
 
 interface SealedMarker {
   readonly id: BlobId;
@@ -14,6 +49,8 @@ export class SessionMarker {
   readonly #options: ContentManagerOptions;
   readonly #session: SessionId;
   readonly #startedAtNs: Nanoseconds;
+  /** Source path of the upload, for the upload after a kill. */
+  uploadPath: string | undefined;
   #sealed: SealedMarker | undefined;
   /** Put since, to learn the time. */
   readonly #later: BlobId[] = [];
@@ -48,8 +85,17 @@ export class SessionMarker {
 
   #seal(): SealedMarker {
     const { codec, clock, client } = this.#options;
-    const plaintext = markerJson(this.#session, this.#startedAtNs, clock, client);
-    return sealBlob(codec, 's', `-${this.#session}`, plaintext);
+    const { uploadPath: longshorePath } = this;
+    const marker = {
+      id: this.#session,
+      startTime: formatGoTime(this.#startedAtNs),
+      checkpointTime: formatGoTime(clock.nowNs()),
+      username: client.username,
+      hostname: client.hostname,
+      // A marker that is too long to be read would keep its session from being deleted.
+      ...(longshorePath !== undefined && longshorePath.length <= PATH_MAX && { longshorePath }),
+    };
+    return sealBlob(codec, 's', `-${this.#session}`, Buffer.from(JSON.stringify(marker)));
   }
 
   /**
@@ -73,20 +119,4 @@ export class SessionMarker {
     for (const id of this.#later) await storage.deleteBlob(id);
     if (this.#sealed) await storage.deleteBlob(this.#sealed.id);
   }
-}
-
-function markerJson(
-  id: SessionId,
-  startedAtNs: bigint,
-  clock: Clock,
-  client: { username: string; hostname: string },
-): Uint8Array {
-  const marker = {
-    id,
-    startTime: formatGoTime(startedAtNs),
-    checkpointTime: formatGoTime(clock.nowNs()),
-    username: client.username,
-    hostname: client.hostname,
-  };
-  return Buffer.from(JSON.stringify(marker));
 }

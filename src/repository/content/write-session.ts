@@ -43,11 +43,17 @@ export class WriteSession implements PackOwner {
   #durable: IndexEntry[] = [];
   #durableBytes = 0;
 
-  constructor(options: ContentManagerOptions, packs: OpenPacks) {
+  constructor(options: ContentManagerOptions, packs: OpenPacks, uploadPath?: string) {
     this.#options = options;
     this.#packs = packs;
     this.id = newSessionId(options.clock, options.random);
     this.#marker = new SessionMarker(options, this.id);
+    this.#marker.uploadPath = uploadPath;
+  }
+
+  /** Takes effect if the marker is not made yet. */
+  set uploadPath(path: string) {
+    this.#marker.uploadPath = path;
   }
 
   get isEmpty(): boolean {
@@ -227,6 +233,16 @@ export class WriteSession implements PackOwner {
   /** Entries that no index names yet. */
   entries(): IndexEntry[] {
     return [...this.#entries.values()];
+  }
+
+  /** Puts the packs that are being filled. Later contents get new packs. */
+  async closePacks(): Promise<void> {
+    for (const pack of this.#inMemory.values()) pack.close();
+    this.#packs.closeIdle(this);
+    // A pack that is being appended to is put after it.
+    const appends = [...this.#appends];
+    await Promise.allSettled(appends);
+    await Promise.allSettled(this.#puts);
   }
 
   /** Puts all packs; nothing may be appended after this call. Throws what a put of this session threw. */

@@ -1,14 +1,6 @@
-import { z } from 'zod';
-import {
-  asBuffer,
-  isCode,
-  mapLimited,
-  parseGoTime,
-  SECOND_NS,
-  type Nanoseconds,
-} from '../../base/index.ts';
+import { isCode, mapLimited, SECOND_NS, type Nanoseconds } from '../../base/index.ts';
 import type { BlobMetadata } from '../../blob/index.ts';
-import { openBlob } from '../content/sealed-blob.ts';
+import { readMarker } from '../content/session-marker.ts';
 import { sessionOfBlob } from '../content/session.ts';
 import type { Repository } from '../repository.ts';
 import { assertNoIndexHidden } from './hidden-indexes.ts';
@@ -18,11 +10,8 @@ import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 const DELETES_AT_ONCE = 8;
 /** Packs deleted between two looks at the index: some 100 GB. Our choice. */
 const BATCH_PACKS = 5_000;
-/** Names and times: some 250 bytes. */
-const MARKER_BYTES_MAX = 64 << 10;
 /** What clocks of writers and of the storage may differ by. */
 const MARKER_SLACK_NS = 3600n * SECOND_NS;
-const markerSchema = z.looseObject({ id: z.string(), checkpointTime: z.string() });
 
 export interface DeletePacksOptions {
   readonly prefixes: readonly string[];
@@ -216,13 +205,8 @@ async function loadSessions(
     // A marker is put when its session is at that point: an old one need not be read.
     if (timestampNs + MARKER_SLACK_NS < sinceNs) continue;
     try {
-      const plaintext = openBlob(
-        codec,
-        id,
-        await storage.getBlob(id, { lengthMax: MARKER_BYTES_MAX }),
-      );
-      const marker = markerSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));
-      if (parseGoTime(marker.checkpointTime) > sinceNs) active.add(marker.id);
+      const { session, checkpointNs } = await readMarker(storage, codec, id);
+      if (checkpointNs > sinceNs) active.add(session);
     } catch (error) {
       if (isCode(error, 'BLOB_NOT_FOUND')) continue;
       active.add(sessionOfBlob(id));

@@ -74,6 +74,7 @@ export async function upload(
       parallel: course.parallel,
       ...(course.checkpointMs !== undefined && {
         checkpointIntervalNs: BigInt(Math.floor(course.checkpointMs * 1e6)),
+        indexIntervalNs: BigInt(Math.floor(course.checkpointMs * 3e6)),
       }),
     });
     tell.result(result);

@@ -1,0 +1,119 @@
+import { HOUR_NS, isCode, type Logger, mapLimited, type Nanoseconds } from '../base/index.ts';
+import type { BlobId, BlobMetadata } from '../blob/index.ts';
+import { loadLocalIndex } from './content/local-index.ts';
+import { sessionOfBlob } from './content/session.ts';
+import { readMarker } from './content/session-marker.ts';
+import { comparePrecedence, type IndexEntry } from './index/entry.ts';
+import { packsInIndex } from './maintenance/delete-packs.ts';
+import type { Repository } from './repository.ts';
+
+/**
+ * Sessions up to this age are adopted. Maintenance deletes packs of sessions that are older than 96
+ * hours, so packs that are adopted now cannot be on the list of a run that began yesterday.
+ */
+const AGE_NS_MAX = 72n * HOUR_NS;
+const READS_AT_ONCE = 8;
+/** Markers that are read; a shared repository has one for each running upload. Our choice. */
+const MARKERS_MAX = 1000;
+/** Entries between two flushes, some 300 bytes each. Our choice. */
+const ENTRIES_AT_ONCE = 50_000;
+
+export interface AdoptOptions {
+  /** Source path of the upload. Sessions of other paths are left alone: they may still run. */
+  readonly path: string;
+  /** Markers that were put before are of no use. */
+  readonly sinceNs: Nanoseconds;
+  readonly signal: AbortSignal;
+  readonly logger: Logger;
+}
+
+/**
+ * Adds the packs of killed uploads of the same path to the index, by the indexes in the packs
+ * themselves. Without it, the next upload would store again what no index blob named before the
+ * kill. A session that still runs is not harmed: its packs are only named earlier.
+ * Lists the session markers, and the packs only after a kill. Throws what the storage throws.
+ */
+export async function adoptKilledSessions(
+  repository: Repository,
+  options: AdoptOptions,
+): Promise<void> {
+  const sessions = await killedSessions(repository, options);
+  if (sessions.size === 0) return;
+  const { contents, storage, codec } = repository;
+  const { signal, logger } = options;
+  const packs = await unnamedPacks(repository, sessions);
+  let adopted = 0;
+  let waiting = 0;
+  await mapLimited(packs, READS_AT_ONCE, async (pack) => {
+    signal.throwIfAborted();
+    const entries = await loadLocalIndex(storage, codec, pack).catch(unlessGone);
+    if (!entries) return;
+    for (const entry of entries) {
+      if (!isWanted(repository, pack, entry)) continue;
+      contents.session.addEntry(entry);
+      adopted++;
+      waiting++;
+    }
+    if (waiting < ENTRIES_AT_ONCE) return;
+    waiting = 0;
+    await contents.flush();
+  });
+  if (adopted === 0) return;
+  await contents.flush();
+  const fields = { packs: packs.length, contents: adopted };
+  logger.info(fields, 'an earlier backup of this path was killed; its packs are used again');
+}
+
+/** Sessions of the path whose marker is left, and which maintenance takes for running ones. */
+async function killedSessions(
+  { storage, codec, contents }: Repository,
+  { path, sinceNs }: AdoptOptions,
+): Promise<Set<string>> {
+  const markers: { id: BlobId; timestampNs: Nanoseconds }[] = [];
+  for await (const { id, timestampNs } of storage.listBlobs('s')) {
+    const isOwn = sessionOfBlob(id) === contents.session.id;
+    if (timestampNs >= sinceNs && !isOwn) markers.push({ id, timestampNs });
+    if (markers.length === MARKERS_MAX) break;
+  }
+  const left: { session: string; checkpointNs: Nanoseconds }[] = [];
+  await mapLimited(markers, READS_AT_ONCE, async ({ id, timestampNs }) => {
+    // An unreadable marker names no path.
+    const marker = await readMarker(storage, codec, id).catch(() => undefined);
+    if (marker?.uploadPath !== path) return;
+    const { session, checkpointNs } = marker;
+    left.push({ session, checkpointNs: timestampNs < checkpointNs ? timestampNs : checkpointNs });
+  });
+  if (left.length === 0) return new Set();
+  const nowNs = await contents.storageTime();
+  const young = left.filter(({ checkpointNs }) => nowNs - checkpointNs < AGE_NS_MAX);
+  return new Set(young.map(({ session }) => session));
+}
+
+async function unnamedPacks(
+  repository: Repository,
+  sessions: ReadonlySet<string>,
+): Promise<BlobMetadata[]> {
+  const packs: BlobMetadata[] = [];
+  for (const prefix of ['p', 'q']) {
+    for await (const blob of repository.storage.listBlobs(prefix)) {
+      if (sessions.has(sessionOfBlob(blob.id))) packs.push(blob);
+    }
+  }
+  if (packs.length === 0) return [];
+  // After the packs: the session may have ended meanwhile, with an index that names them.
+  await repository.contents.refreshIfChanged();
+  const named = packsInIndex(repository, { ofDeleted: true });
+  return packs.filter(({ id }) => !named.has(id));
+}
+
+/** Manifests stay out: a snapshot that was never flushed must not appear. */
+function isWanted({ contents }: Repository, pack: BlobMetadata, entry: IndexEntry): boolean {
+  const { contentId, packBlobId, deleted } = entry;
+  if (packBlobId !== pack.id || deleted || contentId.startsWith('m')) return false;
+  const known = contents.session.find(contentId) ?? contents.findHidden(contentId);
+  return !known || (known.deleted && comparePrecedence(entry, known) > 0);
+}
+
+function unlessGone(error: unknown): undefined {
+  if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+}

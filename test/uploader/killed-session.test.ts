@@ -1,0 +1,120 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { HOUR_NS, OffsetClock, systemClock } from '../../src/base/index.ts';
+import { type BlobStorage, faulty } from '../../src/blob/index.ts';
+import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { atClock } from '../support/clocked-storage.ts';
+import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
+import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
+
+const work = tempDirectory('killed-session');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const BYTES = 100_000_000;
+
+interface Scene {
+  readonly repo: string;
+  readonly tree: string;
+  readonly clock: OffsetClock;
+  /** Lists and gets of a backup. */
+  readonly requests: string[];
+  readonly open: (wrap?: (storage: BlobStorage) => BlobStorage) => ReturnType<typeof openTest>;
+}
+
+async function newScene(name: string): Promise<Scene> {
+  const repo = join(work, `${name}-repo`);
+  const tree = join(work, `${name}-tree`);
+  fs.mkdirSync(tree);
+  fs.writeFileSync(join(tree, 'volume'), noise(name, BYTES));
+  await createTest(repo);
+  const clock = new OffsetClock(systemClock);
+  const requests: string[] = [];
+  const watch = (storage: BlobStorage): BlobStorage =>
+    faulty(atClock(repo, clock)(storage), ({ operation, id, when }) => {
+      if (when === 'before') requests.push(`${operation} ${id}`);
+    });
+  return {
+    ...{ repo, tree, clock, requests },
+    open: (wrap = (storage) => storage) =>
+      openTest(repo, { clock, wrap: (storage) => wrap(watch(storage)) }),
+  };
+}
+
+/** A backup whose storage is gone at a put: nothing is put or deleted any more. */
+async function killed({ open, tree }: Scene, { atPut = 5, at = 'p' } = {}): Promise<void> {
+  let puts = 0;
+  await using repository = await open((storage) =>
+    faulty(storage, ({ operation, id, when }) => {
+      if (when !== 'before' || (operation !== 'put' && operation !== 'delete')) return;
+      if (operation === 'put' && id.startsWith(at)) puts++;
+      if (puts >= atPut) throw new Error('the power is gone');
+    }),
+  );
+  await expect(backUp(repository, tree)).rejects.toThrow('the power is gone');
+}
+
+/** Backs up, verifies all snapshots, and returns how many bytes were new. */
+async function backUpAgain({ open }: Scene, path: string): Promise<number> {
+  await using repository = await open();
+  const { counters } = await backUp(repository, path);
+  const roots = (await listSnapshots(repository)).flatMap(({ rootEntry }) => rootEntry ?? []);
+  const { signal } = new AbortController();
+  expect((await verifyTrees(repository, roots, { readAll: true, signal })).problems).toEqual([]);
+  return counters.bytesNew;
+}
+
+async function indexesIn({ open }: Scene): Promise<number> {
+  await using repository = await open();
+  let count = 0;
+  for await (const { id } of repository.storage.listBlobs('xn')) if (id) count++;
+  return count;
+}
+
+it('the packs of a killed backup are used again, though no index blob names them', async () => {
+  const scene = await newScene('killed');
+  const before = await indexesIn(scene);
+  await killed(scene);
+  expect(await indexesIn(scene)).toBe(before);
+  const bytesNew = await backUpAgain(scene, scene.tree);
+  // Four packs of some 20 MB were put.
+  expect(bytesNew).toBeLessThan(BYTES * 0.4);
+  if (hasKopia) new Kopia(PASSWORD).connect(scene.repo).verifyAll();
+});
+
+it('a backup after a complete one lists no packs, and neither does one of another path', async () => {
+  const scene = await newScene('others');
+  const other = join(work, 'other-tree');
+  fs.mkdirSync(other);
+  fs.writeFileSync(join(other, 'file'), 'other');
+  await killed(scene);
+  const listed = (): string[] => scene.requests.filter((each) => /^list [pq]/.test(each));
+  scene.requests.length = 0;
+  await backUpAgain(scene, other);
+  expect(listed()).toEqual([]);
+  await backUpAgain(scene, scene.tree);
+  expect(listed()).not.toEqual([]);
+  scene.requests.length = 0;
+  fs.writeFileSync(join(scene.tree, 'more'), 'more');
+  await backUpAgain(scene, scene.tree);
+  expect(listed()).toEqual([]);
+});
+
+it('a snapshot whose manifest was put, but not named before a kill, does not appear', async () => {
+  const scene = await newScene('manifest');
+  // The first index blob of the backup would name all of it.
+  await killed(scene, { at: 'xn', atPut: 1 });
+  await using repository = await scene.open();
+  fs.writeFileSync(join(scene.tree, 'more'), 'more');
+  const { counters } = await backUp(repository, scene.tree);
+  expect(counters.bytesNew).toBeLessThan(1000);
+  expect(await listSnapshots(repository)).toHaveLength(1);
+});
+
+it('packs that maintenance may be deleting are not used again', async () => {
+  const scene = await newScene('old');
+  await killed(scene);
+  scene.clock.offsetNs += 80n * HOUR_NS;
+  const bytesNew = await backUpAgain(scene, scene.tree);
+  expect(bytesNew).toBeGreaterThanOrEqual(BYTES);
+});
