@@ -50,7 +50,9 @@ export async function adoptKilledSessions(
     if (!entries) return;
     for (const entry of entries) {
       if (!isWanted(repository, pack, entry)) continue;
-      contents.session.addEntry(entry);
+      // As if it were written now: garbage collection frees unused contents by their age.
+      const timestampSeconds = contents.timestampAfter(entry);
+      contents.session.addEntry({ ...entry, timestampSeconds });
       adopted++;
       waiting++;
     }

@@ -114,6 +114,19 @@ it('a snapshot whose manifest was put, but not named before a kill, does not app
   expect(await listSnapshots(repository)).toHaveLength(1);
 });
 
+it('contents that are used again count as new, so garbage collection spares them for a day', async () => {
+  const scene = await newScene('age');
+  await killed(scene);
+  scene.clock.offsetNs += 40n * HOUR_NS;
+  const bytesNew = await backUpAgain(scene, scene.tree);
+  expect(bytesNew).toBeLessThan(BYTES * 0.4);
+  await using repository = await scene.open();
+  const sinceSeconds = Number((scene.clock.nowNs() - HOUR_NS) / 1_000_000_000n);
+  for (const entry of repository.contents.entries({ prefix: '' })) {
+    expect(entry.timestampSeconds).toBeGreaterThan(sinceSeconds);
+  }
+});
+
 it('packs that maintenance may be deleting are not used again', async () => {
   const scene = await newScene('old');
   await killed(scene);
