@@ -106,9 +106,10 @@ export class PvcRestore implements RestoreItemAction {
     }
     const result = await this.#resultOf(fromBackup, restore, signal);
     const download = downloadOf(pvc, fromBackup, restore, backup, result);
-    await (present
+    const begun = await (present
       ? this.#downloads.begin(download, context)
       : this.#downloads.beginAgain(download, context));
+    this.#tellCanceled(begun, 'the PVC stays empty: delete it, and restore it again');
     logger.info({ PVC: `${namespace}/${pvc.metadata.name}` }, 'DataDownload made');
     const operationId = downloadOperationId(fromBackup, restore);
     return { item: waiting(pvc, namespace, operationId), operationId };
@@ -158,9 +159,21 @@ export class PvcRestore implements RestoreItemAction {
         (await patiently(() => inPlaceHindrance(download as DataDownload, signal), signal));
       if (hindrance) throw notInPlace(present, hindrance);
     }
-    await this.#downloads.begin(download, context);
+    const begun = await this.#downloads.begin(download, context);
+    this.#tellCanceled(begun, 'its volume may have files of both: restore it again');
     logger.info(shown, 'DataDownload made, which brings the volume back in place');
     return { operationId: inPlaceOperationId(fromBackup, restore) };
+  }
+
+  /** A canceled DataDownload of an earlier try stays so: someone wanted that. */
+  #tellCanceled({ metadata, spec, status }: DataDownload, advice: string): void {
+    if (status?.phase !== 'Canceled') return;
+    const { namespace, pvc: name } = spec.targetVolume;
+    const error = `DataDownload ${placeOf({ metadata })} was canceled, and ${advice}`;
+    this.#setting.logger.error(
+      { resource: 'persistentvolumeclaims', namespace, name, error },
+      'the data of a PVC are not restored',
+    );
   }
 
   async progress(

@@ -28,6 +28,8 @@ let test: TestCluster;
 let actions: OpenActions;
 let pvc: PersistentVolumeClaim;
 let count = 0;
+/** Errors of the actions. */
+const told: object[] = [];
 
 beforeAll(async () => {
   test = await TestCluster.start({ nodes: ['node-1'] });
@@ -35,7 +37,8 @@ beforeAll(async () => {
   await test.makeNamespace(APP);
   await test.makeNamespace('other');
   actions = openActions({
-    ...{ client, logger: silentLogger },
+    client,
+    logger: { ...silentLogger, error: (fields) => told.push(fields) },
     inPlaceHindrance: (download, signal) => inPlaceHindrance(client, download, signal),
   });
   for (const [name, snapshotMoveData] of [
@@ -219,6 +222,26 @@ it('finds its operation again for a PVC that an earlier Restore of the name has 
   expect(isInPlaceOperation(first.operationId ?? '')).toBe(true);
   expect(await restoring(restore)).toEqual(first);
   expect(await downloadsOf(restore)).toHaveLength(1);
+});
+
+it('says that a canceled operation of an earlier try brings nothing back', async () => {
+  const restore = newRestore();
+  await putResult(restore);
+  const first = await restoring(restore);
+  const [download] = await downloadsOf(restore);
+  expect(told).toEqual([]);
+  await test.client.patch(DATA_DOWNLOADS, (download as DataDownload).metadata, {
+    status: { phase: 'Canceled' },
+  });
+  expect(await restoring(restore)).toEqual(first);
+  expect(told.splice(0)).toEqual([
+    expect.objectContaining({
+      ...{ namespace: APP, name: pvc.metadata.name },
+      error: expect.stringMatching(
+        / was canceled, and its volume may have files of both: /,
+      ) as string,
+    }),
+  ]);
 });
 
 it('fills a new volume where there is no PVC yet', async () => {

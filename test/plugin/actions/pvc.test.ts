@@ -573,7 +573,9 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
 
   await test.makeNamespace('other');
   const fromBackup = stored(output.item);
-  const action = actions.pvcRestore();
+  const told: object[] = [];
+  const telling = { ...logger, error: (fields: object) => told.push(fields) };
+  const action = openActions({ client: test.client, logger: telling }).pvcRestore();
   const asked = { item: stored(output.item), itemFromBackup: fromBackup, restore };
   const restored = await action.execute(asked, { signal });
   const again = await action.execute(asked, { signal });
@@ -599,8 +601,17 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   expect(await made).toEqual(restored);
   expect((await only()).metadata.uid).not.toBe(failed.metadata.uid);
   const canceled = await only();
+  expect(told).toEqual([]);
   await test.client.patch(DATA_DOWNLOADS, canceled.metadata, { status: { phase: 'Canceled' } });
   expect(await action.execute(asked, { signal })).toEqual(restored);
+  const ofClaim = { resource: 'persistentvolumeclaims', namespace: 'other', name: 'restored' };
+  const place = `${NAMESPACE}/${canceled.metadata.name}`;
+  expect(told).toEqual([
+    {
+      ...ofClaim,
+      error: `DataDownload ${place} was canceled, and the PVC stays empty: delete it, and restore it again`,
+    },
+  ]);
   expect(await only()).toMatchObject({ status: { phase: 'Canceled' } });
   const item = restored.item as PersistentVolumeClaim;
   await test.client.create(PVCS, {
