@@ -151,13 +151,61 @@ function s3Table(text: string): string {
   return table([['Longshore / Kopia', 'seconds', 'peak MiB', 'times as fast', 'bar'], ...rows]);
 }
 
+/** What a run of `bench/s3.ts` counted: `bench/results/requests.json`. */
+export interface CountedRequests {
+  readonly date: string;
+  readonly kopia: string;
+  readonly rows: readonly {
+    readonly what: string;
+    readonly caches: 'cold' | 'warm';
+    /** In units. */
+    readonly size: number;
+    readonly unit: string;
+    /** By method and kind of blob, as request-counter.ts has them. */
+    readonly ours: Readonly<Record<string, number>>;
+    readonly kopia: Readonly<Record<string, number>>;
+  }[];
+}
+
+export function requestsTable({ date, kopia, rows }: CountedRequests): string {
+  const cell = (
+    { ours, kopia, size }: CountedRequests['rows'][number],
+    methods: RegExp,
+    share: boolean,
+  ): string => {
+    const sum = (counts: Readonly<Record<string, number>>): number =>
+      Object.entries(counts)
+        .filter(([kind]) => methods.test(kind))
+        .reduce((total, [, count]) => total + count, 0);
+    const both = [ours, kopia].map(sum).map((count) => (share ? Math.round(count / size) : count));
+    return both.join(' / ');
+  };
+  const lines = rows.map((row) => [
+    `${row.what}, ${row.caches} caches`,
+    `${row.size.toFixed(2)} ${row.unit}`,
+    cell(row, /^(PUT|POST|LIST|DELETE)/, false),
+    cell(row, /^(GET|HEAD)/, false),
+    cell(row, /./, true),
+  ]);
+  const header = ['Longshore / Kopia', 'size', 'PUT, LIST, DELETE', 'GET, HEAD', 'all, per unit'];
+  return `Counted on ${date}, Kopia ${kopia}.\n\n${table([header, ...lines])}`;
+}
+
+/** Saved reports, as `bench/results/` has them. */
+export interface SavedFigures {
+  readonly report: Report;
+  readonly s3: string;
+  readonly requests: CountedRequests;
+}
+
 /** A page with its blocks of figures written again from the saved reports. Throws if a block is unknown. */
-export function withFigures(page: string, report: Report, s3: string): string {
+export function withFigures(page: string, { report, s3, requests }: SavedFigures): string {
   const blocks: Readonly<Partial<Record<string, () => string>>> = {
     conditions: () => conditionsText(report),
     engine: () => engineTable(report),
     missed: () => missedTable(report),
     s3: () => s3Table(s3),
+    requests: () => requestsTable(requests),
   };
   return page.replaceAll(
     /(<!-- figures: (\w+) .*?-->\n).*?(<!-- end of figures -->)/gs,

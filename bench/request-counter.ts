@@ -33,6 +33,8 @@ const server = createServer((incoming, outgoing) => {
   out.once('error', () => outgoing.destroy());
   incoming.pipe(out);
 });
+// Commands that are waited for synchronously take longer than the default of 5 s.
+server.keepAliveTimeout = 600_000;
 server.listen(0, '127.0.0.1', () => {
   console.log((server.address() as AddressInfo).port);
 });

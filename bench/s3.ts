@@ -1,7 +1,7 @@
 /**
- * `node bench/s3.ts [A C D] [--pairs N] [--small] [--save]`: A, C and D of the scenarios on a local S3 server (MinIO),
- * in turn with the real Kopia, both with cold caches; then the requests of each, counted by a proxy in runs
- * that are not timed. `--small` is a tenth of the size.
+ * `node bench/s3.ts [A C D] [--pairs N] [--small] [--requests] [--save]`: A, C and D of the scenarios on a local S3
+ * server (MinIO), in turn with the real Kopia, both with cold caches. A proxy counts the requests of both in runs
+ * that are not timed. `--small` is a tenth of the size. `--requests` only counts.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import type { Measurement } from './measure.ts';
-import { markdownTable, type Result } from './report.ts';
+import { type CountedRequests, markdownTable, requestsTable, type Result } from './report.ts';
 import { SCENARIOS } from './scenarios/index.ts';
 import type { Side } from './peers.ts';
 import { findTool } from './tools.ts';
@@ -20,6 +20,7 @@ const { values, positionals } = parseArgs({
   options: {
     pairs: { type: 'string', default: '3' },
     small: { type: 'boolean', default: false },
+    requests: { type: 'boolean', default: false },
     save: { type: 'boolean', default: false },
     dir: { type: 'string', default: '/dev/shm/longshore-bench-s3' },
   },
@@ -37,6 +38,8 @@ const scenarios = SCENARIOS.filter(({ name }) => wanted.includes(name)).map((sce
   bar: values.small ? undefined : BARS[scenario.name],
 }));
 const small: Sizes = { ...QUICK, largeBytes: 300 << 20, smallFiles: 10_000 };
+/** Requests do not depend on the machine, so a share of a GB and of a million files is enough. */
+const counting: Sizes = { ...QUICK, largeBytes: 128 << 20, tinyFiles: 20_000 };
 const sizes = values.small ? small : FULL;
 
 const data = join(values.dir, 'minio');
@@ -127,55 +130,67 @@ async function timed(): Promise<Result[]> {
 }
 
 type Counts = Record<string, number>;
+type Step = CountedRequests['rows'][number];
 
-async function counted(): Promise<string> {
-  const work = new Workplace(
-    join(values.dir, 'count'),
-    small,
-    bucketAt(`127.0.0.1:${counterPort}`),
-  );
+/** First backup, unchanged ones and restores of one source, by one side. */
+async function countSide(work: Workplace, side: Side, source: 'large' | 'tiny'): Promise<Counts[]> {
   const take = async (): Promise<Counts> =>
     (await (await fetch(`http://127.0.0.1:${counterPort}/counts`)).json()) as Counts;
-  const lines = ['| scenario | request | ours | kopia |', '|---|---|---|---|'];
-  for (const [name, source] of [
-    ['A', 'large'],
-    ['C', 'large'],
-    ['D', 'small'],
+  const upload = async (): Promise<Counts> => {
+    await take();
+    await work.upload(side, source);
+    return take();
+  };
+  // The search for the snapshot is not counted.
+  const restore = (caches: 'cold' | 'warm'): Promise<Counts> =>
+    work.restore(side, source, take, caches).then(take);
+  work.need(source);
+  work.newRepository(side);
+  const counts = [await upload(), await upload()];
+  work.dropCaches();
+  counts.push(await upload(), await restore('cold'), await restore('warm'));
+  return counts;
+}
+
+const STEPS = [
+  { what: 'first backup', caches: 'cold' },
+  { what: 'unchanged', caches: 'warm' },
+  { what: 'unchanged', caches: 'cold' },
+  { what: 'restore', caches: 'cold' },
+  { what: 'restore', caches: 'warm' },
+] as const;
+
+async function counted(): Promise<CountedRequests> {
+  const place = bucketAt(`127.0.0.1:${counterPort}`);
+  const work = new Workplace(join(values.dir, 'count'), counting, place);
+  const rows: Step[] = [];
+  for (const [source, size, unit] of [
+    ['large', counting.largeBytes / 1e9, 'GB'],
+    ['tiny', counting.tinyFiles / 1e6, 'million files'],
   ] as const) {
-    const counts: Partial<Record<Side, Counts>> = {};
-    for (const side of ['ours', 'kopia'] as const) {
-      work.need(source);
-      work.newRepository(side);
-      if (name === 'C') {
-        await work.upload(side, source);
-        work.dropCaches();
-      }
-      // Which snapshot is restored is asked before the counting begins.
-      if (name === 'C') counts[side] = await work.restore(side, source, take).then(take);
-      else {
-        await take();
-        await work.upload(side, source);
-        counts[side] = await take();
-      }
-    }
-    for (const kind of new Set(
-      [...Object.keys(counts.ours ?? {}), ...Object.keys(counts.kopia ?? {})].sort(),
-    )) {
-      lines.push(
-        `| ${name} | ${kind} | ${counts.ours?.[kind] ?? 0} | ${counts.kopia?.[kind] ?? 0} |`,
-      );
-    }
+    const ours = await countSide(work, 'ours', source);
+    const kopia = await countSide(work, 'kopia', source);
+    STEPS.forEach((step, i) => {
+      rows.push({ ...step, size, unit, ours: ours[i] ?? {}, kopia: kopia[i] ?? {} });
+    });
   }
-  return lines.join('\n');
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    kopia: work.kopia('--version').split(' ')[0] ?? '',
+    rows,
+  };
 }
 
 try {
   const requests = await counted();
-  const results = await timed();
-  console.log(`\nRequests, 300 MiB and 10,000 files, cold caches:\n\n${requests}`);
-  if (values.save) {
-    const text = `# Longshore and Kopia in turn on MinIO\n\n${markdownTable(results)}\n\nRequests, 300 MiB and 10,000 files, cold caches. \`p\` packs of data, \`q\` of metadata, \`x\` indexes, \`s\` session markers:\n\n${requests}\n`;
-    fs.writeFileSync(new URL('results/s3.md', import.meta.url), text);
+  console.log(requestsTable(requests));
+  const save = (name: string, text: string): void => {
+    if (values.save) fs.writeFileSync(new URL(`results/${name}`, import.meta.url), text);
+  };
+  save('requests.json', `${JSON.stringify(requests, undefined, 2)}\n`);
+  if (!values.requests) {
+    const results = await timed();
+    save('s3.md', `# Longshore and Kopia in turn on MinIO\n\n${markdownTable(results)}\n`);
   }
 } finally {
   for (const child of processes) child.kill('SIGKILL');

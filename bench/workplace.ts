@@ -152,6 +152,7 @@ export class Workplace {
     side: Side,
     source: string,
     before: () => Promise<unknown> = () => Promise.resolve(),
+    caches: 'cold' | 'warm' = 'cold',
   ): Promise<Measurement> {
     const [path, repo, out] = [this.at(source), this.#place.location, this.at('out')];
     if (side !== 'ours' && side !== 'kopia') {
@@ -163,7 +164,7 @@ export class Workplace {
     type Listed = { rootEntry: { obj: string } }[];
     const newest = (JSON.parse(this.kopia('snapshot', 'list', '--json')) as Listed).at(-1);
     const root = newest?.rootEntry.obj ?? '';
-    this.dropCaches();
+    if (caches === 'cold') this.dropCaches();
     await before();
     const flags = side === 'ours' ? ['--repo', repo] : ['--no-progress'];
     const result = await this.#measure(side, ['snapshot', 'restore', root, out, ...flags]);

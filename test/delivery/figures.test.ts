@@ -2,11 +2,21 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { PEERS } from '../../bench/peers.ts';
-import { markdownTable, type Report, withFigures } from '../../bench/report.ts';
+import {
+  type CountedRequests,
+  markdownTable,
+  type Report,
+  withFigures,
+} from '../../bench/report.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const read = (path: string): string => fs.readFileSync(join(ROOT, path), 'utf8');
 const report = JSON.parse(read('bench/results/report.json')) as Report;
+const saved = {
+  report,
+  s3: read('bench/results/s3.md'),
+  requests: JSON.parse(read('bench/results/requests.json')) as CountedRequests,
+};
 /** Prettier's width changes nothing of tables. */
 const words = (text: string): string[] => text.replaceAll(/-{3,}/g, '---').split(/\s+/);
 
@@ -16,7 +26,7 @@ describe('figures of the pages', () => {
     (page) => {
       const text = read(page);
       expect(text).toContain('<!-- figures: ');
-      expect(words(withFigures(text, report, read('bench/results/s3.md')))).toEqual(words(text));
+      expect(words(withFigures(text, saved))).toEqual(words(text));
     },
   );
 
@@ -39,6 +49,6 @@ describe('figures of the pages', () => {
 
   it('a block that nobody knows is an error', () => {
     const page = '<!-- figures: other (x) -->\n<!-- end of figures -->\n';
-    expect(() => withFigures(page, report, '')).toThrow('no such figures: other');
+    expect(() => withFigures(page, saved)).toThrow('no such figures: other');
   });
 });
