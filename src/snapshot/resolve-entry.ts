@@ -8,6 +8,7 @@ import {
   parseObjectId,
   type Repository,
 } from '../repository/index.ts';
+import { recordedIn, withNote } from '../volume-files/index.ts';
 import type { DirectoryEntry, DirectorySummary } from './directory.ts';
 import { findInDirectory } from './find-in-directory.ts';
 import { getSnapshot, noSuchSnapshot, type Snapshot } from './snapshot-manifest.ts';
@@ -25,7 +26,8 @@ export async function resolveEntry(
   options: { signal?: AbortSignal | undefined } = {},
 ): Promise<DirectoryEntry> {
   const [id = '', ...path] = text.split('/');
-  let entry = await resolveRoot(repository, id, source);
+  const root = await resolveRoot(repository, id, source);
+  let entry = root;
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
     const child =
@@ -38,7 +40,9 @@ export async function resolveEntry(
     }
     entry = child;
   }
-  return entry;
+  const recorded = recordedIn(root.extra);
+  if (entry === root || recorded === '') return entry;
+  return { ...entry, extra: withNote(entry.extra, recorded) };
 }
 
 /** The snapshot and the path that a name means; undefined for an object without a snapshot. */

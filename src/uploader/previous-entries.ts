@@ -1,7 +1,7 @@
 import { type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
 import type { DirectoryEntry, Snapshot } from '../snapshot/index.ts';
-import type { KeptExtras } from '../volume-files/index.ts';
+import { type KeptExtras, recordedIn, withNote } from '../volume-files/index.ts';
 import type { SourceEntry } from './listing.ts';
 import { keyOfEntry, keyOfName } from './restore-names.ts';
 
@@ -64,7 +64,7 @@ export const previousRoots = (
 export const previousOf = (root: DirectoryEntry, startNs: Nanoseconds): PreviousDirectory => ({
   id: root.objectId,
   startNs,
-  recorded: recordedIn(root),
+  recorded: recordedIn(root.extra),
 });
 
 /** Whether a file or link that has this time still would have another one, had it changed after it was read. */
@@ -93,14 +93,12 @@ const RECORDED_XATTRS = 'xattrs';
  */
 export function withRecorded(root: DirectoryEntry, kept: KeptExtras | undefined): DirectoryEntry {
   if (kept?.xattrs !== true) return root;
-  const own = root.extra === undefined ? '' : `${root.extra.slice(1, -1)},`;
-  return { ...root, extra: `{${own}"recorded":"${RECORDED_XATTRS}"}` };
+  return { ...root, extra: withNote(root.extra, RECORDED_XATTRS) };
 }
 
-function recordedIn({ extra }: DirectoryEntry): string {
-  const found = /"recorded":"([a-z,]*)"\}$/.exec(extra ?? '');
-  return found?.[1] ?? '';
-}
+/** Whether an entry without extended attributes had none. */
+export const hasAllXattrs = ({ extra }: DirectoryEntry): boolean =>
+  recordedIn(extra).includes(RECORDED_XATTRS);
 
 /** What an earlier snapshot holds of a directory, or of a part of it. */
 export interface PreviousList extends Pick<PreviousDirectory, 'startNs' | 'recorded'> {

@@ -10,6 +10,7 @@ import {
 import type { DirectoryEntry } from '../snapshot/index.ts';
 import {
   CAPABILITY,
+  type FileAttributes,
   NOT_SET,
   type NotSet,
   RUNS_AS_OWNER,
@@ -210,7 +211,7 @@ export class EntryRestore {
     const { inPlace } = this.#options;
     if (inPlace) {
       if (!directory.isNew && (await inPlace.patch(directory, entry))) return true;
-      inPlace.beforeWhole(entry);
+      entry.keptExtra = inPlace.beforeWhole(entry);
     } else if (!directory.isNew && (await this.#isSame(directory, entry))) {
       this.#report.counters.skipped++;
       this.#report.counters.bytes += entry.size;
@@ -268,7 +269,11 @@ export class EntryRestore {
       const notSet = await this.#writer.add({
         entry: this.#repository.contents.findOrThrow(contentId),
         compressedObject: compressed,
-        target: { path, attributes: entry, ...(!made.replacesDirectory && { place }) },
+        target: {
+          path,
+          attributes: newAttributes(directory, entry),
+          ...(!made.replacesDirectory && { place }),
+        },
       });
       this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
       return !made.replacesDirectory;
@@ -326,7 +331,11 @@ export class EntryRestore {
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
       // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
       if (this.#options.overwrite !== 'always') await file.datasync();
-      const notSet = await this.#pool.setAttributes(file.fd, entry, false);
+      const notSet = await this.#pool.setAttributes(
+        file.fd,
+        newAttributes(directory, entry),
+        false,
+      );
       // Some file systems tell only now that the bytes did not find room.
       await file.close();
       return notSet;
@@ -341,7 +350,16 @@ export class EntryRestore {
 /** An entry, and the name that it has on disk or gets there. */
 interface NamedEntry extends DirectoryEntry {
   readonly at: DiskName;
+  /** Extended attributes of the file in its place, if the snapshot does not know any. */
+  keptExtra?: string | undefined;
 }
+
+/** The attributes of an entry that is made anew. */
+const newAttributes = (directory: TargetDirectory, entry: NamedEntry): FileAttributes => {
+  const { mode, uid, gid, mtimeNs, extra, keptExtra } = entry;
+  const dropsLists = directory.givesLists;
+  return { mode, uid, gid, mtimeNs, extra: keptExtra ?? extra, dropsLists };
+};
 
 /** An entry under its temporary name, and the kind of the old entry. */
 interface Unfinished {

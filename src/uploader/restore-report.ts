@@ -85,8 +85,11 @@ export interface InPlaceEntries {
   assertRoot(directory: TargetDirectory): void;
   /** Brings the file that has the name to the entry; false where it has to be written whole. */
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
-  /** Before a file is written whole. Throws `WRITE_LIMIT`. */
-  beforeWhole(entry: DirectoryEntry): void;
+  /**
+   * Before a file is written whole. Returns extended attributes of the old file that it keeps.
+   * Throws `WRITE_LIMIT`.
+   */
+  beforeWhole(entry: DirectoryEntry): string | undefined;
   /** When a file or link is there, new or in the place of something else. */
   onWhole(entry: DirectoryEntry, isNew: boolean): void;
   /**

@@ -1,7 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
-import type { ThreadPool } from '../volume-files/index.ts';
+import { DEFAULT_LIST, type ThreadPool } from '../volume-files/index.ts';
 import type { ObjectId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { EntryRestore, hasAllAttributes, restored } from './restore-entry.ts';
@@ -13,6 +13,7 @@ import {
   type RestoreOptions,
   RestoreReport,
 } from './restore-report.ts';
+import { hasAllXattrs } from './previous-entries.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { pinnedAt, TargetDirectory } from './target-directory.ts';
 
@@ -62,6 +63,8 @@ class TreeRestore {
   #rootShown = '';
   /** No other restore into the same target runs. */
   #isAlone = false;
+  /** The snapshot knows all extended attributes, and all of them are restored. */
+  #isExact = false;
 
   constructor(repository: Repository, options: EntryOptions, report: RestoreReport) {
     const { dataPath } = repository;
@@ -75,6 +78,7 @@ class TreeRestore {
   }
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
+    this.#isExact = this.#options.extras?.xattrs !== false && hasAllXattrs(root);
     // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves no trace.
     await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
@@ -82,6 +86,7 @@ class TreeRestore {
     const directory = await this.#openRoot(target);
     try {
       this.#options.inPlace?.assertRoot(directory);
+      await this.#lookForLists(directory);
       await this.#entries.openLinks(directory);
       const self = restored(root, this.#options);
       await this.#fill(directory, self, entries, () => this.#entries.closeLinks());
@@ -95,10 +100,12 @@ class TreeRestore {
   async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
     const incomplete = entry.summary?.incomplete;
     if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
+    this.#isExact = this.#options.extras?.xattrs !== false && hasAllXattrs(entry);
     const { parent, name } = await placeOfSingle(entry, target);
     const directory = await this.#openRoot(parent);
     try {
       await this.#removeUnfinished(directory);
+      await this.#lookForLists(directory);
       const own = { ...restored(entry, this.#options), name: String(name) };
       const work = this.#entries.restore(directory, own, name);
       this.#writer.flush();
@@ -166,6 +173,19 @@ class TreeRestore {
       if (first.done !== true) yield own(first.value);
       for await (const entries of batches) yield own(entries);
     })();
+  }
+
+  /**
+   * Finds out whether new entries get access lists from their directory. A new directory has those
+   * of the one above.
+   */
+  async #lookForLists(directory: TargetDirectory, parent?: TargetDirectory): Promise<void> {
+    if (!this.#isExact) return;
+    if (parent && directory.isNew) directory.givesLists = parent.givesLists;
+    else {
+      const extra = await this.#pool.readExtraOf(directory.descriptor).catch(() => undefined);
+      directory.givesLists = extra?.includes(`"${DEFAULT_LIST}"`) === true;
+    }
   }
 
   /** Two entries must not get one name on disk. */
@@ -249,7 +269,9 @@ class TreeRestore {
         (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), self));
       if (isSame && inPlace) return;
       if (!isSame) {
-        const notSet = await this.#pool.setAttributes(directory.descriptor, self, false);
+        const dropsLists = directory.isNew && directory.givesLists;
+        const wanted = { ...self, dropsLists };
+        const notSet = await this.#pool.setAttributes(directory.descriptor, wanted, false);
         this.#report.noteNotSet(directory.shown, notSet);
         directory.hasNewAttributes();
       }
@@ -280,6 +302,7 @@ class TreeRestore {
       );
       const directory = await this.#enter(parent, entry);
       try {
+        await this.#lookForLists(directory, parent);
         let reopen: (() => Promise<void>) | undefined;
         if (settle && directory.openCount > this.#heldDirectoriesMax) {
           await settle();

@@ -64,6 +64,8 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
+  /** It has a default access list, which new entries get. */
+  givesLists = false;
   /** The error of a directory that is known to be read-only. */
   #refusal: Error | undefined;
   /** The mode before {@link allowChanges} added the rights of the owner. */

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer';
-import { CodedError, type FileStatus, posix } from '../base/index.ts';
+import { CodedError, type FileStatus, posix, systemCode } from '../base/index.ts';
 
 /**
  * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and
@@ -41,12 +41,10 @@ export interface ExtraPlace {
  */
 const KEPT_PREFIXES = ['user.', 'trusted.'];
 export const CAPABILITY = 'security.capability';
-const KEPT_NAMES = [
-  CAPABILITY,
-  'security.selinux',
-  'system.posix_acl_access',
-  'system.posix_acl_default',
-];
+/** Gives new entries of a directory an access list. */
+export const DEFAULT_LIST = 'system.posix_acl_default';
+const ACCESS_LISTS = ['system.posix_acl_access', DEFAULT_LIST];
+const KEPT_NAMES = [CAPABILITY, 'security.selinux', ...ACCESS_LISTS];
 /** Of one entry, names and values. Linux allows 64 KiB for a value. Our choice. */
 const EXTRA_BYTES_MAX = 1 << 20;
 const VALUE_BYTES_MAX = 64 << 10;
@@ -59,6 +57,9 @@ const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
 const BASE64 = /^[\w+/]*=*$/;
 const REGULAR = 0o100000;
 const TYPE_MASK = 0o170000;
+
+/** An entry without an access list, or a file system without any. */
+const NO_LIST = ['ENODATA', 'EOPNOTSUPP', 'ENOTSUP'];
 
 /** File systems that said that they have no attributes. */
 const without = new Set<bigint>();
@@ -168,6 +169,17 @@ export function withoutXattrs(
   return JSON.stringify({ ...(kept.length > 0 && { xattrs: Object.fromEntries(kept) }), ...rest });
 }
 
+/** The text of the extended attributes of an open file or directory. Throws like `fs`. */
+export function readExtraOf(descriptor: number): string | undefined {
+  const calls = posix().attributes;
+  const found = splitNames(Buffer.from(calls?.listOf(descriptor) ?? [])).filter(isKept);
+  const fields = found.flatMap((attribute) => {
+    const value = calls?.getOf(descriptor, withZero(attribute));
+    return value ? `"${encodeName(attribute)}":"${Buffer.from(value).toString('base64')}"` : [];
+  });
+  return fields.length === 0 ? undefined : `{"xattrs":{${fields.join(',')}}}`;
+}
+
 /** Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`. */
 export function parseExtra(text: string | undefined): ExtraAttributes {
   if (text === undefined) return {};
@@ -198,6 +210,16 @@ function isRawName(value: unknown): value is string {
   if (typeof value !== 'string' || !BASE64.test(value)) return false;
   const bytes = Buffer.from(value, 'base64');
   return bytes.length <= NAME_BYTES_MAX && !isUtf8(bytes);
+}
+
+/** What a root entry tells about all entries of its snapshot, such as `xattrs`. */
+export const recordedIn = (text: string | undefined): string =>
+  /"recorded":"([a-z,]*)"\}$/.exec(text ?? '')?.[1] ?? '';
+
+/** The text with such a note at its end. */
+export function withNote(text: string | undefined, recorded: string): string {
+  const own = text === undefined || text === '{}' ? '' : `${text.slice(1, -1)},`;
+  return `{${own}"recorded":"${recorded}"}`;
 }
 
 /** The bytes of a name that is not UTF-8; undefined for other names. Throws `BAD_ATTRIBUTES`. */
@@ -234,19 +256,27 @@ const badAttributes = (what: string): CodedError =>
   new CodedError('BAD_ATTRIBUTES', `the snapshot holds attributes that are not valid: ${what}`);
 
 /**
- * Gives what a descriptor is of its extended attributes: after the owner, whose change drops
+ * Gives what a descriptor is of its extended attributes, and may take access lists away that its
+ * directory gave it: after the owner, whose change drops
  * capabilities, and before the mode, which an access list has a part of. Returns whether all could
  * be set. Throws `BAD_ATTRIBUTES`.
  */
 export function applyExtra(
   descriptor: number,
-  text: string | undefined,
+  { extra, dropsLists = false }: { extra?: string | undefined; dropsLists?: boolean | undefined },
   isOwned: boolean,
 ): boolean {
-  const { xattrs } = parseExtra(text);
-  if (!xattrs) return true;
+  const { xattrs = {} } = parseExtra(extra);
   const calls = posix().attributes;
   let isAllSet = true;
+  for (const name of dropsLists ? ACCESS_LISTS : []) {
+    if (Object.hasOwn(xattrs, name)) continue;
+    try {
+      calls?.remove(descriptor, withZero(Buffer.from(name)));
+    } catch (error) {
+      if (!NO_LIST.includes(systemCode(error) ?? '')) isAllSet = false;
+    }
+  }
   for (const [name, value] of Object.entries(xattrs)) {
     try {
       // A program must not get rights as the file of another owner.

@@ -10,6 +10,8 @@ export interface FileAttributes {
   readonly mtimeNs: bigint;
   /** The text of `ExtraAttributes`. */
   readonly extra?: string | undefined;
+  /** Takes access lists away that the entry got from its directory. */
+  readonly dropsLists?: boolean | undefined;
 }
 
 /** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */
@@ -41,7 +43,12 @@ export function applyAttributesToPinned(
 ): NotSet {
   const path = pinnedPath(descriptor);
   return apply(descriptor, attributes, {
-    own: () => chownSync(path, attributes.uid, attributes.gid),
+    own: () => {
+      const { uid, gid } = fstatSync(descriptor);
+      // Any change of owner clears capabilities.
+      if (uid === attributes.uid && gid === attributes.gid) return;
+      chownSync(path, attributes.uid, attributes.gid);
+    },
     setMode: (mode) => {
       if (!isLink) chmodSync(path, mode);
     },
@@ -57,7 +64,7 @@ function apply(
   let notSet: NotSet = 0;
   const isOwned = unlessRefused(calls.own);
   if (!isOwned) notSet |= NOT_SET.owner;
-  if (!applyExtra(descriptor, attributes.extra, isOwned)) notSet |= NOT_SET.xattrs;
+  if (!applyExtra(descriptor, attributes, isOwned)) notSet |= NOT_SET.xattrs;
   const mode = modeFor(descriptor, attributes, isOwned);
   const isModeSet = unlessRefused(() => {
     calls.setMode(mode);

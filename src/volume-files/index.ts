@@ -26,6 +26,7 @@ export {
 export { type BytePath, fsPath, toldCode } from './byte-path.ts';
 export {
   CAPABILITY,
+  DEFAULT_LIST,
   type ExtraAttributes,
   type ExtraPlace,
   type ExtraRules,
@@ -34,6 +35,9 @@ export {
   parseExtra,
   rawNameIn,
   readExtra,
+  readExtraOf,
+  recordedIn,
+  withNote,
   withoutRawName,
   withoutXattrs,
 } from './extra-attributes.ts';

@@ -122,6 +122,8 @@ export interface ThreadPool extends AsyncDisposable {
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   /** Whether a descriptor's file has these extended attributes. */
   hasExtra(descriptor: number, extra: string): Promise<boolean>;
+  /** The text of the extended attributes of what a descriptor is of; undefined without any. */
+  readExtraOf(descriptor: number): Promise<string | undefined>;
   /** Flushes the file system that a descriptor is on; false where that cannot be done. */
   syncFilesystem(descriptor: number): Promise<boolean>;
   /** Ends the threads; one that the kernel does not let go is left behind after a while. */

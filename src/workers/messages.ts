@@ -171,6 +171,7 @@ const SPARSE = 2;
 const NEW_FILE = 4;
 const PLACED = 8;
 const REPLACES = 16;
+const DROPS_LISTS = 32;
 
 export interface OpenRequest {
   readonly numbers: Float64Array;
@@ -194,6 +195,7 @@ export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
       (isNew ? NEW_FILE : 0) +
       (isNew && target.place ? PLACED : 0) +
       (isNew && target.place?.replaces ? REPLACES : 0) +
+      (isNew && target.attributes.dropsLists ? DROPS_LISTS : 0) +
       (!isNew && target.sparse ? SPARSE : 0);
     const at = OPEN_NUMBERS * i;
     numbers.set([span.address, span.length, compressionHeaderId, originalLength, flags], at);
@@ -239,7 +241,9 @@ export function unpackOpenItems(request: OpenRequest): OpenItem[] {
     }
     const mtimeNs = (times[2 * file] as bigint) * SECOND_NS + (times[2 * file + 1] as bigint);
     const extra = extras.get(file);
-    const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs, extra };
+    const dropsLists = (flags & DROPS_LISTS) !== 0;
+    const [mode, uid, gid] = [number(5), number(6), number(7)];
+    const attributes = { mode, uid, gid, mtimeNs, extra, dropsLists };
     const [path, placePath] = [paths[2 * file] as BytePath, paths[2 * file + 1] as BytePath];
     file++;
     const isPlaced = (flags & PLACED) !== 0;

@@ -58,6 +58,7 @@ export interface Tasks {
     result: NotSet,
   ];
   hasExtra: [parameters: [descriptor: number, extra: string], result: boolean];
+  readExtraOf: [parameters: [descriptor: number], result: string | undefined];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];
 }
 export type TaskName = keyof Tasks;

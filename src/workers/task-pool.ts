@@ -108,10 +108,15 @@ export abstract class TaskPool implements ThreadPool {
 
   setAttributes(
     descriptor: number,
-    { mode, uid, gid, mtimeNs, extra }: FileAttributes,
+    { mode, uid, gid, mtimeNs, extra, dropsLists }: FileAttributes,
     isLink: boolean,
   ): Promise<NotSet> {
-    return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs, extra }, isLink);
+    const attributes = { mode, uid, gid, mtimeNs, extra, dropsLists };
+    return this.#run('setAttributes', descriptor, attributes, isLink);
+  }
+
+  readExtraOf(descriptor: number): Promise<string | undefined> {
+    return this.#run('readExtraOf', descriptor);
   }
 
   hasExtra(descriptor: number, extra: string): Promise<boolean> {

@@ -37,6 +37,7 @@ import {
   type RangeVerdicts,
   READ_BYTES,
   readDirectory,
+  readExtraOf,
   readFileInto,
   readParts,
   toldCode,
@@ -246,6 +247,10 @@ export class TaskRunner implements TaskMethods {
 
   hasExtra(descriptor: number, extra: string): boolean {
     return hasExtra(descriptor, extra);
+  }
+
+  readExtraOf(descriptor: number): string | undefined {
+    return readExtraOf(descriptor);
   }
 
   syncFilesystem(descriptor: number): boolean {

@@ -11,6 +11,7 @@ import {
 } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
+import { CAPABILITY, withoutXattrs } from '../../volume-files/index.ts';
 import { PieceWriter } from '../piece-writer.ts';
 import { hasAllAttributes } from '../restore-entry.ts';
 import { type DiskName, diskNameOf } from '../restore-names.ts';
@@ -54,7 +55,10 @@ export interface FilesInPlaceParts {
   readonly options: Pick<
     InPlaceOptions,
     'trustTimes' | 'keepExtra' | 'selection' | 'dryRun' | 'excluded' | 'logger'
-  >;
+  > & {
+    /** The snapshot does not know the extended attributes, or they are not restored. */
+    readonly keepsXattrs?: boolean;
+  };
   readonly result: InPlaceCounters;
   readonly root: TargetRoot;
   readonly budget: WriteBudget;
@@ -76,6 +80,7 @@ export class FilesInPlace implements InPlaceEntries {
   readonly #open = new Semaphore(this.#places);
   /** Files that differ in all of their content, and are replaced; and the bytes that are cut off. */
   readonly #changed = new WeakMap<DirectoryEntry, number>();
+  readonly #kept = new WeakMap<DirectoryEntry, string>();
 
   constructor(parts: FilesInPlaceParts) {
     const { repository, result } = parts;
@@ -116,6 +121,18 @@ export class FilesInPlace implements InPlaceEntries {
     return this.#patch(directory, entry, true);
   }
 
+  /**
+   * A file that is replaced keeps extended attributes that the snapshot does not know. A program
+   * with other contents must not get the capabilities of the old one.
+   */
+  async #keepXattrs(pinned: Pinned, entry: DirectoryEntry): Promise<void> {
+    const { repository, options } = this.#parts;
+    if (options.keepsXattrs !== true) return;
+    const text = await repository.dataPath?.pool.readExtraOf(pinned.descriptor);
+    const kept = withoutXattrs(text, (name) => name === CAPABILITY);
+    if (kept !== undefined) this.#kept.set(entry, kept);
+  }
+
   async patchWithoutRoom(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
     if (!this.#changed.has(entry)) return false;
     const { result, budget } = this.#parts;
@@ -130,11 +147,13 @@ export class FilesInPlace implements InPlaceEntries {
     const { counters } = this.#parts.report;
     return this.#withOutcome(directory, entry, async (outcome, pinned) => {
       if (outcome.kind === 'create' || outcome.kind === 'replace' || !pinned) {
+        if (pinned?.type === 'f') await this.#keepXattrs(pinned, entry);
         return false;
       }
       if (hasRoom && outcome.kind === 'change' && isAllDifferent(outcome.difference, entry)) {
         // The length of the old file beyond the new one goes with it.
         this.#changed.set(entry, cutOff(pinned, entry));
+        await this.#keepXattrs(pinned, entry);
         return false;
       }
       if (outcome.kind === 'change') {
@@ -154,12 +173,13 @@ export class FilesInPlace implements InPlaceEntries {
     });
   }
 
-  beforeWhole(entry: DirectoryEntry): void {
+  beforeWhole(entry: DirectoryEntry): string | undefined {
     const { size } = entry;
     const { result, budget } = this.#parts;
     budget.take(size + (this.#changed.get(entry) ?? 0));
     result.bytesDifferent += size;
     result.bytesWritten += size;
+    return this.#kept.get(entry);
   }
 
   onWhole(entry: DirectoryEntry, isNew: boolean): void {

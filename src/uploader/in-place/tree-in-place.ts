@@ -3,6 +3,7 @@ import * as fs from 'node:fs/promises';
 import { CodedError, messageOf, systemCode } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
 import { type DirectoryEntry, streamDirectory, type WalkedEntry } from '../../snapshot/index.ts';
+import { hasAllXattrs } from '../previous-entries.ts';
 import { restoreTree } from '../restore.ts';
 import { diskPathOf } from '../restore-names.ts';
 import { incompleteSnapshot, newRestoreCounters, RestoreReport } from '../restore-report.ts';
@@ -182,7 +183,8 @@ class TreeInPlace {
   }
 
   #files(report: RestoreReport, result: InPlaceCounters): FilesInPlace {
-    const options = this.#options;
+    const keepsXattrs = this.#options.extras?.xattrs === false || !hasAllXattrs(this.#root);
+    const options = { ...this.#options, keepsXattrs };
     const [repository, root, budget] = [this.#repository, this.#target, this.#budget];
     return new FilesInPlace({ repository, report, options, result, root, budget });
   }
