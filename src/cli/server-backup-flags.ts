@@ -38,6 +38,10 @@ export function addBackupFlags(command: Command): void {
       '--schedule-skip-immediately [boolean]',
       'skip the first backup of schedules that do not say it themselves',
     )
+    .option(
+      '--trust-must-include-annotations',
+      'let users bring additional items past the filters of backups and restores, by annotations of their objects',
+    )
     .option('--resource-timeout <duration>', 'how long a repository may take to be ready', '10m0s')
     .option(
       '--default-volumes-to-fs-backup [boolean]',

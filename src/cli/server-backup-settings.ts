@@ -16,6 +16,7 @@ export interface BackupFlags {
   defaultVolumeSnapshotLocations?: string;
   volumeGroupSnapshotLabelKey: string;
   globalBackupVolumePoliciesConfigmap?: string;
+  trustMustIncludeAnnotations?: boolean;
   logLevel: string;
   logFormat: string;
   features?: string;
@@ -33,6 +34,7 @@ export interface BackupSettings {
   readonly defaults: BackupDefaults;
   readonly globalPolicies: string | undefined;
   readonly hasCsi: boolean;
+  readonly trustsMustInclude: boolean;
   readonly logLevel: string;
   readonly logFormat: string;
   /** Whether this server deletes backups as well, and whether it makes them. */
@@ -78,6 +80,7 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
       snapshotLocations: locationsOf(flags.defaultVolumeSnapshotLocations ?? ''),
     },
     globalPolicies: flags.globalBackupVolumePoliciesConfigmap,
+    trustsMustInclude: flags.trustMustIncludeAnnotations === true,
     hasCsi: flags.features?.split(',').includes('EnableCSI') === true,
     ...{ logLevel: flags.logLevel, logFormat: flags.logFormat },
   };

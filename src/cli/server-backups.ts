@@ -183,6 +183,7 @@ export async function openBackups(
             loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
+            trustsMustInclude: settings.trustsMustInclude,
             timeoutNsOf,
           }),
       );

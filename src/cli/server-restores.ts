@@ -81,6 +81,7 @@ export function openRestores(
       | 'operationsEveryMs'
       | 'operationTimeoutNs'
       | 'timeoutsOfActions'
+      | 'trustsMustInclude'
       | 'logLevel'
       | 'logFormat'
     > & { readonly itemOperationTimeout: string },
@@ -102,6 +103,7 @@ export function openRestores(
   });
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
+  const { trustsMustInclude } = settings;
   const resourceTimeoutNs = BigInt(resourceTimeoutMs) * 1_000_000n;
   const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
     settings.timeoutsOfActions.get(action) ?? askedNs;
@@ -128,6 +130,7 @@ export function openRestores(
           },
           readPolicies: parsePolicyConfigMap,
           ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
+          trustsMustInclude,
         }),
     );
     runner.catch(() => (runner = undefined));

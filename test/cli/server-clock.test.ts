@@ -85,7 +85,12 @@ async function begin(name: 'backup' | 'backup-operations'): Promise<void> {
     {
       ...{ runningMax: 1, workers: 1, operationsEveryMs: 20, operationTimeoutNs: 4n * HOUR_NS },
       ...{ podVolumeTimeoutMs: 1000, resourceTimeoutMs: 1000, timeoutsOfActions: new Map() },
-      ...{ defaults: BACKUP_DEFAULTS, globalPolicies: undefined, hasCsi: false },
+      ...{
+        defaults: BACKUP_DEFAULTS,
+        globalPolicies: undefined,
+        hasCsi: false,
+        trustsMustInclude: false,
+      },
       ...{ logLevel: 'info', logFormat: 'text' },
     },
   );

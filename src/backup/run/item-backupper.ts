@@ -45,6 +45,11 @@ export interface ItemBackupperOptions {
   readonly volumes?: VolumeSteps | undefined;
   /** Items are stored anew after their operations: whatever they are, and no action may start another operation. */
   readonly isFinalizing?: boolean | undefined;
+  /**
+   * Whether any object may bring additional items past the filters by an annotation of its own. Without
+   * it, only actions and objects in Velero's namespace may.
+   */
+  readonly trustsMustInclude?: boolean | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -297,7 +302,7 @@ export class ItemBackupper {
     const { actions, backup, volumes, log, signal, isFinalizing = false } = this.#options;
     const { namespace, name } = partsOf(given);
     const what = `(groupResource=${type}, namespace=${namespace}, name=${name})`;
-    let object = given;
+    let object = this.#mayMustInclude(given) ? given : withoutMustInclude(given);
     for (const { action, applies } of actions) {
       // By the object as it was read, whatever an action has made of it.
       if (!applies(type, given)) continue;
@@ -317,12 +322,8 @@ export class ItemBackupper {
         return undefined;
       }
       const mustInclude = annotations[MUST_INCLUDE_ANNOTATION] === 'true' || isFinalizing;
-      object = output.item ?? object;
-      if (MUST_INCLUDE_ANNOTATION in annotations) {
-        // A word between the action and us: it must not be restored.
-        delete annotations[MUST_INCLUDE_ANNOTATION];
-        object = { ...object, metadata: { ...object.metadata, annotations } };
-      }
+      // A word between the action and us: it must not be restored.
+      object = withoutMustInclude(output.item ?? object);
       const { operationId = '', postOperationItems = [] } = output;
       if (operationId !== '') {
         if (isFinalizing) {
@@ -339,6 +340,15 @@ export class ItemBackupper {
       }
     }
     return object;
+  }
+
+  /** With the annotation, a tenant could bring cluster-scoped objects past the filters. */
+  #mayMustInclude({ metadata: { namespace, annotations } }: KubeObject): boolean {
+    const { backup, trustsMustInclude = false } = this.#options;
+    if (annotations?.[MUST_INCLUDE_ANNOTATION] === undefined) return true;
+    return (
+      trustsMustInclude || (namespace !== undefined && namespace === backup.metadata.namespace)
+    );
   }
 
   /** Told before anything is waited for: where the item cannot be put any more, somebody has to end them. */
@@ -466,4 +476,11 @@ function filesOf(
   }
   const folders = version === preferredVersion ? ['', `${version}-preferredversion`] : [version];
   return folders.map((folder) => ({ path: itemPath(type, folder, object), bytes }));
+}
+
+function withoutMustInclude(object: KubeObject): KubeObject {
+  const annotations = { ...object.metadata.annotations };
+  if (!(MUST_INCLUDE_ANNOTATION in annotations)) return object;
+  delete annotations[MUST_INCLUDE_ANNOTATION];
+  return { ...object, metadata: { ...object.metadata, annotations } };
 }

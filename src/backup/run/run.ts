@@ -20,6 +20,11 @@ import { ProgressTeller } from './progress.ts';
 import { resolveActions } from './resolved-actions.ts';
 
 export interface BackupRunOptions {
+  /**
+   * Whether any object may bring additional items past the filters by an annotation of its own. Without
+   * it, only actions and objects in Velero's namespace may.
+   */
+  readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
   /** As {@link validateBackup} left it. */

@@ -57,7 +57,65 @@ export function objectWithoutSecrets(object: unknown): unknown {
   return shown(object, '');
 }
 
+/** Where a hook's command stands in annotations of a pod. */
+const HOOK_COMMAND = /^[a-z.]{0,40}hook[a-z.]{0,40}\.velero\.io\/(command|args)$/;
+/** Variables of Longshore and Velero that hold no secret. All other variables may hold one. */
+const PLAIN_VARIABLES =
+  /^(NODE_NAME|POD_NAME|TZ|NODE_OPTIONS|LD_LIBRARY_PATH|GOMEMLIMIT|GOMAXPROCS|AWS_(DEFAULT_)?REGION|AWS_ROLE_ARN|(https?|no)_proxy|(VELERO|LONGSHORE|KUBERNETES)_\w+|\w+_CREDENTIALS(_FILE)?)$/i;
+const PLAIN_VALUE = /^(true|false|\d{0,9}(\.\d{1,3})?([smh]|[KMG]i?B?)?)$/;
+
+/** The program of a command and the number of its other words, of which any may be a password. */
+function commandShown(given: unknown): unknown {
+  const words = wordsOf(given);
+  const [program = ''] = words;
+  const first = program.includes('=') ? HIDDEN : textWithoutSecrets(program);
+  return words.length < 2 ? [first] : [first, `${HIDDEN} (${words.length - 1} more words)`];
+}
+
+function wordsOf(given: unknown): string[] {
+  if (Array.isArray(given)) {
+    return given.flatMap((each: unknown, at) =>
+      at === 0 ? wordsOf(String(each)) : [String(each)],
+    );
+  }
+  const text = String(given).trim();
+  if (!text.startsWith('[')) return text.split(/\s+/);
+  try {
+    return wordsOf(JSON.parse(text));
+  } catch {
+    return [HIDDEN];
+  }
+}
+
+const MODIFIERS = 'resourceModifierRules';
+/** Keys of resource modifiers whose values say which objects and fields a rule is about. */
+const RULE_KEYS =
+  /^(version|resourceModifierRules|conditions|groupResource|resourceNameRegex|namespaces|patches|mergePatches|strategicPatches|operation|path|from)$/;
+
+/** Resource modifiers without the values that they set. Lines of another form than usual are hidden whole. */
+function modifiersShown(text: string): string {
+  /** Lines that are indented by more belong to a hidden value. */
+  let hiddenAt = Infinity;
+  const lines = text.split('\n').flatMap((line) => {
+    const indent = /^[ -]*/.exec(line)?.[0].length ?? 0;
+    const isListed = line.trimStart().startsWith('- ');
+    const start = line.length - line.trimStart().length;
+    if (line.trim() === '') return [];
+    if (start > hiddenAt || (start === hiddenAt && isListed)) return [];
+    hiddenAt = Infinity;
+    const [, key = '', value = ''] = /^[ -]*([\w.-]+):[ \t]*(.*)$/.exec(line) ?? [];
+    const isPlain = !/^[|>{[&*!]/.test(value);
+    if (RULE_KEYS.test(key) && isPlain) return [textWithoutSecrets(line)];
+    if (key === '' && isListed && /^[ ]*- [\w.*-]+$/.test(line)) return [line];
+    hiddenAt = indent;
+    return [key === '' ? HIDDEN : `${line.slice(0, indent)}${key}: ${HIDDEN}`];
+  });
+  return lines.join('\n');
+}
+
 function shown(value: unknown, name: string): unknown {
+  if (HOOK_COMMAND.test(name)) return commandShown(value);
+  if (typeof value === 'string' && value.includes(MODIFIERS)) return modifiersShown(value);
   if (typeof value === 'string') {
     return SECRET_NAME.test(name) && !ONLY_NAMES.test(name) ? HIDDEN : textWithoutSecrets(value);
   }
@@ -75,12 +133,27 @@ function shown(value: unknown, name: string): unknown {
   const isVariable = typeof fields.name === 'string' && typeof fields.value === 'string';
   const entries = Object.entries(fields).flatMap(([key, inner]) => {
     if (key === 'managedFields' || DROPPED_ANNOTATIONS.includes(key)) return [];
-    if (isVariable && key === 'value') return [[key, shown(inner, fields.name as string)]];
+    if (isVariable && key === 'value') return [[key, variableShown(fields)]];
+    // A hook, or a probe. Init containers of hooks have commands, too.
+    if (name === 'exec' && key === 'command') return [[key, commandShown(inner)]];
+    if (name === HOOK_CONTAINERS && key === 'command') return [[key, commandShown(inner)]];
+    if (name === HOOK_CONTAINERS && key === 'args') {
+      return [[key, [`${HIDDEN} (${wordsOf(inner).length} words)`]]];
+    }
+    if (name === 'init' && key === 'initContainers') return [[key, shown(inner, HOOK_CONTAINERS)]];
     // Where in the Secret: `{ name, key }` of credentials and references.
     if (isReference(fields, key)) return [[key, inner]];
     return [[key, shown(inner, key)]];
   });
   return Object.fromEntries(entries);
+}
+
+/** Stands for the name of the init containers that a hook of a restore adds. */
+const HOOK_CONTAINERS = 'initContainers of a hook';
+
+function variableShown({ name, value }: Readonly<Record<string, unknown>>): unknown {
+  const isPlain = PLAIN_VARIABLES.test(name as string) || PLAIN_VALUE.test(value as string);
+  return isPlain ? shown(value, name as string) : HIDDEN;
 }
 
 const isReference = (fields: Readonly<Record<string, unknown>>, key: string): boolean =>

@@ -67,6 +67,11 @@ import { untilTrue } from './until-true.ts';
 import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
+  /**
+   * Whether any object may bring additional items past the filters by an annotation of its own. Without
+   * it, only actions and objects in Velero's namespace may.
+   */
+  readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'findIn'>;
   readonly items: BackedUpItems;
@@ -527,7 +532,9 @@ export class ItemRestorer {
     const { file, given, namespace, notes } = work;
     const { groupResource: type, name } = file;
     const id = idOfItem(type, { namespace, name });
-    let object = item;
+    let object = this.#mayMustInclude(given)
+      ? item
+      : withoutAnnotation(item, MUST_INCLUDE_ANNOTATION);
     for (const { action, applies } of this.#rules.actions) {
       const { metadata } = object;
       if (!applies(type, { metadata: { ...metadata, namespace } })) continue;
@@ -569,6 +576,15 @@ export class ItemRestorer {
       await this.#waitReady(action, present, { timeoutMs: asked, id, notes });
     }
     return object;
+  }
+
+  /** The annotation in the backup was written by a user of the namespace, and not by an action. */
+  #mayMustInclude({ metadata: { namespace, annotations } }: KubeObject): boolean {
+    const { restore, trustsMustInclude = false } = this.#options;
+    if (lookup(annotations, MUST_INCLUDE_ANNOTATION) === undefined) return true;
+    return (
+      trustsMustInclude || (namespace !== undefined && namespace === restore.metadata.namespace)
+    );
   }
 
   async #restoreAdditional(

@@ -43,6 +43,11 @@ import { NON_RESTORABLE } from '../validation.ts';
 import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
+  /**
+   * Whether any object may bring additional items past the filters by an annotation of its own. Without
+   * it, only actions and objects in Velero's namespace may.
+   */
+  readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
   /** As {@link validateRestore} left it. */

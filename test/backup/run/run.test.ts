@@ -445,6 +445,27 @@ describe('actions', () => {
     expect(sink.files.get('resources/pods/namespaces/a/p.json')).toContain('"annotations":{}');
   });
 
+  it.each([
+    ['the annotation of a tenant', 'a', {}, false],
+    ['the annotation of a tenant, with the flag', 'a', { trustsMustInclude: true }, true],
+    ["the annotation of an object in Velero's namespace", 'velero', {}, true],
+  ])('bring nothing past the filters for %s', async (_what, namespace, more, isThere) => {
+    const annotations = { 'backup.velero.io/must-include-additional-items': 'true' };
+    const cluster = new FakeCluster()
+      .namespaces(namespace, 'b')
+      .add('pods', 'b/q')
+      .add('configmaps', { metadata: { namespace, name: 'm', annotations } });
+    const names = action(
+      'names',
+      () => ({ additionalItems: [{ group: '', resource: 'pods', namespace: 'b', name: 'q' }] }),
+      { includedResources: ['configmaps'] },
+    );
+    const spec = { includedNamespaces: [namespace] };
+    const backup = { metadata: { name: 'b', namespace: 'velero' }, spec } as unknown as Backup;
+    const { sink } = await run({ cluster, actions: [names], spec, more: { backup, ...more } });
+    expect(sink.files.has('resources/pods/namespaces/b/q.json')).toBe(isThere);
+  });
+
   it('that take their item out lose neither an operation that was begun nor an error', async () => {
     const start = action('csi', () => ({ operationId: 'op-1' }), {
       includedResources: ['configmaps'],

@@ -141,4 +141,92 @@ describe('objects without secrets', () => {
       },
     });
   });
+
+  it('shows the first word of a hook and the number of the others', () => {
+    const exec = { container: 'db', command: ['/bin/sh', '-c', `mysql -p${HIDDEN}`] };
+    const init = { name: 'i', image: 'i', command: ['sh', HIDDEN], args: [HIDDEN] };
+    const hooks = {
+      metadata: {
+        annotations: {
+          'pre.hook.backup.velero.io/command': `["/bin/bash", "-c", "dump ${HIDDEN}"]`,
+          'post.hook.restore.velero.io/command': `/bin/load ${HIDDEN}`,
+        },
+      },
+      spec: {
+        hooks: {
+          resources: [
+            { pre: [{ exec }], postHooks: [{ exec }, { init: { initContainers: [init] } }] },
+          ],
+        },
+      },
+    };
+    const text = JSON.stringify(objectWithoutSecrets(hooks));
+    expect(text).not.toContain(HIDDEN);
+    expect(objectWithoutSecrets(hooks)).toMatchObject({
+      metadata: {
+        annotations: { 'pre.hook.backup.velero.io/command': ['/bin/bash', '*** (2 more words)'] },
+      },
+      spec: {
+        hooks: { resources: [{ pre: [{ exec: { command: ['/bin/sh', '*** (2 more words)'] } }] }] },
+      },
+    });
+  });
+
+  it('hides the value of a variable with any name, but those that hold none', () => {
+    const env = [
+      { name: 'DATABASE_URL', value: HIDDEN },
+      { name: 'GREETING', value: HIDDEN },
+      { name: 'RETRIES', value: '12' },
+      { name: 'VELERO_NAMESPACE', value: 'velero' },
+      { name: 'AWS_SHARED_CREDENTIALS_FILE', value: '/credentials/cloud' },
+    ];
+    expect(objectWithoutSecrets({ env })).toEqual({
+      env: [
+        { name: 'DATABASE_URL', value: '***' },
+        { name: 'GREETING', value: '***' },
+        ...env.slice(2),
+      ],
+    });
+  });
+
+  it('hides what resource modifiers set, and keeps which objects and fields they are about', () => {
+    const rules = `version: v1
+resourceModifierRules:
+- conditions:
+    groupResource: secrets
+    namespaces:
+    - app
+  patches:
+  - operation: replace
+    path: "/data/greeting"
+    value: ${HIDDEN}
+  - operation: add
+    path: "/data/list"
+    value:
+    - ${HIDDEN}
+  - {operation: add, path: /x, value: ${HIDDEN}}
+  mergePatches:
+  - patchData: |
+      data:
+        greeting: ${HIDDEN}
+
+        other: ${HIDDEN}
+- conditions:
+    groupResource: configmaps
+`;
+    const shown = objectWithoutSecrets({ data: { 'rules.yaml': rules } }) as {
+      data: Record<string, string>;
+    };
+    const text = shown.data['rules.yaml'] ?? '';
+    expect(text).not.toContain(HIDDEN);
+    for (const kept of [
+      'groupResource: secrets',
+      '- app',
+      '/data/list',
+      'groupResource: configmaps',
+    ])
+      expect(text).toContain(kept);
+    const json = JSON.stringify({ resourceModifierRules: [{ patches: [{ value: HIDDEN }] }] });
+    expect(JSON.stringify(objectWithoutSecrets({ data: { json } }))).not.toContain(HIDDEN);
+  });
 });

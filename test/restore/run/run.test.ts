@@ -861,6 +861,27 @@ describe('actions', () => {
   });
 
   it.each([
+    [false, 1],
+    [true, 2],
+  ])('bring nothing that is excluded for the annotation of a tenant: %s', async (trusts, count) => {
+    const annotations = { 'restore.velero.io/must-include-additional-items': 'true' };
+    const marked = stored('deployments.apps', 'app/d', { metadata: { annotations } });
+    const asIs = action('as-is', ['deployments'], ({ item }) =>
+      Promise.resolve({
+        item,
+        additionalItems: [{ group: '', resource: 'configmaps', namespace: 'app', name: 'need' }],
+      }),
+    );
+    const { cluster } = await run({
+      items: [marked, stored('configmaps', 'app/need')],
+      spec: { includedResources: ['deployments'] },
+      actions: [asIs],
+      more: { trustsMustInclude: trusts },
+    });
+    expect(created(cluster).filter((each) => !each.startsWith('namespaces'))).toHaveLength(count);
+  });
+
+  it.each([
     ['true', 2],
     ['yes', 1],
     [undefined, 1],

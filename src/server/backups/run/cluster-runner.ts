@@ -95,6 +95,8 @@ export interface ClusterRunnerOptions {
   readonly logFormat: string;
   /** Item blocks at once. */
   readonly workers: number;
+  /** `--trust-must-include-annotations`. */
+  readonly trustsMustInclude?: boolean;
   readonly clock?: Clock;
   readonly patienceMs?: number;
 }
@@ -289,6 +291,7 @@ export class ClusterRunner implements BackupRunner {
       },
       journal,
       readAhead: this.#options.readAhead,
+      trustsMustInclude: this.#options.trustsMustInclude,
       log: results,
       onProgress: request.onProgress,
     });

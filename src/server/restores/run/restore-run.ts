@@ -80,6 +80,8 @@ export interface RestoreRunSettings {
   readonly readPolicies?: (config: ConfigMap) => FinePolicies;
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
+  /** `--trust-must-include-annotations`. */
+  readonly trustsMustInclude?: boolean;
   /** `--resource-timeout`. */
   readonly resourceTimeoutMs: number;
   /** As the controller of operations has it. */
@@ -177,7 +179,7 @@ export class RestoreRun {
     const { restore, onProgress } = this.#request;
     const { journal, log, subject, signal, assertLeading } = this.#parts;
     const { client, discovery, operations, priorities, patienceMs, pollMs } = this.#settings;
-    const { terminatingMs, resourceTimeoutMs } = this.#settings;
+    const { terminatingMs, resourceTimeoutMs, trustsMustInclude } = this.#settings;
     const versions = await this.#versions(items.formatVersion);
     const note = (begun: readonly JournaledOperation[]): void => {
       operations.note(subject, begun);
@@ -205,7 +207,7 @@ export class RestoreRun {
       ...(journal.isContinued && { journal }),
       isClockSetBack: () => journal.isClockSetBack,
       ...(priorities && { priorities }),
-      ...{ terminatingMs, resourceTimeoutMs },
+      ...{ terminatingMs, resourceTimeoutMs, trustsMustInclude },
       patienceMs: patienceMs ?? ITEM_PATIENCE_MS,
       ...(pollMs !== undefined && { pollMs }),
       onProgress,
