@@ -46,6 +46,11 @@ export interface Posix {
    * Throws like `fs`.
    */
   renameNew(from: string | Buffer, to: string | Buffer): boolean;
+  /**
+   * Makes a FIFO or a device node, of which `mode` has the type. Opens nothing. False: this process
+   * has no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without the right.
+   */
+  makeNode(path: string | Buffer, mode: number, device: bigint): boolean;
   /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */
   useHugePages(memory: Uint8Array): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
@@ -159,6 +164,7 @@ function nativePosix(koffi: Koffi): Posix {
   const renameat2 = libc.func(
     'int renameat2(int fromDirectory, const void *from, int toDirectory, const void *to, unsigned int flags)',
   );
+  const mknod = libc.func('int mknod(const void *path, unsigned int mode, uint64_t device)');
   const range = new BigUint64Array(2);
   const found = new BigUint64Array(CACHESTAT_NUMBERS);
   const pageBytes = libc.func('int getpagesize()')();
@@ -233,6 +239,10 @@ function nativePosix(koffi: Koffi): Posix {
       if ([...NO_CALL, ...NO_RENAME_NEW].includes(error.code)) return false;
       throw error;
     },
+    makeNode: (path, mode, device) => {
+      if (mknod(withZero(path), mode, device) === 0) return true;
+      throw systemError('mknod', koffi.errno(), String(path));
+    },
     useHugePages: (memory) => {
       madvise(memory, memory.length, HUGE_PAGES);
     },
@@ -287,6 +297,7 @@ const fallback: Posix = {
   readAhead: () => undefined,
   cachedBytes: () => undefined,
   renameNew: () => false,
+  makeNode: () => false,
   useHugePages: () => undefined,
   exitNow: () => undefined,
 };

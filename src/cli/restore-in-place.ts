@@ -130,7 +130,13 @@ export async function restoreInPlace(
   root: DirectoryEntry,
   path: string,
   flags: Flags,
-  { selection, owner, excluded }: Pick<InPlaceOptions, 'selection' | 'owner' | 'excluded'>,
+  {
+    selection,
+    owner,
+    excluded,
+    extras,
+    devices = false,
+  }: Pick<InPlaceOptions, 'selection' | 'owner' | 'excluded' | 'extras' | 'devices'>,
 ): Promise<void> {
   const { json = false, quiet = false, dryRun = false } = flags;
   const isBlock = flags.block === true;
@@ -159,6 +165,8 @@ export async function restoreInPlace(
       ...(maxWrite !== undefined && { maxWriteBytes: maxWrite }),
       ...(selection && { selection }),
       ...(owner && { owner }),
+      ...(extras && { extras }),
+      devices,
       onUnchecked: (text) => {
         unchecked.push(text);
         logger.warn({ target: path }, `could not check everything: ${text}`);

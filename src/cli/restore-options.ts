@@ -23,6 +23,7 @@ export interface PartFlags {
   /** The same of `--no-xattrs` and `--no-hard-links`. */
   xattrs: boolean;
   hardLinks: boolean;
+  devices?: boolean;
   dryRun?: boolean;
   inPlace?: boolean;
 }
@@ -33,8 +34,10 @@ export const collectPatterns = (pattern: string, before: string[] = []): string[
 ];
 
 /** What is to be restored, and as whose. Throws {@link UsageError}. */
-export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'owner' | 'extras'> {
-  const { include, exclude, block, owner, xattrs, hardLinks, inPlace } = flags;
+export function partOf(
+  flags: PartFlags,
+): Pick<RestoreOptions, 'selection' | 'owner' | 'extras' | 'devices'> {
+  const { include, exclude, block, owner, xattrs, hardLinks, inPlace, devices = false } = flags;
   const dryRun = flags.dryRun === true && inPlace !== true;
   const isPart = include !== undefined || exclude !== undefined;
   if (block === true && (isPart || !owner || dryRun)) {
@@ -44,6 +47,7 @@ export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'ow
   }
   return {
     extras: { xattrs, links: hardLinks },
+    devices,
     ...(isPart && { selection: selectionOf({ include, exclude }) }),
     ...(!owner && { owner: { uid: process.geteuid?.() ?? 0, gid: process.getegid?.() ?? 0 } }),
   };

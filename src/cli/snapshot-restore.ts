@@ -65,6 +65,7 @@ export function addRestore(group: Command): void {
     )
     .option('--no-xattrs', 'restore no extended attributes, POSIX ACLs and file capabilities')
     .option('--no-hard-links', 'restore the names of a hard-linked file as files of their own')
+    .option('--devices', 'make device nodes; this needs root')
     .option('--dry-run', 'only print what would be restored')
     .option('--sparse', 'write long runs of zeros as holes')
     .addOption(

@@ -9,6 +9,7 @@ import {
 } from '../uploader/index.ts';
 import { type LackingAttributes, RestoreProgress } from './restore-progress.ts';
 import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
+import { extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
 /** Lines of a report that are kept, and characters of each: it goes into an object of the cluster. Our choices. */
@@ -25,6 +26,8 @@ export interface InPlaceReport extends InPlaceCounters {
 }
 
 export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'> {
+  /** `dataMoverConfig`: whether extended attributes, hard links and devices are restored. */
+  readonly config?: Readonly<Record<string, string>>;
   readonly snapshotId: string;
   readonly dryRun: boolean;
   readonly keepExtra: boolean;
@@ -45,6 +48,8 @@ export async function restoreVolumeInPlace(
   options: RestoreInPlaceOptions,
 ): Promise<InPlaceReport & LackingAttributes> {
   const { repository, path, isBlock, logger, snapshotId, usedByOther, dryRun } = options;
+  const extras = extrasOf(options.config ?? {});
+  const devices = flagOf(options.config ?? {}, 'longshore.devices');
   const result = newInPlaceCounters();
   const changes: string[] = [];
   let steps = 0;
@@ -83,6 +88,8 @@ export async function restoreVolumeInPlace(
         : undefined;
       await restore(repository, rootEntry, path, {
         excluded,
+        extras,
+        devices,
         removeFirst: options.removeFirst === true,
         ...{ logger, signal, counters, result, dryRun, keepExtra: options.keepExtra, onChange },
         ...(options.maxWriteBytes !== undefined && { maxWriteBytes: options.maxWriteBytes }),

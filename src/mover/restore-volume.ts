@@ -60,6 +60,7 @@ export async function restoreVolume(
   countOf(config, 'ParallelFilesDownload');
   const sparse = flagOf(config, 'WriteSparseFiles');
   const extras = extrasOf(config);
+  const devices = flagOf(config, 'longshore.devices');
   const { doneMark: mark } = options;
   const progress = new RestoreProgress(options);
   const { counters, watch } = progress;
@@ -110,6 +111,7 @@ export async function restoreVolume(
           overwrite: 'always',
           sparse,
           extras,
+          devices,
           ...(mark && { leaveOut: MARK_DIRECTORY }),
         });
         counters.isFlushing = false;

@@ -202,12 +202,14 @@ export class FileUpload {
     }
   }
 
-  async uploadSymlink(entry: SourceEntry): Promise<Outcome> {
+  /** A symbolic link, or a FIFO or device node, which is stored as an empty file. */
+  async uploadUnread(entry: SourceEntry): Promise<Outcome> {
     const target = entry.target ?? new Uint8Array(0);
     const { contents } = this.#options.repository;
     const { contentId } = await contents.write(target, { prefix: '' });
     const objectId = contentId as string as ObjectId;
-    return { kind: 'entry', entry: { ...entryFields(entry, 's'), size: target.length, objectId } };
+    const fields = entryFields(entry, entry.type === 's' ? 's' : 'f');
+    return { kind: 'entry', entry: { ...fields, size: target.length, objectId } };
   }
 
   /**

@@ -1,7 +1,8 @@
 import { decodeGoUtf8, type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import { type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
 
-export type SourceType = 'f' | 'd' | 's' | 'other';
+/** `node`: a FIFO or a device node. */
+export type SourceType = 'f' | 'd' | 's' | 'node' | 'other';
 
 /** One name of the source, with what `lstat` said. */
 export interface SourceEntry {
@@ -57,7 +58,7 @@ export function entryAt(
   return {
     name: storedName(rawName),
     rawName,
-    type: TYPES[mode & TYPE_MASK] ?? 'other',
+    type: TYPES[mode & TYPE_MASK] ?? (extra?.includes('"node":') === true ? 'node' : 'other'),
     mode: mode & 0o7777,
     sizeBytes: Number(field(1)),
     mtimeNs: mtimeNs < TIME_MIN_NS ? TIME_MIN_NS : mtimeNs > TIME_MAX_NS ? TIME_MAX_NS : mtimeNs,

@@ -11,9 +11,11 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 import {
   CAPABILITY,
   type FileAttributes,
+  nodeIn,
   NOT_SET,
   type NotSet,
   RUNS_AS_OWNER,
+  type SpecialNode,
   type ThreadPool,
   withoutXattrs,
 } from '../volume-files/index.ts';
@@ -87,12 +89,51 @@ export class EntryRestore {
     try {
       const own: NamedEntry = { ...entry, at: diskName ?? diskNameOf(entry) };
       if (entry.type === 's') await this.#restoreSymlink(directory, own);
-      else if (entry.type === 'f') await this.#restoreLinked(directory, own);
-      else
+      else if (entry.type === 'f') {
+        const node = nodeIn(entry.extra);
+        if (node) await this.#restoreNode(directory, own, node);
+        else await this.#restoreLinked(directory, own);
+      } else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
       this.#report.fail(shown, inTheWay(error));
     }
+  }
+
+  /** Makes a FIFO or a device node, and never opens one. */
+  async #restoreNode(
+    directory: TargetDirectory,
+    entry: NamedEntry,
+    node: SpecialNode,
+  ): Promise<void> {
+    const isSame = (found: Pinned): boolean => isSameNode(found.node, node);
+    const { counters } = this.#report;
+    const { devices, inPlace, overwrite } = this.#options;
+    const isKept = overwrite !== 'always' || inPlace !== undefined;
+    if (isKept && !directory.isNew && (await this.#adopt(directory, entry, isSame))) {
+      counters.skipped++;
+      inPlace?.onSameLink();
+      return;
+    }
+    const lacks = (): void => {
+      this.#report.noteNotSet(join(directory.shown, entry.name), NOT_SET.node);
+    };
+    if (node.kind !== 'fifo' && devices !== true) {
+      lacks();
+      return;
+    }
+    let isMade = true;
+    const isPut = await this.#putAt(directory, entry, async ({ name: at }) => {
+      isMade = await this.#pool.makeNode(directory.pathOf(at), node);
+      if (!isMade) throw new Error('this process cannot make it');
+      await this.#adopt(directory, { ...entry, ...newAttributes(directory, entry), at }, isSame);
+      return false;
+    }).catch((error: unknown) => {
+      if (isMade) throw error;
+      lacks();
+      return false;
+    });
+    if (isPut) counters.files++;
   }
 
   /** A name of a hard-linked file becomes a link to the first name that was restored. */
@@ -368,6 +409,9 @@ interface Unfinished {
   /** A directory has the name: it is removed once the entry is whole. */
   readonly replacesDirectory: boolean;
 }
+
+export const isSameNode = (a: SpecialNode | undefined, b: SpecialNode): boolean =>
+  a?.kind === b.kind && a.device === b.device;
 
 /** The entry as it is restored: with the owner and the extended attributes that the options say. */
 export function restored(

@@ -25,6 +25,8 @@ export interface AttributesNotSet {
   xattrs: number;
   /** Names of hard-linked files that became files of their own. */
   link: number;
+  /** FIFOs and device nodes that were not made. */
+  node: number;
   /** The first of them, with a word for each attribute that is not set. */
   readonly first: { readonly path: string; readonly what: string }[];
 }
@@ -38,6 +40,7 @@ const WORDS = {
   time: 'time',
   xattrs: 'extended attributes',
   link: 'hard link',
+  node: 'FIFO or device',
 } as const;
 const KINDS = Object.keys(WORDS) as (keyof typeof WORDS)[];
 
@@ -73,7 +76,16 @@ export const newRestoreCounters = (): RestoreCounters => ({
   bytes: 0,
   bytesSkipped: 0,
   errors: 0,
-  attributesNotSet: { entries: 0, owner: 0, mode: 0, time: 0, xattrs: 0, link: 0, first: [] },
+  attributesNotSet: {
+    entries: 0,
+    owner: 0,
+    mode: 0,
+    time: 0,
+    xattrs: 0,
+    link: 0,
+    node: 0,
+    first: [],
+  },
   filesFound: 0,
   bytesFound: 0,
   isFlushing: false,
@@ -124,6 +136,8 @@ export interface RestoreOptions {
   readonly inPlace?: (report: RestoreReport) => InPlaceEntries;
   /** Extended attributes and hard links that are restored; all of them by default. */
   readonly extras?: KeptExtras;
+  /** Makes device nodes; without it they are left out and counted. */
+  readonly devices?: boolean;
   /** Whose everything becomes, instead of those who had it. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }

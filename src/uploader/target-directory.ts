@@ -1,4 +1,14 @@
-import { accessSync, close, closeSync, constants, fchmodSync, fstat, mkdir, open } from 'node:fs';
+import {
+  accessSync,
+  type BigIntStats,
+  close,
+  closeSync,
+  constants,
+  fchmodSync,
+  fstat,
+  mkdir,
+  open,
+} from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -12,7 +22,7 @@ import {
   refusalOf,
   systemCode,
 } from '../base/index.ts';
-import type { FileAttributes } from '../volume-files/index.ts';
+import type { FileAttributes, SpecialNode } from '../volume-files/index.ts';
 import { readStart } from './regular-file.ts';
 import type { DiskName } from './restore-names.ts';
 
@@ -49,6 +59,8 @@ export interface Pinned {
   /** It has this one name only: a change of it reaches nothing elsewhere. */
   readonly isSingle: boolean;
   readonly size: number;
+  /** The FIFO or device node that it is. */
+  readonly node: SpecialNode | undefined;
   readonly attributes: FileAttributes;
 }
 
@@ -453,6 +465,12 @@ async function isEmpty(descriptor: number): Promise<boolean> {
   }
 }
 
+function nodeOf(stat: BigIntStats): SpecialNode | undefined {
+  if (stat.isFIFO()) return { kind: 'fifo', device: 0n };
+  if (stat.isCharacterDevice()) return { kind: 'char', device: stat.rdev };
+  return stat.isBlockDevice() ? { kind: 'block', device: stat.rdev } : undefined;
+}
+
 /** What an open descriptor is of. */
 export function pinnedAt(descriptor: number): Promise<Pinned> {
   return new Promise((resolve, reject) => {
@@ -466,6 +484,7 @@ export function pinnedAt(descriptor: number): Promise<Pinned> {
         type: stat.isFile() ? 'f' : stat.isSymbolicLink() ? 's' : 'other',
         isSingle: stat.nlink === 1n,
         size: Number(stat.size),
+        node: nodeOf(stat),
         attributes: {
           mode: Number(stat.mode) & 0o7777,
           uid: Number(stat.uid),

@@ -373,8 +373,8 @@ export class TreeUpload {
       this.#outstanding.release();
       outcomes.fail(error);
     };
-    if (entry.type === 's') {
-      this.#files.uploadSymlink(entry).then(settle, fail);
+    if (entry.type === 's' || entry.type === 'node') {
+      this.#files.uploadUnread(entry).then(settle, fail);
       return;
     }
     const path = joinPath(visit.path, entry.rawName);

@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer';
-import { CodedError, type FileStatus, posix, systemCode } from '../base/index.ts';
+import { lstatSync } from 'node:fs';
+import { CodedError, type FileStatus, pinnedPath, posix, systemCode } from '../base/index.ts';
 
 /**
  * Attributes of a directory entry for which Kopia has no field, as one JSON object. Kopia and
@@ -16,6 +17,15 @@ export interface ExtraAttributes {
   readonly link?: string;
   /** Bytes of a name that is not UTF-8. */
   readonly rawName?: string;
+  /** The entry is a FIFO or a device node, and an empty file to Kopia. */
+  readonly node?: string;
+}
+
+/** A FIFO or a device node as `mknod` makes it. */
+export interface SpecialNode {
+  readonly kind: 'fifo' | 'char' | 'block';
+  /** 0 for a FIFO. */
+  readonly device: bigint;
 }
 
 /** The extra attributes that a backup keeps. */
@@ -83,8 +93,32 @@ export function readExtra(
     const device = status.device === rules.device ? '' : `@${status.device}`;
     parts.push(`"link":"${status.inode}${device}"`);
   }
+  const kind = rules && NODE_KINDS[status.mode & TYPE_MASK];
+  if (kind) parts.push(`"node":"${nodeText(descriptor, name, kind)}"`);
   if (!isUtf8(rawName)) parts.push(`"rawName":"${Buffer.from(rawName).toString('base64')}"`);
   return parts.length === 0 ? undefined : `{${parts.join(',')}}`;
+}
+
+const NODE_KINDS: Readonly<Record<number, SpecialNode['kind']>> = {
+  0o010000: 'fifo',
+  0o020000: 'char',
+  0o060000: 'block',
+};
+
+/** Looks, and opens nothing: a FIFO would wait for its other end. */
+function nodeText(descriptor: number, name: Uint8Array, kind: SpecialNode['kind']): string {
+  if (kind === 'fifo') return kind;
+  const path = Buffer.concat([Buffer.from(`${pinnedPath(descriptor)}/`), name.subarray(0, -1)]);
+  return `${kind}:${lstatSync(path, { bigint: true }).rdev}`;
+}
+
+/** Undefined for an entry that is no FIFO or device node. Throws `BAD_ATTRIBUTES`. */
+export function nodeIn(text: string | undefined): SpecialNode | undefined {
+  if (text?.includes('"node":') !== true) return undefined;
+  const { node } = parseExtra(text);
+  if (node === undefined) return undefined;
+  const [kind, device = '0'] = node.split(':');
+  return { kind: kind as SpecialNode['kind'], device: BigInt(device) };
 }
 
 function readXattrs(descriptor: number, name: Uint8Array, device: bigint): string {
@@ -193,7 +227,9 @@ export function parseExtra(text: string | undefined): ExtraAttributes {
   if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) {
     throw badAttributes('they are not an object');
   }
-  const { xattrs, link, rawName } = raw as Record<string, unknown>;
+  const { xattrs, link, rawName, node } = raw as Record<string, unknown>;
+  const isNode = typeof node === 'string' && /^(fifo|(char|block):\d{1,19})$/.test(node);
+  if (node !== undefined && !isNode) throw badAttributes('the kind of a node');
   if (link !== undefined && !(typeof link === 'string' && /^\d{1,20}(@\d{1,20})?$/.test(link))) {
     throw badAttributes('the group of hard links');
   }
@@ -202,6 +238,7 @@ export function parseExtra(text: string | undefined): ExtraAttributes {
     ...(xattrs !== undefined && { xattrs: parseXattrs(xattrs) }),
     ...(link !== undefined && { link }),
     ...(rawName !== undefined && { rawName }),
+    ...(isNode && { node }),
   };
 }
 

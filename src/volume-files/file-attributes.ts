@@ -16,7 +16,7 @@ export interface FileAttributes {
 
 /** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */
 export type NotSet = number;
-export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16 } as const;
+export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16, node: 32 } as const;
 
 /**
  * Sets owner, extended attributes, mode and time of an open file, in this order, after its last

@@ -33,10 +33,12 @@ export {
   hasExtra,
   type KeptExtras,
   parseExtra,
+  nodeIn,
   rawNameIn,
   readExtra,
   readExtraOf,
   recordedIn,
+  type SpecialNode,
   withNote,
   withoutRawName,
   withoutXattrs,
@@ -63,6 +65,7 @@ export type {
 } from './thread-pool.ts';
 export {
   type FilePlace,
+  makeNode,
   type NewFile,
   type PlaceInFile,
   writeIntoFile,

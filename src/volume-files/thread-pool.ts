@@ -11,6 +11,7 @@ import type { DirectoryComparison, DirectoryListing, PackedStream } from './dire
 import type { ExtraRules } from './extra-attributes.ts';
 import type { FileAttributes, NotSet } from './file-attributes.ts';
 import type { FileRead, FileToRead } from './read-file.ts';
+import type { SpecialNode } from './extra-attributes.ts';
 import type { NewFile, PlaceInFile } from './write-file.ts';
 
 /** A message in the shared memory that may have been hashed in part. */
@@ -122,6 +123,8 @@ export interface ThreadPool extends AsyncDisposable {
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   /** Whether a descriptor's file has these extended attributes. */
   hasExtra(descriptor: number, extra: string): Promise<boolean>;
+  /** Makes a FIFO or a device node. False: it cannot be made here. Throws like `fs`. */
+  makeNode(path: string | Uint8Array, node: SpecialNode): Promise<boolean>;
   /** The text of the extended attributes of what a descriptor is of; undefined without any. */
   readExtraOf(descriptor: number): Promise<string | undefined>;
   /** Flushes the file system that a descriptor is on; false where that cannot be done. */

@@ -9,6 +9,7 @@ import {
 } from 'node:fs';
 import { posix, systemCode, writeAllSync } from '../base/index.ts';
 import { type BytePath, fsPath, shownPath } from './byte-path.ts';
+import type { SpecialNode } from './extra-attributes.ts';
 import {
   applyAttributesToDescriptor,
   type FileAttributes,
@@ -68,6 +69,19 @@ export function writeNewFile({ path, attributes, place }: NewFile, data: Uint8Ar
   } catch (error) {
     // Half a file must not pass for a whole one.
     removeQuietly(path);
+    throw error;
+  }
+}
+
+const NODE_TYPES = { fifo: 0o010000, char: 0o020000, block: 0o060000 } as const;
+
+/** Makes a FIFO or a device node that only its owner may use. False: it cannot be made here. */
+export function makeNode(path: BytePath, { kind, device }: SpecialNode): boolean {
+  try {
+    return posix().makeNode(fsPath(path), NODE_TYPES[kind] | 0o600, device);
+  } catch (error) {
+    // Devices need a right of their own; some file systems have neither.
+    if (NO_LINKS.includes(systemCode(error) ?? '')) return false;
     throw error;
   }
 }

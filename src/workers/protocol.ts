@@ -10,6 +10,7 @@ import type {
   PackedStream,
   PartialSpans,
   RangeVerdicts,
+  SpecialNode,
 } from '../volume-files/index.ts';
 import type {
   CompareRequest,
@@ -58,6 +59,7 @@ export interface Tasks {
     result: NotSet,
   ];
   hasExtra: [parameters: [descriptor: number, extra: string], result: boolean];
+  makeNode: [parameters: [path: BytePath, node: SpecialNode], result: boolean];
   readExtraOf: [parameters: [descriptor: number], result: string | undefined];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];
 }

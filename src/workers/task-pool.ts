@@ -17,6 +17,8 @@ import type {
   SealedItem,
   SealItem,
   ThreadPool,
+  SpecialNode,
+  BytePath,
 } from '../volume-files/index.ts';
 import {
   packCompared,
@@ -113,6 +115,10 @@ export abstract class TaskPool implements ThreadPool {
   ): Promise<NotSet> {
     const attributes = { mode, uid, gid, mtimeNs, extra, dropsLists };
     return this.#run('setAttributes', descriptor, attributes, isLink);
+  }
+
+  makeNode(path: BytePath, node: SpecialNode): Promise<boolean> {
+    return this.#run('makeNode', path, node);
   }
 
   readExtraOf(descriptor: number): Promise<string | undefined> {

@@ -27,6 +27,7 @@ import {
   hasExtra,
   KernelReads,
   lookAtNames,
+  makeNode,
   type NotSet,
   onlyDirectories,
   type OpenFailure,
@@ -40,6 +41,7 @@ import {
   readExtraOf,
   readFileInto,
   readParts,
+  type SpecialNode,
   toldCode,
   writeIntoFile,
   writeNewFile,
@@ -247,6 +249,10 @@ export class TaskRunner implements TaskMethods {
 
   hasExtra(descriptor: number, extra: string): boolean {
     return hasExtra(descriptor, extra);
+  }
+
+  makeNode(path: BytePath, node: SpecialNode): boolean {
+    return makeNode(path, node);
   }
 
   readExtraOf(descriptor: number): string | undefined {

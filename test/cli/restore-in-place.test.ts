@@ -144,6 +144,7 @@ describe('snapshot restore --in-place', () => {
           time: 0,
           xattrs: 0,
           link: 0,
+          node: 0,
           first: [],
         },
         removedPaths: [],

@@ -7,6 +7,7 @@ import {
   walkTree,
 } from '../../snapshot/index.ts';
 import { incompleteSnapshot } from '../../uploader/index.ts';
+import { nodeIn } from '../../volume-files/index.ts';
 import { fileBytes } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
@@ -70,8 +71,21 @@ export class KopiaFile implements VolumeFile {
   }
 }
 
+const NODE_LETTERS = { fifo: 'p', char: 'c', block: 'b' } as const;
+
+/** As `ls` shows it: FIFOs and device nodes are stored as empty files. */
+function typeOf({ type, extra }: DirectoryEntry): string {
+  try {
+    const node = nodeIn(extra);
+    return node ? NODE_LETTERS[node.kind] : type;
+  } catch {
+    return type;
+  }
+}
+
 export const fileEntryOf = (entry: DirectoryEntry): FileEntry => {
-  const { name, type, mode, uid, gid, size, mtimeNs, objectId, summary } = entry;
+  const { name, mode, uid, gid, size, mtimeNs, objectId, summary } = entry;
+  const type = typeOf(entry);
   const sizeBytes = type === 'd' ? (summary?.size ?? 0) : size;
   return { name, type, mode, uid, gid, sizeBytes, mtimeNs, objectId };
 };

@@ -11,9 +11,9 @@ import {
 } from '../../base/index.ts';
 import type { Repository } from '../../repository/index.ts';
 import type { DirectoryEntry } from '../../snapshot/index.ts';
-import { CAPABILITY, withoutXattrs } from '../../volume-files/index.ts';
+import { CAPABILITY, nodeIn, withoutXattrs } from '../../volume-files/index.ts';
 import { PieceWriter } from '../piece-writer.ts';
-import { hasAllAttributes } from '../restore-entry.ts';
+import { hasAllAttributes, isSameNode } from '../restore-entry.ts';
 import { type DiskName, diskNameOf } from '../restore-names.ts';
 import type { InPlaceEntries, RestoreReport } from '../restore-report.ts';
 import { RestoreWriter } from '../restore-writer.ts';
@@ -305,7 +305,12 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async #outcomeOf(pinned: Pinned, entry: DirectoryEntry): Promise<Outcome> {
-    if (pinned.type !== 'f') return { kind: 'replace' };
+    const node = nodeIn(entry.extra);
+    if (node && isSameNode(pinned.node, node)) {
+      const isAll = await hasAllAttributes(this.#parts.repository, pinned, entry);
+      return { kind: isAll ? 'same' : 'attributes' };
+    }
+    if (node || pinned.type !== 'f') return { kind: 'replace' };
     const { repository, report } = this.#parts;
     const pieces = new FilePieces(repository, entry, report.signal);
     const difference = await this.#differenceOf(pinned, entry, pieces);

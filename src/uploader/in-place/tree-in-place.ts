@@ -167,7 +167,7 @@ class TreeInPlace {
   }
 
   async restore(result: InPlaceCounters): Promise<void> {
-    const { logger, signal, selection, owner, extras } = this.#options;
+    const { logger, signal, selection, owner, extras, devices = false } = this.#options;
     const counters = this.#options.counters ?? newRestoreCounters();
     await restoreTree(this.#repository, this.#root, this.#target.path, {
       logger,
@@ -176,6 +176,7 @@ class TreeInPlace {
       inPlace: (report) => this.#files(report, result),
       // Of what is written whole.
       sparse: true,
+      devices,
       ...(selection && { selection }),
       ...(owner && { owner }),
       ...(extras && { extras }),
