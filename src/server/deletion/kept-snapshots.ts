@@ -92,14 +92,16 @@ export async function snapshotsInUse(
     });
   const used = new Map<string, string>();
   for (const { key, of } of bound) {
-    const ref = { namespace: of.namespace ?? '', name: of.name ?? '' };
-    const found =
-      ref.name === '' ? undefined : await client.find(VOLUME_SNAPSHOTS, ref, { signal });
+    const { namespace = '', name = '' } = of;
+    if (namespace === '' || name === '') continue;
+    // A server that only deletes backups may list them, and not get them.
+    const fieldSelector = `metadata.name=${name}`;
+    const [found] = await client.list(VOLUME_SNAPSHOTS, { namespace, fieldSelector, signal });
     const { uid, labels = {}, deletionTimestamp } = found?.metadata ?? {};
     if (uid === undefined || uid !== of.uid || deletionTimestamp !== undefined) continue;
     if (labels[RESTORE_NAME] !== undefined) continue;
     if (labels[BACKUP_NAME] === validLabel(backup.metadata.name)) continue;
-    used.set(key, `${ref.namespace}/${ref.name}`);
+    used.set(key, `${namespace}/${name}`);
   }
   return used;
 }
