@@ -3,7 +3,7 @@ import { CodedError, isCode, type Logger, messageOf, silentLogger } from '../bas
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { BackupFolder } from './backup-folder.ts';
 import { settled, withFiles } from './checksums.ts';
-import { ChecksumsFile, encodeChecksums } from './checksums-file.ts';
+import { ChecksumsFile } from './checksums-file.ts';
 import type { DeletionOptions } from './delete-folder.ts';
 import {
   type BackupUpdate,
@@ -77,7 +77,7 @@ export class BackupArchive {
       stateIn(backup.metadata),
     );
     try {
-      const held = encodeChecksums(checksums);
+      const held = this.#checksums.encode(name, checksums);
       await this.#putNew(name, 'checksums', held, { ...options, uid });
       for (const [file, encoded] of files) {
         // Who puts this one has put all others.

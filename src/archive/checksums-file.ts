@@ -5,6 +5,7 @@ import { encodedBytes, type EncodedFile } from './encoded-files.ts';
 import { backupSchema } from './files.ts';
 import { decodeJson } from './json-file.ts';
 import { backupKey } from './layout.ts';
+import { type SignatureState, signingOf } from './signature.ts';
 
 /** The file of checksums of each backup in a bucket. */
 export class ChecksumsFile {
@@ -46,11 +47,30 @@ export class ChecksumsFile {
   async put(name: string, checksums: Checksums, options: SignalOptions): Promise<void> {
     await this.#bucket.put(
       backupKey(name, 'checksums'),
-      encodeChecksums(checksums).read(),
+      this.encode(name, checksums).read(),
       options,
     );
   }
+
+  /** Signed, where the password of the repositories is known. */
+  encode(name: string, checksums: Checksums): EncodedFile {
+    const payload = unsigned(checksums);
+    const signature = signingOf(this.#bucket)?.signing?.sign(name, payload);
+    return encodedBytes(
+      Buffer.from(`${goJson({ ...payload, ...(signature && { signature }) })}\n`),
+    );
+  }
+
+  /** Whether the checksums are what somebody with the password has written. */
+  stateOf(name: string, checksums: Checksums | undefined): SignatureState {
+    if (!checksums?.signature) return 'unsigned';
+    const signing = signingOf(this.#bucket)?.signing;
+    return signing?.check(name, unsigned(checksums), checksums.signature) ?? 'unknown';
+  }
 }
 
-export const encodeChecksums = (checksums: Checksums): EncodedFile =>
-  encodedBytes(Buffer.from(`${goJson(checksums)}\n`));
+function unsigned(checksums: Checksums): object {
+  const payload = { ...checksums };
+  delete payload.signature;
+  return payload;
+}

@@ -44,6 +44,14 @@ export { type MoverLog, MoverLogArchive } from './mover-logs.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
 export { RestoreArchive, type RestoreFiles, type RestoreRef } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
+export {
+  SIGNED,
+  type SignatureState,
+  signingBy,
+  signingKey,
+  type SigningPasswords,
+  signWith,
+} from './signature.ts';
 export { isStoredOf, locationProblem, standingOf } from './states.ts';
 export {
   type FindingKind,

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { isCode } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import type { KubeObject } from '../kube/index.ts';
-import { ChecksumRules } from './checksums.ts';
+import { ChecksumRules, signatureOf } from './checksums.ts';
 import type { ChecksumsFile } from './checksums-file.ts';
 import { Contents } from './contents.ts';
 import { damaged } from './damage.ts';
@@ -20,6 +20,7 @@ import {
 } from './files.ts';
 import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
+import { assertTrusted, type SignatureState } from './signature.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 
@@ -27,6 +28,7 @@ import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts
 export class StoredArchive {
   readonly name: string;
   readonly metadata: StoredBackup;
+  readonly signature: SignatureState;
   readonly #bucket: Bucket;
   readonly #rules: ChecksumRules;
   readonly #reload: (options: SignalOptions) => Promise<ChecksumRules>;
@@ -35,14 +37,25 @@ export class StoredArchive {
     readonly bucket: Bucket;
     readonly name: string;
     readonly metadata: StoredBackup;
+    readonly signature: SignatureState;
     readonly rules: ChecksumRules;
     readonly reload: (options: SignalOptions) => Promise<ChecksumRules>;
   }) {
     this.name = backup.name;
     this.metadata = backup.metadata;
+    this.signature = backup.signature;
     this.#bucket = backup.bucket;
     this.#rules = backup.rules;
     this.#reload = backup.reload;
+  }
+
+  /**
+   * Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. Each restore from the backup asks first. `known` is the
+   * Backup in the cluster.
+   */
+  assertTrusted(known?: KubeObject): void {
+    const { name, signature } = this;
+    assertTrusted({ bucket: this.#bucket, name, signature }, known);
   }
 
   /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
@@ -122,25 +135,31 @@ export interface OpenOptions extends SignalOptions {
 /** Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
 export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
   const { bucket } = options;
-  const { metadata, rules } = await load(name, options);
+  const { metadata, rules, signature } = await load(name, options);
   const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> =>
     (await load(name, { ...options, signal })).rules;
-  return new StoredArchive({ bucket, name, metadata, rules, reload });
+  return new StoredArchive({ bucket, name, metadata, signature, rules, reload });
 }
 
 async function load(
   name: string,
   { bucket, checksums, metadataBytesMax, ...options }: OpenOptions,
-): Promise<{ readonly metadata: StoredBackup; readonly rules: ChecksumRules }> {
+): Promise<{
+  readonly metadata: StoredBackup;
+  readonly rules: ChecksumRules;
+  readonly signature: SignatureState;
+}> {
   const key = backupKey(name, 'metadata');
   const bytes = await wholeOf(bucket.get(key, options), key, metadataBytesMax);
   const metadata = await decodeJson([bytes], key, backupSchema);
   if (metadata.metadata.name !== name) {
     throw damaged(key, `it is of backup "${metadata.metadata.name.slice(0, 253)}"`);
   }
-  const rules = new ChecksumRules(await checksums.load(name, options), metadata);
+  const held = await checksums.load(name, options);
+  const rules = new ChecksumRules(held, metadata);
   await wholeOf(rules.checked('metadata', key, [bytes]), key);
-  return { metadata, rules };
+  const signature = signatureOf(metadata, held, checksums.stateOf(name, held));
+  return { metadata, rules, signature };
 }
 
 /** A list of a file; empty where there is none. */

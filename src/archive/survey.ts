@@ -8,7 +8,9 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
+import { type SignatureState, signingOf } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
+import type { StoredArchive } from './stored-archive.ts';
 
 /** What a cluster knows of a location. */
 export interface KnownObjects {
@@ -39,11 +41,15 @@ export type FindingKind =
   | 'IncompleteBackup'
   | 'BackupWithoutFiles'
   | 'BackupNotInCluster'
+  | 'WrongSignature'
+  | 'NotSigned'
   | 'RestoreNotInCluster';
 
 export interface LocationSurvey {
   readonly backups: number;
   readonly restores: number;
+  /** How many backups have each. Empty where the location is read without a password. */
+  readonly signatures: Readonly<Partial<Record<SignatureState, number>>>;
   readonly findings: readonly LocationFinding[];
 }
 
@@ -97,7 +103,7 @@ export async function surveyLocation(
     // Of one that has failed there may never have been any.
     add('BackupWithoutFiles', name, phase !== 'Failed', text);
   }
-  const unknown: string[] = [];
+  const read: string[] = [];
   for (const [name, folder] of folders) {
     const phase = known.backups.get(name);
     const isMade = phase !== undefined && STILL_MADE.includes(phase);
@@ -115,11 +121,13 @@ export async function surveyLocation(
       const text = `${backupKey(name, 'contents')} is missing: its objects cannot be restored`;
       add('IncompleteBackup', name, true, text);
     }
-    if (folder.hasMetadata && phase === undefined && isArchiveName(name)) unknown.push(name);
+    const isSurveyed = phase === undefined || (signingOf(bucket) !== undefined && !isMade);
+    if (folder.hasMetadata && isSurveyed && isArchiveName(name)) read.push(name);
   }
-  const archive = new BackupArchive(bucket);
-  const looked = await mapLimited(unknown, READS_AT_ONCE, (name) => lookAt(archive, name, options));
-  findings.push(...looked.filter((each) => each !== undefined));
+  const looked = await mapLimited(read, READS_AT_ONCE, (name) =>
+    lookAt(bucket, name, { ...options, isKnown: known.backups.has(name) }),
+  );
+  findings.push(...looked.flatMap((each) => each.findings));
 
   for (const name of restores) {
     if (known.restores.has(name)) continue;
@@ -128,7 +136,8 @@ export async function surveyLocation(
     add('RestoreNotInCluster', name, false, text);
   }
   const backups = [...folders.values()].filter(({ hasMetadata }) => hasMetadata).length;
-  return { backups, restores: restores.length, findings };
+  const signatures = signingOf(bucket) ? countEach(looked.map((each) => each.signature)) : {};
+  return { backups, restores: restores.length, signatures, findings };
 }
 
 const filesText = (count: number): string => (count === 1 ? '1 file' : `${count} files`);
@@ -171,25 +180,62 @@ async function isStillUnfinished(
   return false;
 }
 
-/** Why a backup in the bucket is not in the cluster. */
-async function lookAt(
-  archive: BackupArchive,
-  name: string,
-  options: SignalOptions & { readonly nowNs: Nanoseconds },
-): Promise<LocationFinding | undefined> {
+function countEach(
+  states: readonly (SignatureState | undefined)[],
+): Partial<Record<SignatureState, number>> {
+  const counts: Partial<Record<SignatureState, number>> = {};
+  for (const state of states) if (state) counts[state] = (counts[state] ?? 0) + 1;
+  return counts;
+}
+
+interface Looked {
+  readonly signature?: SignatureState;
+  readonly findings: readonly LocationFinding[];
+}
+
+type LookOptions = SignalOptions & { readonly nowNs: Nanoseconds; readonly isKnown: boolean };
+
+async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promise<Looked> {
+  let stored: StoredArchive;
   try {
-    const metadata = await archive.loadMetadata(name, options);
-    if (standingOf(metadata, options.nowNs) === 'unfinished') {
-      const text = `another cluster is making it, or has stopped making it: it is ${metadata.status?.phase ?? 'New'}`;
-      return { kind: 'UnfinishedBackup', name, harm: false, text };
-    }
-    const text = 'it is not in the cluster yet: a server with the controller backup-sync brings it';
-    return { kind: 'BackupNotInCluster', name, harm: false, text };
+    stored = await new BackupArchive(bucket).open(name, options);
   } catch (error) {
     options.signal?.throwIfAborted();
     // Deleted meanwhile.
-    if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
-    const text = `its metadata cannot be read, and no cluster will know it: ${messageOf(error)}`;
-    return { kind: 'DamagedBackup', name, harm: true, text };
+    if (isCode(error, 'BLOB_NOT_FOUND')) return { findings: [] };
+    const why = options.isKnown ? 'it cannot be restored' : 'no cluster will know it';
+    const text = `its metadata cannot be read, and ${why}: ${messageOf(error)}`;
+    return { findings: [{ kind: 'DamagedBackup', name, harm: true, text }] };
   }
+  const distrust = signingOf(bucket) && distrustOf(stored);
+  const absence = options.isKnown ? undefined : absenceOf(stored, options);
+  const findings = [distrust, absence].filter((each) => each !== undefined);
+  return { signature: stored.signature, findings };
+}
+
+/** Reports a wrong or missing signature of a backup. */
+function distrustOf(stored: StoredArchive): LocationFinding | undefined {
+  const { name, signature } = stored;
+  try {
+    stored.assertTrusted();
+  } catch (error) {
+    const kind = signature === 'wrong' ? 'WrongSignature' : 'NotSigned';
+    return { kind, name, harm: true, text: messageOf(error) };
+  }
+  if (signature === 'signed') return undefined;
+  const text =
+    signature === 'unknown'
+      ? 'another repository password signed it: nothing tells whether its files were changed'
+      : 'it has no signature: Velero or an earlier version made it';
+  return { kind: 'NotSigned', name, harm: false, text };
+}
+
+/** Why a backup in the bucket is not in the cluster. */
+function absenceOf({ name, metadata }: StoredArchive, options: LookOptions): LocationFinding {
+  if (standingOf(metadata, options.nowNs) === 'unfinished') {
+    const text = `another cluster is making it, or has stopped making it: it is ${metadata.status?.phase ?? 'New'}`;
+    return { kind: 'UnfinishedBackup', name, harm: false, text };
+  }
+  const text = 'it is not in the cluster yet: a server with the controller backup-sync brings it';
+  return { kind: 'BackupNotInCluster', name, harm: false, text };
 }

@@ -43,13 +43,23 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
  */
 export const WRITE_ONCE = 'longshore.io/write-once';
 
+/** On a location of which only signed backups are restored. */
+export const REQUIRE_SIGNED = 'longshore.io/require-signed';
+
+type Annotated = Pick<BackupStorageLocation, 'metadata'>;
+
 /** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
-export function isWriteOnce({ metadata }: Pick<BackupStorageLocation, 'metadata'>): boolean {
-  const value = metadata.annotations?.[WRITE_ONCE];
+export const isWriteOnce = (location: Annotated): boolean => isSet(location, WRITE_ONCE);
+
+/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+export const requiresSignature = (location: Annotated): boolean => isSet(location, REQUIRE_SIGNED);
+
+function isSet({ metadata }: Annotated, annotation: string): boolean {
+  const value = lookup(metadata.annotations, annotation);
   if (value === 'true') return true;
   if (value === undefined || value === 'false') return false;
   throw bad(
-    `annotation ${WRITE_ONCE} of ${metadata.name} must be "true" or "false", not "${value}"`,
+    `annotation ${annotation} of ${metadata.name} must be "true" or "false", not "${value}"`,
   );
 }
 

@@ -11,6 +11,7 @@ export {
   bucketLocation,
   customerKeySecret,
   isWriteOnce,
+  requiresSignature,
   type LocationFiles,
   type LocationRetention,
   parseBackupStorageLocation,

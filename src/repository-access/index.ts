@@ -4,6 +4,7 @@
  */
 export {
   type AccessOptions,
+  EARLIER_SIGNING_KEYS,
   ensureBackupRepository,
   findBackupRepository,
   loadRepositoryAccess,
@@ -13,6 +14,7 @@ export {
   type RepositoryAccess,
   type RepositoryQuery,
   repositoryLabels,
+  repositoryPasswords,
 } from './backup-repository.ts';
 export { EnsuredRepositories } from './ensured-repositories.ts';
 export { keepCredentials } from './kept-credentials.ts';

@@ -2,13 +2,14 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { bucketOf, type RestoreRef } from '../../archive/index.ts';
+import { bucketOf, type RestoreRef, signingBy, signWith } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
 import {
   type BackupStorageLocation,
   environment,
   isWriteOnce,
+  requiresSignature,
   storageKindOf,
 } from '../../config/index.ts';
 import { type KubeObject, SECRETS } from '../../kube/index.ts';
@@ -16,6 +17,7 @@ import {
   loadLocation,
   loadRepositoryAccess,
   openLocationBucket,
+  repositoryPasswords,
   type RepositoryAccess,
 } from '../../repository-access/index.ts';
 import { BACKUP, findNamed, type Noun, type Run } from './noun.ts';
@@ -74,6 +76,9 @@ export async function withBucketOfLocation<T>(
       const files = restore ? new RestoreBucket(bucket, { ...own, restore }) : bucket;
       return bucketOf(files, { isWriteOnce: isWriteOnce(location) });
     });
+    const passwords = await repositoryPasswords(session);
+    const signing = passwords && (await signingBy(passwords));
+    signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
     return await work(opened.bucket);
   } finally {
     rmSync(directory, { recursive: true, force: true });

@@ -60,6 +60,7 @@ export async function rehearse(
   try {
     return await withBucketOf(BACKUP, backup, session, async (bucket) => {
       const stored = await new BackupArchive(bucket).openOf(backup, { signal });
+      stored.assertTrusted(backup);
       await using contents = await stored.openContents({ directory, signal });
       const identity = await identityOfStored(stored, signal);
       const { factsOf, infos } = await loadVolumeSources({

@@ -125,6 +125,7 @@ async function storedVolume(
   const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
     const { signal } = session;
     const stored = await new BackupArchive(bucket).openOf(backup, { signal });
+    stored.assertTrusted(backup);
     return volumesIn(await stored.volumeInfos({ signal }));
   });
   const volume = volumes.find((each) => each.name === claim);

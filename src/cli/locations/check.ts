@@ -96,10 +96,13 @@ function print(checked: readonly Checked[], isAll: boolean): void {
     const hidden = each.findings.filter(({ harm }) => !harm).length;
     const harmful = each.findings.length - hidden;
     const counts = `${countOf(each.backups, 'backups')}, ${countOf(each.restores, 'restores')}`;
+    const { signed = 0, ...others } = each.signatures;
+    const rest = Object.values(others).reduce((sum, count) => sum + count, 0);
+    const trust = signed + rest === 0 ? '' : `, ${signed} of ${signed + rest} signed`;
     const verdict = harmful === 0 ? 'nothing is wrong' : countOf(harmful, 'problems');
     const more =
       hidden > 0 && !isAll ? `; --all shows ${hidden} more that are only good to know` : '';
-    printLine(printable(`location ${each.location}: ${counts}, ${verdict}${more}`));
+    printLine(printable(`location ${each.location}: ${counts}${trust}, ${verdict}${more}`));
   }
   if (checked.length === 0) {
     process.stderr.write('longshore: there is no BackupStorageLocation\n');

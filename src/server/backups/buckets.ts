@@ -1,8 +1,12 @@
-import { bucketOf, type RestoreRef } from '../../archive/index.ts';
+import { bucketOf, type RestoreRef, signingBy, signWith } from '../../archive/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { isWriteOnce } from '../../config/index.ts';
-import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
+import { isWriteOnce, requiresSignature } from '../../config/index.ts';
+import {
+  loadLocation,
+  openLocationBucket,
+  repositoryPasswords,
+} from '../../repository-access/index.ts';
 import { RestoreBucket } from '../restores/files/restore-bucket.ts';
 import type { LocationStoreOptions } from '../locations/location-stores.ts';
 import type { Buckets, OpenBucket } from './contract.ts';
@@ -25,6 +29,8 @@ export class LocationBuckets implements Buckets {
     const location = await loadLocation(name, options);
     const once = { isWriteOnce: isWriteOnce(location), logger: options.logger };
     const { client, namespace } = options;
+    const passwords = await repositoryPasswords(options);
+    const signing = passwords && (await signingBy(passwords));
     let files: RestoreBucket | undefined;
     const opened = await openLocationBucket(location, options, async (place) => {
       const bucket = await options.openBucket(place);
@@ -35,6 +41,7 @@ export class LocationBuckets implements Buckets {
       });
       return bucketOf(files, once);
     });
+    signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
     return {
       bucket: opened.bucket,
       ...(files && { files }),

@@ -81,7 +81,7 @@ const FAILURES_MAX = 10;
 /** What is wrong with one backup, and only with it. */
 const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'KUBE_INVALID', 'KUBE_REFUSED'];
 /** What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it is looked at again in an hour, the others now. */
-const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN'];
+const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN', 'WRONG_SIGNATURE', 'NOT_SIGNED'];
 /** Nothing more may be written. */
 const ENDS = ['LEADERSHIP_LOST', 'LOCATION_CHANGED'];
 
@@ -199,6 +199,7 @@ class LocationSync {
   async #bring(name: string): Promise<void> {
     const { archive, client, logger, namespace, signal } = this.#options;
     const stored = await archive.open(name, { signal });
+    stored.assertTrusted();
     const standing = standingOf(stored.metadata, client.clock.nowNs());
     if (standing === 'unfinished') {
       this.#tellOfUnfinished(name, stored.metadata.status?.phase ?? '');
@@ -218,6 +219,7 @@ class LocationSync {
           phase: standing === 'abandoned' ? 'PartiallyFailed' : undefined,
           isPending: podVolumeBackups.length > 0,
           isExpired,
+          isSigned: stored.signature === 'signed',
         }),
         { signal },
       );

@@ -1,4 +1,4 @@
-import type { StoredBackup } from '../../archive/index.ts';
+import { SIGNED, type StoredBackup } from '../../archive/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   apiVersionOf,
@@ -39,6 +39,8 @@ export interface SyncedBackupOptions {
   readonly isPending: boolean;
   /** Its expiration is over already. */
   readonly isExpired: boolean;
+  /** See {@link SIGNED}. */
+  readonly isSigned: boolean;
 }
 
 /**
@@ -50,7 +52,7 @@ export interface SyncedBackupOptions {
  */
 export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
-  { namespace, location, phase, owners, isPending, isExpired }: SyncedBackupOptions,
+  { namespace, location, phase, owners, isPending, isExpired, isSigned }: SyncedBackupOptions,
 ): NewObject<Backup> {
   const { name, uid = '', labels, annotations } = metadata as Partial<KubeObject['metadata']>;
   const given = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith(OWN_PREFIX));
@@ -67,6 +69,7 @@ export function syncedBackup(
         ...(scheduleUid !== undefined && { [SYNCED_SCHEDULE_UID]: scheduleUid }),
         ...(isExpired && { [EXPIRED_AT_SYNC]: String(expiration) }),
         ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
+        ...(isSigned && { [SIGNED]: 'true' }),
       },
       ...(owners.length > 0 && { ownerReferences: [...owners] }),
     },

@@ -15,7 +15,10 @@ function bucketsOf(annotations: Record<string, string> | undefined) {
     spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
   };
   const buckets = new LocationBuckets({
-    client: { find: () => Promise.resolve(location) } as unknown as KubeClient,
+    client: {
+      find: ({ kind }: { kind: string }) =>
+        Promise.resolve(kind === 'Secret' ? undefined : location),
+    } as unknown as KubeClient,
     ...{ namespace: 'velero', directory: tempDirectory('buckets') },
     defaultCredentials: () => undefined,
     openBucket: (place) => {

@@ -12,6 +12,7 @@ import {
   silentLogger,
   systemClock,
 } from '../../../src/base/index.ts';
+import { signingKey } from '../../../src/archive/index.ts';
 import { type BlobStorage, openStorage } from '../../../src/blob/index.ts';
 import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
 import { writeOnce } from '../../../src/blob/wrappers/write-once.ts';
@@ -33,9 +34,11 @@ import {
 } from '../../../src/kube/index.ts';
 import { createFormat, loadFormat } from '../../../src/repository/index.ts';
 import {
+  EARLIER_SIGNING_KEYS,
   ensureBackupRepository,
   loadRepositoryAccess,
   repositoryLabels,
+  repositoryPasswords,
 } from '../../../src/repository-access/index.ts';
 import {
   type ChangeAllOptions,
@@ -258,7 +261,9 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       readonly namespace: string;
       readonly bucket: string;
       change(options?: Partial<ChangeAllOptions>, kill?: Kill): Promise<ChangeAllReport>;
+      /** Without the keys that signed backups before. */
       secret(): Promise<Record<string, string>>;
+      signingKeys(): Promise<readonly string[]>;
       repository(app: string): Promise<BackupRepository>;
       opens(app: string, password: string): Promise<boolean>;
       /** Whoever may use a repository can open it by the Secret. */
@@ -299,12 +304,14 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           }),
         secret: async () => {
           const { data } = await client.get(SECRETS, { namespace, name: SECRET });
-          return Object.fromEntries(
-            Object.entries(data ?? {}).map(([key, text]) => [
-              key,
-              Buffer.from(text, 'base64').toString(),
-            ]),
+          const entries = Object.entries(data ?? {}).map(
+            ([key, text]) => [key, Buffer.from(text, 'base64').toString()] as const,
           );
+          return Object.fromEntries(entries.filter(([key]) => key !== EARLIER_SIGNING_KEYS));
+        },
+        signingKeys: async () => {
+          const passwords = await repositoryPasswords({ client, namespace, signal });
+          return passwords?.earlierKeys ?? [];
         },
         repository: (app) =>
           client.get(BACKUP_REPOSITORIES, { namespace, name: `${app}-default-kopia` }),
@@ -330,6 +337,9 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         },
         assertDone: async (password) => {
           expect(await world.secret()).toEqual({ 'repository-password': password });
+          // Backups that were signed with the old password stay signed.
+          const oldKey = (await signingKey(OLD)).toString('hex');
+          if (password !== OLD) expect(await world.signingKeys()).toContain(oldKey);
           for (const app of APPS) {
             const { metadata, status } = await world.repository(app);
             expect(status).toMatchObject({ phase: 'Ready', message: '' });

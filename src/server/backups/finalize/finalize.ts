@@ -8,6 +8,7 @@ import {
   unixSeconds,
 } from '../../../base/index.ts';
 import {
+  SIGNED,
   BackupArchive,
   readTarball,
   type ScratchFile,
@@ -122,17 +123,20 @@ export async function finalize(
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
-  await write(backup, status, options);
+  const stored = await openedArchive(archive, backup.metadata.name, signal).catch(() => undefined);
+  await write(backup, status, { ...options, isSigned: stored?.signature === 'signed' });
 }
 
 async function write(
   { metadata }: Backup,
   status: AfterRunStatus,
-  { client, map, signal, assertLeading }: FinalizeOptions,
+  options: FinalizeOptions & { readonly isSigned?: boolean },
 ): Promise<void> {
+  const { client, map, signal, assertLeading, isSigned } = options;
   const { uid, resourceVersion } = metadata;
   assertLeading();
-  const patch = { metadata: { uid, resourceVersion }, status };
+  const annotations = isSigned && { [SIGNED]: 'true' };
+  const patch = { metadata: { uid, resourceVersion, ...(annotations && { annotations }) }, status };
   await client.patch(BACKUP_RESOURCE, metadata, patch, { signal });
   map.forget(uid);
 }

@@ -1,6 +1,8 @@
 import { CodedError, define, lookup, Secret } from '../../../base/index.ts';
 import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
+import { signingKey } from '../../../archive/index.ts';
 import {
+  EARLIER_SIGNING_KEYS,
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
   PREVIOUS_PASSWORD_KEY,
@@ -47,7 +49,7 @@ export async function loadPasswordState(
 /** One write, based on what was read. Throws `KUBE_CONFLICT` where the Secret was written meanwhile. */
 export async function writePasswordState(
   client: KubeClient,
-  { object }: PasswordState,
+  { object, current: before }: PasswordState,
   { current, next, previous }: Pick<PasswordState, 'current' | 'next' | 'previous'>,
   signal: AbortSignal,
 ): Promise<void> {
@@ -59,6 +61,13 @@ export async function writePasswordState(
   set(PASSWORD_KEY, current);
   set(NEXT_PASSWORD_KEY, next);
   set(PREVIOUS_PASSWORD_KEY, previous);
+  if (!isSame(current, before)) {
+    // Backups that were signed with the old password stay signed.
+    const earlier = Buffer.from(data[EARLIER_SIGNING_KEYS] ?? '', 'base64').toString('utf8');
+    const key = (await signingKey(before.reveal())).toString('hex');
+    const lines = new Set([...earlier.split('\n').filter((line) => line !== ''), key]);
+    define(data, EARLIER_SIGNING_KEYS, Buffer.from([...lines].join('\n')).toString('base64'));
+  }
   await client.replace(SECRETS, { ...object, data }, { signal });
 }
 

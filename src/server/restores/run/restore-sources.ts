@@ -39,7 +39,10 @@ export interface RestoreSourcesOptions {
   readonly signal: AbortSignal;
 }
 
-/** Throws `NO_DOWNLOAD` where the backup cannot be had, and what is wrong with a ConfigMap, or with asking for it. */
+/**
+ * Throws `WRONG_SIGNATURE` and `NOT_SIGNED`. Throws `NO_DOWNLOAD` where the backup cannot be had.
+ * Throws errors of the ConfigMaps.
+ */
 export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
   const { client, archive, restore, directory, readPolicies, signal } = options;
   const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
@@ -50,6 +53,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
     () => (known ? archive.openOf(known, { signal }) : archive.open(backupName, { signal })),
     options,
   );
+  stored.assertTrusted(known);
   await using opened = new AsyncDisposableStack();
   const contents = opened.use(
     await download(() => stored.openContents({ directory, signal }), options),

@@ -1,0 +1,155 @@
+import { createHmac, hkdfSync, scrypt, timingSafeEqual } from 'node:crypto';
+import { promisify } from 'node:util';
+import { z } from 'zod';
+import { assert, CodedError, goJson } from '../base/index.ts';
+import type { Bucket } from '../blob/index.ts';
+import type { KubeObject } from '../kube/index.ts';
+
+/**
+ * Tells who wrote a backup's files. `signed`: somebody with the repository password. `unsigned`: Velero, or a version of Longshore without signatures. `wrong`: they were
+ * changed since they were signed. `unknown`: the reader lacks the password that signed them.
+ */
+export type SignatureState = 'signed' | 'unsigned' | 'wrong' | 'unknown';
+
+export const signatureSchema = z.looseObject({
+  version: z.literal(1),
+  /** Tells which key signed, and nothing else about it: 16 hexadecimal digits. */
+  key: z.string(),
+  /** HMAC-SHA256, 64 hexadecimal digits. */
+  mac: z.string(),
+});
+type Signature = z.infer<typeof signatureSchema>;
+
+const deriveSlowly = promisify(
+  (password: string, done: (error: Error | null, key: Buffer) => void): void => {
+    const cost = { N: 65_536, r: 8, p: 1, maxmem: 128 * 1024 * 1024 };
+    scrypt(password, 'longshore.io/backup-signature', 32, cost, done);
+  },
+);
+
+/**
+ * Derives the key that signs backups from the repository password. scrypt comes first: trying
+ * passwords by a signature must not be faster than trying them by the repository.
+ *
+ * @returns 32 bytes
+ */
+export async function signingKey(password: string): Promise<Buffer> {
+  const slow = await deriveSlowly(password);
+  return Buffer.from(hkdfSync('sha256', slow, '', 'longshore backup signature 1', 32));
+}
+
+/** Signs the files of backups, and checks signatures. */
+export class Signing {
+  readonly #key: Buffer;
+  readonly #earlier: readonly Buffer[];
+
+  /** `earlier`: keys of passwords that were changed since. They only check. */
+  constructor(key: Buffer, earlier: readonly Buffer[] = []) {
+    this.#key = key;
+    this.#earlier = earlier;
+  }
+
+  /** Signs the checksums of a backup. `payload` is a JSON value. */
+  sign(name: string, payload: object): Signature {
+    const key = idOf(this.#key);
+    return { version: 1, key, mac: macOf(this.#key, name, payload).toString('hex') };
+  }
+
+  /** `unknown` for a signature by another key than these. */
+  check(name: string, payload: object, signature: Signature): 'signed' | 'wrong' | 'unknown' {
+    const key = [this.#key, ...this.#earlier].find((each) => idOf(each) === signature.key);
+    if (!key) return 'unknown';
+    const right = macOf(key, name, payload);
+    const told = Buffer.from(signature.mac, 'hex');
+    const isRight = right.length === told.length && timingSafeEqual(right, told);
+    return isRight ? 'signed' : 'wrong';
+  }
+}
+
+const idOf = (key: Buffer): string =>
+  createHmac('sha256', key).update('longshore backup signature key').digest('hex').slice(0, 16);
+
+/** The name is covered: files of another backup have a wrong signature. */
+const macOf = (key: Buffer, name: string, payload: object): Buffer =>
+  createHmac('sha256', key)
+    .update(`longshore backup signature 1\n${goJson([name, payload])}`)
+    .digest();
+
+/** Passwords of the repositories, and keys of passwords that they had before. */
+export interface SigningPasswords {
+  readonly current: string;
+  /** The next or the previous password, while the password is being changed. */
+  readonly others: readonly string[];
+  /** Results of {@link signingKey}, 64 hexadecimal digits each. */
+  readonly earlierKeys: readonly string[];
+}
+
+const PASSWORDS_MAX = 8;
+/** Deriving a key takes 0.2 s, and buckets are opened often. */
+const derived = new Map<string, Promise<Buffer>>();
+
+function keyOf(password: string): Promise<Buffer> {
+  const known = derived.get(password);
+  if (known) return known;
+  if (derived.size >= PASSWORDS_MAX) derived.clear();
+  const key = signingKey(password);
+  derived.set(password, key);
+  key.catch(() => derived.delete(password));
+  return key;
+}
+
+export async function signingBy(passwords: SigningPasswords): Promise<Signing> {
+  const [current, ...others] = await Promise.all(
+    [passwords.current, ...passwords.others].map(keyOf),
+  );
+  assert(current, 'there is a current password');
+  const earlier = passwords.earlierKeys.map((each) => Buffer.from(each, 'hex'));
+  return new Signing(current, [...others, ...earlier]);
+}
+
+/** How the backups of a location are signed. */
+export interface LocationSigning {
+  /** Undefined for those who lack the password. */
+  readonly signing: Signing | undefined;
+  /** Backups without a signature are refused. */
+  readonly isRequired: boolean;
+}
+
+/**
+ * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A writer
+ * to the bucket can remove the signature. The annotation is out of reach.
+ */
+export const SIGNED = 'longshore.io/signed';
+
+/** A bucket is handed on by many who need no key, so the key is known by the bucket. */
+const byBucket = new WeakMap<Bucket, LocationSigning>();
+
+export function signWith(bucket: Bucket, signing: LocationSigning): void {
+  byBucket.set(bucket, signing);
+}
+
+export const signingOf = (bucket: Bucket): LocationSigning | undefined => byBucket.get(bucket);
+
+/**
+ * Throws `WRONG_SIGNATURE` for files that were changed, and `NOT_SIGNED` for files without a
+ * signature where the location requires one or the Backup in the cluster had one.
+ */
+export function assertTrusted(
+  { bucket, name, signature: state }: { bucket: Bucket; name: string; signature: SignatureState },
+  known?: KubeObject,
+): void {
+  if (state === 'wrong') {
+    const text = `the signature of backup ${name} is wrong: its files were changed after they were signed`;
+    throw new CodedError('WRONG_SIGNATURE', text);
+  }
+  if (state === 'signed') return;
+  if (known?.metadata.annotations?.[SIGNED] === 'true') {
+    const text = `backup ${name} was signed, and this cluster cannot find its signature any more: somebody replaced its files, or the Secret of the repository password. To restore it nevertheless, remove the annotation ${SIGNED} from the Backup`;
+    throw new CodedError('NOT_SIGNED', text);
+  }
+  if (byBucket.get(bucket)?.isRequired !== true) return;
+  const why =
+    state === 'unknown' ? 'the repository password that signed it is not here' : 'it has none';
+  const text = `backup ${name} needs a signature, since its location has the annotation longshore.io/require-signed: ${why}`;
+  throw new CodedError('NOT_SIGNED', text);
+}
