@@ -46,7 +46,8 @@ function serverSettings({ spec }: Deployment): Settings | undefined {
   const args = [...(container?.command ?? []), ...(container?.args ?? [])];
   const controllers = valuesOf(args, 'controllers').at(-1)?.split(',');
   const isServer = args.includes('server') && !args.includes('node-agent');
-  if (!isServer || !controllers?.includes('backup')) return undefined;
+  const makesBackups = controllers === undefined || controllers.includes('backup');
+  if (!isServer || !makesBackups) return undefined;
   // Our plugin takes the CSI snapshots for a Velero server without the feature.
   const hasPlugin = initContainers.some(({ image = '' }) => /(^|\/)longshore[:@]?/.test(image));
   const isOn = (flag: string): boolean =>

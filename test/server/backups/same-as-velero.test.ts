@@ -52,7 +52,7 @@ const BACKUPS_MADE: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** By which a server of ours knows a backup that another one of ours has begun. */
-const OURS = ['longshore.io/made-by'];
+const OURS = ['longshore.io/made-by', 'longshore.io/signed'];
 /** ConfigMaps of resource policies, in the server's namespace. */
 const POLICIES = {
   fine: `version: v1
@@ -382,6 +382,7 @@ function objects(): object[] {
         spec: { selector: { app: 'web' }, ports: [{ port: 80 }] },
       }),
       inSpace('NetworkPolicy', 'networking.k8s.io/v1', space, 'closed', {
+        ...(space === 'three' && { labels: { team: 'network' } }),
         spec: { podSelector: {}, policyTypes: ['Ingress'] },
       }),
       inSpace('Role', 'rbac.authorization.k8s.io/v1', space, 'reader', {
