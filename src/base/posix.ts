@@ -164,7 +164,7 @@ function nativePosix(koffi: Koffi): Posix {
   const renameat2 = libc.func(
     'int renameat2(int fromDirectory, const void *from, int toDirectory, const void *to, unsigned int flags)',
   );
-  const mknod = libc.func('int mknod(const void *path, unsigned int mode, uint64_t device)');
+  let makesNodes: { found: MakeNode | undefined } | undefined;
   const range = new BigUint64Array(2);
   const found = new BigUint64Array(CACHESTAT_NUMBERS);
   const pageBytes = libc.func('int getpagesize()')();
@@ -240,6 +240,9 @@ function nativePosix(koffi: Koffi): Posix {
       throw error;
     },
     makeNode: (path, mode, device) => {
+      makesNodes ??= { found: loadMakeNode(libc) };
+      const { found: mknod } = makesNodes;
+      if (!mknod) return false;
       if (mknod(withZero(path), mode, device) === 0) return true;
       throw systemError('mknod', koffi.errno(), String(path));
     },
@@ -248,6 +251,25 @@ function nativePosix(koffi: Koffi): Posix {
     },
     exitNow: (code) => void exit(code),
   };
+}
+
+type MakeNode = (path: Buffer, mode: number, device: bigint) => number;
+
+/** Versions of glibc before 2.33 export the call under another name. */
+function loadMakeNode(libc: NativeLibrary): MakeNode | undefined {
+  try {
+    return libc.func('int mknod(const void *path, unsigned int mode, uint64_t device)');
+  } catch {
+    // Continues below.
+  }
+  try {
+    const mknod = libc.func(
+      'int __xmknod(int version, const void *path, unsigned int mode, const uint64_t *device)',
+    );
+    return (path, mode, device) => mknod(0, path, mode, new BigUint64Array([device]));
+  } catch {
+    return undefined;
+  }
 }
 
 /** Undefined where the kernel or its sandbox has no such call. */

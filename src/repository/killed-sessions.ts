@@ -48,8 +48,7 @@ export async function adoptKilledSessions(
     signal.throwIfAborted();
     const entries = await loadLocalIndex(storage, codec, pack).catch(unlessGone);
     if (!entries) return;
-    for (const entry of entries) {
-      if (!isWanted(repository, pack, entry)) continue;
+    for (const entry of wantedOf(repository, pack, entries)) {
       // As if it were written now: garbage collection frees unused contents by their age.
       const timestampSeconds = contents.timestampAfter(entry);
       contents.session.addEntry({ ...entry, timestampSeconds });
@@ -108,12 +107,23 @@ async function unnamedPacks(
   return packs.filter(({ id }) => !named.has(id));
 }
 
-/** Manifests stay out: a snapshot that was never flushed must not appear. */
-function isWanted({ contents }: Repository, pack: BlobMetadata, entry: IndexEntry): boolean {
-  const { contentId, packBlobId, deleted } = entry;
-  if (packBlobId !== pack.id || deleted || contentId.startsWith('m')) return false;
-  const known = contents.session.find(contentId) ?? contents.findHidden(contentId);
-  return !known || (known.deleted && comparePrecedence(entry, known) > 0);
+/**
+ * Entries of a pack that the index lacks. A pack with a manifest or a deletion is left alone: a
+ * snapshot that was never flushed must not appear. An index that names part of a pack would keep
+ * maintenance from deleting packs, so it names the whole pack or nothing of it.
+ */
+function wantedOf(
+  { contents }: Repository,
+  pack: BlobMetadata,
+  entries: readonly IndexEntry[],
+): readonly IndexEntry[] {
+  const wanted = entries.filter((entry) => {
+    if (entry.packBlobId !== pack.id) return false;
+    const known = contents.session.find(entry.contentId) ?? contents.findHidden(entry.contentId);
+    return !known || comparePrecedence(entry, known) > 0;
+  });
+  const isUnsafe = wanted.some(({ deleted, contentId }) => deleted || contentId.startsWith('m'));
+  return isUnsafe ? [] : wanted;
 }
 
 function unlessGone(error: unknown): undefined {

@@ -35,6 +35,8 @@ const REPAIRS_MAX = 2;
 const LOOK_EVERY_MS = 250;
 
 export interface LongUploadOptions {
+  /** Runs since before the index was read for this upload. */
+  readonly sinceStart: Stopwatch;
   readonly repository: Repository;
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -74,7 +76,7 @@ export class LongUpload {
   constructor(options: LongUploadOptions) {
     const { clock } = options.repository;
     this.#options = options;
-    this.#sinceStart = new Stopwatch(clock);
+    this.#sinceStart = options.sinceStart;
     this.#sinceSaved = new Stopwatch(clock);
     this.#sinceTried = new Stopwatch(clock);
     this.#timer = setInterval(() => {

@@ -1,4 +1,12 @@
-import { isCode, type Logger, messageOf, MINUTE_NS, posix, SECOND_NS } from '../base/index.ts';
+import {
+  isCode,
+  type Logger,
+  messageOf,
+  MINUTE_NS,
+  posix,
+  SECOND_NS,
+  Stopwatch,
+} from '../base/index.ts';
 import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
 import {
   adoptKilledSessions,
@@ -105,6 +113,7 @@ export async function createSnapshot(
   options: UploadOptions,
 ): Promise<UploadResult> {
   const startTimeNs = repository.clock.nowNs();
+  const sinceStart = new Stopwatch(repository.clock);
   const { frozen } = options;
   warnOfFallbacks(options.logger, repository.format.parameters.encryption);
   const counters = options.counters ?? newUploadCounters();
@@ -166,6 +175,7 @@ export async function createSnapshot(
   });
   const long = new LongUpload({
     repository,
+    sinceStart,
     logger: options.logger,
     signal: options.signal,
     open: uploadOptions.open,

@@ -149,6 +149,20 @@ describe('the reserve', () => {
     });
   });
 
+  it('gives half of itself to packs at most, also to many small ones', async () => {
+    const { storage } = await fullStorage();
+    const freeing = withReserve(storage);
+    const pack = [Buffer.alloc(0.3 * MIB)];
+    await freeing.freeRoom(async () => {
+      await freeing.putBlob(blobId('xn1'), index);
+      await freeing.putBlob(blobId('p2'), pack);
+      await expect(freeing.putBlob(blobId('p3'), pack)).rejects.toMatchObject({
+        code: 'STORAGE_FULL',
+      });
+      await freeing.putBlob(blobId('xn2'), index);
+    });
+  });
+
   it('serves two clients: the second one finds the room that the first one made', async () => {
     const { storage } = await fullStorage();
     const clients = [withReserve(storage), withReserve(storage)];

@@ -1,9 +1,10 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { HOUR_NS, OffsetClock, systemClock } from '../../src/base/index.ts';
+import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { type BlobStorage, faulty } from '../../src/blob/index.ts';
-import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { type MaintenanceReport, runMaintenance } from '../../src/repository/index.ts';
+import { listSnapshots, planGarbageCollection, verifyTrees } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
@@ -113,6 +114,34 @@ it('a snapshot whose manifest was put, but not named before a kill, does not app
   expect(counters.bytesNew).toBeLessThan(1000);
   expect(await listSnapshots(repository)).toHaveLength(1);
 });
+
+it('a pack that is left alone does not keep maintenance from deleting packs later', async () => {
+  const scene = await newScene('whole');
+  await killed(scene, { at: 'xn', atPut: 1 });
+  await backUpAgain(scene, scene.tree);
+  const maintain = async (): Promise<MaintenanceReport> => {
+    await using repository = await scene.open();
+    const { signal } = new AbortController();
+    return await runMaintenance(repository, {
+      ...{ mode: 'full', safety: 'full', force: false, dryRun: false },
+      ...{ signal, logger: silentLogger, collectGarbage: planGarbageCollection },
+    });
+  };
+  scene.clock.offsetNs += 100n * HOUR_NS;
+  await maintain();
+  {
+    await using repository = await scene.open();
+    for (const { id } of await listSnapshots(repository)) repository.manifests.delete(id);
+    await repository.flush();
+  }
+  for (let run = 0; run < 6; run++) {
+    scene.clock.offsetNs += 30n * HOUR_NS;
+    await maintain();
+  }
+  await using repository = await scene.open();
+  const left = await Array.fromAsync(repository.storage.listBlobs('p'));
+  expect(left.map(({ id }) => id)).toEqual([]);
+}, 120_000);
 
 it('contents that are used again count as new, so garbage collection spares them for a day', async () => {
   const scene = await newScene('age');

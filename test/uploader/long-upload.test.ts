@@ -7,6 +7,7 @@ import {
   MINUTE_NS,
   OffsetClock,
   silentLogger,
+  Stopwatch,
   systemClock,
 } from '../../src/base/index.ts';
 import { blobId, type BlobStorage } from '../../src/blob/index.ts';
@@ -494,6 +495,7 @@ async function leftBeside(clock: OffsetClock, name: string, aheadNs: bigint): Pr
   const startTimeNs = clock.nowNs();
   const long = new LongUpload({
     repository,
+    sinceStart: new Stopwatch(clock),
     logger: silentLogger,
     signal,
     open: { root: undefined },

@@ -24,7 +24,7 @@ export async function keepReserve(storage: BlobStorage, bytes: number): Promise<
     const presentBytes = await reserveBytesOf(storage);
     if (presentBytes >= bytes / 2) return;
     // Deleting a blob of such a bucket only hides it.
-    if ((await storage.isLockable?.()) === true) return;
+    if (storage.hasObjectLock && (await storage.isLockable?.()) !== false) return;
     await putReserve(storage, bytes, presentBytes);
   } catch (error) {
     if (!(error instanceof CodedError)) throw error;
@@ -110,7 +110,7 @@ class FreeingStorage extends ForwardingStorage implements ReservedStorage {
       throw withAdvice(new CodedError('STORAGE_FULL', `the storage has no room for pack ${id}`));
     }
     try {
-      await super.putBlob(id, data, options);
+      await this.#put(id, data, options);
     } catch (error) {
       if (!isCode(error, 'STORAGE_FULL') || this.#tasks === 0 || id === RESERVE) throw error;
       const reserveBytes = await (this.#found ??= this.#find());
@@ -118,11 +118,17 @@ class FreeingStorage extends ForwardingStorage implements ReservedStorage {
       await (this.#release ??= this.#delete(reserveBytes));
       // Also without a reserve: another client may have released it a moment ago.
       try {
-        await super.putBlob(id, data, options);
+        await this.#put(id, data, options);
       } catch (again) {
         throw isCode(again, 'STORAGE_FULL') ? withAdvice(again) : again;
       }
     }
+  }
+
+  /** Packs of one run take half of the reserve at most, so that room is left for index blobs. */
+  async #put(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void> {
+    await super.putBlob(id, data, options);
+    if (PACK.test(id) && this.#release) this.#packBytesMax -= totalLength(data);
   }
 
   async #find(): Promise<number> {
