@@ -57,8 +57,8 @@ export function readingOf(restores: readonly FoundRestore[]): string | undefined
   return `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`;
 }
 
-/** Agents do not begin these any more, or have not begun them. */
-const NOT_WRITING = ['', 'New', 'Completed', 'Failed', 'Canceled'];
+/** Phases without writes. An agent may begin a new DataDownload at any moment. */
+const NOT_WRITING = ['Completed', 'Failed', 'Canceled'];
 
 /**
  * The same of `longshore restore in-place`: its DataDownloads belong to the Backup, and go with it. A volume
@@ -77,7 +77,9 @@ export async function writingOf(
       if (!isOwned || NOT_WRITING.includes(phase)) return [];
       const { targetVolume: target } = spec;
       const what = `DataDownload ${metadata.name} brings PersistentVolumeClaim ${target.namespace}/${target.pvc} back from the backup`;
-      return [`${what} (${phase}): wait for its end, or delete it, and delete the backup again`];
+      return [
+        `${what} (${phase || 'New'}): wait for its end, or delete it, and delete the backup again`,
+      ];
     });
     return found;
   } catch (error) {

@@ -98,13 +98,14 @@ it('may do what it does, and nothing else', async () => {
   await world.ask('cut', {}, 'again');
   await world.gone('cut');
   await stop();
-  // What a plugin needs, an operation that still runs, one that has to be waited for, a sidecar that does not tell, or an API server that
+  // A synced backup is compared with all others. What a plugin needs, an operation that still runs, one that has to be waited for, a sidecar that does not tell, or an API server that
   // sends no lists by a watch.
   const others = [
     'snapshot.storage.k8s.io/volumesnapshotcontents/status patch',
     'velero.io/volumesnapshotlocations list',
     'velero.io/podvolumebackups patch',
     'velero.io/restores watch',
+    'velero.io/backups list',
     'velero.io/deletebackuprequests list',
     ...[...granted('longshore-server-deletion')].filter((each) => each.startsWith('groupsnapshot')),
   ];
