@@ -162,9 +162,12 @@ export class BackupArchive {
     const sums = sumsOf(files);
     const before = isHeld ? await this.#checksums.loadValid(name, options) : undefined;
     const state = update.metadata && stateIn(update.metadata);
-    if (before) await this.#checksums.put(name, withFiles(before, sums, state), options);
+    const signing = { ...options, isSigned: before?.isSigned ?? false };
+    if (before) {
+      await this.#checksums.put(name, withFiles(before.checksums, sums, state), signing);
+    }
     await this.#putFiles(name, files, options);
-    if (before) await this.#checksums.put(name, settled(before, sums, state), options);
+    if (before) await this.#checksums.put(name, settled(before.checksums, sums, state), signing);
     if (update.metadata) await this.#sealIfOver(name, update.metadata, options);
   }
 

@@ -1,8 +1,9 @@
 import { goJson, isCode, type Logger, messageOf } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
-import { type Checksums, checksumsSchema, sinceOthers } from './checksums.ts';
+import { type Checksums, checksumsSchema, sinceOthers, stateOf } from './checksums.ts';
+import { damaged } from './damage.ts';
 import { encodedBytes, type EncodedFile } from './encoded-files.ts';
-import { backupSchema } from './files.ts';
+import { backupSchema, type StoredBackup } from './files.ts';
 import { decodeJson } from './json-file.ts';
 import { backupKey } from './layout.ts';
 import { type SignatureState, signingOf } from './signature.ts';
@@ -33,43 +34,53 @@ export class ChecksumsFile {
     }
   }
 
-  /** Those that still hold by what the Backup's own file says. Undefined where the backup has none, as one of Velero's. */
-  async loadValid(name: string, options: SignalOptions): Promise<Checksums | undefined> {
+  /**
+   * Reads checksums to change them. Sums of files that Velero has written anew are left out.
+   * Undefined for a backup without checksums. Throws `DAMAGED_ARCHIVE` for a wrong signature:
+   * a new signature would hide the change.
+   */
+  async loadValid(
+    name: string,
+    options: SignalOptions,
+  ): Promise<{ readonly checksums: Checksums; readonly isSigned: boolean } | undefined> {
     const checksums = await this.load(name, options);
     if (!checksums) return undefined;
     const key = backupKey(name, 'metadata');
-    return sinceOthers(
-      checksums,
-      await decodeJson(this.#bucket.get(key, options), key, backupSchema),
-    );
+    const backup = await decodeJson(this.#bucket.get(key, options), key, backupSchema);
+    const state = this.stateOf(name, backup, checksums);
+    if (state === 'wrong') throw damaged(backupKey(name, 'checksums'), 'its signature is wrong');
+    return { checksums: sinceOthers(checksums, backup), isSigned: state === 'signed' };
   }
 
-  async put(name: string, checksums: Checksums, options: SignalOptions): Promise<void> {
-    await this.#bucket.put(
-      backupKey(name, 'checksums'),
-      this.encode(name, checksums).read(),
-      options,
-    );
+  /** Signed if `isSigned` is set and the password of the repositories is known. */
+  async put(
+    name: string,
+    checksums: Checksums,
+    { isSigned, ...options }: SignalOptions & { readonly isSigned: boolean },
+  ): Promise<void> {
+    const encoded = isSigned ? this.encode(name, checksums) : encodedJson(unsigned(checksums));
+    await this.#bucket.put(backupKey(name, 'checksums'), encoded.read(), options);
   }
 
-  /** Signed, where the password of the repositories is known. */
+  /** Signed if the password of the repositories is known. */
   encode(name: string, checksums: Checksums): EncodedFile {
     const payload = unsigned(checksums);
     const signature = signingOf(this.#bucket)?.signing?.sign(name, payload);
-    return encodedBytes(
-      Buffer.from(`${goJson({ ...payload, ...(signature && { signature }) })}\n`),
-    );
+    return encodedJson({ ...payload, ...(signature && { signature }) });
   }
 
-  /** Whether the checksums are what somebody with the password has written. */
-  stateOf(name: string, checksums: Checksums | undefined): SignatureState {
+  /** Tells who wrote the checksums of a backup, and the Backup beside them. */
+  stateOf(name: string, backup: StoredBackup, checksums: Checksums | undefined): SignatureState {
     if (!checksums?.signature) return 'unsigned';
     const signing = signingOf(this.#bucket)?.signing;
-    return signing?.check(name, unsigned(checksums), checksums.signature) ?? 'unknown';
+    const payload = unsigned(checksums);
+    return signing?.check(name, payload, checksums.signature, stateOf(backup)) ?? 'unknown';
   }
 }
 
-function unsigned(checksums: Checksums): object {
+const encodedJson = (value: object): EncodedFile => encodedBytes(Buffer.from(`${goJson(value)}\n`));
+
+function unsigned(checksums: Checksums): Checksums {
   const payload = { ...checksums };
   delete payload.signature;
   return payload;

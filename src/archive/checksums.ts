@@ -5,8 +5,7 @@ import { damaged } from './damage.ts';
 import type { StoredBackup } from './files.ts';
 import type { BackupFile } from './layout.ts';
 import type { Sum } from './scratch-file.ts';
-import { type SignatureState, signatureSchema } from './signature.ts';
-import { isFinal } from './states.ts';
+import { signatureSchema } from './signature.ts';
 
 const sumSchema = z.object({ lengthBytes: z.number(), sha256: z.string() });
 
@@ -66,22 +65,6 @@ export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksu
     ([file, sums]) => [file, REWRITTEN.has(file as BackupFile) ? [] : sums] as const,
   );
   return { ...checksums, files: Object.fromEntries(files) };
-}
-
-/**
- * What a signature of checksums says about the Backup that lies beside them. Velero writes a
- * Backup without a signature when it finishes a backup of ours. A Backup that is over stays as it is.
- */
-export function signatureOf(
-  backup: StoredBackup,
-  checksums: Checksums | undefined,
-  state: SignatureState,
-): SignatureState {
-  if (state !== 'signed' || !checksums || checksums.states.includes(stateOf(backup))) return state;
-  const wasOver = checksums.states.some((each) =>
-    isFinal({ status: { phase: each.split(' ')[1] } }),
-  );
-  return wasOver ? 'wrong' : 'unsigned';
 }
 
 /** What a backup's files are held to; nothing, where somebody else wrote them. */

@@ -51,6 +51,7 @@ export {
   signingKey,
   type SigningPasswords,
   signWith,
+  WELL_KNOWN_PASSWORD,
 } from './signature.ts';
 export { isStoredOf, locationProblem, standingOf } from './states.ts';
 export {

@@ -1,12 +1,13 @@
-import { createHmac, hkdfSync, scrypt, timingSafeEqual } from 'node:crypto';
+import { createHash, createHmac, hkdfSync, scrypt, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 import { z } from 'zod';
 import { assert, CodedError, goJson } from '../base/index.ts';
 import type { Bucket } from '../blob/index.ts';
-import type { KubeObject } from '../kube/index.ts';
+import { isFinal } from './states.ts';
 
 /**
- * Tells who wrote a backup's files. `signed`: somebody with the repository password. `unsigned`: Velero, or a version of Longshore without signatures. `wrong`: they were
+ * Tells who wrote a backup's files. `signed`: somebody with the repository password. `unsigned`:
+ * Velero or a version of Longshore without signatures wrote or finished them. `wrong`: they were
  * changed since they were signed. `unknown`: the reader lacks the password that signed them.
  */
 export type SignatureState = 'signed' | 'unsigned' | 'wrong' | 'unknown';
@@ -15,7 +16,11 @@ export const signatureSchema = z.looseObject({
   version: z.literal(1),
   /** Tells which key signed, and nothing else about it: 16 hexadecimal digits. */
   key: z.string(),
-  /** HMAC-SHA256, 64 hexadecimal digits. */
+  /** States of the Backup that the checksums are about. */
+  states: z.array(z.string()),
+  /** SHA-256 of the checksums, in hexadecimal digits. */
+  sha256: z.string(),
+  /** HMAC-SHA256 of the name of the backup and the fields above, in hexadecimal digits. */
   mac: z.string(),
 });
 type Signature = z.infer<typeof signatureSchema>;
@@ -50,29 +55,52 @@ export class Signing {
   }
 
   /** Signs the checksums of a backup. `payload` is a JSON value. */
-  sign(name: string, payload: object): Signature {
-    const key = idOf(this.#key);
-    return { version: 1, key, mac: macOf(this.#key, name, payload).toString('hex') };
+  sign(name: string, payload: Signed): Signature {
+    const about = { states: [...payload.states], sha256: digestOf(payload) };
+    return {
+      version: 1,
+      key: idOf(this.#key),
+      ...about,
+      mac: macOf(this.#key, name, about).toString('hex'),
+    };
   }
 
-  /** `unknown` for a signature by another key than these. */
-  check(name: string, payload: object, signature: Signature): 'signed' | 'wrong' | 'unknown' {
+  /**
+   * `state` is that of the Backup beside the checksums. Velero or an earlier version of Longshore may
+   * finish a backup. They write its files anew and leave the old signature. A Backup that was over
+   * when it was signed stays as it is.
+   */
+  check(name: string, payload: Signed, signature: Signature, state: string): SignatureState {
     const key = [this.#key, ...this.#earlier].find((each) => idOf(each) === signature.key);
     if (!key) return 'unknown';
-    const right = macOf(key, name, payload);
+    const right = macOf(key, name, signature);
     const told = Buffer.from(signature.mac, 'hex');
-    const isRight = right.length === told.length && timingSafeEqual(right, told);
-    return isRight ? 'signed' : 'wrong';
+    if (right.length !== told.length || !timingSafeEqual(right, told)) return 'wrong';
+    const isSame = signature.sha256 === digestOf(payload) && signature.states.includes(state);
+    if (isSame) return 'signed';
+    return signature.states.every(isOver) ? 'wrong' : 'unsigned';
   }
 }
+
+/** The checksums of a backup, without their signature. */
+type Signed = Readonly<Record<string, unknown>> & { readonly states: readonly string[] };
+
+const isOver = (state: string): boolean => isFinal({ status: { phase: state.split(' ')[1] } });
+
+const digestOf = (payload: Signed): string =>
+  createHash('sha256').update(goJson(payload)).digest('hex');
 
 const idOf = (key: Buffer): string =>
   createHmac('sha256', key).update('longshore backup signature key').digest('hex').slice(0, 16);
 
 /** The name is covered: files of another backup have a wrong signature. */
-const macOf = (key: Buffer, name: string, payload: object): Buffer =>
+const macOf = (
+  key: Buffer,
+  name: string,
+  { states, sha256 }: Pick<Signature, 'states' | 'sha256'>,
+): Buffer =>
   createHmac('sha256', key)
-    .update(`longshore backup signature 1\n${goJson([name, payload])}`)
+    .update(`longshore backup signature 1\n${goJson([name, states, sha256])}`)
     .digest();
 
 /** Passwords of the repositories, and keys of passwords that they had before. */
@@ -98,10 +126,16 @@ function keyOf(password: string): Promise<Buffer> {
   return key;
 }
 
-export async function signingBy(passwords: SigningPasswords): Promise<Signing> {
-  const [current, ...others] = await Promise.all(
-    [passwords.current, ...passwords.others].map(keyOf),
-  );
+/** Velero's password of repositories. Everybody can sign with it. */
+export const WELL_KNOWN_PASSWORD = 'static-passw0rd';
+
+/** Undefined for the well-known password: a signature with it proves nothing. */
+export async function signingBy(
+  passwords: SigningPasswords | undefined,
+): Promise<Signing | undefined> {
+  if (!passwords || passwords.current === WELL_KNOWN_PASSWORD) return undefined;
+  const secret = passwords.others.filter((each) => each !== WELL_KNOWN_PASSWORD);
+  const [current, ...others] = await Promise.all([passwords.current, ...secret].map(keyOf));
   assert(current, 'there is a current password');
   const earlier = passwords.earlierKeys.map((each) => Buffer.from(each, 'hex'));
   return new Signing(current, [...others, ...earlier]);
@@ -130,20 +164,32 @@ export function signWith(bucket: Bucket, signing: LocationSigning): void {
 
 export const signingOf = (bucket: Bucket): LocationSigning | undefined => byBucket.get(bucket);
 
+/** A Backup in the cluster, as far as signatures are concerned. */
+export interface Annotated {
+  readonly metadata: { readonly annotations?: Readonly<Record<string, string>> | undefined };
+}
+
+/** Whether this program checks signatures of backups in the bucket. */
+export function checksSignatures(bucket: Bucket): boolean {
+  const { signing, isRequired } = byBucket.get(bucket) ?? {};
+  return signing !== undefined || isRequired === true;
+}
+
 /**
  * Throws `WRONG_SIGNATURE` for files that were changed, and `NOT_SIGNED` for files without a
  * signature where the location requires one or the Backup in the cluster had one.
  */
 export function assertTrusted(
   { bucket, name, signature: state }: { bucket: Bucket; name: string; signature: SignatureState },
-  known?: KubeObject,
+  known?: Annotated,
 ): void {
   if (state === 'wrong') {
     const text = `the signature of backup ${name} is wrong: its files were changed after they were signed`;
     throw new CodedError('WRONG_SIGNATURE', text);
   }
   if (state === 'signed') return;
-  if (known?.metadata.annotations?.[SIGNED] === 'true') {
+  const canCheck = byBucket.get(bucket)?.signing !== undefined;
+  if (canCheck && known?.metadata.annotations?.[SIGNED] === 'true') {
     const text = `backup ${name} was signed, and this cluster cannot find its signature any more: somebody replaced its files, or the Secret of the repository password. To restore it nevertheless, remove the annotation ${SIGNED} from the Backup`;
     throw new CodedError('NOT_SIGNED', text);
   }

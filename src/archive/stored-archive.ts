@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { isCode } from '../base/index.ts';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { blobId, BlobNotFoundError, type Bucket, type SignalOptions } from '../blob/index.ts';
 import type { KubeObject } from '../kube/index.ts';
-import { ChecksumRules, signatureOf } from './checksums.ts';
+import { ChecksumRules } from './checksums.ts';
 import type { ChecksumsFile } from './checksums-file.ts';
 import { Contents } from './contents.ts';
 import { damaged } from './damage.ts';
@@ -20,7 +20,7 @@ import {
 } from './files.ts';
 import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
-import { assertTrusted, type SignatureState } from './signature.ts';
+import { type Annotated, assertTrusted, type SignatureState } from './signature.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 
@@ -53,7 +53,7 @@ export class StoredArchive {
    * Throws `WRONG_SIGNATURE`, `NOT_SIGNED`. Each restore from the backup asks first. `known` is the
    * Backup in the cluster.
    */
-  assertTrusted(known?: KubeObject): void {
+  assertTrusted(known?: Annotated): void {
     const { name, signature } = this;
     assertTrusted({ bucket: this.#bucket, name, signature }, known);
   }
@@ -61,6 +61,10 @@ export class StoredArchive {
   /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);
+    // A file that the signature does not cover was put by somebody else.
+    if (this.signature === 'signed' && !this.#rules.isExpected(file)) {
+      throw new BlobNotFoundError(blobId(key));
+    }
     try {
       const reload = (): Promise<ChecksumRules> => this.#reload(options);
       yield* this.#rules.checked(file, key, this.#bucket.get(key, options), reload);
@@ -135,9 +139,15 @@ export interface OpenOptions extends SignalOptions {
 /** Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
 export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
   const { bucket } = options;
-  const { metadata, rules, signature } = await load(name, options);
-  const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> =>
-    (await load(name, { ...options, signal })).rules;
+  let found = await load(name, options);
+  // The backup may have been finished between the reads of its two files.
+  if (found.signature === 'wrong') found = await load(name, options);
+  const { metadata, rules, signature } = found;
+  const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> => {
+    const now = await load(name, { ...options, signal });
+    // The reader trusted files of one signature. Files with another one stay out.
+    return now.signature === signature ? now.rules : rules;
+  };
   return new StoredArchive({ bucket, name, metadata, signature, rules, reload });
 }
 
@@ -158,7 +168,7 @@ async function load(
   const held = await checksums.load(name, options);
   const rules = new ChecksumRules(held, metadata);
   await wholeOf(rules.checked('metadata', key, [bytes]), key);
-  const signature = signatureOf(metadata, held, checksums.stateOf(name, held));
+  const signature = checksums.stateOf(name, metadata, held);
   return { metadata, rules, signature };
 }
 

@@ -8,7 +8,7 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
-import { type SignatureState, signingOf } from './signature.ts';
+import { checksSignatures, SIGNED, type SignatureState } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
 import type { StoredArchive } from './stored-archive.ts';
 
@@ -16,6 +16,8 @@ import type { StoredArchive } from './stored-archive.ts';
 export interface KnownObjects {
   /** Backups whose location it is, by name, with their phase. */
   readonly backups: ReadonlyMap<string, string>;
+  /** Names of backups that this cluster knows as signed. See {@link SIGNED}. */
+  readonly signed?: ReadonlySet<string>;
   /** Of Restores of the cluster. */
   readonly restores: ReadonlySet<string>;
 }
@@ -121,11 +123,15 @@ export async function surveyLocation(
       const text = `${backupKey(name, 'contents')} is missing: its objects cannot be restored`;
       add('IncompleteBackup', name, true, text);
     }
-    const isSurveyed = phase === undefined || (signingOf(bucket) !== undefined && !isMade);
+    const isSurveyed = phase === undefined || (checksSignatures(bucket) && !isMade);
     if (folder.hasMetadata && isSurveyed && isArchiveName(name)) read.push(name);
   }
   const looked = await mapLimited(read, READS_AT_ONCE, (name) =>
-    lookAt(bucket, name, { ...options, isKnown: known.backups.has(name) }),
+    lookAt(bucket, name, {
+      ...options,
+      isKnown: known.backups.has(name),
+      wasSigned: known.signed?.has(name) === true,
+    }),
   );
   findings.push(...looked.flatMap((each) => each.findings));
 
@@ -136,7 +142,9 @@ export async function surveyLocation(
     add('RestoreNotInCluster', name, false, text);
   }
   const backups = [...folders.values()].filter(({ hasMetadata }) => hasMetadata).length;
-  const signatures = signingOf(bucket) ? countEach(looked.map((each) => each.signature)) : {};
+  const signatures = checksSignatures(bucket)
+    ? countEach(looked.map((each) => each.signature))
+    : {};
   return { backups, restores: restores.length, signatures, findings };
 }
 
@@ -193,7 +201,11 @@ interface Looked {
   readonly findings: readonly LocationFinding[];
 }
 
-type LookOptions = SignalOptions & { readonly nowNs: Nanoseconds; readonly isKnown: boolean };
+type LookOptions = SignalOptions & {
+  readonly nowNs: Nanoseconds;
+  readonly isKnown: boolean;
+  readonly wasSigned: boolean;
+};
 
 async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promise<Looked> {
   let stored: StoredArchive;
@@ -207,17 +219,20 @@ async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promi
     const text = `its metadata cannot be read, and ${why}: ${messageOf(error)}`;
     return { findings: [{ kind: 'DamagedBackup', name, harm: true, text }] };
   }
-  const distrust = signingOf(bucket) && distrustOf(stored);
+  const distrust = checksSignatures(bucket) ? distrustOf(stored, options) : undefined;
   const absence = options.isKnown ? undefined : absenceOf(stored, options);
   const findings = [distrust, absence].filter((each) => each !== undefined);
   return { signature: stored.signature, findings };
 }
 
 /** Reports a wrong or missing signature of a backup. */
-function distrustOf(stored: StoredArchive): LocationFinding | undefined {
+function distrustOf(
+  stored: StoredArchive,
+  { wasSigned }: LookOptions,
+): LocationFinding | undefined {
   const { name, signature } = stored;
   try {
-    stored.assertTrusted();
+    stored.assertTrusted({ metadata: { annotations: wasSigned ? { [SIGNED]: 'true' } : {} } });
   } catch (error) {
     const kind = signature === 'wrong' ? 'WrongSignature' : 'NotSigned';
     return { kind, name, harm: true, text: messageOf(error) };

@@ -1,3 +1,4 @@
+import { gzipSync } from 'node:zlib';
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
 import {
   BackupArchive,
@@ -108,6 +109,84 @@ describe('the signature of a backup', () => {
     expect(signature).toBe('unsigned');
   });
 
+  it('is missing where a server of an earlier version finished the backup', async () => {
+    const bucket = await seenBy(new Map(), only('secret'));
+    await new BackupArchive(bucket).put('b1', await newBackup('b1', 'Finalizing'));
+    // It keeps fields that it does not know.
+    const sums = json(bucket, SUMS) as { states: string[]; files: Record<string, unknown> };
+    const files = { ...sums.files, metadata: [] };
+    putJson(bucket, SUMS, { ...sums, files, states: [...sums.states, 'uid-b1 Completed '] });
+    putJson(bucket, METADATA, backupOf('b1', 'Completed'));
+    expect((await open(bucket)).signature).toBe('unsigned');
+  });
+
+  it('is not made again for checksums that somebody changed before the backup was over', async () => {
+    const bucket = await seenBy(new Map(), only('secret'));
+    const archive = new BackupArchive(bucket);
+    await archive.put('b1', await newBackup('b1', 'Finalizing'));
+    const sums = json(bucket, SUMS) as { files: Record<string, unknown>; signature?: object };
+    putJson(bucket, SUMS, { ...sums, files: { ...sums.files, contents: [] } });
+    await archive.update('b1', { metadata: backupOf('b1', 'Completed') });
+    expect((await open(bucket)).signature).toBe('unsigned');
+  });
+
+  it('that is wrong keeps a backup from being finished', async () => {
+    const bucket = await seenBy(new Map(), only('secret'));
+    const archive = new BackupArchive(bucket);
+    await archive.put('b1', await newBackup('b1', 'Finalizing'));
+    const sums = json(bucket, SUMS) as { signature: object };
+    putJson(bucket, SUMS, { ...sums, signature: { ...sums.signature, mac: '00' } });
+    await expect(
+      archive.update('b1', { metadata: backupOf('b1', 'Completed') }),
+    ).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
+  });
+
+  it('is made of no password that everybody knows', async () => {
+    const bucket = await seenBy(new Map(), only('static-passw0rd'));
+    await new BackupArchive(bucket).put('b1', await newBackup('b1'));
+    expect((await open(bucket)).signature).toBe('unsigned');
+  });
+
+  it('covers which files there are', async () => {
+    const bucket = await seenBy(stored, only('secret'));
+    const more = [{ metadata: { name: 'forged' } }];
+    const key = 'backups/b1/b1-csi-volumesnapshots.json.gz';
+    bucket.objects.set(key, gzipSync(JSON.stringify(more)));
+    expect(await (await open(bucket)).objects('csiVolumeSnapshots')).toEqual([]);
+    bucket.objects.delete(SUMS);
+    expect(await (await open(bucket)).objects('csiVolumeSnapshots')).toEqual(more);
+  });
+
+  it('is not asked for once and then taken away', async () => {
+    const bucket = await seenBy(stored, only('secret'));
+    const archive = await open(bucket);
+    const forged = await seenBy(new Map());
+    await new BackupArchive(forged).put('b1', await newBackup('b1', 'Completed', '{"a":1}'));
+    for (const [key, bytes] of forged.objects) bucket.objects.set(key, bytes);
+    await expect(archive.openContents({ directory: scratch })).rejects.toMatchObject({
+      code: 'DAMAGED_ARCHIVE',
+    });
+  });
+
+  it('is required of a Backup that the cluster knows as signed', async () => {
+    const known = { metadata: { annotations: { 'longshore.io/signed': 'true' } } };
+    const bucket = await seenBy(stored, only('secret'));
+    const signed = await open(bucket);
+    expect(() => {
+      signed.assertTrusted(known);
+    }).not.toThrow();
+    bucket.objects.delete(SUMS);
+    const bare = await open(bucket);
+    expect(() => {
+      bare.assertTrusted(known);
+    }).toThrow('cannot find its signature any more');
+    // Who has no password can check nothing, and accuses nobody.
+    const unable = await open(await seenBy(stored));
+    expect(() => {
+      unable.assertTrusted(known);
+    }).not.toThrow();
+  });
+
   const attacks: readonly (readonly [string, (bucket: MemoryBucket) => void | Promise<void>])[] = [
     [
       'another sum of the tarball',
@@ -201,11 +280,17 @@ describe('the signature of a backup', () => {
     putJson(bucket, 'backups/b3/velero-backup.json', backupOf('b3', 'Completed', 'another'));
     const all = ['b1', 'b2', 'b3'].map((name) => [name, 'Completed'] as const);
     const known = { backups: new Map(all), restores: new Set<string>() };
-    const survey = await surveyLocation(bucket, () => Promise.resolve(known), { nowNs });
+    const surveyed = (signed: readonly string[]) =>
+      surveyLocation(bucket, () => Promise.resolve({ ...known, signed: new Set(signed) }), {
+        nowNs,
+      });
+    const survey = await surveyed([]);
     expect(survey.signatures).toEqual({ signed: 1, unsigned: 1, wrong: 1 });
     expect(survey.findings.map(({ kind, name, harm }) => [kind, name, harm])).toEqual([
       ['NotSigned', 'b2', false],
       ['WrongSignature', 'b3', true],
     ]);
+    const [stripped] = (await surveyed(['b1', 'b2'])).findings;
+    expect(stripped).toMatchObject({ kind: 'NotSigned', name: 'b2', harm: true });
   });
 });

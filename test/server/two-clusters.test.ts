@@ -85,6 +85,12 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
       metadata: { namespace: VELERO, name: 'cloud-credentials' },
       data: { cloud: Buffer.from(cloud).toString('base64') },
     });
+    // Nothing is signed with the password that everybody knows.
+    const password = Buffer.from('a password of both').toString('base64');
+    await client.create(SECRETS, {
+      metadata: { namespace: VELERO, name: 'velero-repo-credentials' },
+      data: { 'repository-password': password },
+    });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: { namespace: VELERO, name: 'default' },
       spec: {

@@ -76,8 +76,7 @@ export async function withBucketOfLocation<T>(
       const files = restore ? new RestoreBucket(bucket, { ...own, restore }) : bucket;
       return bucketOf(files, { isWriteOnce: isWriteOnce(location) });
     });
-    const passwords = await repositoryPasswords(session);
-    const signing = passwords && (await signingBy(passwords));
+    const signing = await signingBy(await repositoryPasswords(session));
     signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
     return await work(opened.bucket);
   } finally {

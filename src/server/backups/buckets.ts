@@ -29,8 +29,7 @@ export class LocationBuckets implements Buckets {
     const location = await loadLocation(name, options);
     const once = { isWriteOnce: isWriteOnce(location), logger: options.logger };
     const { client, namespace } = options;
-    const passwords = await repositoryPasswords(options);
-    const signing = passwords && (await signingBy(passwords));
+    const signing = await signingBy(await repositoryPasswords(options));
     let files: RestoreBucket | undefined;
     const opened = await openLocationBucket(location, options, async (place) => {
       const bucket = await options.openBucket(place);

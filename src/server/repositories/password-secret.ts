@@ -1,3 +1,4 @@
+import { WELL_KNOWN_PASSWORD } from '../../archive/index.ts';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
@@ -9,7 +10,7 @@ import {
 import { PASSWORD_KEY } from '../../repository-access/index.ts';
 
 /** Velero's own, by which another cluster finds the repositories of the same bucket too (pkg/repository/keys/keys.go). */
-const FIRST_PASSWORD = 'static-passw0rd';
+const FIRST_PASSWORD = WELL_KNOWN_PASSWORD;
 
 /**
  * Makes the Secret with the password of all repositories, unless there is one: as Velero's server does at its start. Not where

@@ -199,12 +199,12 @@ class LocationSync {
   async #bring(name: string): Promise<void> {
     const { archive, client, logger, namespace, signal } = this.#options;
     const stored = await archive.open(name, { signal });
-    stored.assertTrusted();
     const standing = standingOf(stored.metadata, client.clock.nowNs());
     if (standing === 'unfinished') {
       this.#tellOfUnfinished(name, stored.metadata.status?.phase ?? '');
       return;
     }
+    stored.assertTrusted();
     const owners = await this.#owners(stored);
     const podVolumeBackups = await this.#podVolumeBackups(stored);
     this.#assertHere();
@@ -239,6 +239,7 @@ class LocationSync {
     const backup = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
     if (!backup || !this.#isPending(backup, new Set([name]))) return;
     const stored = await archive.open(name, { signal });
+    stored.assertTrusted(backup);
     await this.#makePodVolumeBackups(backup, await this.#podVolumeBackups(stored));
   }
 

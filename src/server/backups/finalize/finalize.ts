@@ -123,8 +123,22 @@ export async function finalize(
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
-  const stored = await openedArchive(archive, backup.metadata.name, signal).catch(() => undefined);
-  await write(backup, status, { ...options, isSigned: stored?.signature === 'signed' });
+  const isSigned = await wasSigned(archive, backup, signal);
+  await write(backup, status, { ...options, isSigned });
+}
+
+async function wasSigned(
+  archive: BackupArchive,
+  { metadata: { name } }: Backup,
+  signal: AbortSignal,
+): Promise<boolean> {
+  try {
+    const stored = await openedArchive(archive, name, signal);
+    return stored?.signature === 'signed';
+  } catch (error) {
+    if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
+    throw error;
+  }
 }
 
 async function write(

@@ -1,6 +1,6 @@
 import { CodedError, define, lookup, Secret } from '../../../base/index.ts';
 import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
-import { signingKey } from '../../../archive/index.ts';
+import { signingKey, WELL_KNOWN_PASSWORD } from '../../../archive/index.ts';
 import {
   EARLIER_SIGNING_KEYS,
   NEXT_PASSWORD_KEY,
@@ -61,7 +61,7 @@ export async function writePasswordState(
   set(PASSWORD_KEY, current);
   set(NEXT_PASSWORD_KEY, next);
   set(PREVIOUS_PASSWORD_KEY, previous);
-  if (!isSame(current, before)) {
+  if (!isSame(current, before) && before.reveal() !== WELL_KNOWN_PASSWORD) {
     // Backups that were signed with the old password stay signed.
     const earlier = Buffer.from(data[EARLIER_SIGNING_KEYS] ?? '', 'base64').toString('utf8');
     const key = (await signingKey(before.reveal())).toString('hex');
