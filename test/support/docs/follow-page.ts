@@ -84,7 +84,8 @@ export async function followPage(script: PageScript, session: ShellSession): Pro
         printed += said.out + said.err;
         await step.after?.(said);
       } catch (cause) {
-        throw new Error(`${place}: ${part.text}\n${(cause as Error).message}`, { cause });
+        const text = `${place}: ${part.text}\n${(cause as Error).message}\nprinted was:\n${printed}`;
+        throw new Error(text, { cause });
       }
     }
     last = part.kind;
