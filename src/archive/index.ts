@@ -53,7 +53,7 @@ export {
   signWith,
   WELL_KNOWN_PASSWORD,
 } from './signature.ts';
-export { isStoredOf, locationProblem, standingOf } from './states.ts';
+export { isFinal, isStoredOf, locationProblem, standingOf } from './states.ts';
 export {
   type FindingKind,
   type KnownObjects,

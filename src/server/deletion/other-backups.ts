@@ -1,4 +1,9 @@
-import { type BackupArchive, isArchiveName, type StoredArchive } from '../../archive/index.ts';
+import {
+  type BackupArchive,
+  isArchiveName,
+  isFinal,
+  type StoredArchive,
+} from '../../archive/index.ts';
 import { isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
@@ -19,13 +24,13 @@ export const repositoryKey = (id: string): string => `repository ${id}`;
 export const csiKey = (driver: string, handle: string): string => `csi ${driver} ${handle}`;
 export const providerKey = (id: string): string => `provider ${id}`;
 
-/** Stored backups hardly ever change. A night's deletions read each file once. Our choice. */
+/** A stored backup that is over hardly ever changes. A night's deletions read each file once. Our choice. */
 const FRESH_MS = 60 * 60_000;
 /** Snapshots kept in memory, some 100 bytes each. Our choice. */
 const KEPT_MAX = 500_000;
 const READS_MAX = 8;
 
-/** What the stored backups of all locations name, for an hour after it was read. */
+/** Remembers for an hour which snapshots the stored backups of each location name. */
 export class NamedSnapshots {
   readonly #named = new Map<string, { readonly named: Named; readonly untilMs: number }>();
   #count = 0;
@@ -65,13 +70,13 @@ export class OtherBackups {
     this.#options = options;
   }
 
-  /** The name of another backup that names this snapshot. Throws what the bucket throws. */
+  /** The name of another backup that names this snapshot. Throws errors of the bucket. */
   async holderOf(key: string): Promise<string | undefined> {
     await this.#load();
     return this.#holders?.get(key);
   }
 
-  /** The name of another backup, in the cluster or stored, that has this UID. Throws what they throw. */
+  /** The name of another backup with this UID. Throws errors of the API server and of the bucket. */
   async namesakeOf(uid: string): Promise<string | undefined> {
     const { client, backup, signal } = this.#options;
     const { name: own, namespace } = backup.metadata;
@@ -110,8 +115,10 @@ export class OtherBackups {
     const before = known.get(key);
     if (before) return before;
     try {
-      const named = await namedIn(await archive.open(name, { signal }), signal);
-      known.keep(key, named);
+      const stored = await archive.open(name, { signal });
+      const named = await namedIn(stored, signal);
+      // A backup that still runs may name more in a minute.
+      if (isFinal(stored.metadata)) known.keep(key, named);
       return named;
     } catch (error) {
       signal.throwIfAborted();

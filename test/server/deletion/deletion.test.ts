@@ -230,6 +230,20 @@ describe('a backup that is deleted', () => {
       expect(world.repositories.get('app')).toEqual(new Set(['good-moved', 'good-files']));
     });
 
+    it('takes none along of a backup that did not name them yet when it was read before', async () => {
+      const waiting = await world.backup('good', 'WaitingForPluginOperations');
+      await world.store(waiting, { volumeInfos: [] });
+      await forge('aa-evil', EVIL, [keptOf('of-nobody')]);
+      await deleted('aa-evil');
+      const over = { ...waiting, status: { ...waiting.status, phase: 'Completed' } };
+      world.bucket.objects.delete('backups/good/velero-backup.json');
+      await world.store(waiting, { volumeInfos: [keptOf('good-kept')] as never }, over);
+      world.drivers.add('good-kept');
+      await forge('zz-evil', EVIL, [keptOf('good-kept')]);
+      await deleted('zz-evil');
+      expect([...world.drivers]).toEqual(['good-kept']);
+    });
+
     it('takes none along that pod volume backups of the bucket name', async () => {
       await victim('good');
       await forge('zz-evil', EVIL, []);
