@@ -74,7 +74,8 @@ const RUNNING = [
 const STILL_MADE = [...RUNNING, 'Finalizing', 'FinalizingPartiallyFailed', 'Deleting'];
 
 /**
- * Compares what lies in a bucket with what a cluster knows: reads names, and metadata of backups that the cluster does not have. Changes nothing.
+ * Compares a bucket with the objects of a cluster, and changes nothing. Reads names, and metadata of
+ * backups that the cluster lacks. To check signatures it reads metadata of all backups.
  * In memory is an entry for each backup and restore. The cluster is asked after the bucket, so that a backup that begins meanwhile is one that it
  * knows; one that goes meanwhile is looked for again. Throws what the bucket throws for a listing, and what `loadKnown` throws.
  */

@@ -8,7 +8,7 @@ import {
 } from '../kube/index.ts';
 import { hostFlags, valuesOf } from './plugin-flags.ts';
 
-/** What a backup gets from its server: settings that a Backup leaves open, and what the server can do. */
+/** The server of a backup: its abilities, and its settings for fields that a Backup leaves open. */
 export interface BackupServer {
   readonly hasCsi: boolean;
   readonly defaults: BackupDefaults;

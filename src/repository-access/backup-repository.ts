@@ -183,6 +183,15 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
 
 const notReady = (text: string): CodedError => new CodedError('REPOSITORY_NOT_READY', text);
 
+/** The text of a key, as Velero reads it (pkg/repository/provider/unified_repo.go). */
+export function passwordIn(
+  secret: { readonly data?: Readonly<Record<string, string>> | undefined } | undefined,
+  key: string,
+): string | undefined {
+  const text = lookup(secret?.data, key);
+  return text === undefined ? undefined : Buffer.from(text, 'base64').toString('utf8').trim();
+}
+
 /**
  * The passwords of the repositories, as the Secret has them. Undefined where there is no Secret yet,
  * or where the account may not read it. Throws other errors of the API server.
@@ -204,10 +213,7 @@ export async function repositoryPasswords({
     if (isCode(error, 'KUBE_FORBIDDEN')) return undefined;
     throw error;
   }
-  const valueOf = (key: string): string | undefined => {
-    const text = lookup(secret?.data, key);
-    return text === undefined ? undefined : Buffer.from(text, 'base64').toString('utf8').trim();
-  };
+  const valueOf = (key: string): string | undefined => passwordIn(secret, key);
   const current = valueOf(PASSWORD_KEY);
   if (current === undefined) return undefined;
   const others = [NEXT_PASSWORD_KEY, PREVIOUS_PASSWORD_KEY].map(valueOf);

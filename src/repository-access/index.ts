@@ -10,6 +10,7 @@ export {
   loadRepositoryAccess,
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
+  passwordIn,
   PREVIOUS_PASSWORD_KEY,
   type RepositoryAccess,
   type RepositoryQuery,

@@ -31,7 +31,7 @@ export interface AdoptOptions {
  * Adds the packs of killed uploads of the same path to the index, by the indexes in the packs
  * themselves. Without it, the next upload would store again what no index blob named before the
  * kill. A session that still runs is not harmed: its packs are only named earlier.
- * Lists the session markers, and the packs only after a kill. Throws what the storage throws.
+ * Lists the session markers, and the packs only after a kill. Throws errors of the storage.
  */
 export async function adoptKilledSessions(
   repository: Repository,

@@ -115,7 +115,7 @@ export class PreviousEntries {
 
   constructor(lists: readonly PreviousList[]) {
     this.#lists = lists.map(({ entries, startNs, recorded }) => ({
-      // A file must not get the contents of another one that is shown under the same name.
+      // Names that are not UTF-8 may look alike. Each file gets its own contents.
       byName: new Map(entries.map((entry) => [keyOfEntry(entry), entry])),
       startNs,
       recorded,

@@ -395,7 +395,7 @@ interface NamedEntry extends DirectoryEntry {
   keptExtra?: string | undefined;
 }
 
-/** The attributes of an entry that is made anew. */
+/** The attributes that a new entry gets. */
 const newAttributes = (directory: TargetDirectory, entry: NamedEntry): FileAttributes => {
   const { mode, uid, gid, mtimeNs, extra, keptExtra } = entry;
   const dropsLists = directory.givesLists;

@@ -9,8 +9,8 @@ export type DiskName = string | Buffer;
 type NamedEntry = Pick<DirectoryEntry, 'name' | 'extra'>;
 
 /**
- * The name that an entry has on disk. A name that would leave its directory is never restored,
- * whatever the snapshot says. Throws `UNSAFE_NAME`, `BAD_ATTRIBUTES`.
+ * The name that an entry has on disk. A name that leads out of its directory is refused. Throws
+ * `UNSAFE_NAME`, `BAD_ATTRIBUTES`.
  */
 export function diskNameOf({ name, extra }: NamedEntry): DiskName {
   assertPlainName(name);

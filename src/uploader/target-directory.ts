@@ -76,7 +76,7 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
-  /** It has a default access list, which new entries get. */
+  /** Set if the directory has a default access list. New entries inherit the list. */
   givesLists = false;
   /** The error of a directory that is known to be read-only. */
   #refusal: Error | undefined;

@@ -249,7 +249,7 @@ function isRawName(value: unknown): value is string {
   return bytes.length <= NAME_BYTES_MAX && !isUtf8(bytes);
 }
 
-/** What a root entry tells about all entries of its snapshot, such as `xattrs`. */
+/** A root entry's note about all entries of its snapshot, such as `xattrs`. */
 export const recordedIn = (text: string | undefined): string =>
   /"recorded":"([a-z,]*)"\}$/.exec(text ?? '')?.[1] ?? '';
 
@@ -293,10 +293,10 @@ const badAttributes = (what: string): CodedError =>
   new CodedError('BAD_ATTRIBUTES', `the snapshot holds attributes that are not valid: ${what}`);
 
 /**
- * Gives what a descriptor is of its extended attributes, and may take access lists away that its
- * directory gave it: after the owner, whose change drops
- * capabilities, and before the mode, which an access list has a part of. Returns whether all could
- * be set. Throws `BAD_ATTRIBUTES`.
+ * Sets the extended attributes of an open file, and may remove access lists that it inherited.
+ * Call it after the owner is set, since that drops capabilities. Call it before the mode is set,
+ * since an access list holds part of the mode. Returns whether all could be set. Throws
+ * `BAD_ATTRIBUTES`.
  */
 export function applyExtra(
   descriptor: number,

@@ -125,7 +125,7 @@ export interface ThreadPool extends AsyncDisposable {
   hasExtra(descriptor: number, extra: string): Promise<boolean>;
   /** Makes a FIFO or a device node. False: it cannot be made here. Throws like `fs`. */
   makeNode(path: string | Uint8Array, node: SpecialNode): Promise<boolean>;
-  /** The text of the extended attributes of what a descriptor is of; undefined without any. */
+  /** The extended attributes of an open file, as text. Undefined without any. */
   readExtraOf(descriptor: number): Promise<string | undefined>;
   /** Flushes the file system that a descriptor is on; false where that cannot be done. */
   syncFilesystem(descriptor: number): Promise<boolean>;

@@ -70,7 +70,7 @@ export class ContentManager {
   }
 
   /** Session markers name the source path, so that the upload after a kill finds the packs. */
-  set uploadPath(path: string | undefined) {
+  set uploadPath(path: string) {
     this.#uploadPath = path;
     this.#session.uploadPath = path;
   }

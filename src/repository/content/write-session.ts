@@ -52,7 +52,7 @@ export class WriteSession implements PackOwner {
   }
 
   /** Takes effect if the marker is not made yet. */
-  set uploadPath(path: string | undefined) {
+  set uploadPath(path: string) {
     this.#marker.uploadPath = path;
   }
 

@@ -13,9 +13,8 @@ const TOLD_MAX = 5;
 export type Tags = Readonly<Record<string, string>>;
 
 /**
- * Decides which snapshots a deletion may touch. Files in the bucket are not authenticated: a writer of the bucket can
- * store a backup that names the snapshots of others. The tags of a snapshot are authenticated by the
- * repository's password.
+ * Decides which snapshots a deletion may touch. A writer to the bucket can store a backup that names
+ * the snapshots of others. The repository's password authenticates the tags of a snapshot.
  */
 export class OwnSnapshots {
   readonly #storedUid: string;
@@ -64,7 +63,7 @@ export class OwnSnapshots {
     this.#refuse(what, why);
   }
 
-  /** One sentence about all refused snapshots; undefined if there are none. */
+  /** A sentence about all refused snapshots. Undefined without any. */
   get told(): string | undefined {
     if (this.#refused.size === 0) return undefined;
     const named = namedFirst(

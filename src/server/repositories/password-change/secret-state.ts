@@ -1,10 +1,11 @@
-import { CodedError, define, lookup, Secret } from '../../../base/index.ts';
+import { CodedError, define, Secret } from '../../../base/index.ts';
 import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
 import { signingKey, WELL_KNOWN_PASSWORD } from '../../../archive/index.ts';
 import {
   EARLIER_SIGNING_KEYS,
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
+  passwordIn,
   PREVIOUS_PASSWORD_KEY,
 } from '../../../repository-access/index.ts';
 
@@ -28,11 +29,8 @@ export async function loadPasswordState(
 ): Promise<PasswordState> {
   const object = await client.find(SECRETS, { namespace, name: PASSWORD_SECRET }, { signal });
   const valueOf = (key: string): Secret | undefined => {
-    const text = lookup(object?.data, key);
-    // As Velero reads it (pkg/repository/provider/unified_repo.go).
-    return text === undefined
-      ? undefined
-      : new Secret(Buffer.from(text, 'base64').toString('utf8').trim());
+    const text = passwordIn(object, key);
+    return text === undefined ? undefined : new Secret(text);
   };
   const current = valueOf(PASSWORD_KEY);
   if (!object || !current) {
@@ -63,7 +61,7 @@ export async function writePasswordState(
   set(PREVIOUS_PASSWORD_KEY, previous);
   if (!isSame(current, before) && before.reveal() !== WELL_KNOWN_PASSWORD) {
     // Backups that were signed with the old password stay signed.
-    const earlier = Buffer.from(data[EARLIER_SIGNING_KEYS] ?? '', 'base64').toString('utf8');
+    const earlier = passwordIn(object, EARLIER_SIGNING_KEYS) ?? '';
     const key = (await signingKey(before.reveal())).toString('hex');
     const lines = new Set([...earlier.split('\n').filter((line) => line !== ''), key]);
     define(data, EARLIER_SIGNING_KEYS, Buffer.from([...lines].join('\n')).toString('base64'));
