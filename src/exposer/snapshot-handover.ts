@@ -237,8 +237,10 @@ export class SnapshotHandover {
     const content = found && isMadeFor(found, upload) ? found : undefined;
     if (content) await untilHandleTold(client, content);
     const wait = { timeoutMs: GONE_MS };
-    // While it changed hands: nobody else removes a content that is to be retained.
     const left = content && (await this.#sourceOf(content, sourceOf(upload)));
+    // First: a snapshot that loses its content before gets a new one from the snapshot controller.
+    await this.dropSource(upload);
+    // A hand-over that broke off has set it to `Retain`, so the controller leaves it.
     if (left) {
       const { name: leftName, uid } = left.metadata;
       await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: leftName }, { uid });
@@ -250,7 +252,6 @@ export class SnapshotHandover {
       await waitGone(client, VOLUME_SNAPSHOTS, { ...ref, uid }, wait);
     }
     if (content) await this.#removeContent(content);
-    await this.dropSource(upload);
   }
 
   /** Bound to our snapshot it has gone with it. The snapshot controller does nothing for one that was not bound yet, now that its snapshot is gone. */

@@ -120,7 +120,13 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
       await client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, { metadata: { annotations: none } });
     }
     for (const part of PARTS) csi.begin(part);
-    await handoverBy(client).cleanUp(upload);
+    const order: string[] = [];
+    const remove: KubeClient['delete'] = (resource, ref, options) => {
+      if (ref.namespace === 'app' || ref.name === source.name) order.push(resource.plural);
+      return client.delete(resource, ref, options);
+    };
+    await handoverBy(withCalls(client, { delete: remove })).cleanUp(upload);
+    expect(order).toEqual([VOLUME_SNAPSHOTS.plural, VOLUME_SNAPSHOT_CONTENTS.plural]);
     await expect.poll(left, { timeout: 30_000 }).toEqual(nothing);
   }, 120_000);
 
