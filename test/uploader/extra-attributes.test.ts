@@ -1,7 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { posix } from '../../src/base/index.ts';
+import { HOUR_NS, OffsetClock, posix, systemClock } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { type DirectoryEntry, readDirectory, walkTree } from '../../src/snapshot/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
@@ -175,6 +175,45 @@ it('does not take entries over as having none from a snapshot that does not tell
   expect(counters.bytesRead).toBe(0);
   expect((await extras(repository, rootEntry)).size).toBe(5);
 });
+
+const kept = [
+  { xattrs: true, links: true },
+  { xattrs: false, links: true },
+  { xattrs: true, links: false },
+  { xattrs: false, links: false },
+];
+const told = ({ xattrs, links }: (typeof kept)[number]): string =>
+  `${xattrs ? 'attributes' : 'no attributes'} and ${links ? 'links' : 'no links'}`;
+const switches = kept.flatMap((before) =>
+  kept.flatMap((after) =>
+    [1, 32_768].map((listingEntriesMax) => ({
+      name: `${told(before)}, then ${told(after)}${listingEntriesMax === 1 ? ', in long directories' : ''}`,
+      ...{ before, after, listingEntriesMax },
+    })),
+  ),
+);
+
+it.each(switches)(
+  'keeps what the switch says now: $name',
+  async ({ name, before, after, listingEntriesMax }) => {
+    const tree = at(`switch ${name}`);
+    oddTree(tree);
+    write(join(tree, 'alone/file'), 'file');
+    setXattr(join(tree, 'alone/file'), 'user.a', 'one');
+    await createTest(at(`repository ${name}`));
+    const threads = true;
+    // A day later, the times of the inodes tell that nothing changed.
+    const clock = new OffsetClock(systemClock, 24n * HOUR_NS);
+    await using repository = await openTest(at(`repository ${name}`), { threads, clock });
+    const source = { host: 'other', userName: 'other', path: '/other' };
+    for (const extras of [before, after, before, after]) {
+      const { rootEntry } = await backUp(repository, tree, { extras, listingEntriesMax });
+      const alone = { extras, source, isParent: () => false };
+      const fresh = await backUp(repository, tree, alone);
+      expect(rootEntry).toEqual(fresh.rootEntry);
+    }
+  },
+);
 
 it.skipIf(!hasKopia)(
   'is ignored by the real Kopia, which drops it; the next backup of ours has it again',

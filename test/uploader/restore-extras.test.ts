@@ -111,6 +111,33 @@ it('leaves attributes and links out when told so', async () => {
   expect(inode(target, 'a/first')).not.toBe(inode(target, 'b/third'));
 });
 
+it.each(['over files', 'in place'])('restores %s what each of three backups kept', async (how) => {
+  const path = tree(`kept ${how}`);
+  const file = join(path, 'b/alone');
+  setXattr(file, 'user.name', 'value');
+  fs.utimesSync(file, 1e9, 1e9);
+  await using repository = await opened(`kept ${how}`);
+  const off = { xattrs: false, links: false };
+  const first = await backUp(repository, path);
+  const second = await backUp(repository, path, { extras: off });
+  const third = await backUp(repository, path);
+  const target = at(`kept ${how}-target`);
+  await restore(repository, first.rootEntry, target);
+  const again = async ({ rootEntry }: { rootEntry: DirectoryEntry }): Promise<void> => {
+    setXattr(join(target, 'b/alone'), 'user.name', 'own');
+    fs.writeFileSync(join(target, 'program'), 'another');
+    const own = { logger: silentLogger, signal: new AbortController().signal };
+    if (how === 'in place') await restoreTreeInPlace(repository, rootEntry, target, own);
+    else await restore(repository, rootEntry, target);
+    expect(fs.readFileSync(join(target, 'program'), 'utf8')).toBe('program');
+  };
+  await again(second);
+  expect(getXattr(join(target, 'b/alone'), 'user.name')).toBe(hex('own'));
+  await again(third);
+  expect(getXattr(join(target, 'b/alone'), 'user.name')).toBe(hex('value'));
+  expect(inode(target, 'a/first')).toBe(inode(target, 'b/third'));
+});
+
 it('gives a program of another owner no capability', async () => {
   const path = tree('owner');
   setXattr(join(path, 'program'), 'security.capability', CAPABILITY);
