@@ -28,11 +28,6 @@ import { RecentRates, secondsLeft } from './status-rows.ts';
 
 type Movement = StatusWorld['movements'][number];
 
-/** Of whoever looks at backups, some at a time. Our choices: what is beyond them is no browser of theirs. */
-const LIMITS = {
-  ...{ headersMs: 5000, requestMs: 10_000, idleMs: 15_000 },
-  ...{ connectionsMax: 100, headersBytesMax: 24 << 10 },
-};
 /** The facts that change seldom include all nodes of the cluster. */
 const FACTS_EVERY_MS = 60_000;
 /** Many visitors are one look. */
@@ -62,7 +57,7 @@ export async function openStatusPage(
       }
     : undefined;
   const listener = ends.use(
-    await listenHttp(address, 'the status page', LIMITS, ({ isLoopback }) => {
+    await listenHttp(address, 'the status page', ({ isLoopback }) => {
       const sources = { view, volumes, messages, access, files };
       return new PageHandler({ ...sources, logger, clock, isLoopback }).handle;
     }),

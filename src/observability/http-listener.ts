@@ -1,17 +1,6 @@
-import type { RequestListener, Server } from 'node:http';
+import type { RequestListener } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { CodedError } from '../base/index.ts';
-
-export interface HttpLimits {
-  /** Until all headers of a request are there. */
-  readonly headersMs: number;
-  /** Until all of a request is there. */
-  readonly requestMs?: number;
-  /** Without a byte on a connection. */
-  readonly idleMs?: number;
-  readonly connectionsMax?: number;
-  readonly headersBytesMax?: number;
-}
 
 /** Where it listens. */
 export interface BoundAddress {
@@ -24,13 +13,23 @@ export interface BoundAddress {
 export interface HttpListener extends BoundAddress, AsyncDisposable {}
 
 /**
- * Serves HTTP on an address such as `:8085` or `127.0.0.1:8086`; `what` is for messages. `handlerOf` is called once, when it listens.
- * Throws `ADDRESS_UNUSABLE`.
+ * The limits of every HTTP server of the product. Our choices: no browser, kubelet or Prometheus
+ * needs more.
+ */
+const HEADERS_MS = 5000;
+const REQUEST_MS = 10_000;
+/** A connection without a byte for this time is closed. Prometheus scrapes in a new one then. */
+const IDLE_MS = 15_000;
+const CONNECTIONS_MAX = 100;
+const HEADERS_BYTES_MAX = 24 << 10;
+
+/**
+ * Serves HTTP on an address such as `:8085` or `127.0.0.1:8086`, with limits. `what` is for
+ * messages. `handlerOf` is called once, when the server listens. Throws `ADDRESS_UNUSABLE`.
  */
 export async function listenHttp(
   address: string,
   what: string,
-  limits: HttpLimits,
   handlerOf: (bound: BoundAddress) => RequestListener,
 ): Promise<HttpListener> {
   const unusable = (reason: string): CodedError =>
@@ -42,11 +41,16 @@ export async function listenHttp(
   // Loaded here: commands that only log must not pay for it.
   const { createServer } = await import('node:http');
   const server = createServer({
-    ...(limits.headersBytesMax !== undefined && { maxHeaderSize: limits.headersBytesMax }),
+    ...{ headersTimeout: HEADERS_MS, requestTimeout: REQUEST_MS, keepAliveTimeout: IDLE_MS },
+    maxHeaderSize: HEADERS_BYTES_MAX,
     // By default time limits are looked at every thirty seconds.
-    ...(limits.requestMs !== undefined && { connectionsCheckingInterval: 1000 }),
+    connectionsCheckingInterval: 1000,
   });
-  applyLimits(server, limits);
+  server.setTimeout(IDLE_MS);
+  const connections = new Connections(CONNECTIONS_MAX);
+  server.on('connection', (socket) => {
+    connections.add(socket);
+  });
   await new Promise<void>((resolve, reject) => {
     server.once('error', (cause) => {
       reject(unusable(cause.message));
@@ -58,43 +62,104 @@ export async function listenHttp(
     address: `${host}:${bound.port}`,
     isLoopback: isLoopbackAddress(bound.address),
   };
-  server.on('request', oneAtATime(handlerOf(described)));
+  server.on('request', connections.oneAtATime(handlerOf(described)));
   return {
     ...described,
     async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+      const closed = new Promise((resolve) => server.close(resolve));
+      connections.destroyAll();
+      await closed;
     },
   };
 }
 
+interface Connection {
+  readonly socket: Socket;
+  /** The address of the client. */
+  readonly from: string;
+  isBusy: boolean;
+}
+
 /**
- * Ends connections that ask again before they were answered. No browser does so; and of what is read at once, thousands of requests are made, whose
- * answers would all be in memory together.
+ * The open connections of a server. A new connection gets a place while its client has fewer than
+ * others. So a flood from one address does not keep out probes and scrapes of other addresses.
  */
-function oneAtATime(handler: RequestListener): RequestListener {
-  const busy = new WeakSet<Socket>();
-  return (request, response) => {
-    const { socket } = request;
-    if (busy.has(socket)) {
+class Connections {
+  readonly #max: number;
+  /** Keyed by the client's address and port, oldest first. TLS hands out another socket object. */
+  readonly #byEndpoint = new Map<string, Connection>();
+  readonly #countByAddress = new Map<string, number>();
+
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  add(socket: Socket): void {
+    const from = socket.remoteAddress;
+    // The client has closed the connection already.
+    if (from === undefined) {
       socket.destroy();
       return;
     }
-    busy.add(socket);
-    response.once('close', () => busy.delete(socket));
-    handler(request, response);
-  };
+    const endpoint = endpointOf(socket);
+    this.#byEndpoint.set(endpoint, { socket, from, isBusy: false });
+    this.#countByAddress.set(from, (this.#countByAddress.get(from) ?? 0) + 1);
+    socket.once('close', () => {
+      this.#byEndpoint.delete(endpoint);
+      const left = (this.#countByAddress.get(from) ?? 0) - 1;
+      if (left > 0) this.#countByAddress.set(from, left);
+      else this.#countByAddress.delete(from);
+    });
+    if (this.#byEndpoint.size > this.#max) this.#evictFor(from, socket);
+  }
+
+  /**
+   * Destroys the oldest connection without a request of the client that has most connections. If
+   * all of them have one, destroys the oldest, or the new connection if it is of this client too.
+   */
+  #evictFor(from: string, newcomer: Socket): void {
+    let [most, mostCount] = [from, this.#countByAddress.get(from) ?? 0];
+    for (const [address, count] of this.#countByAddress) {
+      if (count > mostCount) [most, mostCount] = [address, count];
+    }
+    let oldest: Socket | undefined;
+    for (const { socket, from: own, isBusy } of this.#byEndpoint.values()) {
+      if (own !== most || socket === newcomer) continue;
+      oldest ??= socket;
+      if (isBusy) continue;
+      socket.destroy();
+      return;
+    }
+    if (most === from) newcomer.destroy();
+    else oldest?.destroy();
+  }
+
+  /**
+   * Ends connections that send a second request before the first is answered. No browser does so.
+   * Thousands of such requests fit into one read, and all their answers would be in memory.
+   */
+  oneAtATime(handler: RequestListener): RequestListener {
+    return (request, response) => {
+      const connection = this.#byEndpoint.get(endpointOf(request.socket));
+      if (!connection || connection.isBusy) {
+        request.socket.destroy();
+        return;
+      }
+      connection.isBusy = true;
+      response.once('close', () => {
+        connection.isBusy = false;
+      });
+      handler(request, response);
+    };
+  }
+
+  destroyAll(): void {
+    for (const { socket } of this.#byEndpoint.values()) socket.destroy();
+  }
 }
 
-function applyLimits(server: Server, limits: HttpLimits): void {
-  server.headersTimeout = limits.headersMs;
-  if (limits.requestMs !== undefined) server.requestTimeout = limits.requestMs;
-  if (limits.idleMs !== undefined) {
-    server.keepAliveTimeout = limits.idleMs;
-    server.setTimeout(limits.idleMs);
-  }
-  if (limits.connectionsMax !== undefined) server.maxConnections = limits.connectionsMax;
-}
+const endpointOf = ({ remoteAddress = '', remotePort = 0 }: Socket): string =>
+  `${remoteAddress} ${remotePort}`;
 
 /** As the kernel names what is bound, never a name that somebody has to resolve. */
 const isLoopbackAddress = (address: string): boolean =>

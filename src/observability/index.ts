@@ -1,9 +1,4 @@
 /** Logs, and what is served by HTTP: metrics' and health's endpoints, a listener with limits. */
 export { createJsonLogger, createServerLogger } from './logger.ts';
-export {
-  type BoundAddress,
-  type HttpLimits,
-  type HttpListener,
-  listenHttp,
-} from './http-listener.ts';
+export { type BoundAddress, type HttpListener, listenHttp } from './http-listener.ts';
 export { serveStatus, type StatusSources } from './status-server.ts';

@@ -7,24 +7,34 @@ export interface StatusSources {
   readonly notReady: () => string | undefined;
 }
 
-const HEADERS_MS = 3000;
+/** Our choice: no Prometheus scrapes more often, and a flood of scrapes costs one rendering each. */
+const RENDERED_FOR_MS = 1000;
 
 /** `/metrics`, `/healthz` and `/readyz` on an address such as `:8085`. Throws `ADDRESS_UNUSABLE`. */
 export function serveStatus(address: string, sources: StatusSources): Promise<HttpListener> {
-  return listenHttp(address, 'metrics', { headersMs: HEADERS_MS }, () => (request, response) => {
-    const answer = (code: number, text: string, type = 'text/plain; charset=utf-8'): void => {
-      response.writeHead(code, { 'content-type': type });
-      response.end(text);
+  const metrics = sharedMetrics(sources.metrics);
+  return listenHttp(address, 'metrics', () => (request, response) => {
+    const answer = (
+      code: number,
+      text: string | Buffer,
+      type = 'text/plain; charset=utf-8',
+    ): void => {
+      response.writeHead(code, { 'content-type': type, 'content-length': Buffer.byteLength(text) });
+      response.end(request.method === 'HEAD' ? undefined : text);
     };
     const state = (problem: string | undefined): void => {
       answer(problem === undefined ? 200 : 503, `${problem ?? 'ok'}\n`);
     };
+    if (request.method !== 'GET' && request.method !== 'HEAD') {
+      response.writeHead(405, { allow: 'GET, HEAD', connection: 'close' }).end();
+      return;
+    }
     const [path] = (request.url ?? '').split('?');
     // Whoever answers lives. What it waits for comes back without a new start.
     if (path === '/healthz') state(undefined);
     else if (path === '/readyz') state(sources.notReady());
     else if (path === '/metrics') {
-      sources.metrics().then(
+      metrics().then(
         (text) => {
           answer(200, text, 'text/plain; version=0.0.4; charset=utf-8');
         },
@@ -34,4 +44,21 @@ export function serveStatus(address: string, sources: StatusSources): Promise<Ht
       );
     } else answer(404, 'not found; try /metrics, /healthz or /readyz\n');
   });
+}
+
+/** Clients that ask within a second get the same bytes, so slow clients hold no copies of them. */
+function sharedMetrics(metrics: () => Promise<string>): () => Promise<Buffer> {
+  let shared: Promise<Buffer> | undefined;
+  let renderedAtMs = 0;
+  return () => {
+    if (shared && performance.now() - renderedAtMs < RENDERED_FOR_MS) return shared;
+    renderedAtMs = performance.now();
+    shared = metrics().then((text) => Buffer.from(text));
+    const own = shared;
+    shared.catch(() => {
+      // The next client tries again.
+      if (shared === own) shared = undefined;
+    });
+    return shared;
+  };
 }

@@ -12,7 +12,6 @@ import { ask } from '../support/page.ts';
 const PIECE = Buffer.alloc(1 << 20, 'x');
 const PIECES = 4096;
 const PATH = '/backups/b/download?volume=v&path=/f';
-const LIMITS = { headersMs: 5000, idleMs: 15_000, connectionsMax: 100 };
 
 /** A file of 4 GiB of which each byte is made when it is asked for. */
 class Source implements BackupFiles {
@@ -101,7 +100,7 @@ describe('a download', () => {
       ['b', 'c'].map((name) => [name, { name, uid: name, location: `of-${name}` }]),
     );
     const world = { backupsByName: backups, nowMs: 0 } as unknown as World;
-    listener = await listenHttp('0.0.0.0:0', 'a test', LIMITS, ({ isLoopback }) => {
+    listener = await listenHttp('0.0.0.0:0', 'a test', ({ isLoopback }) => {
       const view = { look: () => Promise.resolve(world) };
       const volumes = { of: () => [] };
       const files = { source, access };
@@ -221,7 +220,7 @@ describe('a download', () => {
 
   it('a client that takes nothing for too long loses its place', async () => {
     const { promise, resolve } = Promise.withResolvers<unknown>();
-    const server = await listenHttp('127.0.0.1:0', 'a test', LIMITS, () => (_, response) => {
+    const server = await listenHttp('127.0.0.1:0', 'a test', () => (_, response) => {
       const { signal } = new AbortController();
       const { bytes } = new Endless();
       resolve(sendDownload(response, bytes, signal, 50).catch((error: unknown) => error));
