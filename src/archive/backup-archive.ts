@@ -20,6 +20,7 @@ import { holds } from './holds.ts';
 import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
 import { putLogTail } from './log-tail.ts';
 import type { ScratchFile } from './scratch-file.ts';
+import { canSign } from './signature.ts';
 import { type AnyBackup, isFinal, isStoredOf } from './states.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
@@ -257,6 +258,19 @@ export class BackupArchive {
     options: SignalOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, backupKey(name, 'itemOperations'), element, options);
+  }
+
+  /**
+   * Removes the file that stands for the whole backup. Files that somebody else has stored under its
+   * name and UID are then no backup any more. Throws errors of the bucket.
+   */
+  async disown(name: string, options: SignalOptions = {}): Promise<void> {
+    await this.#bucket.delete(backupKey(name, 'metadata'), options);
+  }
+
+  /** Whether backups are signed as they are stored. */
+  get signs(): boolean {
+    return canSign(this.#bucket);
   }
 
   /**

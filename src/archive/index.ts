@@ -45,7 +45,7 @@ export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
 export { RestoreArchive, type RestoreFiles, type RestoreRef } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
 export {
-  SIGNED,
+  IGNORE_SIGNATURE,
   type SignatureState,
   signingBy,
   signingKey,

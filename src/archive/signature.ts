@@ -1,8 +1,9 @@
 import { createHash, createHmac, hkdfSync, scrypt, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 import { z } from 'zod';
-import { assert, CodedError, goJson } from '../base/index.ts';
+import { CodedError, goJson } from '../base/index.ts';
 import type { Bucket } from '../blob/index.ts';
+import { SIGNED } from '../kube/index.ts';
 import { isFinal } from './states.ts';
 
 /**
@@ -45,17 +46,25 @@ export async function signingKey(password: string): Promise<Buffer> {
 
 /** Signs the files of backups, and checks signatures. */
 export class Signing {
-  readonly #key: Buffer;
+  readonly #key: Buffer | undefined;
   readonly #earlier: readonly Buffer[];
 
-  /** `earlier`: keys of passwords that were changed since. They only check. */
-  constructor(key: Buffer, earlier: readonly Buffer[] = []) {
+  /**
+   * `key`: undefined if nothing can be signed. `earlier`: keys of other passwords, such as those
+   * before a change. They only check.
+   */
+  constructor(key: Buffer | undefined, earlier: readonly Buffer[] = []) {
     this.#key = key;
     this.#earlier = earlier;
   }
 
-  /** Signs the checksums of a backup. `payload` is a JSON value. */
-  sign(name: string, payload: Signed): Signature {
+  get canSign(): boolean {
+    return this.#key !== undefined;
+  }
+
+  /** Signs the checksums of a backup. `payload` is a JSON value. Undefined without a key. */
+  sign(name: string, payload: Signed): Signature | undefined {
+    if (!this.#key) return undefined;
     const about = { states: [...payload.states], sha256: digestOf(payload) };
     return {
       version: 1,
@@ -71,7 +80,7 @@ export class Signing {
    * when it was signed stays as it is.
    */
   check(name: string, payload: Signed, signature: Signature, state: string): SignatureState {
-    const key = [this.#key, ...this.#earlier].find((each) => idOf(each) === signature.key);
+    const key = this.#keys.find((each) => idOf(each) === signature.key);
     if (!key) return 'unknown';
     const right = macOf(key, name, signature);
     const told = Buffer.from(signature.mac, 'hex');
@@ -79,6 +88,10 @@ export class Signing {
     const isSame = signature.sha256 === digestOf(payload) && signature.states.includes(state);
     if (isSame) return 'signed';
     return signature.states.every(isOver) ? 'wrong' : 'unsigned';
+  }
+
+  get #keys(): readonly Buffer[] {
+    return this.#key ? [this.#key, ...this.#earlier] : this.#earlier;
   }
 }
 
@@ -129,16 +142,20 @@ function keyOf(password: string): Promise<Buffer> {
 /** Velero's password of repositories. Everybody can sign with it. */
 export const WELL_KNOWN_PASSWORD = 'static-passw0rd';
 
-/** Undefined for the well-known password: a signature with it proves nothing. */
+/**
+ * The well-known password signs nothing: everybody has it. Undefined without any key that checks.
+ */
 export async function signingBy(
   passwords: SigningPasswords | undefined,
 ): Promise<Signing | undefined> {
-  if (!passwords || passwords.current === WELL_KNOWN_PASSWORD) return undefined;
-  const secret = passwords.others.filter((each) => each !== WELL_KNOWN_PASSWORD);
-  const [current, ...others] = await Promise.all([passwords.current, ...secret].map(keyOf));
-  assert(current, 'there is a current password');
+  if (!passwords) return undefined;
+  const secretKeyOf = async (password: string): Promise<Buffer | undefined> =>
+    password === WELL_KNOWN_PASSWORD ? undefined : keyOf(password);
+  const all = await Promise.all([passwords.current, ...passwords.others].map(secretKeyOf));
+  const [current, ...others] = all;
   const earlier = passwords.earlierKeys.map((each) => Buffer.from(each, 'hex'));
-  return new Signing(current, [...others, ...earlier]);
+  const checking = [...others.filter((each) => each !== undefined), ...earlier];
+  return current || checking.length > 0 ? new Signing(current, checking) : undefined;
 }
 
 /** How the backups of a location are signed. */
@@ -149,11 +166,8 @@ export interface LocationSigning {
   readonly isRequired: boolean;
 }
 
-/**
- * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A writer
- * to the bucket can remove the signature. The annotation is out of reach.
- */
-export const SIGNED = 'longshore.io/signed';
+/** Annotation of a Backup whose files are used whatever their signature says. A person sets it. */
+export const IGNORE_SIGNATURE = 'longshore.io/ignore-signature';
 
 /** A bucket is handed on by many who need no key, so the key is known by the bucket. */
 const byBucket = new WeakMap<Bucket, LocationSigning>();
@@ -169,31 +183,48 @@ export interface Annotated {
   readonly metadata: { readonly annotations?: Readonly<Record<string, string>> | undefined };
 }
 
+/** Whether this program signs backups in the bucket. */
+export const canSign = (bucket: Bucket): boolean => byBucket.get(bucket)?.signing?.canSign === true;
+
 /** Whether this program checks signatures of backups in the bucket. */
 export function checksSignatures(bucket: Bucket): boolean {
   const { signing, isRequired } = byBucket.get(bucket) ?? {};
   return signing !== undefined || isRequired === true;
 }
 
+interface StoredFiles {
+  readonly bucket: Bucket;
+  readonly name: string;
+  readonly signature: SignatureState;
+}
+
 /**
  * Throws `WRONG_SIGNATURE` for files that were changed, and `NOT_SIGNED` for files without a
- * signature where the location requires one or the Backup in the cluster had one.
+ * signature if the Backup in the cluster had one. {@link IGNORE_SIGNATURE} overrules both.
  */
-export function assertTrusted(
-  { bucket, name, signature: state }: { bucket: Bucket; name: string; signature: SignatureState },
+export function assertUnchanged(
+  { bucket, name, signature: state }: StoredFiles,
   known?: Annotated,
 ): void {
+  const { annotations } = known?.metadata ?? {};
+  if (state === 'signed' || annotations?.[IGNORE_SIGNATURE] === 'true') return;
+  const wayOut = `To use it nevertheless, annotate the Backup with ${IGNORE_SIGNATURE}=true`;
   if (state === 'wrong') {
-    const text = `the signature of backup ${name} is wrong: its files were changed after they were signed`;
+    const text = `the signature of backup ${name} is wrong: its files were changed after they were signed. ${wayOut}`;
     throw new CodedError('WRONG_SIGNATURE', text);
   }
-  if (state === 'signed') return;
   const canCheck = byBucket.get(bucket)?.signing !== undefined;
-  if (canCheck && known?.metadata.annotations?.[SIGNED] === 'true') {
-    const text = `backup ${name} was signed, and this cluster cannot find its signature any more: somebody replaced its files, or the Secret of the repository password. To restore it nevertheless, remove the annotation ${SIGNED} from the Backup`;
-    throw new CodedError('NOT_SIGNED', text);
-  }
-  if (byBucket.get(bucket)?.isRequired !== true) return;
+  if (!canCheck || annotations?.[SIGNED] !== 'true') return;
+  const text = `backup ${name} was signed, and this cluster cannot find its signature any more: somebody replaced its files, or the Secret of the repository password. ${wayOut}`;
+  throw new CodedError('NOT_SIGNED', text);
+}
+
+/** As {@link assertUnchanged}. Throws `NOT_SIGNED` too if the location requires signatures. */
+export function assertTrusted(files: StoredFiles, known?: Annotated): void {
+  const { bucket, name, signature: state } = files;
+  assertUnchanged(files, known);
+  if (state === 'signed' || byBucket.get(bucket)?.isRequired !== true) return;
+  if (known?.metadata.annotations?.[IGNORE_SIGNATURE] === 'true') return;
   const why =
     state === 'unknown' ? 'the repository password that signed it is not here' : 'it has none';
   const text = `backup ${name} needs a signature, since its location has the annotation longshore.io/require-signed: ${why}`;

@@ -20,7 +20,13 @@ import {
 } from './files.ts';
 import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
-import { type Annotated, assertTrusted, type SignatureState } from './signature.ts';
+import {
+  type Annotated,
+  assertTrusted,
+  assertUnchanged,
+  canSign,
+  type SignatureState,
+} from './signature.ts';
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 
@@ -56,6 +62,17 @@ export class StoredArchive {
   assertTrusted(known?: Annotated): void {
     const { name, signature } = this;
     assertTrusted({ bucket: this.#bucket, name, signature }, known);
+  }
+
+  /** Throws `WRONG_SIGNATURE`, `NOT_SIGNED` for files that changed after they were signed. */
+  assertUnchanged(known?: Annotated): void {
+    const { name, signature } = this;
+    assertUnchanged({ bucket: this.#bucket, name, signature }, known);
+  }
+
+  /** Whether a writer to the bucket may have stored it in the name of this program. */
+  get mayBeForged(): boolean {
+    return this.signature !== 'signed' && canSign(this.#bucket);
   }
 
   /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */

@@ -8,7 +8,8 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
-import { checksSignatures, SIGNED, type SignatureState } from './signature.ts';
+import { SIGNED } from '../kube/index.ts';
+import { checksSignatures, type SignatureState } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
 import type { StoredArchive } from './stored-archive.ts';
 

@@ -5,6 +5,7 @@
 export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
 export {
   ofSchedule,
+  provenFirst,
   type RestorePolicySummary,
   type RestoreValidationSources,
   scheduleUidOf,

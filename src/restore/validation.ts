@@ -6,10 +6,12 @@ import {
   BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
+  isSynced,
   type KubeClient,
   type KubeObject,
   SCHEDULE_UID,
   SCHEDULES,
+  SIGNED,
   SYNCED_SCHEDULE_UID,
   validLabel,
 } from '../kube/index.ts';
@@ -181,7 +183,8 @@ class Look {
     }
     const complete = all.filter(({ status }) => status?.phase === 'Completed');
     const uid = await scheduleUidOf(client, { namespace, name: schedule }, signal);
-    const [backup] = ofSchedule(complete, uid).toSorted((a, b) => startOf(b) - startOf(a));
+    const candidates = provenFirst(ofSchedule(complete, uid));
+    const [backup] = candidates.toSorted((a, b) => startOf(b) - startOf(a));
     if (backup) return { errors: [], backup };
     const errors = ['No completed backups found for schedule'];
     return { errors: all.length === 0 ? ['No backups found for schedule', ...errors] : errors };
@@ -294,6 +297,19 @@ export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
     labels?.[SCHEDULE_UID] ?? annotations?.[SYNCED_SCHEDULE_UID];
   if (uid === undefined || !backups.some((backup) => makerOf(backup) === uid)) return backups;
   return backups.filter((backup) => [uid, undefined].includes(makerOf(backup)));
+}
+
+/**
+ * Leaves out backups that came from a bucket without a signature, if there are others: a writer to
+ * the bucket could have stored them. Backups that this cluster made count without a signature.
+ */
+export function provenFirst<T extends Pick<KubeObject, 'metadata'>>(
+  backups: readonly T[],
+): readonly T[] {
+  const proven = backups.filter(
+    (backup) => !isSynced(backup) || backup.metadata.annotations?.[SIGNED] === 'true',
+  );
+  return proven.length > 0 ? proven : backups;
 }
 
 /** Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is away. */

@@ -267,6 +267,28 @@ describe('a Restore', () => {
     expect(restore.spec).toMatchObject({ backupName: 'b', scheduleName: schedule });
   });
 
+  it('takes a newer backup from the bucket only with a signature, if the cluster made one itself', async () => {
+    const start = (day: number) => ({ status: { phase: 'Completed', startTimestamp: `2026-11-0${day}T00:00:00Z` } }); // prettier-ignore
+    const labels = { 'velero.io/schedule-name': 'nightly' };
+    const synced = { 'longshore.io/synced-uid': 'u' };
+    const backups = (annotations: object) => [
+      { metadata: { name: 'own', labels, uid: 'own' }, ...start(1) },
+      { metadata: { name: 'foreign', labels, uid: 'foreign', annotations }, ...start(2) },
+    ];
+    const newestOf = async (all: readonly object[]) => {
+      const client = { list: () => Promise.resolve(all), find: () => Promise.resolve(undefined) };
+      const given = {
+        metadata: { namespace: 'velero', name: 'r' },
+        spec: { scheduleName: 'nightly' },
+      };
+      const sources = sourcesOf(client as unknown as KubeClient);
+      return (await validateRestore(given as unknown as Restore, sources)).restore.spec.backupName;
+    };
+    expect(await newestOf(backups(synced))).toBe('own');
+    expect(await newestOf(backups({ ...synced, 'longshore.io/signed': 'true' }))).toBe('foreign');
+    expect(await newestOf(backups(synced).slice(1))).toBe('foreign');
+  });
+
   describe('of a schedule that another cluster has by the same name', () => {
     const ofMaker = (name: string, day: number, uid?: string) => ({
       kind: 'Backup',

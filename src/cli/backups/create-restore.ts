@@ -1,6 +1,6 @@
 import { CodedError } from '../../base/index.ts';
 import { BACKUPS, type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
-import { ofSchedule, scheduleUidOf } from '../../restore/index.ts';
+import { ofSchedule, provenFirst, scheduleUidOf } from '../../restore/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -106,7 +106,8 @@ async function sourceOf(
   if (allowPartiallyFailed !== true) return { fromSchedule };
   const usable = backups.filter(({ phase }) => ['Completed', 'PartiallyFailed'].includes(phase));
   const uid = await scheduleUidOf(client, { namespace, name: fromSchedule }, signal);
-  const [newest] = ofSchedule(usable, uid).toSorted((a, b) => b.startMs - a.startMs);
+  const candidates = provenFirst(ofSchedule(usable, uid));
+  const [newest] = candidates.toSorted((a, b) => b.startMs - a.startMs);
   return newest ? { fromBackup: newest.metadata.name, fromSchedule: '' } : { fromSchedule };
 }
 

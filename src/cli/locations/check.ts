@@ -1,12 +1,7 @@
-import {
-  type KnownObjects,
-  type LocationSurvey,
-  SIGNED,
-  surveyLocation,
-} from '../../archive/index.ts';
+import { type KnownObjects, type LocationSurvey, surveyLocation } from '../../archive/index.ts';
 import { isCanceled, messageOf } from '../../base/index.ts';
 import { parseBackupStorageLocation } from '../../config/index.ts';
-import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES } from '../../kube/index.ts';
+import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES, SIGNED } from '../../kube/index.ts';
 import { loadLocation } from '../../repository-access/index.ts';
 import { countOf } from '../amounts.ts';
 import { withBucketOfLocation } from '../backups/bucket.ts';

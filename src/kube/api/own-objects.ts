@@ -25,6 +25,11 @@ export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
  * sync sets it. Labels of such a Backup come from the bucket and prove nothing.
  */
 export const SYNCED_UID = 'longshore.io/synced-uid';
+/**
+ * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A writer
+ * to the bucket can remove the signature. The annotation is out of reach.
+ */
+export const SIGNED = 'longshore.io/signed';
 
 /** Whether the sync created this Backup from files in the bucket. */
 export const isSynced = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>

@@ -15,7 +15,7 @@ import {
   validateBackup,
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
-import { type Discovery, isPassing, keyOf, type KubeClient } from '../../kube/index.ts';
+import { type Discovery, isPassing, keyOf, type KubeClient, SIGNED } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';
@@ -215,7 +215,8 @@ export class BackupRuns {
         onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
-      const written = await phases.insist(backup, { status });
+      const metadata = outcome.isSigned === true && { annotations: { [SIGNED]: 'true' } };
+      const written = await phases.insist(backup, { ...(metadata && { metadata }), status });
       this.#hadRun.add(backup.metadata.uid);
       if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);

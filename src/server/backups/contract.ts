@@ -77,6 +77,8 @@ export interface RunOutcome {
   /** `WaitingForPluginOperations`, `Finalizing`, both with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
+  /** The stored files are signed. */
+  readonly isSigned?: boolean;
   /** Of its tarball, where this run has made it. */
   readonly tarballBytes?: number;
 }

@@ -340,8 +340,11 @@ async function hasEnded(
   signal: AbortSignal,
 ): Promise<boolean> {
   try {
-    const stored = (await archive.loadMetadata(name, { signal })) as unknown as Backup;
-    return stored.metadata.uid === uid && isOver(phaseOf(stored));
+    const stored = await archive.open(name, { signal });
+    const { metadata } = stored;
+    // A writer to the bucket must not keep operations from ending.
+    if (stored.mayBeForged || metadata.metadata.uid !== uid) return false;
+    return isOver(metadata.status?.phase ?? '');
   } catch (error) {
     if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
     throw error;

@@ -222,10 +222,12 @@ class Deletion {
   }
 
   #ownSnapshots(owner: Ownership): OwnSnapshots {
-    const { client, backup, known, logger, signal } = this.#options;
+    const { client, backup, buckets, known, logger, signal } = this.#options;
     const archive = this.#archive;
-    const others = new OtherBackups({ client, archive, backup, known, logger, signal });
-    return new OwnSnapshots(backup, owner.kind === 'own' ? owner.uid : backup.metadata.uid, others);
+    const others = new OtherBackups({ client, archive, backup, buckets, known, logger, signal });
+    const storedUid = owner.kind === 'own' ? owner.uid : backup.metadata.uid;
+    const isSigned = owner.kind === 'own' && owner.stored?.signature === 'signed';
+    return new OwnSnapshots(backup, { storedUid, isSigned }, others);
   }
 
   async #ownKept(kept: readonly KeptSnapshot[], own: OwnSnapshots): Promise<KeptSnapshot[]> {

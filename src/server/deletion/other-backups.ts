@@ -1,22 +1,20 @@
-import {
-  type BackupArchive,
-  isArchiveName,
-  isFinal,
-  type StoredArchive,
-} from '../../archive/index.ts';
+import { BackupArchive, isArchiveName, isFinal, type StoredArchive } from '../../archive/index.ts';
 import { isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
+  BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   type KubeClient,
   type PodVolumeBackup,
   SYNCED_UID,
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
+import type { Buckets } from '../backups/contract.ts';
 
 /** What one stored backup names. Volume IDs have a prefix for their kind. */
 interface Named {
   readonly uid: string;
+  readonly isSigned: boolean;
   readonly snapshots: readonly string[];
 }
 
@@ -53,27 +51,74 @@ export class NamedSnapshots {
 
 export interface OtherBackupsOptions {
   readonly client: Pick<KubeClient, 'collect'>;
-  readonly archive: Pick<BackupArchive, 'list' | 'open'>;
+  readonly archive: Archive;
+  readonly buckets: Buckets;
   readonly backup: Backup;
   readonly known: NamedSnapshots;
   readonly logger: Logger;
   readonly signal: AbortSignal;
 }
 
-/** The other backups of a location. Reads them when first asked, which takes two requests for each backup. */
+type Archive = Pick<BackupArchive, 'list' | 'open'>;
+
+interface Holder {
+  readonly name: string;
+  readonly isSigned: boolean;
+}
+
+/** Snapshots that the backups of some locations name. */
+class Holders {
+  readonly #byKey = new Map<string, Holder>();
+  readonly uids = new Map<string, string>();
+  /** The name of a backup whose files cannot be read. */
+  unread: string | undefined;
+
+  add(name: string, { uid, isSigned, snapshots }: Named): void {
+    this.uids.set(uid, name);
+    for (const key of snapshots) {
+      if (isSigned || this.#byKey.get(key)?.isSigned !== true) {
+        this.#byKey.set(key, { name, isSigned });
+      }
+    }
+  }
+
+  get(key: string, bySigned: boolean): string | undefined {
+    const found = this.#byKey.get(key);
+    return found && (found.isSigned || !bySigned) ? found.name : undefined;
+  }
+}
+
+/** The other backups. Reads those of a location when first asked, with two requests for each. */
 export class OtherBackups {
   readonly #options: OtherBackupsOptions;
-  #holders: ReadonlyMap<string, string> | undefined;
-  #uids: ReadonlyMap<string, string> | undefined;
+  /** Backups in the location of the backup. */
+  #near: Holders | undefined;
+  /** Backups in all other locations of the cluster. */
+  #far: Holders | undefined;
 
   constructor(options: OtherBackupsOptions) {
     this.#options = options;
   }
 
-  /** The name of another backup that names this snapshot. Throws errors of the bucket. */
-  async holderOf(key: string): Promise<string | undefined> {
-    await this.#load();
-    return this.#holders?.get(key);
+  /** The name of a backup in this location that names a snapshot. Throws errors of the bucket. */
+  async holderHere(key: string): Promise<string | undefined> {
+    return (await this.#loadNear()).get(key, false);
+  }
+
+  /**
+   * The name of another backup that names this snapshot, and one whose files cannot be read. Looks
+   * in all locations. `bySigned`: only signed backups of this location count. Throws errors of the
+   * buckets and of the API server.
+   */
+  async holderOf(
+    key: string,
+    { bySigned }: { readonly bySigned: boolean },
+  ): Promise<{ readonly holder: string | undefined; readonly unread?: string | undefined }> {
+    const near = await this.#loadNear();
+    const found = near.get(key, bySigned);
+    if (found !== undefined || bySigned) return { holder: found };
+    const far = await this.#loadFar();
+    return { holder: far.get(key, false), unread: near.unread ?? far.unread };
   }
 
   /** The name of another backup with this UID. Throws errors of the API server and of the bucket. */
@@ -85,33 +130,57 @@ export class OtherBackups {
       return isSame && metadata.name !== own ? [metadata.name] : [];
     });
     if (here !== undefined) return here;
-    await this.#load();
-    return this.#uids?.get(uid);
+    return (await this.#loadNear()).uids.get(uid);
   }
 
-  async #load(): Promise<void> {
-    if (this.#holders) return;
-    const { archive, backup, signal } = this.#options;
-    const names: string[] = [];
-    for await (const name of archive.list({ signal })) {
-      if (isArchiveName(name) && name !== backup.metadata.name) names.push(name);
+  async #loadNear(): Promise<Holders> {
+    if (this.#near) return this.#near;
+    const { archive, backup } = this.#options;
+    const near = new Holders();
+    await this.#load(near, { archive, location: backup.spec.storageLocation ?? '' });
+    this.#near = near;
+    return near;
+  }
+
+  /** A CSI driver or a provider serves all locations of the cluster. */
+  async #loadFar(): Promise<Holders> {
+    if (this.#far) return this.#far;
+    const { client, buckets, backup, signal } = this.#options;
+    const { namespace } = backup.metadata;
+    const far = new Holders();
+    const all = await client.collect(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace, signal },
+      ({ metadata }) => [metadata.name],
+    );
+    for (const location of all) {
+      if (location === backup.spec.storageLocation) continue;
+      await using opened = await buckets.open(location, signal);
+      await this.#load(far, { archive: new BackupArchive(opened.bucket), location });
     }
-    const holders = new Map<string, string>();
-    const uids = new Map<string, string>();
-    await mapLimited(names, READS_MAX, async (name) => {
-      const named = await this.#read(name);
-      if (!named) return;
-      uids.set(named.uid, name);
-      for (const key of named.snapshots) holders.set(key, name);
-    });
-    this.#uids = uids;
-    this.#holders = holders;
+    this.#far = far;
+    return far;
   }
 
-  /** Undefined for a backup that is damaged, or gone by now: it holds nothing up. */
-  async #read(name: string): Promise<Named | undefined> {
-    const { archive, backup, known, logger, signal } = this.#options;
-    const key = `${backup.spec.storageLocation ?? ''}/${name}`;
+  async #load(holders: Holders, place: Place): Promise<void> {
+    const { backup, signal } = this.#options;
+    const own = backup.metadata.name;
+    const names: string[] = [];
+    for await (const name of place.archive.list({ signal })) {
+      // Two locations may lead to one bucket.
+      if (isArchiveName(name) && name !== own) names.push(name);
+    }
+    await mapLimited(names, READS_MAX, async (name) => {
+      const named = await this.#read(name, place);
+      if (named === 'unread') holders.unread ??= name;
+      else if (named) holders.add(name, named);
+    });
+  }
+
+  /** Undefined for a deleted backup. */
+  async #read(name: string, { archive, location }: Place): Promise<Named | 'unread' | undefined> {
+    const { known, logger, signal } = this.#options;
+    const key = `${location}/${name}`;
     const before = known.get(key);
     if (before) return before;
     try {
@@ -126,9 +195,14 @@ export class OtherBackups {
       if (!isCode(error, 'DAMAGED_ARCHIVE', 'STORAGE_DENIED')) throw error;
       const fields = { backup: name, error: messageOf(error) };
       logger.warn(fields, 'a backup cannot be read, so its snapshots are not compared');
-      return undefined;
+      return 'unread';
     }
   }
+}
+
+interface Place {
+  readonly archive: Archive;
+  readonly location: string;
 }
 
 /** Velero stores volume infos since 1.13. Older backups have a file for each kind. */
@@ -156,5 +230,6 @@ async function namedIn(stored: StoredArchive, signal: AbortSignal): Promise<Name
       add(status?.snapshotHandle, (id) => csiKey(spec.driver, id));
     }
   }
-  return { uid: stored.metadata.metadata.uid ?? '', snapshots: [...found] };
+  const isSigned = stored.signature === 'signed';
+  return { uid: stored.metadata.metadata.uid ?? '', isSigned, snapshots: [...found] };
 }

@@ -19,15 +19,24 @@ export type Tags = Readonly<Record<string, string>>;
 export class OwnSnapshots {
   readonly #storedUid: string;
   readonly #isMadeHere: boolean;
+  readonly #isSigned: boolean;
   readonly #others: OtherBackups;
   /** IDs that objects of this cluster name. */
   readonly #trusted = new Set<string>();
   readonly #refused = new Map<string, string>();
 
-  /** `storedUid`: the UID that the files of the backup were stored under. */
-  constructor(backup: Backup, storedUid: string, others: OtherBackups) {
+  /**
+   * `storedUid`: the UID that the files of the backup were stored under. `isSigned`: the signature
+   * of these files is right.
+   */
+  constructor(
+    backup: Backup,
+    { storedUid, isSigned }: { readonly storedUid: string; readonly isSigned: boolean },
+    others: OtherBackups,
+  ) {
     this.#storedUid = storedUid;
     this.#isMadeHere = !isSynced(backup) && storedUid === backup.metadata.uid;
+    this.#isSigned = isSigned;
     this.#others = others;
   }
 
@@ -45,7 +54,11 @@ export class OwnSnapshots {
       return this.#refuse(what, `it was made for the backup with UID ${uid}`);
     }
     if (this.#isMadeHere && (uid !== undefined || this.#trusted.has(id))) return true;
-    if (uid === undefined) return this.#isUnnamed(what, repositoryKey(id));
+    if (uid === undefined) {
+      // Repositories belong to one location.
+      const other = await this.#others.holderHere(repositoryKey(id));
+      return other === undefined || this.#refuse(what, `backup ${other} names it as well`);
+    }
     const other = await this.#others.namesakeOf(uid);
     return other === undefined || this.#refuse(what, `backup ${other} has the same UID`);
   }
@@ -74,9 +87,13 @@ export class OwnSnapshots {
     return `the backup names snapshots that are not its own, and they are not deleted: ${named}`;
   }
 
+  /** A signed backup names its own snapshots. Claims of unsigned backups do not count then. */
   async #isUnnamed(what: string, key: string): Promise<boolean> {
-    const other = await this.#others.holderOf(key);
-    return other === undefined || this.#refuse(what, `backup ${other} names it as well`);
+    const { holder, unread } = await this.#others.holderOf(key, { bySigned: this.#isSigned });
+    if (holder !== undefined) return this.#refuse(what, `backup ${holder} names it as well`);
+    if (this.#isSigned || unread === undefined) return true;
+    const why = `the backup is not signed, and backup ${unread} cannot be read: it may name it as well`;
+    return this.#refuse(what, why);
   }
 
   #refuse(what: string, why: string): false {

@@ -7,7 +7,7 @@ import { phaseOf } from '../backups/phases.ts';
 /**
  * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing, whatever lies there. `foreign`: another Backup of
  * its name has stored them, in this cluster or another. `own`: its own; `uid` is the one that they were stored under, and without `stored` there
- * is no file that stands for the whole. `unknown`: that file is there, and cannot be read.
+ * is no file that stands for the whole. `unknown`: that file is there, and cannot be read or believed.
  */
 export type Ownership =
   | { readonly kind: 'none' }
@@ -55,10 +55,14 @@ export async function ownershipOf(
   try {
     const stored = await new BackupArchive(bucket).open(name, { signal });
     const storedUid = stored.metadata.metadata.uid ?? '';
-    return isStoredOf(backup, stored.metadata)
-      ? { kind: 'own', uid: storedUid, stored }
-      : { kind: 'foreign' };
+    if (!isStoredOf(backup, stored.metadata)) return { kind: 'foreign' };
+    // Changed files could name the snapshots of other backups.
+    stored.assertUnchanged(backup);
+    return { kind: 'own', uid: storedUid, stored };
   } catch (error) {
+    if (isCode(error, 'WRONG_SIGNATURE', 'NOT_SIGNED')) {
+      return { kind: 'unknown', reason: messageOf(error) };
+    }
     if (isCode(error, 'BLOB_NOT_FOUND')) {
       return { kind: 'own', uid: annotations?.[STORED_UID] ?? uid, stored: undefined };
     }

@@ -1,4 +1,4 @@
-import { SIGNED, type StoredBackup } from '../../archive/index.ts';
+import type { StoredBackup } from '../../archive/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   apiVersionOf,
@@ -10,6 +10,7 @@ import {
   type OwnerReference,
   type PodVolumeBackup,
   SCHEDULE_UID,
+  SIGNED,
   SYNCED_SCHEDULE_UID,
   SYNCED_UID,
   validLabel,

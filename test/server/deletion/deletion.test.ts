@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { BackupArchive, journalFolder } from '../../../src/archive/index.ts';
+import { BackupArchive, journalFolder, signingBy, signWith } from '../../../src/archive/index.ts';
 import { CodedError, silentLogger, untilAborted } from '../../../src/base/index.ts';
 import { type Body, type ObjectPutOptions, openStorage } from '../../../src/blob/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
@@ -39,7 +39,7 @@ import { isGone } from '../../../src/server/deletion/native-snapshots.ts';
 import { STORED_UID } from '../../../src/server/deletion/ownership.ts';
 import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
-import type { MemoryBucket } from '../../support/memory-bucket.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
 import { boundContent, content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
 import { withCalls } from '../../support/with-calls.ts';
@@ -64,6 +64,7 @@ afterEach(async () => {
   await world[Symbol.asyncDispose]();
 });
 
+const signing = () => signingBy({ current: 'a secret', others: [], earlierKeys: [] });
 const phaseOf = async (name: string): Promise<string | undefined> =>
   ((await world.client.find(BACKUPS, ref(name))) as { status?: { phase?: string } } | undefined)
     ?.status?.phase;
@@ -221,6 +222,71 @@ describe('a backup that is deleted', () => {
       expect(told).toContain(`snapshot good-moved (it was made for the backup with UID ${uid})`);
       expect(told).toContain('snapshot good-files (backup good names it as well)');
       expect(world.files('backups/zz-evil/')).toEqual([]);
+    });
+
+    it('takes no snapshot along that a backup in another location names', async () => {
+      await world.location('second');
+      await victim('good');
+      const second = new MemoryBucket();
+      for (const [key, bytes] of world.bucket.objects) second.objects.set(key, bytes);
+      world.bucket.objects.clear();
+      world.elsewhere.set('second', second);
+      const natives = { volumeSnapshots: [native('good-native')] };
+      await forge('zz-evil', EVIL, [keptOf('good-kept')], natives);
+      expect(await deleted('zz-evil')).toContain('backup good names it as well');
+      expect([...world.drivers, ...world.provider]).toEqual(['good-kept', 'good-native']);
+    });
+
+    it('takes none along while the files of another backup cannot be read', async () => {
+      await victim('good');
+      world.bucket.objects.set('backups/good/velero-backup.json', Buffer.from('{'));
+      const natives = { volumeSnapshots: [native('good-native')] };
+      await forge('zz-evil', EVIL, [keptOf('good-kept')], natives);
+      const told = await deleted('zz-evil');
+      expect(told).toContain('the backup is not signed, and backup good cannot be read');
+      expect([...world.drivers, ...world.provider]).toEqual(['good-kept', 'good-native']);
+    });
+
+    it('keeps a signed backup from nothing, whatever it names', async () => {
+      world.signing = await signing();
+      signWith(world.bucket, { signing: world.signing, isRequired: false });
+      await victim('good');
+      signWith(world.bucket, { signing: undefined, isRequired: false });
+      await forge('zz-evil', EVIL, [keptOf('good-kept')], {
+        volumeSnapshots: [native('good-native')],
+      });
+      world.bucket.objects.set('backups/odd/velero-backup.json', Buffer.from('{'));
+      world.bucket.objects.delete('backups/good/good.tar.gz');
+      await deleted('good');
+      expect([...world.drivers, ...world.provider]).toEqual([]);
+    });
+
+    it('takes none along by files that were changed after they were signed', async () => {
+      world.signing = await signing();
+      signWith(world.bucket, { signing: world.signing, isRequired: false });
+      await victim('good');
+      const other = await world.backup('mine', 'Completed', {
+        metadata: { annotations: { 'longshore.io/signed': 'true' } },
+      });
+      signWith(world.bucket, { signing: undefined, isRequired: false });
+      await world.store(other, { volumeInfos: [keptOf('good-kept')] as never });
+      world.bucket.objects.delete('backups/good/velero-backup.json');
+      await world.ask('mine');
+      stop = world.run();
+      const told = await vi.waitFor(async () => {
+        const [request] = await world.client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO });
+        const { status } = (request ?? {}) as { status?: { errors?: string[] } };
+        const { errors = [] } = status ?? {};
+        expect(errors.length).toBeGreaterThan(0);
+        return errors.join(' ');
+      });
+      expect(told).toContain('backup mine was signed, and this cluster cannot find its signature');
+      expect([...world.drivers]).toEqual(['good-kept']);
+      // A person decides.
+      const annotations = { 'longshore.io/ignore-signature': 'true' };
+      await world.client.patch(BACKUPS, ref('mine'), { metadata: { annotations } });
+      await world.ask('mine', {}, 'again');
+      await world.gone('mine');
     });
 
     it('takes none along under the UID of the other backup', async () => {

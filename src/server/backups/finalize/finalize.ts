@@ -8,7 +8,6 @@ import {
   unixSeconds,
 } from '../../../base/index.ts';
 import {
-  SIGNED,
   BackupArchive,
   readTarball,
   type ScratchFile,
@@ -46,6 +45,7 @@ import {
   type KubeClient,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
+  SIGNED,
   validLabel,
 } from '../../../kube/index.ts';
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
@@ -119,7 +119,7 @@ export async function finalize(
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
   const status = await ended(backup, archive, found, options).catch((error: unknown) => {
     // Another look would find the same.
-    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    if (!isCode(error, 'DAMAGED_ARCHIVE', 'WRONG_SIGNATURE', 'NOT_SIGNED')) throw error;
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
@@ -212,6 +212,7 @@ async function ended(
     const text = 'its files in the backup storage location are of another Backup by now';
     return lost(backup, text, nowNs);
   }
+  stored.assertUnchanged(backup);
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
     await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
     return taken(known.status as AfterRunStatus);

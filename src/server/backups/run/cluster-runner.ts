@@ -157,14 +157,22 @@ export class ClusterRunner implements BackupRunner {
   ): Promise<RunOutcome | undefined> {
     const { name, uid } = backup.metadata;
     if (!(await archive.has(name, { signal }))) return undefined;
-    const { metadata, status } = await archive.loadMetadata(name, { signal });
+    const stored = await archive.open(name, { signal });
+    const { metadata, status } = stored.metadata;
     if (metadata.uid !== uid) {
       throw new CodedError('BACKUP_EXISTS', 'backup already exists in object storage');
+    }
+    if (stored.mayBeForged) {
+      // A writer to the bucket knows the UID by the journal. The journal makes the backup again.
+      const text = 'files of a running backup are stored again: they are not signed';
+      this.#options.logger.warn({ backup: name, signature: stored.signature }, text);
+      await archive.disown(name, { signal });
+      return undefined;
     }
     const { phase = '', ...rest } = status ?? {};
     // Where the one that stored it was killed right after.
     if (isOver(phase)) await archive.seal(name, uid, { signal });
-    return { phase, status: rest };
+    return { phase, status: rest, ...(stored.signature === 'signed' && { isSigned: true }) };
   }
 
   async #make(request: RunRequest, archive: BackupArchive, journal: Journal): Promise<RunOutcome> {
@@ -329,7 +337,10 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    return { phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes };
+    return {
+      ...{ phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes },
+      ...(archive.signs && { isSigned: true }),
+    };
   }
 
   #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {

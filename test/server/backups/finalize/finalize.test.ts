@@ -4,6 +4,7 @@ import {
   BackupArchive,
   type BackupVolumeInfo,
   readTarball,
+  signingBy,
 } from '../../../../src/archive/index.ts';
 import type { BackupAction } from '../../../../src/backup/index.ts';
 import type { KubeObject } from '../../../../src/kube/index.ts';
@@ -91,6 +92,20 @@ describe('the finalizer of backups', () => {
       failureReason: 'its files in the backup storage location are of another Backup by now',
     });
     expect(new Map(bucket.objects)).toEqual(before);
+  });
+
+  it('takes over no end that somebody else wrote into signed files', async () => {
+    const world = await finalizing();
+    const { backup, bucket } = world;
+    const passwords = { current: 'a secret', others: [], earlierKeys: [] };
+    world.signing = await signingBy(passwords);
+    const annotations = { ...backup.metadata.annotations, 'longshore.io/signed': 'true' };
+    world.backup.metadata.annotations = annotations;
+    const forged = { ...backup, status: { ...backup.status, phase: 'Completed' } };
+    bucket.objects.set('backups/b1/velero-backup.json', Buffer.from(JSON.stringify(forged)));
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed' });
+    expect(world.status.failureReason).toContain('cannot find its signature any more');
   });
 
   it('leaves the tarball alone where no operation asks for items', async () => {

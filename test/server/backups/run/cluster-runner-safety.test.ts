@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { BackupArchive } from '../../../../src/archive/index.ts';
+import { BackupArchive, signingBy, signWith } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError } from '../../../../src/base/index.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 
@@ -124,6 +124,24 @@ describe('a run that others interfere with', () => {
     expect(await new BackupArchive(bucket).has('b1')).toBe(true);
     // Three objects and their namespace, each in two places.
     expect(await pathsIn(rig)).toHaveLength(9);
+  });
+
+  it('a Backup that somebody else stores under its name and UID does not end it', async () => {
+    const rig = new Rig({ cluster: configMaps(3) });
+    const passwords = { current: 'a secret', others: [], earlierKeys: [] };
+    signWith(rig.bucket, { signing: await signingBy(passwords), isRequired: false });
+    const forged = {
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', spec: {} },
+      metadata: { name: 'b1', namespace: 'velero', uid: 'u1' },
+      status: { phase: 'Completed' },
+    };
+    rig.bucket.objects.set('backups/b1/velero-backup.json', Buffer.from(JSON.stringify(forged)));
+    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', isSigned: true });
+    const stored = await new BackupArchive(rig.bucket).open('b1');
+    expect(stored.signature).toBe('signed');
+    expect(await pathsIn(rig)).toHaveLength(9);
+    // What this server has signed itself is taken over.
+    expect(await rig.run()).toMatchObject({ phase: 'Finalizing', isSigned: true });
   });
 
   it('hooks that thaw are run again where the connection ended without an answer', async () => {

@@ -1,6 +1,8 @@
 import { silentLogger } from '../../../../src/base/index.ts';
 import {
   BackupArchive,
+  type signingBy,
+  signWith,
   type BackupVolumeInfo,
   RestoreArchive,
   TarballWriter,
@@ -39,6 +41,8 @@ export class World extends AfterRunWorld {
   /** Sizes of tarballs that were made anew. */
   readonly tarballs: number[] = [];
   readonly labelled: KubeObject[] = [];
+  /** What servers sign with. */
+  signing: Awaited<ReturnType<typeof signingBy>>;
   readonly actions: BackupAction[] = [];
   backup: Backup = {
     apiVersion: 'velero.io/v1',
@@ -92,6 +96,7 @@ export class World extends AfterRunWorld {
 
   server(scratch: string, outside: Outside = calm) {
     const bucket = this.bucketOf(outside);
+    if (this.signing) signWith(bucket, { signing: this.signing, isRequired: false });
     const asker = this.askerOf(outside);
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const map = new OperationMap({

@@ -7,6 +7,8 @@ import {
   type BackupVolumeInfo,
   type NativeSnapshot,
   ScratchFile,
+  type signingBy,
+  signWith,
   TarballWriter,
 } from '../../../../src/archive/index.ts';
 import { asError, CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
@@ -60,6 +62,10 @@ export class DeletionWorld {
   readonly client: KubeClient;
   readonly scratch: string;
   readonly bucket = new MemoryBucket();
+  /** What servers sign with from now on. */
+  signing: Awaited<ReturnType<typeof signingBy>>;
+  /** By location, if it is another one. */
+  readonly elsewhere = new Map<string, MemoryBucket>();
   /** IDs of snapshots that are there. */
   readonly provider = new Set<string>();
   readonly drivers = new Set<string>();
@@ -279,8 +285,10 @@ export class DeletionWorld {
         open: (location, signal) => {
           this.#fault('bucket');
           if (this.isBucketSilent && location === 'default') return silence(signal);
+          const bucket = this.elsewhere.get(location) ?? this.#bucketOf(outside);
+          if (this.signing) signWith(bucket, { signing: this.signing, isRequired: false });
           return Promise.resolve({
-            bucket: this.#bucketOf(outside),
+            bucket,
             [Symbol.asyncDispose]: () => Promise.resolve(),
           });
         },
