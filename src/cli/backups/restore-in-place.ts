@@ -9,8 +9,8 @@ import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCanceled, isCode, messageOf } from '../../base/index.ts';
 import { inPlaceHindrance } from '../../exposer/index.ts';
 import {
-  apiVersionOf,
-  BACKUPS,
+  BACKUP_NAME,
+  BACKUP_UID,
   DATA_DOWNLOADS,
   type DataDownload,
   IN_PLACE_MOVER,
@@ -25,6 +25,7 @@ import {
   PVCS,
   PVS,
   SERVED_MOVERS,
+  validLabel,
 } from '../../kube/index.ts';
 import { type BrowsableVolume, volumesIn } from '../browse/volumes.ts';
 import type { ClusterFlags } from '../cluster.ts';
@@ -162,14 +163,12 @@ function downloadOf({
 }): NewObject<DataDownload> {
   const { name: backupName, uid } = backup.metadata;
   const short = name.slice(0, NAME_CHARS).replace(/[^a-z0-9]+$/, '');
-  const owner = { apiVersion: apiVersionOf(BACKUPS), kind: BACKUPS.kind, name: backupName, uid };
   return {
     metadata: {
       generateName: `${short}-in-place-`,
       namespace: session.namespace,
-      labels: NOT_IN_BACKUPS,
-      // It goes with the backup.
-      ownerReferences: [owner],
+      // No owner: Kubernetes would delete it with the Backup, and the volume would stay half written.
+      labels: { ...NOT_IN_BACKUPS, [BACKUP_NAME]: validLabel(backupName), [BACKUP_UID]: uid },
     },
     spec: {
       targetVolume: { namespace, pvc: name, pv: '' },

@@ -57,7 +57,7 @@ export class AskedBackups {
     );
     const reading = hasBegun(backup)
       ? (readingOf(await restoresOf(client, { namespace, backup: name }, signal)) ??
-        (await writingOf(client, backup, signal)))
+        (await writingOf({ client, backup, signal })))
       : undefined;
     const standing = standingOf(backup, location, { isMadeHere, reading });
     const isStuck =

@@ -38,7 +38,7 @@ import { deleteNative } from './native-snapshots.ts';
 import { csiKey, type NamedSnapshots, OtherBackups } from './other-backups.ts';
 import { OwnSnapshots } from './own-snapshots.ts';
 import { neverBegan, type Ownership, ownershipOf, STORED_UID, wasStored } from './ownership.ts';
-import { deleteRestores, type FoundRestore, restoresOf } from './restores.ts';
+import { deleteEndedInPlace, deleteRestores, type FoundRestore, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
 import { CALL_MS_MAX, within } from './within.ts';
 
@@ -148,7 +148,7 @@ class Deletion {
   }
 
   async #deleteRestores(namespace: string): Promise<void> {
-    const { attempts, client, backup, buckets, signal } = this.#options;
+    const { attempts, client, backup, buckets, assertLeading, signal } = this.#options;
     const location = backup.spec.storageLocation ?? '';
     const query = { namespace, backup: backup.metadata.name };
     const restores = await attempts.attempt('error listing restore API objects', () =>
@@ -158,6 +158,9 @@ class Deletion {
     const open = (restore: FoundRestore): Promise<OpenBucket> =>
       buckets.open(location, signal, restore);
     await deleteRestores(restores, { ...this.#options, open });
+    await attempts.attempt('error deleting restores in place', () =>
+      deleteEndedInPlace({ client, backup, signal }, assertLeading),
+    );
   }
 
   /** Whatever could not be deleted is told, with what to do about it. */

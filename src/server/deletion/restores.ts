@@ -1,10 +1,14 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode } from '../../base/index.ts';
 import {
+  BACKUP_NAME,
+  BACKUP_UID,
   DATA_DOWNLOADS,
+  type DataDownload,
   type KubeClient,
   type KubeObject,
   RESTORES,
+  validLabel,
   waitGone,
 } from '../../kube/index.ts';
 import type { OpenBucket } from '../backups/contract.ts';
@@ -60,32 +64,64 @@ export function readingOf(restores: readonly FoundRestore[]): string | undefined
 /** Phases without writes. An agent may begin a new DataDownload at any moment. */
 const NOT_WRITING = ['Completed', 'Failed', 'Canceled'];
 
+/** Where the Backup is, and who asks. */
+interface InPlaceQuery {
+  readonly client: KubeClient;
+  readonly backup: KubeObject;
+  readonly signal: AbortSignal;
+}
+
 /**
- * The same of `longshore restore in-place`: its DataDownloads belong to the Backup, and go with it. A volume
- * that is half written then would hold neither the old data nor those of the backup.
+ * DataDownloads of `longshore restore in-place` from this backup. Labels name the Backup. An owner reference,
+ * which older versions wrote, lets Kubernetes delete them in the middle of their writes.
  */
-export async function writingOf(
-  client: KubeClient,
-  { metadata: { namespace, uid } }: KubeObject,
-  signal: AbortSignal,
-): Promise<string | undefined> {
+async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<DataDownload[]> {
+  const { name, uid, namespace } = backup.metadata;
   try {
-    const [found] = await client.collect(DATA_DOWNLOADS, { namespace, signal }, (download) => {
-      const { metadata, spec, status } = download;
-      const isOwned = metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
-      const phase = status?.phase ?? '';
-      if (!isOwned || NOT_WRITING.includes(phase)) return [];
-      const { targetVolume: target } = spec;
-      const what = `DataDownload ${metadata.name} brings PersistentVolumeClaim ${target.namespace}/${target.pvc} back from the backup`;
-      return [
-        `${what} (${phase || 'New'}): wait for its end, or delete it, and delete the backup again`,
-      ];
+    return await client.collect(DATA_DOWNLOADS, { namespace, signal }, (download) => {
+      const { labels, ownerReferences = [] } = download.metadata;
+      const isNamed = labels?.[BACKUP_UID] === uid && labels[BACKUP_NAME] === validLabel(name);
+      const isOf = isNamed || ownerReferences.some((owner) => owner.uid === uid);
+      return isOf ? [download] : [];
     });
-    return found;
   } catch (error) {
     // A cluster without data movers has no such kind.
-    if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
     throw error;
+  }
+}
+
+/**
+ * The same of `longshore restore in-place`. A volume that is half written then would hold neither the old
+ * data nor those of the backup.
+ */
+export async function writingOf(query: InPlaceQuery): Promise<string | undefined> {
+  const isWriting = ({ status }: DataDownload): boolean =>
+    !NOT_WRITING.includes(status?.phase ?? '');
+  const found = (await inPlaceOf(query)).find(isWriting);
+  if (!found) return undefined;
+  const { metadata, spec, status } = found;
+  const { targetVolume: target } = spec;
+  const what = `DataDownload ${metadata.name} brings PersistentVolumeClaim ${target.namespace}/${target.pvc} back from the backup`;
+  return `${what} (${status?.phase ?? 'New'}): wait for its end, or delete it, and delete the backup again`;
+}
+
+/** Deletes the restores in place that are over: nobody asks for them without their backup. */
+export async function deleteEndedInPlace(
+  query: InPlaceQuery,
+  assertLeading: () => void,
+): Promise<void> {
+  for (const { metadata, status } of await inPlaceOf(query)) {
+    if (!NOT_WRITING.includes(status?.phase ?? '')) continue;
+    assertLeading();
+    const { uid } = metadata;
+    try {
+      await query.client.delete(DATA_DOWNLOADS, metadata, { uid, signal: query.signal });
+    } catch (error) {
+      // A role of an older version has no such right. They harm nobody.
+      if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+      return;
+    }
   }
 }
 

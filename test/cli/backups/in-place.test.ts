@@ -107,6 +107,11 @@ describe('longshore restore in-place', () => {
     expect(asked).toHaveLength(3);
     // API servers with the definitions of Velero 1.19 take none without it.
     expect(asked.map(({ spec }) => spec.restoreType)).toEqual(['', '', '']);
+    for (const { metadata } of asked) {
+      // Kubernetes would delete it with its owner, in the middle of its writes.
+      expect(metadata.ownerReferences).toBeUndefined();
+      expect(metadata.labels).toMatchObject({ 'velero.io/backup-name': 'nightly' });
+    }
   });
 });
 

@@ -109,6 +109,35 @@ describe('a backup that is deleted', () => {
     ]);
   });
 
+  it('takes restores in place along that are over, and those of its own alone', async () => {
+    const [own, other] = [await world.rich('b1'), await world.backup('b2')];
+    for (const backup of [own, other]) {
+      for (const phase of ['Completed', 'Failed', 'Canceled']) {
+        await world.restoreInPlace(backup, phase);
+      }
+    }
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    const left = await world.client.list(DATA_DOWNLOADS);
+    expect(left.map(({ metadata }) => metadata.name).sort()).toEqual([
+      'b2-canceled',
+      'b2-completed',
+      'b2-failed',
+    ]);
+  });
+
+  it('goes although an older role lets nobody delete the restores in place', async () => {
+    await world.restoreInPlace(await world.rich('b1'), 'Completed');
+    await world.ask('b1');
+    const remove: KubeClient['delete'] = (resource, of, options) =>
+      resource.plural === DATA_DOWNLOADS.plural
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no right'))
+        : world.client.delete(resource, of, options);
+    stop = world.run({ client: withCalls(world.client, { delete: remove }) });
+    await world.gone('b1');
+  });
+
   it('is deleted for one request at a time, and the others go', async () => {
     await world.rich('b1');
     for (const name of ['one', 'two', 'three']) await world.ask('b1', {}, name);
@@ -602,27 +631,17 @@ describe('a request that is refused', () => {
       },
       'restore r reads the backup (InProgress): wait for its end, or delete it, and delete the backup again',
     ],
-    [
-      'a restore in place that still writes what it reads',
+    ...[true, false].map((isOwned): (typeof cases)[number] => [
+      `a restore in place that still writes what it reads, ${isOwned ? 'by an older version' : 'by its labels'}`,
       async () => {
-        const { metadata } = await world.backup('none');
-        const { name, uid } = metadata;
-        const owner = { apiVersion: 'velero.io/v1', kind: 'Backup', name, uid };
-        for (const phase of ['New', 'Completed', 'InProgress']) {
-          await world.make(DATA_DOWNLOADS, `d-${phase.toLowerCase()}`, {
-            metadata: { ownerReferences: [owner] },
-            spec: {
-              targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
-              ...{ backupStorageLocation: 'default', snapshotID: 's', sourceNamespace: 'shop' },
-              ...{ operationTimeout: '10m', restoreType: '' },
-            },
-            status: { phase },
-          });
+        const backup = await world.backup('none');
+        for (const phase of ['Completed', 'InProgress']) {
+          await world.restoreInPlace(backup, phase, isOwned);
         }
         await world.ask('none');
       },
-      'DataDownload d-inprogress brings PersistentVolumeClaim shop/data back from the backup (InProgress): wait for its end, or delete it, and delete the backup again',
-    ],
+      'DataDownload none-inprogress brings PersistentVolumeClaim shop/data back from the backup (InProgress): wait for its end, or delete it, and delete the backup again',
+    ]),
   ];
   it.each(cases)('%s', async (_, prepare, text) => {
     await prepare();

@@ -73,7 +73,7 @@ it('may do what it does, and nothing else', async () => {
     [...granted('longshore-server-expiry'), 'velero.io/backupstoragelocations get'].sort(),
   );
   used.clear();
-  await world.rich('whole');
+  await world.restoreInPlace(await world.rich('whole'), 'Completed');
   const cut = await world.rich('cut');
   world.bucket.objects.delete('backups/cut/cut.tar.gz');
   const labels = { 'velero.io/backup-name': 'cut', 'velero.io/backup-uid': cut.metadata.uid };
@@ -98,8 +98,8 @@ it('may do what it does, and nothing else', async () => {
   await world.ask('cut', {}, 'again');
   await world.gone('cut');
   await stop();
-  // A synced backup is compared with all others. What a plugin needs, an operation that still runs, one that has to be waited for, a sidecar that does not tell, or an API server that
-  // sends no lists by a watch.
+  // A synced backup is compared with all others. Some rights are for a plugin, an operation that still runs, an
+  // object that goes slowly, a sidecar that tells nothing, or an API server that sends no lists by a watch.
   const others = [
     'snapshot.storage.k8s.io/volumesnapshotcontents/status patch',
     'velero.io/volumesnapshotlocations list',

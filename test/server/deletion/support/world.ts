@@ -22,6 +22,7 @@ import {
   connectToCluster,
   DELETE_BACKUP_REQUESTS,
   Discovery,
+  DATA_DOWNLOADS,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
@@ -164,6 +165,25 @@ export class DeletionWorld {
       volumeSnapshots: parts.volumeSnapshots ?? [],
       podVolumeBackups: parts.podVolumeBackups ?? [],
       metadata: { ...as, apiVersion: 'velero.io/v1', kind: 'Backup' },
+    });
+  }
+
+  /** A DataDownload of `longshore restore in-place`; those of older versions belong to the Backup. */
+  async restoreInPlace(backup: KubeObject, phase: string, isOwned = false): Promise<void> {
+    const { name, uid } = backup.metadata;
+    await this.make(DATA_DOWNLOADS, `${name}-${phase.toLowerCase()}`, {
+      metadata: isOwned
+        ? { ownerReferences: [{ apiVersion: 'velero.io/v1', kind: 'Backup', name, uid }] }
+        : { labels: { 'velero.io/backup-name': name, 'velero.io/backup-uid': uid } },
+      spec: {
+        targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
+        backupStorageLocation: 'default',
+        snapshotID: 's',
+        sourceNamespace: 'shop',
+        operationTimeout: '10m',
+        restoreType: '',
+      },
+      status: { phase },
     });
   }
 
