@@ -33,6 +33,7 @@ export type {
   ResourceIdentifier,
   ResourceSelector,
   Restore,
+  RestoreItemAction,
   VolumeSnapshotter,
 } from './contract.ts';
 export { type HostOptions, PluginHost, type PluginManager } from './host/plugin-host.ts';

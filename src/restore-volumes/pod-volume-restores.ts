@@ -47,6 +47,8 @@ export interface PodVolumeRestoresOptions {
   readonly signal: AbortSignal;
   /** How long a repository may take to be there. */
   readonly resourceTimeoutMs: number;
+  /** Left out: the cluster's. */
+  readonly repositories?: Pick<EnsuredRepositories, 'ensure'>;
 }
 
 const AGENT_LABELS = 'role=node-agent';
@@ -57,7 +59,7 @@ const AGENT_LABELS = 'role=node-agent';
  */
 export class PodVolumeRestores {
   readonly #options: PodVolumeRestoresOptions;
-  readonly #repositories: EnsuredRepositories;
+  readonly #repositories: Pick<EnsuredRepositories, 'ensure'>;
   #agents: Promise<void> | undefined;
 
   constructor(options: PodVolumeRestoresOptions) {
@@ -65,7 +67,7 @@ export class PodVolumeRestores {
     const { client, restore, storageLocation, signal, resourceTimeoutMs } = options;
     const { namespace = '' } = restore.metadata;
     const query = { client, namespace, storageLocation, signal };
-    this.#repositories = new EnsuredRepositories(query, resourceTimeoutMs);
+    this.#repositories = options.repositories ?? new EnsuredRepositories(query, resourceTimeoutMs);
   }
 
   /**

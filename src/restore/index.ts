@@ -44,6 +44,7 @@ export {
   type RehearsalOptions,
   type RehearsalResult,
   type RehearsedItem,
+  type RehearsedVolumeSteps,
   rehearseRestore,
 } from './rehearsal/rehearsal.ts';
 export type { VolumesInPlace } from './run/in-place.ts';

@@ -116,5 +116,5 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
-export { loadVolumeSources } from './restores/run/volume-sources.ts';
+export { RehearsedRun, type RehearsedRunOptions } from './restores/run/rehearsed-run.ts';
 export { serverEvents } from './server-events.ts';

@@ -1,12 +1,12 @@
+import { randomUUID } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { identityOfStored } from '../../item-operations/index.ts';
-import { CONFIG_MAPS, Discovery, type KubeObject } from '../../kube/index.ts';
+import { CONFIG_MAPS, DEPLOYMENTS, Discovery, type KubeObject } from '../../kube/index.ts';
 import {
-  openRestoreActions,
   type RehearsalResult,
   type RehearsedItem,
   rehearseRestore,
@@ -14,14 +14,14 @@ import {
   type Restore,
   validateRestore,
 } from '../../restore/index.ts';
-import { inPlacePolicyOf } from '../../plugin/index.ts';
-import { RehearsedVolumes } from '../../restore-volumes/index.ts';
-import { loadVolumeSources } from '../../server/index.ts';
+import { inPlaceHindrance } from '../../exposer/index.ts';
+import { RehearsedRun } from '../../server/index.ts';
 import { parsePolicyConfigMap } from '../../volume-policy/index.ts';
+import { backupServerOf } from '../policy-check-server.ts';
+import { VERSION } from '../version.ts';
 import { restorePoliciesOf } from '../server-restores.ts';
 import { withBucketOf } from './bucket.ts';
 import { BACKUP } from './noun.ts';
-import { rehearsedInPlace } from './rehearsed-in-place.ts';
 import type { Session } from './session.ts';
 
 /** What a restore would come to, item by item, as it is told. */
@@ -30,7 +30,8 @@ export interface RehearsalReport {
   note(text: string, level: 'info' | 'warning' | 'error'): void;
 }
 
-/** The server's default. */
+/** The server's defaults. */
+const SERVER_DEPLOYMENT = 'longshore-server';
 const OPERATION_TIMEOUT = '4h0m0s';
 
 /**
@@ -43,7 +44,11 @@ export async function rehearse(
   report: RehearsalReport,
 ): Promise<RehearsalResult> {
   const { client, namespace, signal } = session;
-  const { restore, errors, backup } = await validateRestore(
+  const {
+    restore: valid,
+    errors,
+    backup,
+  } = await validateRestore(
     given as Restore,
     {
       ...{ client, itemOperationTimeout: OPERATION_TIMEOUT },
@@ -56,6 +61,8 @@ export async function rehearse(
     const text = `the server would refuse this restore: ${errors.join('; ')}`;
     throw new CodedError('NOT_VALID', text);
   }
+  const { hasCsi } = await backupServerOf(client, namespace, signal);
+  const restore = asIfMade(valid);
   const directory = mkdtempSync(join(tmpdir(), 'longshore-rehearsal-'));
   try {
     return await withBucketOf(BACKUP, backup, session, async (bucket) => {
@@ -63,9 +70,6 @@ export async function rehearse(
       stored.assertTrusted(backup);
       await using contents = await stored.openContents({ directory, signal });
       const identity = await identityOfStored(stored, signal);
-      const { factsOf, infos } = await loadVolumeSources({
-        ...{ client, stored, backup: identity, restore, signal },
-      });
       const { resourceModifier, resourcePolicy } = restore.spec;
       const policies =
         resourcePolicy &&
@@ -77,15 +81,17 @@ export async function rehearse(
         ResourceModifiers.fromConfigMap(
           await client.get(CONFIG_MAPS, { namespace, name: resourceModifier.name }, { signal }),
         );
+      const discovery = await Discovery.open(client, { signal });
+      const run = await RehearsedRun.open({
+        ...{ client, discovery, restore, backup: identity, items: contents, stored, signal },
+        ...{ policies: policies ?? undefined, hasCsi },
+        helper: { image: () => serverImage(session), tag: VERSION },
+        inPlaceHindrance: (download, asked) => inPlaceHindrance(client, download, asked),
+      });
       return await rehearseRestore({
-        ...{ client, restore, backup: identity, items: contents, signal },
+        ...{ client, discovery, restore, backup: identity, items: contents, signal },
         ...{ modifiers: modifiers ?? undefined, policies: policies ?? undefined },
-        discovery: await Discovery.open(client, { signal }),
-        actions: [
-          ...openRestoreActions(client, namespace),
-          ...(inPlacePolicyOf(restore) ? [rehearsedInPlace({ client, infos })] : []),
-        ],
-        volumes: (log) => new RehearsedVolumes({ factsOf, log }),
+        ...{ actions: run.actions, run },
         onItem: (item) => {
           report.item(item);
         },
@@ -100,4 +106,18 @@ export async function rehearse(
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
+}
+
+/** Actions name their objects after the UID, and tell objects of earlier restores by their age. */
+function asIfMade(restore: Restore): Restore {
+  const uid = randomUUID();
+  const creationTimestamp = new Date().toISOString();
+  return { ...restore, metadata: { ...restore.metadata, uid, creationTimestamp } };
+}
+
+/** The image with the program that pods wait with. */
+async function serverImage({ client, namespace, signal }: Session): Promise<string> {
+  const ref = { namespace, name: SERVER_DEPLOYMENT };
+  const found = await client.find(DEPLOYMENTS, ref, { signal });
+  return found?.spec.template.spec.containers[0]?.image ?? '';
 }

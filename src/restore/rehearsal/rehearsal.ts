@@ -1,6 +1,6 @@
 import type { About, BackupLog } from '../../backup/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
-import type { FinishedRestoreItem, PersistentVolumeSteps } from '../run/contract.ts';
+import type { FinishedRestoreItem, StartedRestoreOperation } from '../run/contract.ts';
 import { type RestoreRunOptions, runRestore } from '../run/run.ts';
 import { NewKinds } from './new-kinds.ts';
 import { changedFields } from './changed-fields.ts';
@@ -22,14 +22,22 @@ export interface RehearsedItem extends Pick<
   readonly notes: readonly RehearsalNote[];
 }
 
+/** The volumes of a rehearsed run, with the warnings that follow the items. */
+export interface RehearsedVolumeSteps {
+  volumes(log: BackupLog): Pick<RestoreRunOptions, 'volumes' | 'podVolumes' | 'volumesInPlace'>;
+  begun(operations: readonly StartedRestoreOperation[]): void;
+  done(item: FinishedRestoreItem): void;
+  over(log: BackupLog): Promise<void>;
+}
+
 export interface RehearsalOptions extends Pick<
   RestoreRunOptions,
   'restore' | 'backup' | 'items' | 'actions' | 'modifiers' | 'policies' | 'priorities' | 'signal'
 > {
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
-  /** Makes the steps about volumes that only say what they would do. */
-  readonly volumes?: (log: BackupLog) => PersistentVolumeSteps;
+  /** The volumes of the run, whose steps change nothing. */
+  readonly run?: RehearsedVolumeSteps | undefined;
   /** How long something that is about to end is waited for; a second if left out. */
   readonly waitMs?: number;
   /** Called for each item in the order of the restore. */
@@ -57,7 +65,13 @@ const SOON_MS = 1000;
  * are not asked, nor is anything begun that moves data. Throws as {@link runRestore} does.
  */
 export async function rehearseRestore(options: RehearsalOptions): Promise<RehearsalResult> {
-  const { client, discovery, volumes, waitMs = SOON_MS, onItem, onNote } = options;
+  const { client, discovery, run, waitMs = SOON_MS, onItem, onNote } = options;
+  const told = new Set<string>();
+  const begun = (operations: readonly StartedRestoreOperation[]): void => {
+    const open = operations.filter(({ operationId }) => !told.has(operationId));
+    for (const { operationId } of open) told.add(operationId);
+    run?.begun(open);
+  };
   const kinds = new NewKinds();
   const lines = new ItemLines(onNote, (resource) => discovery.find(resource)?.kind);
   let unchecked = 0;
@@ -85,10 +99,13 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
       // What would be served is known from the definitions.
       refresh: () => Promise.resolve(),
     },
-    volumes: volumes?.(lines),
+    ...run?.volumes(lines),
     ...{ log: lines, terminatingMs: waitMs, resourceTimeoutMs: waitMs, pollMs: waitMs },
     sink: {
+      begun,
       put: (item) => {
+        begun(item.operations);
+        run?.done(item);
         const { kind, namespace, name, restoredAs } = item;
         const notes = lines.take(item);
         const hasFailed = notes.some(({ level }) => level === 'error');
@@ -101,6 +118,7 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
       },
     },
   });
+  await run?.over(lines);
   lines.flush();
   const { warnings, errors } = lines;
   return { items: totalItems, warnings, errors, unchecked };

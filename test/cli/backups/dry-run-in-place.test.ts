@@ -17,9 +17,32 @@ const specOf = (name: string): object => ({
   ...{ volumeName: `pv-${name}`, accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
   resources: { requests: { storage: '1Gi' } },
 });
+/** As the server's action leaves a claim in the backup. */
+const marksOf = (name: string): object => {
+  if (name === 'files') return {};
+  if (name === 'kept') {
+    return { 'longshore.io/snapshot-way': 'csi', 'velero.io/volume-snapshot-name': 'kept' };
+  }
+  return {
+    'longshore.io/snapshot-way': 'moved',
+    'velero.io/data-upload-name': `velero/${name}`,
+  };
+};
 const ITEMS: readonly StoredItem[] = [
   stored('namespaces', 'web'),
-  ...CLAIMS.map((name) => stored('persistentvolumeclaims', `web/${name}`, { spec: specOf(name) })),
+  ...CLAIMS.map((name) =>
+    stored('persistentvolumeclaims', `web/${name}`, {
+      metadata: { annotations: marksOf(name) },
+      spec: specOf(name),
+    }),
+  ),
+  ...CLAIMS.filter((name) => !['files', 'kept'].includes(name)).map((name) =>
+    stored('datauploads.velero.io', `velero/${name}`, {
+      metadata: { labels: { 'velero.io/backup-name': 'b1' } },
+      spec: { sourceNamespace: 'web', sourcePVC: name, datamover: 'velero' },
+      status: { phase: 'Completed', snapshotID: 's', progress: { totalBytes: 100 } },
+    }),
+  ),
   ...['back', 'anew'].map((name) =>
     stored('persistentvolumes', `pv-${name}`, {
       spec: { csi: { driver: 'csi.example.com', volumeHandle: 'back' } },
@@ -71,7 +94,7 @@ describe('longshore restore create --existing-volume-data-policy --dry-run', () 
       return {
         ...{ pvName: `pv-${name}`, pvcName: name, pvcNamespace: 'web', result: 'succeeded' },
         ...(name === 'files'
-          ? { backupMethod: 'PodVolumeBackup' }
+          ? { backupMethod: 'PodVolumeBackup', pvbInfo: { snapshotHandle: 's' } }
           : { backupMethod: 'CSISnapshot', snapshotDataMoved: name !== 'kept' }),
         ...(!['files', 'kept'].includes(name) && { snapshotDataMovementInfo: moved }),
       };
@@ -109,5 +132,15 @@ describe('longshore restore create --existing-volume-data-policy --dry-run', () 
   it('leaves all of them alone without the flag', async () => {
     const { out } = await rehearse();
     expect(out).not.toContain('in place');
+    for (const [name, what] of [
+      ['back', 'data'],
+      ['kept', 'data'],
+      ['files', 'files'],
+    ]) {
+      expect(out).toContain(
+        `the ${what} of PersistentVolumeClaim web/${name} were not restored, because the claim exists.`,
+      );
+    }
+    expect(out).not.toContain('PersistentVolumeClaim web/absent were not restored');
   });
 });

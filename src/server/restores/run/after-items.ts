@@ -220,6 +220,10 @@ function sayWhatIsLeft(
   }
 }
 
+/** A claim that exists, whose files would come through a pod that did not have them in the backup. */
+export const leftFilesText = (claim: string, pod: string): string =>
+  `the files of PersistentVolumeClaim ${claim} are not restored through pod ${pod}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
+
 /** Ways in which a backup has the data of a volume, and why a claim that exists does not get them. */
 const LEFT_DATA = {
   moved: {

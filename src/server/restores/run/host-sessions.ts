@@ -1,9 +1,11 @@
 import type { Logger } from '../../../base/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
 import {
+  type HostedAction,
   isInPlaceOperation,
   type PluginHost,
   type Restore as PluginRestore,
+  type RestoreItemAction,
 } from '../../../plugin/index.ts';
 import type { Restore, RestoreAction } from '../../../restore/index.ts';
 import type { RestoreSession, RestoreSessions } from './contract.ts';
@@ -25,22 +27,13 @@ export class HostRestoreSessions implements RestoreSessions {
     return {
       loadActions: (signal) =>
         Promise.all(
-          manager.restoreItemActions().map(async (hosted): Promise<RestoreAction> => ({
-            name: hosted.name,
-            appliesTo: await hosted.appliesTo({ signal }),
-            execute: async ({ restore: about, ...input }, context) => {
-              const given = { ...input, restore: asPlugins(about) };
-              const { skipRestore, ...output } = await hosted.action.execute(given, context);
-              const isInPlace = isInPlaceOperation(output.operationId ?? '');
-              return {
-                ...output,
-                ...(skipRestore === true && { isSkipped: true }),
-                ...(isInPlace && { isInPlace }),
-              };
-            },
-            areAdditionalItemsReady: (items, about, context) =>
-              hosted.action.areAdditionalItemsReady(items, asPlugins(about), context),
-          })),
+          manager.restoreItemActions().map(async (hosted) =>
+            asRestoreAction({
+              name: hosted.name,
+              appliesTo: await hosted.appliesTo({ signal }),
+              action: hosted.action,
+            }),
+          ),
         ),
       asker: pluginAsker(manager, asPlugins(restore)),
       snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
@@ -48,3 +41,31 @@ export class HostRestoreSessions implements RestoreSessions {
     };
   }
 }
+
+/** The engine's form of an action that Velero's protocol describes. */
+export function asRestoreAction({
+  name,
+  appliesTo,
+  action,
+}: {
+  readonly name: string;
+  readonly appliesTo: RestoreAction['appliesTo'];
+  readonly action: Pick<HostedAction<Required<RestoreItemAction>>['action'], RestoreCalls>;
+}): RestoreAction {
+  return {
+    ...{ name, appliesTo },
+    execute: async ({ restore: about, ...input }, context) => {
+      const given = { ...input, restore: asPlugins(about) };
+      const { skipRestore, ...output } = await action.execute(given, context);
+      const isInPlace = isInPlaceOperation(output.operationId ?? '');
+      return {
+        ...output,
+        ...(skipRestore === true && { isSkipped: true }),
+        ...(isInPlace && { isInPlace }),
+      };
+    },
+    areAdditionalItemsReady: (items, about, context) =>
+      action.areAdditionalItemsReady(items, asPlugins(about), context),
+  };
+}
+type RestoreCalls = 'execute' | 'areAdditionalItemsReady';

@@ -1,15 +1,19 @@
 import { lookup } from '../../../base/index.ts';
-import type { Contents } from '../../../archive/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
 import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import { type DoneItem, isPodRestored, type Restore } from '../../../restore/index.ts';
+import {
+  type BackedUpItems,
+  type DoneItem,
+  isPodRestored,
+  type Restore,
+} from '../../../restore/index.ts';
 
 export interface MadePodsOptions {
-  readonly client: KubeClient;
-  readonly discovery: Discovery;
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
   readonly restore: Restore;
   /** Of the backup. */
-  readonly items: Contents;
+  readonly items: BackedUpItems;
   readonly policies: FinePolicies | undefined;
   readonly signal: AbortSignal;
 }

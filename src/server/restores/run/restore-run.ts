@@ -1,4 +1,9 @@
-import { type BackupArchive, RestoreArchive, type RestoreFiles } from '../../../archive/index.ts';
+import {
+  type BackupArchive,
+  type BackupVolumeInfo,
+  RestoreArchive,
+  type RestoreFiles,
+} from '../../../archive/index.ts';
 import type { SnapshotLocation } from '../../../backup-volumes/index.ts';
 import { type FinePolicies, goDurationNs } from '../../../backup/index.ts';
 import type { Logger, Nanoseconds } from '../../../base/index.ts';
@@ -40,6 +45,7 @@ import { patientClient } from '../../runs/while-away.ts';
 import { type AfterRun, storeAfterRun } from '../contract.ts';
 import { restoreFailureLines } from '../operation-failures.ts';
 import {
+  leftFilesText,
   podVolumesOf,
   provisionedClaims,
   restoredVolumes,
@@ -53,7 +59,7 @@ import { MadePods } from './made-pods.ts';
 import type { RunParts } from './restore-ending.ts';
 import type { JournaledOperation, RestoreFact } from './restore-journal.ts';
 import { loadRestoreSources, type RestoreSources } from './restore-sources.ts';
-import { volumesWithoutInfos } from './volume-sources.ts';
+import { type VolumeSources, volumesWithoutInfos } from './volume-sources.ts';
 import { versionChoice } from './version-choice.ts';
 import { RestoredInPlace } from './volumes-in-place.ts';
 import { leadingClient } from './while-leading.ts';
@@ -167,8 +173,9 @@ export class RestoreRun {
     await using hooks = this.#hooks();
     const beside = { files, volumes, podVolumes, hooks, inPlace: this.#inPlace() };
     const made = await this.#makeItems(sources, pods, beside);
+    const unnoted = await volumesWithoutInfos(sources.volumes, sources.contents, sources.backup);
     await sources.contents.close();
-    return await this.#finish(sources, beside, made);
+    return await this.#finish(sources.volumes, unnoted, beside, made);
   }
 
   async #makeItems(
@@ -225,19 +232,18 @@ export class RestoreRun {
 
   /** After the items: says what is missing, and stores what the restore leaves and its files. */
   async #finish(
-    { backup, contents, volumes: sources }: RestoreSources,
+    { infos }: VolumeSources,
+    unnoted: readonly BackupVolumeInfo[],
     { files, volumes, podVolumes, hooks }: Beside,
     made: RestoreRunResult,
   ): Promise<RestoreOutcome> {
     const { restore } = this.#request;
     const { journal, log, signal } = this.#parts;
-    const { infos } = sources;
     const handed = await hooks.handOver(signal);
     const { claims, operations: begun } = journal;
     const isInPlace = inPlacePolicyOf(restore) !== undefined;
     const about = { infos, operations: begun, restore, withFiles: [...files.claims()] };
     sayWhatIsEmpty({ ...about, claims, there: isInPlace ? this.#there : [] }, log);
-    const unnoted = await volumesWithoutInfos(sources, contents, backup);
     const skipped = sayWhatIsKept(
       { ...about, infos: [...infos, ...unnoted], there: this.#there, told: this.#told },
       log,
@@ -407,7 +413,7 @@ export class RestoreRun {
     const namespace = targetNamespace(claim.namespace, this.#request.restore);
     const { name } = claim;
     this.#told.add(`${namespace}/${name}`);
-    const text = `the files of PersistentVolumeClaim ${namespace}/${name} are not restored through pod ${pod.name}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
+    const text = leftFilesText(`${namespace}/${name}`, pod.name);
     this.#parts.log.warn(text, { resource: 'persistentvolumeclaims', namespace, name });
   }
 

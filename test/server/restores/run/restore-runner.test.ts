@@ -297,6 +297,16 @@ describe('a restore', () => {
     expect(await made({ restorePVs: false })).toEqual([]);
   });
 
+  it('restores a backup without volume infos that has DataUploads', async () => {
+    const rig = new Rig({ cluster });
+    const upload = stored('datauploads.velero.io', 'velero/du', {
+      metadata: { labels: { 'velero.io/backup-name': 'b1' } },
+      spec: { sourceNamespace: 'app', sourcePVC: 'data' },
+    });
+    await storeBackup(rig.bucket, [...ITEMS, upload]);
+    expect((await rig.run()).phase).toBe('Finalizing');
+  });
+
   it('stores no further file once another server leads, which may have stored newer ones', async () => {
     const bucket = new MemoryBucket();
     let isLeading = true;
