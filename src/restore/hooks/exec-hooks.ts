@@ -214,7 +214,11 @@ export class RestoreHooks {
   async finish({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<void> {
     const timer = setTimeout(
       () => {
-        const text = `the restore waits for its hooks no longer than ${Math.round(timeoutMs / 1000)} s`;
+        const seconds = Math.ceil(timeoutMs / 1000);
+        const text =
+          timeoutMs > 0
+            ? `the restore waits for its hooks no longer than ${seconds} s`
+            : 'the time for the hooks of this restore is over';
         this.#end.abort(new CodedError('HOOKS_TIMED_OUT', text));
       },
       Math.min(timeoutMs, TIMER_MS_MAX),

@@ -96,7 +96,8 @@ export async function settleExisting(
   const present = withoutServersFields(current);
   // It lacks these by nature, and that is no difference.
   const labelled = withLabels(present, labels);
-  const settled = settledForm(bound?.wanted ?? wanted, labelled, resource, given);
+  const form = settledForm(bound?.wanted ?? wanted, labelled, resource, given);
+  const settled = policy === 'update' ? withFinalizersOf(form, present) : form;
   const inBackup = given && withLabels(withoutServersFields(given), labels);
   const isOfServer = async (): Promise<boolean> =>
     (await options.serverObjects?.has(found, resource)) === true;
@@ -193,6 +194,17 @@ function settledForm(
   if (claimRef) spec.claimRef = claimRef;
   else delete spec.claimRef;
   return { ...settled, spec } as KubeObject;
+}
+
+/**
+ * A finalizer belongs to a controller of this cluster. Without a living one, its controller could not clean
+ * up. With one of the backup whose controller is gone, nobody could ever delete the object.
+ */
+function withFinalizersOf<T extends KubeObject>(wanted: T, { metadata }: KubeObject): T {
+  const { finalizers, ...others } = wanted.metadata;
+  const own = metadata.finalizers;
+  if (finalizers === undefined && own === undefined) return wanted;
+  return { ...wanted, metadata: { ...others, ...(own && { finalizers: own }) } };
 }
 
 function withClusterFields(wanted: unknown, present: unknown, given: unknown): unknown {

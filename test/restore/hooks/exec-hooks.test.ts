@@ -263,6 +263,17 @@ describe('exec hooks of restored pods', () => {
     ]);
   });
 
+  it('end with an error that names no time when the time is over already', async () => {
+    const hooks = world.hooks([exec('one')]);
+    hooks.podCreated(world.set(created('p')));
+    const done = finish(hooks, 0);
+    await pass(1);
+    await done;
+    expect(world.lines).toEqual([
+      'error app: hook h in container web in pod app/p not executed: the time for the hooks of this restore is over',
+    ]);
+  });
+
   it.each(['Succeeded', 'Failed'])('end when the pod is %s', async (phase) => {
     const hooks = world.hooks([exec('one')]);
     const pod = world.set(created('p'));

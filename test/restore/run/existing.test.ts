@@ -333,6 +333,42 @@ describe('an object that differs', () => {
     expect(object).toMatchObject({ spec: { clusterIP: '10.0.0.9', ports: [{ port: 80 }] } });
   });
 
+  it.each([
+    { before: ['cloud.example.com/cleanup'], inBackup: undefined },
+    { before: undefined, inBackup: ['gone.example.com/hold'] },
+    { before: ['a.example.com/now', 'b.example.com/both'], inBackup: ['b.example.com/both'] },
+    { before: ['kubernetes.io/pvc-protection'], inBackup: ['gone.example.com/hold'] },
+  ])('keeps the finalizers $before when it is updated', async ({ before, inBackup }) => {
+    const marks = (finalizers: string[] | undefined): Json => (finalizers ? { finalizers } : {});
+    const given = {
+      type: 'services',
+      inBackup: service({ ports: [{ port: 80 }] }, marks(inBackup)),
+      inCluster: service({ ports: [{ port: 81 }] }, marks(before)),
+      spec: { existingResourcePolicy: 'update' },
+    } as const;
+    const { object, outcome } = await settle(given);
+    expect(outcome).toBe('updated');
+    expect(object).toMatchObject({ spec: { ports: [{ port: 80 }] } });
+    expect(object.metadata.finalizers).toEqual(before);
+    const same = await settle({
+      ...given,
+      inCluster: service({ ports: [{ port: 80 }] }, marks(before)),
+    });
+    expect(same.object.metadata.finalizers).toEqual(before);
+    expect(same.outcome).toBeUndefined();
+  });
+
+  it('keeps its owners when it is updated', async () => {
+    const owner = (uid: string): Json => ({ ownerReferences: [{ kind: 'App', name: 'a', uid }] });
+    const { object } = await settle({
+      type: 'services',
+      inBackup: service({ ports: [{ port: 80 }] }, owner('old')),
+      inCluster: service({ ports: [{ port: 81 }] }, owner('now')),
+      spec: { existingResourcePolicy: 'update' },
+    });
+    expect(object.metadata).toMatchObject(owner('now'));
+  });
+
   it('is a volume that stays with its claim, also when it is updated under a mapping', async () => {
     const pv = (spec: Json): Json => ({
       ...{ apiVersion: 'v1', kind: 'PersistentVolume', metadata: metadata('pv') },
