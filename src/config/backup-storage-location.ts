@@ -116,7 +116,7 @@ const BACKENDS: Record<string, StorageKind> = {
   'velero.io/fs': 'file',
 };
 /** Where Velero puts the repository of a namespace, below the location's own prefix. */
-const REPOSITORY_FOLDER = 'kopia';
+export const REPOSITORY_FOLDER = 'kopia';
 
 /** What serves a location, by its provider. Throws `BAD_STORAGE_LOCATION`. */
 export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): StorageKind {

@@ -15,6 +15,7 @@ export {
   type LocationFiles,
   type LocationRetention,
   parseBackupStorageLocation,
+  REPOSITORY_FOLDER,
   repositoryLocation,
   RETENTION,
   RETENTION_MODE,

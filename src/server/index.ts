@@ -31,7 +31,12 @@ export {
   type ScheduleControllerOptions,
 } from './schedules/schedule-controller.ts';
 export { SyncController, type SyncControllerOptions } from './sync/sync-controller.ts';
-export { ensurePasswordSecret } from './repositories/password-secret.ts';
+export {
+  ensurePasswordSecret,
+  isPasswordWellKnown,
+  type PasswordSecretOutcome,
+  WELL_KNOWN_REMEDY,
+} from './repositories/password-secret.ts';
 export {
   type ChangeAllOptions,
   type ChangeAllReport,

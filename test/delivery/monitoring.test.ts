@@ -90,6 +90,7 @@ beforeAll(async () => {
   new RepositoryMetrics(server, {
     repositories: () => [],
     jobs: () => ({ running: 0, waiting: 0 }),
+    isPasswordWellKnown: () => true,
   });
   registerLocationMetrics(server, () => []);
   registerScheduleMetrics(server, () => []);

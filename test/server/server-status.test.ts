@@ -118,6 +118,7 @@ it('metrics tell when a repository was verified, and what was damaged then', asy
       { name: 'b', ...common, verification: undefined },
     ],
     jobs: () => ({ running: 0, waiting: 0 }),
+    isPasswordWellKnown: () => true,
   });
   const text = await registry.metrics();
   expect(text).toContain(

@@ -30,6 +30,7 @@ import {
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOT_LOCATIONS,
 } from '../../kube/index.ts';
+import { isPasswordWellKnown, WELL_KNOWN_REMEDY } from '../../server/index.ts';
 import { objectWithoutSecrets, textWithoutSecrets } from './without-secrets.ts';
 
 export interface BundleOptions {
@@ -38,7 +39,7 @@ export interface BundleOptions {
   readonly namespace: string;
   readonly version: string;
   readonly signal: AbortSignal;
-  /** What is not taken, and why: called at most once for each thing. */
+  /** Called at most once for each thing that is missing from the bundle or wrong in the cluster. */
   readonly onProblem: (text: string) => void;
   readonly limits?: Partial<typeof LIMITS>;
 }
@@ -99,6 +100,15 @@ export async function* bundleOf(options: BundleOptions): AsyncGenerator<NewTarEn
   );
   const versions = { longshore: options.version, node: process.version, namespace, server: served };
   yield entry('versions.json', `${JSON.stringify(versions, undefined, 2)}\n`);
+
+  const isWellKnown = await attempt('the Secret of the repository password', () =>
+    isPasswordWellKnown(client, namespace, within()),
+  );
+  if (isWellKnown === true) {
+    const text = "the repository password is Velero's default, which everybody knows";
+    yield entry('password.txt', `${text}. ${WELL_KNOWN_REMEDY}\n`);
+    options.onProblem(`${text}. ${WELL_KNOWN_REMEDY}`);
+  }
 
   for (const kind of KINDS) {
     const text = await attempt(kind.plural, () => listText(kind, options, limits, within));

@@ -14,6 +14,7 @@ import { stringify } from '../yaml.ts';
 import { loadAssets } from './assets.ts';
 import type { Manifest } from './kustomize.ts';
 import { apply, findObject, until, untilServed } from './objects.ts';
+import { installPassword, untilPassword } from './password.ts';
 import { INSTALLED_BY, INSTALLED_LABEL, type InstallFlags, installPlan } from './plan.ts';
 
 export interface InstallCommandFlags extends InstallFlags, ClusterFlags {
@@ -26,7 +27,7 @@ const READY_MS = 300_000;
 /** The server looks at a new location at once, and gives its bucket half of this to answer. */
 const LOCATION_MS = 60_000;
 
-/** Prints or applies all that an installation has. Throws `VELERO_IS_HERE`, `NOT_READY`, `UsageError`, and the `KUBE_*` errors. */
+/** Prints or applies all that an installation has. Throws `VELERO_IS_HERE`, `NOT_READY`, `NO_PASSWORD`, `UsageError`, and the `KUBE_*` errors. */
 export async function install(flags: InstallCommandFlags): Promise<void> {
   const { namespace = 'velero', dryRun, output } = flags;
   const plan = installPlan(loadAssets(), namespace, flags);
@@ -43,9 +44,13 @@ export async function install(flags: InstallCommandFlags): Promise<void> {
   try {
     await assertFree(client, namespace, plan, signal);
     for (const each of plan) await applyOne(client, each, { signal, say });
+    const secret = { client, namespace, secretFile: flags.secretFile, signal, say };
+    const password = await installPassword(secret);
     if (flags.wait === true) {
       await untilReady(client, namespace, signal);
       await tellLocations(client, plan, { signal, say });
+      const isComing = password.state === 'later' && hasLocation(plan);
+      if (isComing) await untilPassword(secret, LOCATION_MS);
     }
     say(
       `Longshore is installed in namespace ${namespace}: longshore node-agent status -n ${namespace}`,
@@ -55,6 +60,9 @@ export async function install(flags: InstallCommandFlags): Promise<void> {
     client.close();
   }
 }
+
+const hasLocation = (plan: readonly Manifest[]): boolean =>
+  plan.some(({ kind }) => kind === 'BackupStorageLocation');
 
 function documentOf(plan: readonly Manifest[], form: 'yaml' | 'json'): string {
   if (form === 'yaml') {

@@ -5,10 +5,11 @@ import {
   type KubeClient,
   type KubeObject,
   NAMESPACES,
+  PASSWORD_SECRET,
   PODS,
   type Resource,
 } from '../../kube/index.ts';
-import { CANCEL_ANNOTATION } from '../../server/index.ts';
+import { CANCEL_ANNOTATION, isPasswordWellKnown } from '../../server/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
 import { interruptSignal } from '../context.ts';
 import { printText } from '../output.ts';
@@ -220,6 +221,12 @@ async function removeNamespace(work: Work): Promise<string | undefined> {
   if (!found) return undefined;
   if (!isInstalled(found)) {
     say(`Namespace ${namespace}: not made by longshore install, and left as it is`);
+    return undefined;
+  }
+  if ((await isPasswordWellKnown(client, namespace, signal)) === false) {
+    say(
+      `Namespace ${namespace}: left, because its Secret ${PASSWORD_SECRET} has the password without which no volume in the bucket can be restored. Once you have a copy of the Secret: kubectl delete namespace ${namespace}`,
+    );
     return undefined;
   }
   await client.delete(NAMESPACES, { name: namespace }, { uid: found.metadata.uid, signal });

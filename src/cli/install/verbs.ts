@@ -27,7 +27,8 @@ export function addInstallVerbs(program: Command): void {
     .addHelpText(
       'after',
       `
-It may be run again, with other flags too. Where Velero's server runs, docs/with-velero.md says how the two go together.
+It may be run again, with other flags too. The Secret velero-repo-credentials gets a random password for all repositories, unless it is there already:
+keep a copy of it outside of the cluster. Where Velero's server runs, docs/with-velero.md says how the two go together.
 
 Examples:
   $ longshore install --image registry.example.com/longshore:1 --provider aws --bucket velero \\
@@ -52,7 +53,8 @@ Examples:
       'after',
       `
 What is under way is canceled first, so that nothing of it is left in the storage. Then servers and agents go, and only then the finalizers of
-objects that nobody looks after any more: neither they nor the namespace stay in Terminating.
+objects that nobody looks after any more: neither they nor the namespace stay in Terminating. A namespace whose Secret velero-repo-credentials has a
+random password is left: the volumes in the bucket need it.
 
 Example:
   $ longshore uninstall --force`,

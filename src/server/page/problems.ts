@@ -1,5 +1,6 @@
 import { validLabel } from '../../kube/index.ts';
 import { ageText } from '../../base/index.ts';
+import { WELL_KNOWN_REMEDY } from '../repositories/password-secret.ts';
 import type { RunRow } from './rows.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
@@ -30,6 +31,7 @@ export function problemsOf(world: World): Problem[] {
   const lasting = [
     ...locationProblems(world),
     ...coverageProblems(world),
+    ...passwordProblems(world),
     ...repositoryProblems(world),
     ...scheduleProblems(world),
   ];
@@ -79,6 +81,17 @@ function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Pro
         ? `the newest backup that is Completed began ${ageText((nowMs - newestWhole.beganMs) / 1000)} ago`
         : 'no backup is Completed: after a loss nothing could be restored whole',
       remedy: `Make one: longshore backup create --help${schedule}`,
+    },
+  ];
+}
+
+function passwordProblems({ hasWellKnownPassword }: World): Problem[] {
+  if (!hasWellKnownPassword) return [];
+  return [
+    {
+      ...{ tone: 'doubtful', subject: 'Repository password', atMs: undefined },
+      what: "it is Velero's default, which everybody knows: whoever reads the bucket can read all volumes",
+      remedy: WELL_KNOWN_REMEDY,
     },
   ];
 }

@@ -1,4 +1,12 @@
-import { type Clock, CodedError, type Logger, SECOND_NS, Stopwatch } from '../../base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  type Clock,
+  CodedError,
+  type Logger,
+  messageOf,
+  SECOND_NS,
+  Stopwatch,
+} from '../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -10,6 +18,7 @@ import {
   RESTORES,
   SCHEDULES,
 } from '../../kube/index.ts';
+import { isPasswordWellKnown } from '../repositories/password-secret.ts';
 import {
   type Kept,
   keptLocation,
@@ -48,6 +57,8 @@ export interface World {
   readonly schedules: readonly ScheduleRow[];
   readonly repositories: readonly RepositoryRow[];
   readonly locations: readonly LocationRow[];
+  /** Whether the password of all repositories is Velero's default. */
+  readonly hasWellKnownPassword: boolean;
   /** Undefined while they are not known. */
   readonly volumes: VolumesNow | undefined;
   /** Kinds of which nothing is known, so that none may be there or many. */
@@ -61,7 +72,10 @@ const SORTED_NS = 2n * SECOND_NS;
 /** Bookmarks come about every minute. */
 const SILENT_MS = 150_000;
 
-type Sorted = Omit<World, 'nowMs' | 'volumes' | 'unread' | 'outages'>;
+/** Between two looks at the Secret of the password. Our choice. */
+const PASSWORD_MS = 60_000;
+
+type Sorted = Omit<World, 'nowMs' | 'volumes' | 'unread' | 'outages' | 'hasWellKnownPassword'>;
 
 /**
  * The cluster's own objects as the page shows them: followed by watches that run whether anybody looks or not, and sorted at most every two
@@ -77,6 +91,7 @@ export class PageView {
   readonly #locations: Cache<Kept<LocationRow>>;
   #sorted: { readonly world: Sorted; readonly age: Stopwatch } | undefined;
   #hasChanged = true;
+  #hasWellKnownPassword = false;
   /** How often all was sorted: for tests of what visitors cost. */
   sorts = 0;
 
@@ -117,7 +132,23 @@ export class PageView {
     await Promise.all([
       ...this.#caches.map((cache) => cache.run(signal)),
       this.#options.volumes.run(signal),
+      this.#followPassword(signal),
     ]);
+  }
+
+  /** If the Secret cannot be read, the last answer stays. */
+  async #followPassword(signal: AbortSignal): Promise<void> {
+    const { client, namespace, logger } = this.#options;
+    while (!signal.aborted) {
+      try {
+        const isWellKnown = await isPasswordWellKnown(client, namespace, signal);
+        this.#hasWellKnownPassword = isWellKnown ?? this.#hasWellKnownPassword;
+      } catch (error) {
+        if (signal.aborted) return;
+        logger.debug({ error: messageOf(error) }, 'the Secret of the password cannot be read');
+      }
+      await sleep(PASSWORD_MS, undefined, { signal, ref: false }).catch(() => undefined);
+    }
   }
 
   /** All as it is known now. Throws `NOT_READ_YET` until the cluster was read once. */
@@ -135,6 +166,7 @@ export class PageView {
     return {
       ...{ ...this.#sort(), nowMs, volumes: moved },
       ...{ unread: new Set(unknown), outages: this.#outages() },
+      hasWellKnownPassword: this.#hasWellKnownPassword,
     };
   }
 

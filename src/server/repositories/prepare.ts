@@ -22,6 +22,7 @@ import {
   openRepository,
   putMaintenanceParameters,
 } from '../../repository/index.ts';
+import { explainWrongPassword } from './password-secret.ts';
 
 export interface PrepareOptions {
   readonly storage: BlobStorage;
@@ -84,7 +85,7 @@ async function findFormat(options: PrepareOptions): Promise<Format | undefined> 
     return await loadFormat({ storage, password, clock, warn });
   } catch (error) {
     if (isCode(error, 'NOT_A_REPOSITORY')) return undefined;
-    throw error;
+    throw await explainWrongPassword(error, storage, options);
   }
 }
 

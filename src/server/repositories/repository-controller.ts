@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Registry } from 'prom-client';
 import { type Logger, messageOf } from '../../base/index.ts';
+import { WELL_KNOWN_PASSWORD } from '../../archive/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -18,7 +19,7 @@ import {
   type Result,
   SECRETS,
 } from '../../kube/index.ts';
-import { PASSWORD_KEY, verificationOf } from '../../repository-access/index.ts';
+import { PASSWORD_KEY, passwordIn, verificationOf } from '../../repository-access/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { serverEvents } from '../server-events.ts';
 import { isReadOnlyLocation } from './connected-to.ts';
@@ -28,7 +29,7 @@ import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
 import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
 import { frequencyOf, outlineOf } from './maintenance/outline.ts';
 import { overdueSeconds } from './maintenance/plan.ts';
-import { ensurePasswordSecret } from './password-secret.ts';
+import { ensurePasswordSecret, WELL_KNOWN_REMEDY } from './password-secret.ts';
 import { type DescribedRepository, RepositoryMetrics } from './repository-metrics.ts';
 import { RepositoryWriter } from './repository-writer.ts';
 
@@ -47,6 +48,8 @@ const WORKERS = 8;
 /** Between two looks at the password's Secret, which cannot be watched by its name alone without the right to list all. Our choice. */
 const PASSWORD_MS = 60_000;
 const PASSWORD_RETRY_MS = 2000;
+/** Between two looks into buckets that could not be read. Our choice. */
+const UNREAD_MS = 15_000;
 
 /**
  * Looks after BackupRepositories as Velero's controller of that name does: makes them ready, notices when the place they lie in changes, and
@@ -64,6 +67,7 @@ export class RepositoryController extends LeadingController<RepositoryRun> {
     this.#metrics = new RepositoryMetrics(options.registry, {
       repositories: () => this.now?.described() ?? [],
       jobs: () => this.now?.jobCounts() ?? { running: 0, waiting: 0 },
+      isPasswordWellKnown: () => this.now?.isPasswordWellKnown,
     });
   }
 
@@ -89,6 +93,8 @@ class RepositoryRun {
   readonly #byLabel = new Map<string, string>();
   readonly #jobsOf = new Map<string, Set<string>>();
   #passwordFailure: string | undefined;
+  /** Undefined while there is no password. */
+  #isWellKnown: boolean | undefined;
 
   constructor(
     options: RepositoryControllerOptions,
@@ -238,13 +244,35 @@ class RepositoryRun {
 
   /** Until there is a password, which the first server makes: nothing can be opened without. */
   async #loadPassword(): Promise<void> {
-    const { client, namespace } = this.#options;
+    const { client, namespace, logger, connection } = this.#options;
+    const { openStorage, directory, defaultCredentials } = connection;
     const signal = this.#signal;
-    await this.#untilDone(PASSWORD_RETRY_MS, async () => {
-      this.#writer.assertLeading();
-      await ensurePasswordSecret(client, namespace, { signal });
-      await this.#notePassword();
-    });
+    const assertLeading = (): void => this.#writer.assertLeading();
+    let reason = '';
+    let isLater = true;
+    while (isLater && !signal.aborted) {
+      await this.#untilDone(PASSWORD_RETRY_MS, async () => {
+        const outcome = await ensurePasswordSecret({
+          ...{ client, namespace, signal, assertLeading },
+          ...{ openStorage, directory, defaultCredentials },
+        });
+        isLater = outcome.state === 'later';
+        if (outcome.state === 'later' && outcome.why !== reason) {
+          reason = outcome.why;
+          logger.info({ secret: PASSWORD_SECRET, reason }, 'the password is created later');
+        }
+        if (outcome.state === 'random') {
+          logger.info(
+            { secret: `${namespace}/${PASSWORD_SECRET}` },
+            'created a random password for all repositories: keep a copy of this Secret outside of the cluster; without it no volume can be restored',
+          );
+        }
+        await this.#notePassword();
+      });
+      // A location may be created at any time, and a backup right after it.
+      const ms = this.#locations.list().length === 0 ? PASSWORD_RETRY_MS : UNREAD_MS;
+      if (isLater) await sleep(ms, undefined, { signal }).catch(() => undefined);
+    }
   }
 
   /** Until aborted: whether the password's Secret is another one. */
@@ -270,6 +298,14 @@ class RepositoryRun {
     const secret = await client.find(SECRETS, ref, { signal: this.#signal });
     // Without one nothing is opened, and what is open is so by the last one.
     if (secret?.data?.[PASSWORD_KEY] === undefined) return false;
+    const isWellKnown = passwordIn(secret, PASSWORD_KEY) === WELL_KNOWN_PASSWORD;
+    if (isWellKnown && this.#isWellKnown !== true) {
+      this.#options.logger.warn(
+        { secret: `${namespace}/${PASSWORD_SECRET}` },
+        `everybody knows the password of the repositories, Velero's default: whoever reads the bucket can read all volumes. ${WELL_KNOWN_REMEDY}`,
+      );
+    }
+    this.#isWellKnown = isWellKnown;
     return this.#connections.notePassword(passwordVersionOf(secret));
   }
 
@@ -288,6 +324,10 @@ class RepositoryRun {
         await sleep(retryMs, undefined, { signal }).catch(() => undefined);
       }
     }
+  }
+
+  get isPasswordWellKnown(): boolean | undefined {
+    return this.#isWellKnown;
   }
 
   *described(): Generator<DescribedRepository> {

@@ -1,4 +1,5 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
+import { PASSWORD_SECRET } from '../../kube/index.ts';
 import type { NotedVerification } from '../../repository-access/index.ts';
 import type { HistoryEntry } from './maintenance/result.ts';
 
@@ -17,6 +18,8 @@ export interface RepositoryGauges {
   /** Of each repository; nothing while another process leads. */
   readonly repositories: () => Iterable<DescribedRepository>;
   readonly jobs: () => { running: number; waiting: number };
+  /** Undefined while another process leads, or there is no password. */
+  readonly isPasswordWellKnown: () => boolean | undefined;
 }
 
 /** Velero's metrics of maintenance by their names, and ours. */
@@ -88,6 +91,18 @@ export class RepositoryMetrics {
           if (!verification) continue;
           this.set({ repository_name: name }, verification.damagedContents);
         }
+      },
+    });
+    new Gauge({
+      name: 'longshore_repository_password_well_known',
+      help: "Whether the password of all repositories is Velero's default, which everybody knows (1), or another one (0)",
+      labelNames: ['secret'],
+      registers,
+      collect() {
+        this.reset();
+        const isWellKnown = gauges.isPasswordWellKnown();
+        if (isWellKnown === undefined) return;
+        this.set({ secret: PASSWORD_SECRET }, Number(isWellKnown));
       },
     });
     new Gauge({

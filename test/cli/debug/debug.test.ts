@@ -113,9 +113,29 @@ describe('longshore debug', () => {
         return Promise.reject(new CodedError('KUBE_FORBIDDEN', 'events is forbidden: token=abc'));
       },
     });
-    expect(problems).toEqual(['events: events is forbidden: token=***']);
+    expect(problems.filter((text) => !text.includes('password'))).toEqual([
+      'events: events is forbidden: token=***',
+    ]);
     expect(files.has('objects/events.json')).toBe(false);
     expect(files.has('objects/datauploads.velero.io.json')).toBe(true);
+  });
+
+  it("tells of Velero's well-known repository password, and of no other one", async () => {
+    const secretWith = (password: string): Partial<KubeClient> => ({
+      find: (() =>
+        Promise.resolve({
+          data: { 'repository-password': Buffer.from(password).toString('base64') },
+        })) as never,
+    });
+    const wellKnown = await bundle(secretWith('static-passw0rd'));
+    const text =
+      /^the repository password is Velero's default, .*longshore repository change-password-all/;
+    expect(wellKnown.problems).toEqual([expect.stringMatching(text)]);
+    expect(wellKnown.files.get('password.txt')).toMatch(text);
+    const other = await bundle(secretWith('another-one'));
+    expect(other.problems).toEqual([]);
+    expect([...other.files].flat().join(' ')).not.toContain('another-one');
+    expect(other.files.has('password.txt')).toBe(false);
   });
 
   it('is bounded: lists and logs that do not fit are cut, and named', async () => {

@@ -12,11 +12,13 @@ import {
   DATA_UPLOADS,
   DEPLOYMENTS,
   NAMESPACES,
+  SECRETS,
 } from '../../../src/kube/index.ts';
 import { runHere } from '../../support/command-line.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { sharedPackage } from '../../support/package.ts';
 import { hasHelm, parseManifests, renderOverlay } from '../../support/manifests.ts';
+import { QUIRKY_ENVIRONMENT, QUIRKY_REGION, startQuirkyS3 } from '../../support/quirky-s3.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { serverCrds } from '../../support/server-crds.ts';
 
@@ -185,6 +187,10 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     await expect.poll(patched).toBe(true);
     const server = { namespace: 'waits', name: 'longshore-server' };
     await expect.poll(() => api.client.find(DEPLOYMENTS, server)).toBeDefined();
+    await api.client.create(SECRETS, {
+      metadata: { namespace: 'waits', name: 'velero-repo-credentials' },
+      data: { 'repository-password': Buffer.from('random').toString('base64') },
+    });
     const ready = { replicas: 2, readyReplicas: 2, availableReplicas: 2 };
     // The controller of Deployments counts pods, of which there are none, and says otherwise.
     while (!isOver) {
@@ -196,7 +202,9 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     const { code, err, out } = await installed;
     expect([err, code]).toEqual(['', 0]);
     expect(out).toContain(`${message}\n`);
+    expect(out).toMatch(/Secret velero-repo-credentials: (created by the server|there already)/);
     expect((await uninstall('waits')).code).toBe(0);
+    await api.client.delete(NAMESPACES, { name: 'waits' });
   });
 
   it('makes all of it, twice too, and leaves nothing behind, whatever was under way', async () => {
@@ -233,6 +241,65 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     const again = await uninstall('whole');
     expect(again.code).toBe(0);
     expect(again.out).toContain('Longshore is removed.');
+  }, 240_000);
+
+  it('creates a random repository password once, says where it is, and keeps it through an uninstall', async () => {
+    // A bucket that answers on this machine, and is empty.
+    await using store = await startQuirkyS3();
+    const credentials = join(work, 'quirky');
+    const { AWS_ACCESS_KEY_ID: id, AWS_SECRET_ACCESS_KEY: key } = QUIRKY_ENVIRONMENT;
+    const lines = ['[default]', `aws_access_key_id=${id}`, `aws_secret_access_key=${key}`];
+    fs.writeFileSync(credentials, `${lines.join('\n')}\n`);
+    const config = `region=${QUIRKY_REGION},s3ForcePathStyle=true,s3Url=${store.endpoint}`;
+    const words = [
+      ...['install', '--image', 'i', '--provider', 'aws', '--bucket', 'backups', '-n', 'secret'],
+      ...['--secret-file', credentials, '--backup-location-config', config],
+    ];
+    const { code, err, out } = await run(...words);
+    expect([err, code]).toEqual(['', 0]);
+    expect(out).toContain('Secret velero-repo-credentials: created, with a random password');
+    expect(out).toContain(
+      'kubectl -n secret get secret velero-repo-credentials -o yaml > velero-repo-credentials.yaml',
+    );
+    const ref = { namespace: 'secret', name: 'velero-repo-credentials' };
+    const { data } = await api.client.get(SECRETS, ref);
+    const password = Buffer.from(data?.['repository-password'] ?? '', 'base64').toString();
+    expect(password).toMatch(/^[\w-]{43}$/);
+    expect(out).not.toContain(password);
+    const again = await run(...words);
+    expect(again.out).toContain('Secret velero-repo-credentials: there already, and left as it is');
+    const gone = await uninstall('secret');
+    expect(gone.code).toBe(0);
+    expect(gone.out).toContain(
+      'Namespace secret: left, because its Secret velero-repo-credentials',
+    );
+    expect((await api.client.get(SECRETS, ref)).data).toEqual(data);
+    await api.client.delete(NAMESPACES, { name: 'secret' });
+  }, 240_000);
+
+  it('leaves the password to the server where this machine cannot look into the bucket', async () => {
+    const { code, out } = await run(
+      ...['install', '--image', 'i', '--provider', 'fs', '--bucket', 'b', '-n', 'of-nodes'],
+      ...['--backup-location-config', `fspath=${work}`],
+    );
+    expect(code).toBe(0);
+    expect(out).toContain('Secret velero-repo-credentials: the server will create it');
+    expect(out).toContain('its directory is on the nodes');
+    const ref = { namespace: 'of-nodes', name: 'velero-repo-credentials' };
+    expect(await api.client.find(SECRETS, ref)).toBeUndefined();
+    const data = { 'repository-password': Buffer.from('static-passw0rd').toString('base64') };
+    await api.client.create(SECRETS, { metadata: ref, data });
+    const again = await run(
+      'install',
+      '--image',
+      'i',
+      '--no-secret',
+      '--no-default-backup-location',
+      '-n',
+      'of-nodes',
+    );
+    expect(again.out).toMatch(/everybody knows this password.*change-password-all/);
+    expect((await uninstall('of-nodes')).out).toContain('Namespace of-nodes: removed');
   }, 240_000);
 
   it('leaves what others have made', async () => {

@@ -7,8 +7,10 @@ import {
   DAEMON_SETS,
   DATA_UPLOADS,
   PODS,
+  type Resource,
   RESTORES,
   SCHEDULES,
+  SECRETS,
 } from '../../../src/kube/index.ts';
 import { FakeApi } from './support/fake-api.ts';
 import { fill, uploadOf } from './support/objects.ts';
@@ -119,6 +121,23 @@ describe('the parts of the page', () => {
     );
     expect(text).toContain('DataUpload lost: the snapshot was deleted while it was read');
     expect(text).toContain('there is no location "defualt" Nothing was done.');
+  });
+
+  it("Velero's well-known repository password, and how to change it", async () => {
+    await using other = await openPage(
+      new FakeApi().put(SECRETS as Resource<never>, {
+        metadata: { name: 'velero-repo-credentials' },
+        data: { 'repository-password': Buffer.from('static-passw0rd').toString('base64') },
+      }),
+    );
+    await vi.waitFor(async () => {
+      const text = sectionOf((await other.ask('/')).body, 'attention');
+      expect(text).toMatch(
+        /Repository password.*default.*longshore repository change-password-all/,
+      );
+      expect(text).not.toContain('static-passw0rd');
+    }, PATIENT);
+    expect(sectionOf(answer.body, 'attention')).not.toContain('Repository password');
   });
 
   it('a page for each backup, with its volumes', async () => {

@@ -1,17 +1,11 @@
 import { Registry } from 'prom-client';
-import { describe, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { CodedError, HOUR_NS, silentLogger } from '../../../src/base/index.ts';
-import type {
-  BackupRepository,
-  KubeClient,
-  KubeObject,
-  Resource,
-} from '../../../src/kube/index.ts';
+import type { BackupRepository, KubeObject, Resource } from '../../../src/kube/index.ts';
 import { CONNECTED } from '../../../src/server/repositories/connected-to.ts';
 import { Connections } from '../../../src/server/repositories/connection.ts';
 import { JobKeeper } from '../../../src/server/repositories/maintenance/job-keeper.ts';
 import { CLAIM } from '../../../src/server/repositories/maintenance/outline.ts';
-import { ensurePasswordSecret } from '../../../src/server/repositories/password-secret.ts';
 import { RepositoryMetrics } from '../../../src/server/repositories/repository-metrics.ts';
 import { RepositoryWriter } from '../../../src/server/repositories/repository-writer.ts';
 
@@ -34,31 +28,6 @@ function writerOf(client: object): RepositoryWriter {
     assertLeading: () => undefined,
   });
 }
-
-describe('the Secret with the password of all repositories', () => {
-  const clientWith = (repositories: readonly BackupRepository[]): [KubeClient, object[]] => {
-    const created: object[] = [];
-    const client = {
-      find: () => Promise.resolve(undefined),
-      list: () => Promise.resolve(repositories),
-      create: (_: unknown, object: object) => Promise.resolve(created.push(object)),
-    };
-    return [client as never, created];
-  };
-
-  it('is made where nothing is in use yet', async () => {
-    const [client, created] = clientWith([{ ...repositoryWith(), status: {} }]);
-    await ensurePasswordSecret(client, NAMESPACE);
-    expect(created).toHaveLength(1);
-  });
-  it('is not made anew, with the password that everybody knows, where it was lost', async () => {
-    const [client, created] = clientWith([repositoryWith()]);
-    await expect(ensurePasswordSecret(client, NAMESPACE)).rejects.toThrow(
-      /velero-repo-credentials .* is gone, and app-default-kopia is in use/,
-    );
-    expect(created).toEqual([]);
-  });
-});
 
 it("a repository that Velero's server has connected is noted with its location, so that the next leader sees it change", async () => {
   const connections = new Connections({ logger: silentLogger, namespace: NAMESPACE } as never);
@@ -106,6 +75,7 @@ it("a Job that has the name and belongs to another repository is not taken for o
       metrics: new RepositoryMetrics(new Registry(), {
         repositories: () => [],
         jobs: () => ({ running: 0, waiting: 0 }),
+        isPasswordWellKnown: () => true,
       }),
     },
     ...{ configMap: undefined, jobsMax: 1, deployment: 'server', command: ['/velero'] },

@@ -95,6 +95,7 @@ class Cluster {
       metrics: new RepositoryMetrics(new Registry(), {
         repositories: () => [],
         jobs: () => ({ running: 0, waiting: 0 }),
+        isPasswordWellKnown: () => true,
       }),
       wake: (key) => this.woken.push(key),
     });
