@@ -19,9 +19,22 @@ export interface ModifiedItem {
 /** The resource modifiers of a restore. Velero: internal/resourcemodifiers (v1.18.3). */
 export class ResourceModifiers {
   readonly #rules: readonly ModifierRule[];
+  /** The most conditions that an item has met so far, by rule. */
+  readonly #met: number[];
 
   private constructor(rules: readonly ModifierRule[]) {
     this.#rules = rules;
+    this.#met = rules.map(() => 0);
+  }
+
+  /** Rules that have matched no item so far, in words. */
+  get unmatched(): string[] {
+    return this.#rules.flatMap(({ groupText }, i) => {
+      const lacking = CONDITIONS[this.#met[i] ?? 0];
+      if (lacking === undefined) return [];
+      const rule = `Rule ${i + 1} of the resource modifiers, for ${JSON.stringify(groupText)},`;
+      return [`${rule} changes nothing: no restored object ${lacking}`];
+    });
   }
 
   /** Of the ConfigMap that a Restore names: exactly one key, of any name. Throws `BAD_MODIFIERS` with all that is wrong. */
@@ -49,11 +62,14 @@ export class ResourceModifiers {
   apply(item: KubeObject, groupResource: string): ModifiedItem {
     let current = item;
     const errors: string[] = [];
-    for (const rule of this.#rules) {
+    for (const [i, rule] of this.#rules.entries()) {
       try {
-        if (isMeant(rule, item, groupResource)) current = patched(current, rule.patch);
+        const met = metBy(rule, item, groupResource);
+        this.#met[i] = Math.max(this.#met[i] ?? 0, met);
+        if (met === CONDITIONS.length) current = patched(current, rule.patch);
       } catch (error) {
         if (!isPatchError(error)) throw error;
+        this.#met[i] = CONDITIONS.length;
         errors.push(messageOf(error));
       }
     }
@@ -64,17 +80,27 @@ export class ResourceModifiers {
 const isPatchError = (error: unknown): boolean =>
   [PATCH_FAILED, PATCH_PLACE_MISSING, PATCH_TEST_FAILED].some((code) => isCode(error, code));
 
-function isMeant(rule: ModifierRule, item: KubeObject, groupResource: string): boolean {
+/** The conditions of a rule in their order, as what a rule's objects lack. */
+const CONDITIONS = [
+  'is of that type',
+  'of that type is in its namespaces',
+  'of that type has a name that matches its resourceNameRegex',
+  'of that type and name matches its labelSelector',
+  'that its other conditions select matches its tests ("matches")',
+];
+
+/** How many conditions of the rule the item meets, until the first that it does not meet. */
+function metBy(rule: ModifierRule, item: KubeObject, groupResource: string): number {
   const { namespace = '', name, labels } = item.metadata;
-  if (namespace !== '' && !rule.namespaces.takes(namespace)) return false;
-  if (!rule.groupResource(groupResource)) return false;
-  if (rule.name?.(name) === false) return false;
-  if (rule.selector?.matches(labels) === false) return false;
+  if (!rule.groupResource(groupResource)) return 0;
+  if (namespace !== '' && !rule.namespaces.takes(namespace)) return 1;
+  if (rule.name?.(name) === false) return 2;
+  if (rule.selector?.matches(labels) === false) return 3;
   try {
     applyJsonPatch(item, rule.matches);
-    return true;
+    return CONDITIONS.length;
   } catch (error) {
-    if (isCode(error, PATCH_TEST_FAILED) || isCode(error, PATCH_PLACE_MISSING)) return false;
+    if (isCode(error, PATCH_TEST_FAILED) || isCode(error, PATCH_PLACE_MISSING)) return 4;
     throw error;
   }
 }

@@ -10,6 +10,8 @@ import { jsonOf, textOf } from './yaml-values.ts';
 export interface ModifierRule {
   readonly namespaces: NameLists;
   readonly groupResource: Glob;
+  /** As it is written. */
+  readonly groupText: string;
   /** Undefined where every name fits. */
   readonly name: ((name: string) => boolean) | undefined;
   readonly selector: Selector | undefined;
@@ -99,6 +101,7 @@ class Reader {
     return {
       namespaces: new NameLists(this.#texts(conditions, 'namespaces', at)),
       groupResource: this.#glob(conditions, node, at),
+      groupText: this.#text(conditions, 'groupResource', at),
       name: this.#regex(conditions, at),
       selector: this.#selector(conditions, at),
       matches: this.#matches(conditions, at),

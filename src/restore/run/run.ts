@@ -223,6 +223,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { count } = restored;
   if (count === 0 && !isAnyAside && !items.isEmpty && unmatched === 0)
     log.warn('nothing was restored: no item of the backup matches the filters of this restore');
+  else if (count > 0) warnOfRules(options);
   const { leftOut } = restorer;
   if (leftOut !== undefined) {
     log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);
@@ -230,6 +231,17 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
   return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
+}
+
+/** Warnings for rules of the resource modifiers. Our choice: more help nobody. */
+const RULES_MAX = 20;
+
+/** A typo would leave objects unmodified. The matches of an earlier try are not known. */
+function warnOfRules({ modifiers, journal, log }: RestoreRunOptions): void {
+  const unmatched = journal ? [] : (modifiers?.unmatched ?? []);
+  for (const text of unmatched.slice(0, RULES_MAX)) log.warn(text);
+  const more = unmatched.length - RULES_MAX;
+  if (more > 0) log.warn(`${more} more rules of the resource modifiers change nothing`);
 }
 
 /** Names in the spec that select nothing in the backup. Returns how many there are. */

@@ -6,6 +6,7 @@ import {
   type FinishedRestoreItem,
   openRestoreActions,
   rehearseRestore,
+  ResourceModifiers,
   type RestoreSpec,
   runRestore,
 } from '../../../src/restore/index.ts';
@@ -47,6 +48,8 @@ const given = fc.record({
     maxLength: 1,
   }),
   refusesPatches: fc.boolean(),
+  /** The type of a modifier's only rule. */
+  modified: fc.constantFrom(undefined, undefined, 'configmaps', 'configmap'),
   spec: fc.record(
     {
       existingResourcePolicy: fc.constantFrom('none', 'update'),
@@ -190,6 +193,16 @@ function inMemory(items: readonly StoredItem[]): BackedUpItems {
   };
 }
 
+const modifiersOf = ({ modified }: Given): ResourceModifiers | undefined =>
+  modified === undefined
+    ? undefined
+    : ResourceModifiers.fromConfigMap({
+        metadata: { name: 'm' },
+        data: {
+          rules: `{version: v1, resourceModifierRules: [{conditions: {groupResource: ${modified}}, mergePatches: [{patchData: '{"data": {"a": "d"}}'}]}]}`,
+        },
+      });
+
 interface Ended {
   readonly outcomes: Readonly<Record<string, string>>;
   readonly warnings: readonly string[];
@@ -233,6 +246,7 @@ async function restored(given: Given): Promise<Ended> {
     restore: restoreOf(given.spec),
     items: contents,
     actions: openRestoreActions(asked(cluster) as never, 'velero'),
+    modifiers: modifiersOf(given),
     sink: {
       put: (done) => {
         // Velero's word for an item with a warning alone; the restore is Completed.
@@ -285,6 +299,7 @@ async function rehearsed(given: Given): Promise<Ended> {
     restore: restoreOf(given.spec),
     items: contents,
     actions: openRestoreActions(asked(cluster) as never, 'velero'),
+    modifiers: modifiersOf(given),
     ...{ signal, waitMs: 5 },
     onItem: (done) => {
       outcomes[keyOf(done)] = done.outcome;

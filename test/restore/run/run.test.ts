@@ -632,6 +632,62 @@ describe('one item', () => {
     expect(result.resourceList()['v1/ConfigMap']).toEqual(['new/c(created)']);
   });
 
+  describe('with modifiers', () => {
+    const rules = (...conditions: string[]): string =>
+      [
+        ...['version: v1', 'resourceModifierRules:'],
+        ...conditions.flatMap((each) => [
+          `- conditions: ${each}`,
+          '  mergePatches:',
+          '  - patchData: "{\\"data\\": {\\"key\\": \\"new\\"}}"',
+        ]),
+      ].join('\n');
+    const warningsOf = async (text: string, more: Partial<RestoreRunOptions> = {}) => {
+      const { ResourceModifiers } = await import('../../../src/restore/index.ts');
+      const metadata = { namespace: 'velero', name: 'm' };
+      const modifiers = ResourceModifiers.fromConfigMap({ metadata, data: { rules: text } });
+      const { log } = await run({
+        items: [stored('configmaps', 'app/c', { data: { key: 'old' } })],
+        more: { modifiers, ...more },
+      });
+      return log.lists.warnings;
+    };
+
+    it('warns about each rule that matches no object, with the first condition that none met', async () => {
+      const text = rules(
+        '{groupResource: configmap}',
+        '{groupResource: configmaps, namespaces: [ap]}',
+        '{groupResource: configmaps, resourceNameRegex: "^d$"}',
+        '{groupResource: configmaps, labelSelector: {matchLabels: {app: web}}}',
+        '{groupResource: configmaps, matches: [{path: /data/key, value: older}]}',
+        '{groupResource: configmaps}',
+      );
+      const of = (i: number, type: string): string =>
+        `Rule ${i} of the resource modifiers, for "${type}", changes nothing: no restored object`;
+      expect(await warningsOf(text)).toEqual({
+        velero: [
+          `${of(1, 'configmap')} is of that type`,
+          `${of(2, 'configmaps')} of that type is in its namespaces`,
+          `${of(3, 'configmaps')} of that type has a name that matches its resourceNameRegex`,
+          `${of(4, 'configmaps')} of that type and name matches its labelSelector`,
+          `${of(5, 'configmaps')} that its other conditions select matches its tests ("matches")`,
+        ],
+      });
+    });
+
+    it('names twenty rules, and counts the others', async () => {
+      const text = rules(...Array.from({ length: 25 }, (_, i) => `{groupResource: typo${i}}`));
+      const { velero = [] } = (await warningsOf(text)) as { velero?: string[] };
+      expect(velero).toHaveLength(21);
+      expect(velero.at(-1)).toBe('5 more rules of the resource modifiers change nothing');
+    });
+
+    it('does not know the rules of an earlier try', async () => {
+      const journal = { all: () => [] };
+      expect(await warningsOf(rules('{groupResource: typo}'), { journal })).toEqual({});
+    });
+  });
+
   it('is an error where the server refuses it, and others go on', async () => {
     const cluster = new RestoreCluster();
     cluster.onCreate = (_type, { metadata }) => {
