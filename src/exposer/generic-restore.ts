@@ -36,6 +36,12 @@ const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
 /** On the DataDownload while its volume changes hands, so that an agent that comes back can go on. */
 const RESTORED_VOLUME = 'longshore.io/restored-volume';
 const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
+/**
+ * Annotation of a volume that is bound to its target and has no reclaim policy of its own yet: the
+ * UID of the DataDownload. The admission policy lets the agent change no other volumes outside its
+ * namespace (manifests/base/admission-policy.yaml).
+ */
+const HANDED_OVER = 'longshore.io/handed-over';
 /** What VMware's driver reads off claims has this domain, its provisioner another. */
 const VSPHERE_DOMAIN = 'csi.vsphere.volume';
 
@@ -244,12 +250,32 @@ export class GenericRestoreExposer {
       await waitGone(client, PVCS, { ...ref, uid }, wait);
     });
     // The volume first: a claim that names a volume of another claim is looked at again only seconds later.
-    await step('error to rebind the restored volume', () => this.#bindVolume(target, volume));
+    await step('error to rebind the restored volume', () =>
+      this.#bindVolume(download, target, volume),
+    );
     await step('error to rebind target PVC', () => this.#bindClaim(target, volume));
     await step(`error to wait for PV ${volume} to be bound`, () =>
       waitFor(client, PVS, { name: volume }, (now) => boundTo(now, target), wait),
     );
-    await setReclaimPolicy(client, volume, policy);
+    await this.#release(volume, policy);
+  }
+
+  /** The volume is the target's, with the policy that it is to have. */
+  async #release(name: string, policy: string): Promise<void> {
+    const { client } = this.#options;
+    const found = await client.find(PVS, { name });
+    if (!found) return;
+    const isMarked = found.metadata.annotations?.[HANDED_OVER] !== undefined;
+    if (!isMarked && found.spec.persistentVolumeReclaimPolicy === policy) return;
+    const patch = {
+      metadata: { annotations: { [HANDED_OVER]: null } },
+      spec: { persistentVolumeReclaimPolicy: policy },
+    };
+    try {
+      await client.patch(PVS, { name }, patch);
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
   }
 
   /** Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on the way. */
@@ -294,7 +320,11 @@ export class GenericRestoreExposer {
   }
 
   /** The labels are what the target's selector asks for. */
-  async #bindVolume(target: PersistentVolumeClaim, name: string): Promise<void> {
+  async #bindVolume(
+    { metadata: { uid } }: DataDownload,
+    target: PersistentVolumeClaim,
+    name: string,
+  ): Promise<void> {
     const { client } = this.#options;
     const now = await client.get(PVS, { name });
     const { namespace = '', name: targetName } = target.metadata;
@@ -312,7 +342,7 @@ export class GenericRestoreExposer {
         metadata: {
           resourceVersion: now.metadata.resourceVersion,
           labels,
-          annotations: { [BOUND_BY_CONTROLLER]: null },
+          annotations: { [BOUND_BY_CONTROLLER]: null, [HANDED_OVER]: uid },
         },
         spec: { claimRef: { ...noClaim, namespace, name: targetName } },
       },
@@ -372,7 +402,7 @@ export class GenericRestoreExposer {
     if (isClaimOf(volume, targetRef)) {
       // It is the target's: only the policy may be left to put back.
       const policy = download.metadata.annotations?.[RECLAIM_POLICY];
-      if (policy !== undefined) await setReclaimPolicy(client, name, policy);
+      if (policy !== undefined) await this.#release(name, policy);
       return;
     }
     if (volume.status?.phase === 'Bound') return;

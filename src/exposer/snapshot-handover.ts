@@ -237,10 +237,12 @@ export class SnapshotHandover {
     const content = found && isMadeFor(found, upload) ? found : undefined;
     if (content) await untilHandleTold(client, content);
     const wait = { timeoutMs: GONE_MS };
-    const left = content && (await this.#sourceOf(content, sourceOf(upload)));
+    // The storage's snapshot goes with our content. The agent may not delete another one that would
+    // take it along.
+    const left = content && (await this.#retain(content, sourceOf(upload)));
     // First: a snapshot that loses its content before gets a new one from the snapshot controller.
     await this.dropSource(upload);
-    // A hand-over that broke off has set it to `Retain`, so the controller leaves it.
+    // The controller leaves a content that is retained.
     if (left) {
       const { name: leftName, uid } = left.metadata;
       await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: leftName }, { uid });

@@ -39,7 +39,7 @@ import {
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { sharedPackage } from '../support/package.ts';
-import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+import { hasRealApi, peer, type RealApi, startRealApi } from '../support/real-api.ts';
 import { type Asked, askedBy, rightsOf, type Rule } from '../support/rights.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
@@ -87,6 +87,25 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     return path;
   }
 
+  /** A data mover with a token that belongs to its pod, as a kubelet gives it one. */
+  async function moverProgram(): Promise<string> {
+    const program = join(api.directory, 'mover');
+    const kubeconfig = await kubeconfigOf(MOVER);
+    const lines = [
+      '#!/bin/sh',
+      'for word; do',
+      '  case $word in --data-*=*|--pod-volume-*=*) name=${word#*=} ;; esac',
+      'done',
+      `token=$('${peer('kubectl')}' --kubeconfig='${api.kubeconfig}' -n ${NAMESPACE} create token ${MOVER} \\`,
+      '  --bound-object-kind=Pod --bound-object-name="$name" --bound-object-uid="$LONGSHORE_POD_UID") || exit 1',
+      'export KUBECONFIG="$LONGSHORE_TERMINATION_LOG.kubeconfig"',
+      `sed 's/"token":"[^"]*"/"token":"'"$token"'"/' '${kubeconfig}' >"$KUBECONFIG"`,
+      `exec '${join(sharedPackage(), 'bin/longshore')}' "$@"`,
+    ];
+    fs.writeFileSync(program, lines.join('\n'), { mode: 0o755 });
+    return program;
+  }
+
   beforeAll(async () => {
     api = await startRealApi(22_000, { auditOf: NAMESPACE });
     await api.client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
@@ -108,10 +127,8 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       kubeconfig: api.kubeconfig,
       nodes: ['node-1', 'node-2'],
       snapshotMs: 500,
-      moverEnvironment: {
-        KUBECONFIG: await kubeconfigOf(MOVER),
-        LONGSHORE_UPLOAD_LIMIT: '20MiB',
-      },
+      moverProgram: await moverProgram(),
+      moverEnvironment: { LONGSHORE_UPLOAD_LIMIT: '20MiB' },
     });
     // A node for agents that take over, not for pods.
     await cluster.client.patch(NODES, { name: 'node-2' }, { spec: { unschedulable: true } });
@@ -555,6 +572,11 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       expect([...new Set(refused.map(({ right, namespace }) => `${right} ${namespace}`))]).toEqual(
         [],
       );
+    });
+
+    it.each([AGENT, MOVER])('%s did nothing that an admission policy refuses', (account) => {
+      const denied = asked(account).filter(({ isDenied }) => isDenied);
+      expect(denied.map(({ right, namespace }) => `${right} ${namespace}`)).toEqual([]);
     });
 
     it.each([AGENT, MOVER])('%s used each right that it has', async (account) => {

@@ -28,6 +28,7 @@ const VALUES = {
   imagePullSecrets: [{ name: 'pull' }],
   name: 'nightly',
   hostPodsPath: '/data/kubelet/pods',
+  admissionPolicy: { enabled: true, inPlaceHostPaths: ['/srv/a', '/b'], privilegedFsBackup: true },
   commonLabels: { team: 'backup' },
   dataMovers: 'longshore,other',
   nodeAgentConfigMap: 'settings',
@@ -117,6 +118,8 @@ describe.skipIf(!hasHelm())('the chart', () => {
         'iam.amazonaws.com/role': 'backup',
         'longshore.io/data-mover-service-account': 'mover',
         'longshore.io/host-pods': VALUES.hostPodsPath,
+        'longshore.io/in-place-host-paths': '/srv/a,/b',
+        'longshore.io/privileged-fs-backup': 'true',
       },
     });
     const pod = spec?.template.spec;
@@ -196,6 +199,22 @@ describe.skipIf(!hasHelm())('the chart', () => {
     });
   });
 
+  it('makes no policies for an account that others may have, and says so', () => {
+    const policies = (...values: string[]): number =>
+      ofKind(
+        parseManifests(renderChart(api, '--set', values.join(','))),
+        'ValidatingAdmissionPolicyBinding',
+      ).length;
+    expect(policies('logLevel=')).toBe(5);
+    expect(policies('admissionPolicy.enabled=false')).toBe(0);
+    const off = ['serviceAccount.create=false', 'serviceAccount.name=velero'];
+    expect(policies(...off)).toBe(0);
+    const flags = ['-n', 'velero', '--dry-run=server', '--set', off.join(',')];
+    expect(helm(api, 'install', 'longshore', CHART, ...flags)).toContain(
+      'WARNING: nothing limits what the agents may create',
+    );
+  });
+
   it('uses ServiceAccounts that are there, and makes none and no rights where it shall not', () => {
     const off = ['rbac.create=false', 'networkPolicy.enabled=false'];
     const none = ['serviceAccount.create=false', 'dataMover.serviceAccount.create=false'];
@@ -262,6 +281,7 @@ describe.skipIf(!hasHelm())('the chart', () => {
     expect(said).toContain('DaemonSet velero/longshore-node-agent');
     expect(said).toContain('--snapshot-move-data --data-mover longshore');
     expect(said).toContain('without a registry');
+    expect(said).not.toContain('WARNING');
     const upgraded = helm(
       ...([api, 'upgrade', 'longshore', CHART, '-n', 'velero'] as const),
       ...['--set', 'credentials.secretName=,image.repository=registry.test/longshore'],

@@ -119,6 +119,15 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
         expect(rules.length).toBe(2);
         expect(ofKind(charts, kind).map((role) => role.rules)).toEqual(rules);
       }
+      for (const kind of ['ValidatingAdmissionPolicy', 'ValidatingAdmissionPolicyBinding']) {
+        // The chart's have the namespace in their names.
+        const specs = (list: Manifest[]): unknown[] =>
+          ofKind(list, kind).map(
+            ({ spec }) => JSON.parse(JSON.stringify(spec).replaceAll('.velero"', '"')) as unknown,
+          );
+        expect(specs(ours).length).toBe(5);
+        expect(specs(charts)).toEqual(specs(ours));
+      }
       const names = (list: Manifest[]): string[] =>
         ['ServiceAccount', 'DaemonSet'].flatMap((kind) =>
           ofKind(list, kind).map(({ metadata }) => metadata.name),

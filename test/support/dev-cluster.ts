@@ -31,6 +31,8 @@ export interface TestClusterOptions {
   readonly logger?: Logger;
   readonly snapshotMs?: number;
   readonly moverEnvironment?: Readonly<Record<string, string>>;
+  /** In place of `longshore`, which it is to run with its own words. */
+  readonly moverProgram?: string;
   /** False where a server makes repositories ready. */
   readonly keepsRepositories?: boolean;
 }
@@ -57,7 +59,7 @@ export class TestCluster implements AsyncDisposable {
       directory,
       logger: options.logger ?? silentLogger,
       nodes: options.nodes ?? ['node-1', 'node-2'],
-      command: [join(sharedPackage(), 'bin/longshore')],
+      command: [options.moverProgram ?? join(sharedPackage(), 'bin/longshore')],
       environment: {
         HOME: join(directory, 'home'),
         PATH: process.env.PATH ?? '',
@@ -108,7 +110,11 @@ export class TestCluster implements AsyncDisposable {
   /** A VolumeSnapshot as Velero's plugin makes it; resolves with its name. */
   async makeSnapshot(namespace: string, pvc: string): Promise<string> {
     const { metadata } = await this.client.create(VOLUME_SNAPSHOTS, {
-      metadata: { generateName: `velero-${pvc}-`, namespace },
+      metadata: {
+        generateName: `velero-${pvc}-`,
+        namespace,
+        labels: { 'velero.io/backup-name': 'backup' },
+      },
       spec: { source: { persistentVolumeClaimName: pvc } },
     });
     return metadata.name;

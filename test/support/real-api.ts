@@ -66,10 +66,18 @@ export const auditPolicy = (namespace: string): string =>
     ],
   });
 
+const WITHOUT_POLICIES = [
+  '--disable-admission-plugins=ServiceAccount,ValidatingAdmissionPolicy',
+  `--runtime-config=${['policies', 'policybindings']
+    .map((kind) => `admissionregistration.k8s.io/v1/validatingadmission${kind}=false`)
+    .join(',')}`,
+].join(' ');
+
 /**
  * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. `auditOf`: a namespace
  * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused. `hasVeleroCrds`: Velero's own.
- * `isBare`: a cluster that has never seen Velero, with snapshots alone, and DaemonSets are served.
+ * `isBare`: a cluster that has never seen Velero, with snapshots alone, and DaemonSets are served. `hasPolicies`: false for one without
+ * ValidatingAdmissionPolicy, as before Kubernetes 1.30.
  */
 export async function startRealApi(
   portBase: number,
@@ -77,7 +85,8 @@ export async function startRealApi(
     auditOf,
     hasVeleroCrds = false,
     isBare = false,
-  }: { auditOf?: string; hasVeleroCrds?: boolean; isBare?: boolean } = {},
+    hasPolicies = true,
+  }: { auditOf?: string; hasVeleroCrds?: boolean; isBare?: boolean; hasPolicies?: boolean } = {},
 ): Promise<RealApi> {
   const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-api-'));
   const policy = join(directory, 'audit-policy.json');
@@ -86,6 +95,7 @@ export async function startRealApi(
   const env = {
     ...process.env,
     ...(auditOf !== undefined && { API_FLAGS: auditFlags }),
+    ...(!hasPolicies && { API_FLAGS: WITHOUT_POLICIES }),
     PEERS_DIR,
     PORT_BASE: String(portBase),
     KUBECONFIG: join(directory, 'kubeconfig'),

@@ -19,6 +19,7 @@ interface Entry {
     readonly name?: string;
   };
   readonly annotations?: Readonly<Record<string, string>>;
+  readonly responseStatus?: { readonly code?: number };
 }
 
 export interface Asked {
@@ -27,6 +28,8 @@ export interface Asked {
   /** Undefined for objects in no namespace, and for lists over all. */
   readonly namespace: string | undefined;
   readonly isAllowed: boolean;
+  /** It has the right, and an admission policy refused what it is used for. */
+  readonly isDenied: boolean;
 }
 
 const named = (group: string, resource: string, verb: string): string =>
@@ -40,13 +43,14 @@ export function askedBy(auditLog: string, namespace: string, account: string): A
     .filter((line) => line.includes(username))
     .map((line) => JSON.parse(line) as Entry)
     .filter(({ user, objectRef }) => user.username === username && objectRef?.resource)
-    .map(({ verb, objectRef = {}, annotations = {} }) => {
+    .map(({ verb, objectRef = {}, annotations = {}, responseStatus }) => {
       const { apiGroup = '', resource = '', subresource, namespace: where } = objectRef;
       const what = subresource === undefined ? resource : `${resource}/${subresource}`;
       return {
         right: named(apiGroup, what, verb),
         namespace: where,
         isAllowed: annotations['authorization.k8s.io/decision'] === 'allow',
+        isDenied: responseStatus?.code === 422,
       };
     });
 }

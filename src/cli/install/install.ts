@@ -43,7 +43,7 @@ export async function install(flags: InstallCommandFlags): Promise<void> {
   };
   try {
     await assertFree(client, namespace, plan, signal);
-    for (const each of plan) await applyOne(client, each, { signal, say });
+    await applyAll(client, plan, { signal, say });
     const secret = { client, namespace, secretFile: flags.secretFile, signal, say };
     const password = await installPassword(secret);
     if (flags.wait === true) {
@@ -105,6 +105,38 @@ export async function othersIn(
 
 export const isInstalled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   metadata.labels?.[INSTALLED_LABEL] === INSTALLED_BY;
+
+const POLICIES = 'admissionregistration.k8s.io/v1';
+const isPolicy = ({ apiVersion }: Manifest): boolean => apiVersion === POLICIES;
+const WITHOUT_POLICIES =
+  'WARNING: this cluster has no ValidatingAdmissionPolicy (Kubernetes 1.30 and later have it), and nothing limits what the agents ' +
+  'may create: a holder of their token can take over the cluster. Run "longshore install" again when the cluster is upgraded.';
+
+/** Kubernetes has them since 1.30. */
+async function servesPolicies(client: KubeClient, signal: AbortSignal): Promise<boolean> {
+  try {
+    const path = `/apis/${POLICIES}`;
+    const { resources = [] } = (await client.raw({ method: 'GET', path, signal })) as {
+      resources?: { name: string }[];
+    };
+    return resources.some(({ name }) => name === 'validatingadmissionpolicies');
+  } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) return false;
+    throw error;
+  }
+}
+
+async function applyAll(
+  client: KubeClient,
+  plan: readonly Manifest[],
+  options: { signal: AbortSignal; say: (text: string) => void },
+): Promise<void> {
+  const hasPolicies = await servesPolicies(client, options.signal);
+  for (const each of plan) {
+    if (hasPolicies || !isPolicy(each)) await applyOne(client, each, options);
+  }
+  if (!hasPolicies) options.say(WITHOUT_POLICIES);
+}
 
 async function applyOne(
   client: KubeClient,

@@ -49,6 +49,8 @@ const CLUSTER_KINDS = [
   'ClusterRole',
   'ClusterRoleBinding',
   'CustomResourceDefinition',
+  'ValidatingAdmissionPolicy',
+  'ValidatingAdmissionPolicyBinding',
 ];
 export const isOfCluster = ({ kind }: { readonly kind: string }): boolean =>
   CLUSTER_KINDS.includes(kind);
@@ -105,7 +107,7 @@ function load(path: string): Manifest[] {
   return parseAllDocuments(readFileSync(path, 'utf8')).map((each) => each.toJS() as Manifest);
 }
 
-/** Also what refers to ServiceAccounts among them. */
+/** Also what refers to ServiceAccounts among them, and the parameters of policies. */
 export function moveInto(namespace: string, objects: readonly Manifest[]): void {
   const accounts = new Set(
     objects.filter(({ kind }) => kind === 'ServiceAccount').map(({ metadata }) => metadata.name),
@@ -115,6 +117,10 @@ export function moveInto(namespace: string, objects: readonly Manifest[]): void 
     for (const subject of (each.subjects ?? []) as Subject[]) {
       const isOurs = subject.kind === 'ServiceAccount' && accounts.has(subject.name ?? '');
       if (isOurs) subject.namespace = namespace;
+    }
+    if (each.kind === 'ValidatingAdmissionPolicyBinding') {
+      const { paramRef } = each.spec as { paramRef?: { namespace?: string } };
+      if (paramRef) paramRef.namespace = namespace;
     }
   }
 }

@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { assetsOf } from '../../../src/cli/install/assets.ts';
-import { kustomized, type Manifest } from '../../../src/cli/install/kustomize.ts';
+import { isOfCluster, kustomized, type Manifest } from '../../../src/cli/install/kustomize.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
@@ -17,7 +17,7 @@ import {
 import { runHere } from '../../support/command-line.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { sharedPackage } from '../../support/package.ts';
-import { hasHelm, parseManifests, renderOverlay } from '../../support/manifests.ts';
+import { CHART, hasHelm, helm, parseManifests, renderOverlay } from '../../support/manifests.ts';
 import { QUIRKY_ENVIRONMENT, QUIRKY_REGION, startQuirkyS3 } from '../../support/quirky-s3.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { serverCrds } from '../../support/server-crds.ts';
@@ -165,6 +165,8 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     const keyOf = ({ kind, metadata }: Manifest): string => `${kind} ${metadata.name}`;
     expect(ours.map(keyOf).sort()).toEqual(theirs.map(keyOf).sort());
     for (const each of theirs) {
+      // kubectl gives policies a namespace, which the API server drops.
+      if (isOfCluster(each)) delete each.metadata.namespace;
       const own = ours.find((one) => keyOf(one) === keyOf(each));
       // The same text, whatever the order of its fields.
       expect(isDeepStrictEqual(own, parse(stringify(each))), keyOf(each)).toBe(true);
@@ -378,4 +380,29 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     expect(code).not.toBe(0);
     expect(err).toMatch(/127\.0\.0\.1:1/);
   }, 120_000);
+});
+
+describe.skipIf(!hasHelm())('on a cluster without admission policies', () => {
+  let api: RealApi;
+  beforeAll(async () => {
+    api = await startRealApi(31_200, { hasPolicies: false });
+  }, 120_000);
+  afterAll(async () => {
+    await api[Symbol.asyncDispose]();
+  });
+
+  it('install works, and says what is missing', async () => {
+    const { code, out, err } = await runHere(...ALL, '--kubeconfig', api.kubeconfig);
+    expect([err, code]).toEqual(['', 0]);
+    expect(out).toContain('DaemonSet node-agent: applied');
+    expect(out).toContain('WARNING: this cluster has no ValidatingAdmissionPolicy');
+    expect(out).not.toContain('ValidatingAdmissionPolicy longshore-node-agent-pods');
+  });
+
+  it('the chart works, and says what is missing', async () => {
+    await api.client.create(NAMESPACES, { metadata: { name: 'chart' } });
+    const said = helm(api, 'install', 'longshore', CHART, '-n', 'chart');
+    expect(said).toContain('This cluster has no ValidatingAdmissionPolicy');
+    expect(said).toContain('a holder of their token can take over the cluster');
+  });
 });

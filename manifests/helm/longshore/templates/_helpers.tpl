@@ -34,6 +34,16 @@ default
 {{- end -}}
 {{- end -}}
 
+{{- /* "true" where the cluster has policies, and the agents an account of their own. `helm template` knows no cluster, and has them. */}}
+{{- define "longshore.hasAdmissionPolicy" -}}
+{{- if and .Values.admissionPolicy.enabled .Values.serviceAccount.create -}}
+{{- $versions := .Capabilities.APIVersions -}}
+{{- if or ($versions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (not ($versions.Has "apps/v1/DaemonSet")) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "longshore.labels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -1,0 +1,363 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type ExposeConfig, type ExposerOptions } from '../../src/exposer/index.ts';
+import {
+  type HostedKind,
+  hostingPod,
+  type HostingPodRequest,
+  loadTemplate,
+  type Template,
+} from '../../src/exposer/hosting-pod.ts';
+import {
+  DAEMON_SETS,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type KubeClient,
+  type KubeObject,
+  type NewObject,
+  type Pod,
+  PODS,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+  type Resource,
+} from '../../src/kube/index.ts';
+import { AGENT, HOST_PODS, MOVER, PolicedCluster } from '../support/policed-cluster.ts';
+import { hasRealApi } from '../support/real-api.ts';
+
+const UID = '01234567-89ab-cdef-0123-456789abcdef';
+
+const RESOURCES: Readonly<Record<HostedKind, Resource<KubeObject>>> = {
+  'data-upload': DATA_UPLOADS,
+  'data-download': DATA_DOWNLOADS,
+  'pod-volume-backup': POD_VOLUME_BACKUPS,
+  'pod-volume-restore': POD_VOLUME_RESTORES,
+};
+const ofVolume = (kind: string, volume: string) => `${HOST_PODS}/${UID}/volumes/kubernetes.io~${kind}/${volume}`; // prettier-ignore
+
+/** Pods that the code makes, each by what differs. */
+const MADE: Readonly<Record<string, [HostedKind, Partial<HostingPodRequest>, ExposeConfig?]>> = {
+  'a backup of a snapshot': ['data-upload', {}],
+  'a backup of a block volume': ['data-upload', { isBlock: true }],
+  'a backup of a snapshot that is only read, without SELinux labels': [
+    'data-upload',
+    { volume: { claim: 'x', readOnly: true }, spcNoRelabeling: true },
+  ],
+  'a backup with rules for paths, of a known time, on a node': [
+    'data-upload',
+    {
+      selectedNode: 'node-1',
+      frozenAt: '2026-01-01T00:00:00Z',
+      excludedBy: { storageClass: 'a', annotations: '*.log' },
+    },
+  ],
+  'a backup by a data mover of another name': ['data-upload', { dataMover: 'longshore' }],
+  'a restore with a cache': ['data-download', { cacheClaim: 'x-cache' }],
+  'a restore of a block volume': ['data-download', { isBlock: true }],
+  'a restore in place': ['data-download', { isInPlace: true, volume: { claim: 'x-in-place' } }],
+  'a rehearsal of a restore in place': [
+    'data-download',
+    { isInPlace: true, volume: { claim: 'x-in-place', readOnly: true } },
+  ],
+  'a backup of the volume of a pod': [
+    'pod-volume-backup',
+    { volume: { hostPath: `${ofVolume('csi', 'pvc-1')}/mount`, node: 'node-1', readOnly: true } },
+  ],
+  'a restore into the volume of a pod, with a cache': [
+    'pod-volume-restore',
+    {
+      volume: { hostPath: ofVolume('empty-dir', 'v'), node: 'node-1', readOnly: false },
+      cacheClaim: 'x-cache',
+    },
+  ],
+  'a backup with labels, annotations and resources of the settings': [
+    'data-upload',
+    {},
+    {
+      loadAffinity: [],
+      backupPvc: {},
+      ignoreDelayBinding: false,
+      podResources: { requests: { cpu: '1' }, limits: { memory: '1Gi' } },
+      podLabels: { team: 'a' },
+      podAnnotations: { note: 'b' },
+    },
+  ],
+};
+const CONFIG: ExposeConfig = {
+  loadAffinity: [],
+  backupPvc: {},
+  ignoreDelayBinding: false,
+  podResources: {},
+};
+
+type Change = (pod: Draft) => void;
+/** As much of a pod as is changed here. */
+interface Draft {
+  metadata: Record<string, Record<string, string>> & { name: string; namespace: string };
+  spec: {
+    containers: [Record<string, unknown> & { args: string[]; env: object[] }];
+    volumes: Record<string, unknown>[];
+    [field: string]: unknown;
+  };
+}
+const container = (pod: Draft) => pod.spec.containers[0];
+const mounted =
+  (path: string): Change =>
+  (pod) => {
+    pod.spec.volumes[0] = { name: UID, hostPath: { path, type: 'Directory' } };
+  };
+const withVolume =
+  (volume: object, mountPath: string): Change =>
+  (pod) => {
+    pod.spec.volumes.push({ name: 'more', ...volume });
+    (container(pod).volumeMounts as object[]).push({ name: 'more', mountPath });
+  };
+const security =
+  (field: string, value: unknown): Change =>
+  (pod) => {
+    (container(pod).securityContext as Record<string, unknown>)[field] = value;
+  };
+const variable =
+  (more: object): Change =>
+  (pod) =>
+    container(pod).env.push(more);
+const set =
+  (field: string, value: unknown): Change =>
+  (pod) => {
+    pod.spec[field] = value;
+  };
+const ofContainer =
+  (field: string, value: unknown): Change =>
+  (pod) => {
+    container(pod)[field] = value;
+  };
+
+/** What a thief of the agent's token would like to have, and the words of the refusal. */
+const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
+  'the account of the server': ['data-upload', set('serviceAccountName', 'longshore-server'), /ServiceAccount of data movers/],
+  "the agent's own account": ['data-upload', set('serviceAccountName', AGENT), /ServiceAccount of data movers/],
+  'another image': ['data-upload', ofContainer('image', 'evil'), /the image of its DaemonSet/],
+  'another command': ['data-upload', ofContainer('command', ['/bin/sh', '-c']), /the command of a data mover/],
+  'the command of the server': ['data-upload', ofContainer('command', ['/velero', 'server', 'backup']), /the command of a data mover/],
+  'a restore with the capabilities of a backup': ['data-upload', ofContainer('command', ['/velero', 'data-mover', 'restore']), /the command of a data mover/],
+  'an argument of its own': ['data-upload', (pod) => container(pod).args.push('--kubeconfig=/x'), /is told its own volume/],
+  'the order of another upload': ['data-upload', (pod) => container(pod).args.push('--data-upload=other'), /is told its own volume/],
+  'another path as the volume': ['data-upload', (pod) => (container(pod).args[0] = '--volume-path=/'), /is told its own volume/],
+  'a second container': ['data-upload', (pod) => (pod.spec.containers as object[]).push({ name: 'b', image: 'evil' }), /no other one/],
+  'an init container': ['data-upload', set('initContainers', [{ name: 'b', image: 'evil' }]), /no other one/],
+  'a hook': ['data-upload', ofContainer('lifecycle', { preStop: { exec: { command: ['sh'] } } }), /no hooks/],
+  'a probe': ['data-upload', ofContainer('livenessProbe', { exec: { command: ['sh'] } }), /no probes/],
+  'a port of the node': ['data-upload', ofContainer('ports', [{ containerPort: 1, hostPort: 1 }]), /no ports/],
+  'the environment of a Secret': ['data-upload', ofContainer('envFrom', [{ secretRef: { name: 's' } }]), /no other environment/],
+  'code in a variable': ['data-upload', variable({ name: 'NODE_OPTIONS', value: '--import=data:text/javascript,0' }), /variables of its DaemonSet/],
+  'a library in a variable': ['data-upload', variable({ name: 'LD_PRELOAD', value: '/x' }), /variables of its DaemonSet/],
+  'a Secret in a variable': ['data-upload', variable({ name: 'LONGSHORE_X', valueFrom: { secretKeyRef: { name: 's', key: 'k' } } }), /variables of its DaemonSet/],
+  'the root of the node': ['data-upload', withVolume({ hostPath: { path: '/' } }, '/host'), /no directory of the node/],
+  'the root of the node in place of the volume': ['data-upload', mounted('/'), /no directory of the node/],
+  'the root of the node by file-system backup': ['pod-volume-backup', mounted('/'), /one directory of the node/],
+  'all pods of the node': ['pod-volume-backup', mounted(HOST_PODS), /one directory of the node/],
+  'all volumes of a pod': ['pod-volume-backup', mounted(`${HOST_PODS}/${UID}/volumes`), /one directory of the node/],
+  'the token of another pod': ['pod-volume-backup', mounted(ofVolume('projected', 'kube-api-access-abcde')), /one directory of the node/],
+  'the Secret of another pod': ['pod-volume-backup', mounted(ofVolume('secret', 's')), /one directory of the node/],
+  'what a tenant may have linked to, below a volume': ['pod-volume-backup', mounted(`${ofVolume('empty-dir', 'v')}/mount`), /one directory of the node/],
+  'the same below a volume of a driver': ['pod-volume-backup', mounted(`${ofVolume('csi', 'v')}/mount/link`), /one directory of the node/],
+  'a directory that is made': [
+    'pod-volume-backup',
+    (pod) => (pod.spec.volumes[0] = { name: UID, hostPath: { path: ofVolume('nfs', 'v'), type: 'DirectoryOrCreate' } }),
+    /one directory of the node/,
+  ],
+  'the volume of a pod, to be written by a backup': [
+    'pod-volume-backup',
+    (pod) => ((container(pod).volumeMounts as { readOnly?: boolean }[])[0] ?? {}).readOnly = false,
+    /to read only/,
+  ],
+  'a Secret': ['data-upload', withVolume({ secret: { secretName: 's' } }, '/s'), /no other Secret/],
+  'a projected Secret': ['data-upload', withVolume({ projected: { sources: [{ secret: { name: 's' } }] } }, '/var/run/secrets/s'), /no other Secret/],
+  'the claim of somebody else': ['data-upload', withVolume({ persistentVolumeClaim: { claimName: 'minio' } }, '/m'), /its own claims/],
+  'an inline volume of a driver': ['data-upload', withVolume({ csi: { driver: 'secrets-store.csi.k8s.io' } }, '/m'), /its own claims/],
+  'a file share': ['data-upload', withVolume({ nfs: { server: 's', path: '/' } }, '/m'), /its own claims/],
+  'the own claim under the name of a shared volume': [
+    'data-upload',
+    (pod) => (pod.spec.volumes = pod.spec.volumes.map((volume) => volume.name === 'cloud-credentials' ? { name: 'cloud-credentials', persistentVolumeClaim: { claimName: 'x' } } : volume)),
+    /its own claims/,
+  ],
+  'its volume in the place of the program': [
+    'data-upload',
+    (pod) => (container(pod).volumeMounts as object[]).push({ name: UID, mountPath: '/velero' }),
+    /mounts its volume at the path/,
+  ],
+  'a device elsewhere': [
+    'data-upload',
+    (pod) => {
+      container(pod).volumeMounts = [];
+      container(pod).volumeDevices = [{ name: UID, devicePath: '/dev/a' }];
+    },
+    /mounts its volume at the path/,
+  ],
+  "the node's network": ['data-upload', set('hostNetwork', true), /no namespaces of its node/],
+  "the node's processes": ['data-upload', set('hostPID', true), /no namespaces of its node/],
+  "the node's memory": ['data-upload', set('hostIPC', true), /no namespaces of its node/],
+  'other names of hosts': ['data-upload', set('hostAliases', [{ ip: '1.1.1.1', hostnames: ['s3'] }]), /the DNS/],
+  'another DNS server': ['data-upload', set('dnsConfig', { nameservers: ['1.1.1.1'] }), /the DNS/],
+  'another pull secret': ['data-upload', set('imagePullSecrets', [{ name: 's' }]), /pull secrets/],
+  'no seccomp': ['data-upload', set('securityContext', { runAsUser: 0 }), /runs confined/],
+  'a sysctl': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, sysctls: [{ name: 'kernel.shm_rmid_forced', value: '0' }] }), /runs confined/],
+  'a volume to write without SELinux': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, seLinuxOptions: { type: 'spc_t' } }), /runs confined/],
+  'no AppArmor': ['data-upload', (pod) => (pod.metadata.annotations = { [`container.apparmor.security.beta.kubernetes.io/${UID}`]: 'unconfined' }), /runs confined/],
+  'another capability': ['data-upload', security('capabilities', { drop: ['ALL'], add: ['SYS_ADMIN'] }), /capabilities/],
+  'the capabilities of a restore': ['data-upload', security('capabilities', { drop: ['ALL'], add: ['DAC_OVERRIDE'] }), /capabilities/],
+  'all capabilities of a container': ['data-upload', security('capabilities', {}), /capabilities/],
+  'a container without seccomp': ['data-upload', security('seccompProfile', { type: 'Unconfined' }), /capabilities/],
+  'all privileges': ['data-upload', (pod) => (container(pod).securityContext = { privileged: true, capabilities: { drop: ['ALL'] } }), /not privileged/],
+  'all privileges for file-system backup': ['pod-volume-backup', (pod) => Object.assign(container(pod).securityContext as object, { privileged: true, allowPrivilegeEscalation: true }), /longshore.io\/privileged-fs-backup/],
+  'an escalation': ['data-upload', security('allowPrivilegeEscalation', true), /not privileged/],
+  'no owner': ['data-upload', (pod) => delete (pod.metadata as Partial<Draft['metadata']>).ownerReferences, /is told its own|owned by|volume/],
+  'the labels of the server': ['data-upload', (pod) => (pod.metadata.labels = { ...pod.metadata.labels, name: 'longshore-server' }), /labels of data movers/],
+  'the labels of an agent': ['data-upload', (pod) => (pod.metadata.labels = { ...pod.metadata.labels, role: AGENT }), /labels of data movers/],
+  'no labels of a data mover': ['data-upload', (pod) => (pod.metadata.labels = {}), /labels of data movers/],
+}; // prettier-ignore
+
+describe.skipIf(!hasRealApi())('the admission policies, on a real API server', () => {
+  let cluster: PolicedCluster;
+  let agent: KubeClient;
+  let template: Template;
+  const pods = '/api/v1/namespaces/velero/pods';
+  const make = (pod: object, client = agent): Promise<string> =>
+    cluster.answer(client, 'POST', pods, { apiVersion: 'v1', kind: 'Pod', ...pod });
+
+  function podOf(
+    kind: HostedKind,
+    more: Partial<HostingPodRequest> = {},
+    config: ExposeConfig = CONFIG,
+  ): NewObject<Pod> {
+    const isOfPod = kind.startsWith('pod-volume-');
+    const owner = { metadata: { name: 'x', namespace: 'velero', uid: UID } } as KubeObject;
+    const hostPath = { hostPath: ofVolume('empty-dir', 'v'), node: 'node-1', readOnly: true };
+    const request: HostingPodRequest = {
+      kind,
+      owner,
+      resource: RESOURCES[kind],
+      storageLocation: 'default',
+      volume: isOfPod ? hostPath : { claim: 'x' },
+      isBlock: false,
+      operationTimeout: '1m',
+      volumeBytes: 0,
+      ...more,
+    };
+    const moverEnvironment = { LONGSHORE_STALL_TIMEOUT: '1m' };
+    const options = { namespace: 'velero', config, moverEnvironment };
+    return hostingPod(request, template, options as unknown as ExposerOptions);
+  }
+
+  beforeAll(async () => {
+    cluster = await PolicedCluster.start(31_000);
+    agent = await cluster.clientOf(AGENT);
+    template = await loadTemplate(cluster.api.client, 'velero', AGENT);
+  }, 120_000);
+  afterAll(async () => {
+    await (cluster as PolicedCluster | undefined)?.[Symbol.asyncDispose]();
+  });
+
+  it('have no warnings of their own', async () => {
+    const found = JSON.parse(
+      await cluster.api.kubectl('get', 'validatingadmissionpolicies', '-o', 'json'),
+    ) as { items: { metadata: { name: string }; status?: { typeChecking?: object } }[] };
+    expect(
+      found.items.map(({ metadata, status }) => [metadata.name, status?.typeChecking]),
+    ).toEqual(
+      ['data-mover', 'node-agent-changes', 'node-agent-deletions', 'node-agent-objects', 'node-agent-pods'].map((name) => [`longshore-${name}`, {}]), // prettier-ignore
+    );
+  });
+
+  describe('of pods', () => {
+    it.each(Object.keys(MADE))('admit %s', async (name) => {
+      const [kind, more, config] = MADE[name] as (typeof MADE)[string];
+      expect(await make(podOf(kind, more, config))).toBe('admitted');
+    });
+
+    it.each(Object.keys(ATTACKS))('refuse the agent %s', async (name) => {
+      const [kind, change, words] = ATTACKS[name] as (typeof ATTACKS)[string];
+      const pod = structuredClone(podOf(kind)) as unknown as Draft;
+      change(pod);
+      const said = await make(pod);
+      expect(said).toMatch(words);
+      expect(said).toContain("ValidatingAdmissionPolicy 'longshore-node-agent-pods'");
+    });
+
+    it('admit a privileged data mover of a pod where the DaemonSet says so, and only that', async () => {
+      const privileged = { ...CONFIG, privilegedFsBackup: true };
+      const ofPod = podOf('pod-volume-backup', {}, privileged);
+      expect(await make(ofPod)).toContain('longshore.io/privileged-fs-backup');
+      await cluster.annotate({ 'longshore.io/privileged-fs-backup': 'true' });
+      await expect.poll(() => make(ofPod), { interval: 100 }).toBe('admitted');
+      const upload = structuredClone(podOf('data-upload')) as unknown as Draft;
+      container(upload).securityContext = { privileged: true, capabilities: { drop: ['ALL'] } };
+      expect(await make(upload)).toContain('not privileged');
+      await cluster.annotate({ 'longshore.io/privileged-fs-backup': null });
+    });
+
+    it('admit another image and command where the flags of the agent name them', async () => {
+      const { spec } = await cluster.api.client.get(DAEMON_SETS, {
+        namespace: 'velero',
+        name: AGENT,
+      });
+      const flags = ['--data-mover-image', 'velero:1', '--data-mover-command=/bin/velero --x'];
+      const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
+      container(pod).image = 'velero:1';
+      container(pod).command = ['/bin/velero', '--x', 'data-mover', 'backup'];
+      const args = (more: string[]): Promise<string> =>
+        cluster.api.kubectl(
+          ...['-n', 'velero', 'patch', 'daemonset', AGENT, '--type=json', '-p'],
+          JSON.stringify([
+            {
+              op: 'replace',
+              path: '/spec/template/spec/containers/0/args',
+              value: [...(spec.template.spec.containers[0]?.args ?? []), ...more],
+            },
+          ]),
+        );
+      await args(flags);
+      await expect.poll(() => make(pod), { interval: 100 }).toBe('admitted');
+      await args([]);
+      await expect.poll(() => make(pod), { interval: 100 }).toContain('the image of its DaemonSet');
+    });
+
+    it('say nothing about the pods of others', async () => {
+      const pod = { metadata: { name: 'y' }, spec: { containers: [{ name: 'a', image: 'b' }] } };
+      expect(await make({ ...pod, spec: { ...pod.spec, serviceAccountName: MOVER } }, cluster.api.client)).toBe('admitted'); // prettier-ignore
+    });
+
+    it('keep the agent away from the server and from other namespaces', async () => {
+      const pod = {
+        metadata: { name: 'server' },
+        spec: { containers: [{ name: 'a', image: 'b' }] },
+      };
+      await cluster.api.client.create(PODS, { metadata: { name: 'server', namespace: 'velero' }, spec: { ...pod.spec, serviceAccountName: MOVER } }); // prettier-ignore
+      expect(await cluster.answer(agent, 'DELETE', `${pods}/server`)).toContain(
+        'no pods but data movers',
+      );
+      const none = /cannot (create|patch|update|get)/;
+      const elsewhere = '/api/v1/namespaces/app/pods';
+      const body = { apiVersion: 'v1', kind: 'Pod', ...podOf('data-upload') };
+      expect(
+        await cluster.answer(agent, 'POST', elsewhere, { ...body, metadata: { name: 'x' } }),
+      ).toMatch(none);
+      expect(
+        await cluster.answer(agent, 'PATCH', `${pods}/server`, {
+          metadata: { labels: { a: 'b' } },
+        }),
+      ).toMatch(none);
+      expect(
+        await cluster.answer(agent, 'PATCH', `${pods}/server/ephemeralcontainers`, {}),
+      ).toMatch(none);
+      expect(await cluster.answer(agent, 'POST', `${pods}/server/exec`, {})).toMatch(none);
+      expect(await cluster.answer(agent, 'POST', `${pods}/server/binding`, {})).toMatch(none);
+      const token = `/api/v1/namespaces/velero/serviceaccounts/${MOVER}/token`;
+      expect(await cluster.answer(agent, 'POST', token, { apiVersion: 'authentication.k8s.io/v1', kind: 'TokenRequest', spec: {} })).toMatch(none); // prettier-ignore
+      await expect(
+        agent.raw({
+          method: 'GET',
+          path: '/api/v1/namespaces/velero/secrets/velero-repo-credentials',
+        }),
+      ).rejects.toThrow(none);
+    });
+  });
+});
