@@ -241,7 +241,7 @@ const queryOf = (file: string, more: Record<string, string> = {}): string =>
 
 async function timed(address: string, question: string): Promise<Measured> {
   const start = performance.now();
-  const { status: code, bytes } = await ask(address, question, { headers });
+  const { status: code, bytes } = await ask(address, question, { headers, isTls: true });
   if (code !== 200 || bytes.length === 0) throw new Error(`${question}: ${code}`);
   return { seconds: (performance.now() - start) / 1000, peakMiB: peakOf(process.pid) / 1024 };
 }
@@ -254,7 +254,7 @@ async function withPage<T>(work: (address: string) => Promise<T>): Promise<T> {
     hasFiles: true,
   };
   await using page = await openStatusPage('0.0.0.0:0', options);
-  while ((await ask(page.address, '/', { headers })).status !== 200) {
+  while ((await ask(page.address, '/', { headers, isTls: true })).status !== 200) {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
   return await work(page.address);

@@ -25,7 +25,7 @@ import {
   STORAGE_CLASSES,
 } from '../kube/index.ts';
 import { moverVariables } from '../mover/index.ts';
-import { createServerLogger, serveStatus } from '../observability/index.ts';
+import { certificateOf, createServerLogger, serveStatus } from '../observability/index.ts';
 import { type ClusterFlags, clusterOf, dataMoversOf } from './cluster.ts';
 import { moverLogStore } from './mover-log-store.ts';
 import { printText } from './output.ts';
@@ -39,6 +39,7 @@ export interface ServerFlags extends ClusterFlags {
   logLevel: string;
   logFormat: string;
   metricsAddress: string;
+  tlsCertificate?: string;
   resourceTimeout: string;
   dataMoverPrepareTimeout: string;
   nodeAgentConfigmap?: string;
@@ -133,10 +134,13 @@ export async function serve(flags: ServerFlags): Promise<void> {
     },
   });
   const interrupt = interruptSignal();
-  await using server = await serveStatus(flags.metricsAddress, {
+  const { clock } = client;
+  using certificate = await certificateOf(flags.tlsCertificate, { logger, clock });
+  const sources = {
     metrics: () => agent.metrics.registry.metrics(),
     notReady: () => agent.notReady(),
-  });
+  };
+  await using server = await serveStatus(flags.metricsAddress, sources, certificate);
   logger.info({ address: server.address }, 'serving metrics and health');
   try {
     await agent.run(interrupt.signal);

@@ -27,6 +27,10 @@ export function addNodeAgentCommands(program: Command): void {
       'address that serves /metrics, /healthz and /readyz',
       ':8085',
     )
+    .option(
+      '--tls-certificate <directory>',
+      'directory with tls.crt and tls.key for metrics and health, or self-signed; metrics use plain HTTP without it',
+    )
     .option('--resource-timeout <duration>', 'longest single wait on the API server', '10m')
     .option(
       '--data-mover-prepare-timeout <duration>',

@@ -1,3 +1,4 @@
+import type { RequestListener } from 'node:http';
 import {
   describeMovements,
   type MovementDescription,
@@ -7,7 +8,13 @@ import {
 } from '../agent/index.ts';
 import { redactAndCut, SECOND_NS, Stopwatch } from '../base/index.ts';
 import { BACKUP_NAME, type KubeClient, RESTORE_NAME } from '../kube/index.ts';
-import { type HttpListener, listenHttp } from '../observability/index.ts';
+import {
+  type BoundAddress,
+  type HttpListener,
+  listenHttp,
+  SELF_SIGNED,
+  ServedCertificate,
+} from '../observability/index.ts';
 import {
   Access,
   browseReviews,
@@ -17,6 +24,7 @@ import {
   PageView,
   type PageVolume,
   repositoryKey,
+  STATUS_PAGE_AUDIENCE,
   type VolumeOwner,
   type VolumesNow,
   type VolumeSource,
@@ -37,36 +45,47 @@ const FAILED_MAX = 20;
 export interface StatusPageOptions extends Pick<Common, 'client' | 'logger' | 'namespace'> {
   /** Whether those who may browse a backup find its files there. */
   readonly hasFiles?: boolean;
+  /** For other addresses than those of loopback. Without it the page makes its own. */
+  readonly certificate?: ServedCertificate | undefined;
+  /** Audiences of which a visitor's token must have one; if empty, those of the API server. */
+  readonly audiences?: readonly string[];
 }
 
 /** Serves the status page until it is disposed of. Throws `ADDRESS_UNUSABLE`. */
 export async function openStatusPage(
   address: string,
-  { client, logger, namespace, hasFiles = false }: StatusPageOptions,
+  { client, logger, namespace, hasFiles = false, ...options }: StatusPageOptions,
 ): Promise<HttpListener> {
   const { clock } = client;
+  const { audiences = [STATUS_PAGE_AUDIENCE] } = options;
   const volumes = new FollowedVolumes(client, namespace);
   const view = new PageView({ client, logger, namespace, volumes });
-  const access = new Access({ reviews: clusterReviews(client, namespace), logger, clock });
+  const access = new Access({
+    reviews: clusterReviews(client, namespace, audiences),
+    logger,
+    clock,
+  });
   const messages = new StoredMessages({ client, logger, namespace });
   await using ends = new AsyncDisposableStack();
   const files = hasFiles
     ? {
         source: ends.use(new ClusterBackupFiles({ client, logger, namespace })),
-        access: new Access({ reviews: browseReviews(client, namespace), logger, clock }),
+        access: new Access({ reviews: browseReviews(client, namespace, audiences), logger, clock }),
       }
     : undefined;
-  const listener = ends.use(
-    await listenHttp(address, 'the status page', ({ isLoopback }) => {
-      const sources = { view, volumes, messages, access, files };
-      return new PageHandler({ ...sources, logger, clock, isLoopback }).handle;
-    }),
-  );
+  // No token ever comes over plain HTTP from another machine.
+  const certificate =
+    options.certificate ?? ends.use(await ServedCertificate.open(SELF_SIGNED, { logger, clock }));
+  const handlerOf = ({ isLoopback }: BoundAddress): RequestListener => {
+    const sources = { view, volumes, messages, access, files };
+    return new PageHandler({ ...sources, audiences, logger, clock, isLoopback }).handle;
+  };
+  const listener = ends.use(await listenHttp(address, 'the status page', handlerOf, certificate));
   const stop = new AbortController();
   const running = view.run(stop.signal);
   const how = listener.isLoopback
     ? 'without a login, since only this machine reaches it'
-    : "for those who may list Velero's objects";
+    : "over TLS, for those who may list Velero's objects";
   logger.info({ address: listener.address, access: how }, 'serving the status page');
   const kept = ends.move();
   return {

@@ -6,7 +6,13 @@ import { Registry } from 'prom-client';
 import { assert } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { environment, type StorageKind } from '../config/index.ts';
-import { createServerLogger, type HttpListener, serveStatus } from '../observability/index.ts';
+import {
+  certificateOf,
+  createServerLogger,
+  type HttpListener,
+  type ServedCertificate,
+  serveStatus,
+} from '../observability/index.ts';
 import {
   DownloadController,
   ExpiryController,
@@ -54,6 +60,8 @@ export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   metricsAddress: string;
   statusPageAddress?: string;
   statusPageFiles?: boolean;
+  statusPageAudiences?: string;
+  tlsCertificate?: string;
   storeValidationFrequency: string;
   backupSyncPeriod: string;
   scheduleSkipImmediately?: boolean | string;
@@ -152,11 +160,13 @@ export async function runServer(
   });
   const collectNoMore = collectAtRest();
   try {
-    await using status = await serveStatus(flags.metricsAddress, {
-      metrics: () => registry.metrics(),
-      notReady: () => server.notReady(),
+    using certificate = await certificateOf(flags.tlsCertificate, {
+      logger,
+      clock: client.clock,
     });
-    await using page = await statusPageOf(flags, common);
+    const sources = { metrics: () => registry.metrics(), notReady: () => server.notReady() };
+    await using status = await serveStatus(flags.metricsAddress, sources, certificate);
+    await using page = await statusPageOf(flags, common, certificate);
     logger.info(
       {
         ...{ address: status.address, controllers: names },
@@ -177,12 +187,15 @@ export async function runServer(
 
 /** Loaded where it is wanted only. */
 async function statusPageOf(
-  { statusPageAddress: address, statusPageFiles: hasFiles = false }: ServerFlags,
+  { statusPageAddress: address, statusPageFiles: hasFiles = false, ...flags }: ServerFlags,
   common: Common,
+  certificate: ServedCertificate | undefined,
 ): Promise<HttpListener | undefined> {
   if (address === undefined) return undefined;
   const { openStatusPage } = await import('./server-page.ts');
-  return openStatusPage(address, { ...common, hasFiles });
+  const named = flags.statusPageAudiences?.split(',').map((name) => name.trim());
+  const audiences = named && { audiences: named.filter((name) => name !== '') };
+  return openStatusPage(address, { ...common, hasFiles, certificate, ...audiences });
 }
 
 interface Opened {

@@ -25,8 +25,16 @@ export function addServerVerb(program: Command): void {
       ':8085',
     )
     .option(
+      '--tls-certificate <directory>',
+      'directory with tls.crt and tls.key for metrics, health and the status page, or self-signed; metrics use plain HTTP without it',
+    )
+    .option(
       '--status-page-address <address>',
       "address that serves the status page, such as 127.0.0.1:8086 (no login) or :8086 (for those who may list Velero's objects); off without it",
+    )
+    .option(
+      '--status-page-audiences <names>',
+      "audiences, comma-separated, of which a visitor's token must have one (default: longshore-status-page); empty for those of the API server",
     )
     .option(
       '--status-page-files',

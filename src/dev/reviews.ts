@@ -11,6 +11,7 @@ interface Review {
 
 interface Asked {
   readonly token?: string;
+  readonly audiences?: readonly string[];
   readonly user?: string;
 }
 
@@ -41,8 +42,8 @@ export const REVIEWS: readonly Review[] = [
     group: 'authentication.k8s.io',
     kind: 'TokenReview',
     plural: 'tokenreviews',
-    status: ({ token = '' }, isOwn) =>
-      isOwn(token) ? { authenticated: true, user: USER } : { authenticated: false },
+    status: ({ token = '', audiences = [] }, isOwn) =>
+      isOwn(token) ? { authenticated: true, user: USER, audiences } : { authenticated: false },
   },
   {
     group: 'authorization.k8s.io',

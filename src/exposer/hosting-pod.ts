@@ -13,6 +13,7 @@ import {
   type Pod,
   type PodSpec,
   type Resource,
+  TLS_VOLUME,
   type Toleration,
   type VolumeMount,
   type Volume,
@@ -183,7 +184,9 @@ export function hostingPod(
   }
   if (request.cacheClaim !== undefined) mounts.push({ name: 'cachedir', mountPath: CACHE_PATH });
   const isOurImage = options.moverImage === undefined;
-  const shared = (spec.volumes ?? []).filter(({ hostPath }) => hostPath === undefined);
+  const shared = (spec.volumes ?? []).filter(
+    ({ name: own, hostPath }) => hostPath === undefined && own !== TLS_VOLUME,
+  );
   const sharedMounts = (container.volumeMounts ?? []).filter(({ name: volume }) =>
     shared.some((kept) => kept.name === volume),
   );

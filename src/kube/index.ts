@@ -141,6 +141,7 @@ export {
   RESTORE_NAME,
   SCHEDULE_UID,
   SYNCED_SCHEDULE_UID,
+  TLS_VOLUME,
 } from './api/own-objects.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';

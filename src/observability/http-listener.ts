@@ -1,6 +1,9 @@
+import type * as http from 'node:http';
 import type { RequestListener } from 'node:http';
+import type * as https from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
-import { CodedError } from '../base/index.ts';
+import { CodedError, messageOf } from '../base/index.ts';
+import type { ServedCertificate } from './certificate.ts';
 
 /** Where it listens. */
 export interface BoundAddress {
@@ -25,12 +28,14 @@ const HEADERS_BYTES_MAX = 24 << 10;
 
 /**
  * Serves HTTP on an address such as `:8085` or `127.0.0.1:8086`, with limits. `what` is for
- * messages. `handlerOf` is called once, when the server listens. Throws `ADDRESS_UNUSABLE`.
+ * messages. `handlerOf` is called once, when the server listens. With a certificate, every address
+ * but one of loopback is served over TLS only. Throws `ADDRESS_UNUSABLE`.
  */
 export async function listenHttp(
   address: string,
   what: string,
   handlerOf: (bound: BoundAddress) => RequestListener,
+  certificate?: ServedCertificate,
 ): Promise<HttpListener> {
   const unusable = (reason: string): CodedError =>
     new CodedError('ADDRESS_UNUSABLE', `cannot serve ${what} on "${address}": ${reason}`);
@@ -38,24 +43,21 @@ export async function listenHttp(
   const [, host = '', port = ''] = match ?? [];
   if (!match) throw unusable('it is not of the form host:port');
   if (Number(port) > 65_535) throw unusable(`there is no port ${port}`);
-  // Loaded here: commands that only log must not pay for it.
-  const { createServer } = await import('node:http');
-  const server = createServer({
-    ...{ headersTimeout: HEADERS_MS, requestTimeout: REQUEST_MS, keepAliveTimeout: IDLE_MS },
-    maxHeaderSize: HEADERS_BYTES_MAX,
-    // By default time limits are looked at every thirty seconds.
-    connectionsCheckingInterval: 1000,
+  // Resolved before listening, because an address of loopback decides on TLS.
+  const bindTo = await resolved(host).catch((cause: unknown) => {
+    throw unusable(messageOf(cause));
   });
-  server.setTimeout(IDLE_MS);
+  const isPlain = bindTo !== undefined && isLoopbackAddress(bindTo);
+  const server = await createServerWithLimits(isPlain ? undefined : certificate);
   const connections = new Connections(CONNECTIONS_MAX);
-  server.on('connection', (socket) => {
+  server.on('connection', (socket: Socket) => {
     connections.add(socket);
   });
   await new Promise<void>((resolve, reject) => {
     server.once('error', (cause) => {
       reject(unusable(cause.message));
     });
-    server.listen(Number(port), host === '' ? undefined : host.replace(/^\[|\]$/g, ''), resolve);
+    server.listen(Number(port), bindTo, resolve);
   });
   const bound = server.address() as AddressInfo;
   const described = {
@@ -71,6 +73,37 @@ export async function listenHttp(
       await closed;
     },
   };
+}
+
+async function createServerWithLimits(
+  certificate: ServedCertificate | undefined,
+): Promise<http.Server | https.Server> {
+  const limits = {
+    headersTimeout: HEADERS_MS,
+    requestTimeout: REQUEST_MS,
+    keepAliveTimeout: IDLE_MS,
+    maxHeaderSize: HEADERS_BYTES_MAX,
+    // Node checks time limits every 30 seconds by default.
+    connectionsCheckingInterval: 1000,
+  };
+  // Loaded here: commands that only log must not pay for it.
+  if (!certificate) {
+    const { createServer } = await import('node:http');
+    return createServer(limits).setTimeout(IDLE_MS);
+  }
+  const { createServer } = await import('node:https');
+  const server = createServer({ ...limits, ...certificate.pair, handshakeTimeout: HEADERS_MS });
+  certificate.onChange((pair) => {
+    server.setSecureContext(pair);
+  });
+  return server.setTimeout(IDLE_MS);
+}
+
+/** The address that a host name stands for. All addresses of the machine if there is no name. */
+async function resolved(host: string): Promise<string | undefined> {
+  if (host === '') return undefined;
+  const { lookup } = await import('node:dns/promises');
+  return (await lookup(host.replace(/^\[|\]$/g, ''))).address;
 }
 
 interface Connection {

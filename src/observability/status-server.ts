@@ -1,3 +1,5 @@
+import type { RequestListener } from 'node:http';
+import type { ServedCertificate } from './certificate.ts';
 import { type HttpListener, listenHttp } from './http-listener.ts';
 
 export interface StatusSources {
@@ -10,10 +12,17 @@ export interface StatusSources {
 /** Our choice: no Prometheus scrapes more often, and a flood of scrapes costs one rendering each. */
 const RENDERED_FOR_MS = 1000;
 
-/** `/metrics`, `/healthz` and `/readyz` on an address such as `:8085`. Throws `ADDRESS_UNUSABLE`. */
-export function serveStatus(address: string, sources: StatusSources): Promise<HttpListener> {
+/**
+ * Serves `/metrics`, `/healthz` and `/readyz` on an address such as `:8085`. Throws
+ * `ADDRESS_UNUSABLE`.
+ */
+export function serveStatus(
+  address: string,
+  sources: StatusSources,
+  certificate?: ServedCertificate,
+): Promise<HttpListener> {
   const metrics = sharedMetrics(sources.metrics);
-  return listenHttp(address, 'metrics', () => (request, response) => {
+  const handler: RequestListener = (request, response) => {
     const answer = (
       code: number,
       text: string | Buffer,
@@ -43,7 +52,8 @@ export function serveStatus(address: string, sources: StatusSources): Promise<Ht
         },
       );
     } else answer(404, 'not found; try /metrics, /healthz or /readyz\n');
-  });
+  };
+  return listenHttp(address, 'metrics', () => handler, certificate);
 }
 
 /** Clients that ask within a second get the same bytes, so slow clients hold no copies of them. */

@@ -100,7 +100,7 @@ export { DeletionMetrics } from './deletion/deletion-metrics.ts';
 export type { ForgetSnapshots } from './deletion/contract.ts';
 export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';
 // No controller: it shows in a browser what the cluster's objects tell, and each process may.
-export { Access, browseReviews, clusterReviews } from './page/access.ts';
+export { Access, browseReviews, clusterReviews, STATUS_PAGE_AUDIENCE } from './page/access.ts';
 export type {
   BackupFiles,
   BrowsedBackup,

@@ -12,6 +12,7 @@ import { NAMESPACES, PODS } from '../../src/kube/index.ts';
 import {
   CHART,
   dryRun,
+  expectTls,
   hasHelm,
   helm,
   helmRefusal,
@@ -73,7 +74,9 @@ const VALUES = {
   extraVolumeMounts: [{ name: 'ca', mountPath: '/etc/ca' }],
 };
 /** Those that change what there is, looked at by themselves. */
-const SWITCHES = ['fullnameOverride', 'rbac', 'networkPolicy', 'openshift', 'server', 'verify'];
+const SWITCHES = [
+  ...['fullnameOverride', 'rbac', 'networkPolicy', 'openshift', 'server', 'tls', 'verify'],
+];
 
 interface Container {
   readonly image: string;
@@ -81,6 +84,13 @@ interface Container {
   readonly env: { name: string; value?: string }[];
   readonly volumeMounts: { name: string; mountPath: string }[];
   readonly [field: string]: unknown;
+}
+
+interface Policy {
+  readonly podSelector: object;
+  readonly policyTypes: readonly string[];
+  readonly ingress?: readonly object[];
+  readonly egress?: readonly object[];
 }
 
 describe.skipIf(!hasHelm())('the chart', () => {
@@ -100,6 +110,54 @@ describe.skipIf(!hasHelm())('the chart', () => {
   };
   const containerOf = (pod: Readonly<Record<string, unknown>> | undefined): Container =>
     (pod?.containers as [Container])[0];
+
+  const policiesOf = (text: string): Map<string, Policy> =>
+    new Map(
+      ofKind(parseManifests(text), 'NetworkPolicy').map(({ metadata, spec }) => [
+        metadata.name,
+        spec as unknown as Policy,
+      ]),
+    );
+
+  it('lets only the given peers read metrics, and makes egress policies on request', async () => {
+    const own = policiesOf(renderChart(api, '--set', 'server.enabled=true'));
+    const byDefault = {
+      namespaceSelector: { matchLabels: { 'longshore.io/may-scrape': 'true' } },
+    };
+    for (const name of ['longshore-node-agent', 'longshore-server']) {
+      expect(own.get(name)?.ingress).toEqual([{ from: [byDefault], ports: [{ port: 'metrics' }] }]);
+    }
+    expect([...own.values()].flatMap(({ policyTypes }) => policyTypes)).not.toContain('Egress');
+    const egress = [{ ports: [{ port: 443 }] }];
+    const networkPolicy = { metricsFrom: [], egress };
+    const file = join(api.directory, 'policies.json');
+    await fs.writeFile(file, JSON.stringify({ networkPolicy, server: { enabled: true } }));
+    const text = renderChart(api, '-f', file);
+    await dryRun(api, text);
+    const open = policiesOf(text);
+    expect(open.get('longshore-node-agent')?.ingress).toEqual([{ ports: [{ port: 'metrics' }] }]);
+    const names = ['egress', 'data-movers-egress', 'repo-maintenance-egress'];
+    for (const name of names) {
+      expect(open.get(`longshore-node-agent-${name}`)).toMatchObject({
+        ...{ policyTypes: ['Egress'], egress },
+      });
+    }
+    expect(open.get('longshore-node-agent-egress')?.podSelector).toEqual({
+      matchExpressions: [
+        { key: 'name', operator: 'In', values: ['longshore-node-agent', 'longshore-server'] },
+      ],
+    });
+  });
+
+  it('serves TLS with a Secret, which probes speak too', async () => {
+    const text = renderChart(api, '--set', 'tls.secretName=pair,server.enabled=true');
+    await dryRun(api, text);
+    const all = parseManifests(text);
+    for (const { spec } of [...ofKind(all, 'DaemonSet'), ...ofKind(all, 'Deployment')]) {
+      expectTls(spec?.template.spec, 'pair');
+    }
+    expect(renderChart(api, '--set', 'server.enabled=true')).not.toContain('tls');
+  });
 
   it('passes every value on', async () => {
     const file = join(api.directory, 'values.json');

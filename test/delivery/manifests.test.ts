@@ -7,6 +7,7 @@ import { tempDirectory } from '../support/kopia.ts';
 import {
   CHART,
   dryRun,
+  expectTls,
   hasHelm,
   helm,
   kustomizationOnTop,
@@ -278,6 +279,44 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       expect(await may(account, 'velero')).toEqual([true, true]);
       await api.kubectl('delete', '-k', join(ROOT, 'manifests/instead-of-velero'));
       expect(await may(account, 'velero')).toEqual([false, false]);
+    });
+
+    it('the components for TLS and egress fit on every overlay', async () => {
+      for (const overlay of ['whole', 'beside-velero', 'server-for-cli']) {
+        const folder = await kustomizationOnTop(api, `secured-${overlay}`, [
+          'namespace: velero',
+          `resources: [manifests/${overlay}]`,
+          'components: [manifests/tls, manifests/egress]',
+        ]);
+        const text = await api.kubectl('kustomize', folder);
+        await dryRun(api, text);
+        const all = parseManifests(text);
+        const served = [...ofKind(all, 'DaemonSet'), ...ofKind(all, 'Deployment')];
+        expect(served.length).toBe(overlay === 'whole' ? 2 : 1);
+        const policies = JSON.stringify(ofKind(all, 'NetworkPolicy'));
+        for (const { metadata, spec } of served) {
+          expectTls(spec?.template.spec, 'longshore-tls');
+          // Selected by the policy for egress.
+          expect(spec?.template.metadata.labels.name).toBe(metadata.name);
+          expect(policies).toContain(`"${metadata.name}"`);
+        }
+        expect(policies.match(/"policyTypes":\["Egress"\]/g)).toHaveLength(3);
+      }
+    });
+
+    it('metrics and the page are for namespaces with a label only', async () => {
+      for (const overlay of ['whole', 'beside-velero', 'server', 'status-page']) {
+        const policies = ofKind(
+          parseManifests(await renderOverlay(api, overlay)),
+          'NetworkPolicy',
+        ) as unknown as { spec: { ingress?: { from?: object[] }[] } }[];
+        expect(policies.length).toBeGreaterThan(0);
+        for (const { spec } of policies) {
+          for (const { from } of spec.ingress ?? []) {
+            expect(JSON.stringify(from)).toMatch(/"longshore.io\/may-(?:scrape|see-status-page)"/);
+          }
+        }
+      }
     });
 
     it('the subject of an overlay is in the namespace that a user gives it', async () => {

@@ -126,7 +126,8 @@ describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', 
         browseReviews(api.client, NAMESPACE),
       ];
       const verdictsOf = async (account: string): Promise<boolean[]> => {
-        const token = new Secret((await inVelero('create', 'token', account)).trim());
+        const words = ['create', 'token', account, '--audience=longshore-status-page'];
+        const token = new Secret((await inVelero(...words)).trim());
         const user = await sees.userOf(token, signal);
         if (!user) throw new Error(`the token of ${account} is nobody's`);
         return [
@@ -135,6 +136,13 @@ describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', 
           await browses.maySee(user, 'other', signal),
         ];
       };
+      // The token of the API server is not for the page, nor that of the page for the API server.
+      const ofApi = new Secret((await inVelero('create', 'token', 'visitor')).trim());
+      expect(await sees.userOf(ofApi, signal)).toBeUndefined();
+      const forApi = clusterReviews(api.client, NAMESPACE, []);
+      expect(await forApi.userOf(ofApi, signal)).toMatchObject({
+        username: 'system:serviceaccount:velero:visitor',
+      });
       expect(await verdictsOf('visitor')).toEqual([true, false, false]);
       expect(await verdictsOf('reader')).toEqual([true, true, false]);
       expect(await verdictsOf('auditor')).toEqual([true, false, false]);

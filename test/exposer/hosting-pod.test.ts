@@ -217,6 +217,23 @@ describe('a hosting pod', () => {
     expect(spec.containers[0]?.volumeMounts?.map(({ name }) => name)).toEqual(names);
   });
 
+  it('does not get the TLS key of the agent', () => {
+    const tls = { name: 'longshore-tls', secret: { secretName: 'longshore-tls' } };
+    const mount = { name: 'longshore-tls', mountPath: '/tls', readOnly: true };
+    const { container, spec: pod } = template;
+    const { spec } = hostingPod(
+      request,
+      {
+        ...template,
+        container: { ...container, volumeMounts: [mount, ...(container.volumeMounts ?? [])] },
+        spec: { ...pod, volumes: [tls, ...(pod.volumes ?? [])] },
+      },
+      options,
+    );
+    expect(JSON.stringify(spec)).not.toContain('longshore-tls');
+    expect(spec.volumes?.map(({ name }) => name)).toContain('cloud');
+  });
+
   it('has the settings of its storage location before those of all', () => {
     const settings = {
       moverEnvironment: { A: '2', B: '3' },

@@ -7,7 +7,9 @@ import { basename, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
-import { makeCertificate } from '../../src/base/index.ts';
+import { makeCertificate, systemClock } from '../../src/base/index.ts';
+import { Credentials, type Login } from '../../src/kube/client/credentials.ts';
+import type { Access } from '../../src/kube/client/kubeconfig.ts';
 import { connectToCluster, type KubeClient, NAMESPACES } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
@@ -148,6 +150,32 @@ async function watch(client: KubeClient): Promise<string[]> {
 }
 const run = (client: KubeClient): Promise<unknown> =>
   client.exec({ namespace: 'n', pod: 'p', container: 'c', command: ['true'] });
+
+describe('plain HTTP', () => {
+  const user = {
+    ...{ token: 'secret', username: undefined, 'as-groups': [] },
+    ...{ 'client-certificate-data': base64('c'), 'client-key-data': base64('k') },
+  };
+  const loginTo = (cluster: object): Promise<Login> =>
+    new Credentials({ cluster, user } as unknown as Access, systemClock).login();
+
+  it.each<[string, boolean, boolean]>([
+    ['http://api.example:8080', true, false],
+    ['http://api.example:8080', false, false],
+    ['http://127.0.0.1.example:8080', true, false],
+    ['http://10.0.0.1:8080', true, false],
+    ['http://127.0.0.1:8080', true, true],
+    ['http://[::1]:8080', true, true],
+    ['http://localhost:8080', true, true],
+    ['http://localhost:8080', false, false],
+    ['https://api.example:6443', false, true],
+  ])('to %s, insecure-skip-tls-verify %s: carries credentials %s', async (...row) => {
+    const [server, isInsecure, isSent] = row;
+    const { headers, tls } = await loginTo({ server, 'insecure-skip-tls-verify': isInsecure });
+    expect('Authorization' in headers).toBe(isSent);
+    expect(tls.key !== undefined).toBe(isSent);
+  });
+});
 
 describe('impersonation', () => {
   const user = {

@@ -2,6 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
+import { expect } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import { hasRealApi, peer, type RealApi } from './real-api.ts';
 import type { Rule } from './rights.ts';
@@ -108,4 +109,22 @@ export async function mayDo(
     .kubectl('auth', 'can-i', ...what, as)
     .catch((error: unknown) => (error as { stdout: string }).stdout);
   return said === 'yes\n';
+}
+
+/** A pod that serves TLS with the Secret, and whose probes speak it. */
+export function expectTls(
+  pod: Readonly<Record<string, unknown>> | undefined,
+  secret: string,
+): void {
+  const [container] = (pod?.containers ?? []) as [Readonly<Record<string, unknown>>];
+  expect(container.args).toContain('--tls-certificate=/tls');
+  const mount = { name: 'longshore-tls', mountPath: '/tls', readOnly: true };
+  expect(container.volumeMounts).toContainEqual(mount);
+  expect(pod?.volumes).toContainEqual({
+    name: 'longshore-tls',
+    secret: { secretName: secret, defaultMode: 0o440 },
+  });
+  for (const probe of [container.livenessProbe, container.readinessProbe]) {
+    expect(probe).toMatchObject({ httpGet: { port: 'metrics', scheme: 'HTTPS' } });
+  }
 }

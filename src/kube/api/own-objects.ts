@@ -9,6 +9,12 @@ import { validLabel } from './labels.ts';
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
 /**
+ * The volume with the TLS key of server and agents (`manifests/tls`). Pods that are made from their
+ * pod templates do not get it: data movers and maintenance Jobs serve nothing.
+ */
+export const TLS_VOLUME = 'longshore-tls';
+
+/**
  * Labels on objects of a backup or restore: the name in the form of a label, and the UID of a backup.
  * Velero: pkg/apis/velero/v1/labels_annotations.go.
  */

@@ -127,8 +127,13 @@ export interface UserInfo {
 
 /** Asks whose token it is. */
 export interface TokenReview extends KubeObject {
-  readonly spec: { readonly token: string };
-  readonly status?: { readonly authenticated?: boolean; readonly user?: UserInfo };
+  readonly spec: { readonly token: string; readonly audiences?: readonly string[] };
+  readonly status?: {
+    readonly authenticated?: boolean;
+    readonly user?: UserInfo;
+    /** The audiences of the request for which the token was made. */
+    readonly audiences?: readonly string[];
+  };
 }
 
 /** Asks whether somebody may do something (authorization.k8s.io/v1). */

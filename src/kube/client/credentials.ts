@@ -49,7 +49,9 @@ export class Credentials {
       ...(ca && { ca }),
     };
     // Plain HTTP is for `kubectl proxy`, which logs in itself. client-go sends no secrets either.
-    if (!isTls && !isInsecure) return { tls, headers, expiresNs: undefined };
+    // `insecure-skip-tls-verify` lets secrets go to this machine, and never over a network.
+    const isSecretSafe = isTls || (isInsecure && isLoopbackUrl(cluster.server));
+    if (!isSecretSafe) return { tls, headers, expiresNs: undefined };
     const exec = await this.#execCredential();
     const cert = await bytesOf(user['client-certificate-data'], user['client-certificate']);
     const key = await bytesOf(user['client-key-data'], user['client-key']);
@@ -134,6 +136,9 @@ export class Credentials {
     throw new CodedError('KUBE_UNAVAILABLE', text, { retry: 'backoff', cause });
   }
 }
+
+const isLoopbackUrl = (url: string): boolean =>
+  /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/.test(new URL(url).hostname);
 
 /** Data wins over a file, as in client-go. */
 async function bytesOf(data?: string, file?: string): Promise<Buffer | undefined> {

@@ -53,9 +53,19 @@ interface Deed {
   readonly name?: string;
 }
 
+/**
+ * The default audience of visitors' tokens. With such a token nobody can do anything at the API
+ * server, so a stolen session is good for this page only.
+ */
+export const STATUS_PAGE_AUDIENCE = 'longshore-status-page';
+
 /** Who may see the page: whoever may list all kinds of objects that it shows. */
-export const clusterReviews = (client: KubeClient, namespace: string): Reviews => ({
-  userOf: (token, signal) => userOf(client, token, signal),
+export const clusterReviews = (
+  client: KubeClient,
+  namespace: string,
+  audiences: readonly string[] = [STATUS_PAGE_AUDIENCE],
+): Reviews => ({
+  userOf: (token, signal) => userOf(client, audiences, token, signal),
   async maySee(user, _about, signal) {
     for (const kind of SHOWN) {
       const deed = { verb: 'list', kind };
@@ -72,8 +82,12 @@ export const clusterReviews = (client: KubeClient, namespace: string): Reviews =
 export const BROWSE_VERB = 'browse';
 
 /** Who may see the files of a backup, whose name the question is about. */
-export const browseReviews = (client: KubeClient, namespace: string): Reviews => ({
-  userOf: (token, signal) => userOf(client, token, signal),
+export const browseReviews = (
+  client: KubeClient,
+  namespace: string,
+  audiences: readonly string[] = [STATUS_PAGE_AUDIENCE],
+): Reviews => ({
+  userOf: (token, signal) => userOf(client, audiences, token, signal),
   maySee: (user, name, signal) => {
     const deed = { verb: BROWSE_VERB, kind: BACKUPS, name };
     return mayDo(client, namespace, { user, deed, signal });
@@ -82,11 +96,16 @@ export const browseReviews = (client: KubeClient, namespace: string): Reviews =>
 
 async function userOf(
   client: KubeClient,
+  audiences: readonly string[],
   token: Secret,
   signal: AbortSignal,
 ): Promise<UserInfo | undefined> {
-  const review = { metadata: {}, spec: { token: token.reveal() } };
+  const wanted = audiences.length > 0 && { audiences };
+  const review = { metadata: {}, spec: { token: token.reveal(), ...wanted } };
   const { status } = await client.create(TOKEN_REVIEWS, review, { signal });
+  // An authenticator that does not check audiences leaves them out (Kubernetes: TokenReviewStatus).
+  const confirmed = status?.audiences ?? [];
+  if (wanted && !audiences.some((audience) => confirmed.includes(audience))) return undefined;
   return status?.authenticated === true && status.user?.username ? status.user : undefined;
 }
 

@@ -39,6 +39,8 @@ export interface PageHandlerOptions {
   /** Undefined if stored errors and warnings are not shown. */
   readonly messages?: MessageSource | undefined;
   readonly access: Access;
+  /** Audiences of which a token must have one. The login page names them. */
+  readonly audiences?: readonly string[];
   /** Undefined where files of backups are not shown. */
   readonly files?: FilesOptions | undefined;
   readonly logger: Logger;
@@ -147,9 +149,9 @@ export class PageHandler {
     if (isLoopback && !files) return this.#page(url, id !== undefined && !!this.#files);
     const token = bearerOf(request) ?? (id && this.#sessions.tokenOf(id)?.reveal());
     const next = files ? nextOf(url.pathname + url.search) : '/';
-    if (token === undefined || token === '') return unauthorized(undefined, next);
+    if (token === undefined || token === '') return this.#unauthorized(undefined, next);
     const verdict = await this.#options.access.verdictOf(token);
-    if (verdict !== 'allowed') return refused(verdict, next);
+    if (verdict !== 'allowed') return this.#refused(verdict, next);
     if (!files || !this.#files) return this.#page(url, id !== undefined);
     const [, name = '', verb] = files;
     const { backupsByName, nowMs } = await this.#options.view.look();
@@ -199,10 +201,10 @@ export class PageHandler {
       return plain(403, 'Refused', 'Only the page of this server itself may log somebody in.');
     }
     const form = await loginFormOf(request);
-    if (form === undefined) return unauthorized('That was no token.');
+    if (form === undefined) return this.#unauthorized('That was no token.');
     const { token, next } = form;
     const verdict = await this.#options.access.verdictOf(token);
-    if (verdict !== 'allowed') return refused(verdict, next);
+    if (verdict !== 'allowed') return this.#refused(verdict, next);
     const id = this.#sessions.begin(new Secret(token));
     const location = this.#files ? next : '/';
     return { ...redirect(), headers: { location, 'set-cookie': sessionCookie(id) } };
@@ -215,6 +217,31 @@ export class PageHandler {
     }
     if (id !== undefined) this.#sessions.end(id);
     return { ...redirect(), headers: { location: '/', 'set-cookie': NO_SESSION_COOKIE } };
+  }
+
+  #unauthorized(problem?: string, next?: string): Answer {
+    const headers = { 'www-authenticate': 'Bearer realm="longshore"' };
+    const [audience] = this.#options.audiences ?? [];
+    return { status: 401, body: loginDocument({ problem, next, audience }), headers };
+  }
+
+  /** No reason names anything of the cluster. */
+  #refused(verdict: Exclude<Verdict, 'allowed'>, next: string): Answer {
+    switch (verdict) {
+      case 'unknown':
+        return this.#unauthorized(
+          'The cluster does not know this token, it is not for this page, or it has expired.',
+          next,
+        );
+      case 'forbidden':
+        return plain(
+          403,
+          'Not allowed',
+          "This page is for those who may list all kinds of Velero's objects that it shows.",
+        );
+      case 'away':
+        return away('This page', 'the API server did not say who may see it');
+    }
   }
 }
 
@@ -232,26 +259,5 @@ function decoded(text: string): string | undefined {
     return decodeURIComponent(text);
   } catch {
     return undefined;
-  }
-}
-
-function unauthorized(problem?: string, next?: string): Answer {
-  const headers = { 'www-authenticate': 'Bearer realm="longshore"' };
-  return { status: 401, body: loginDocument(problem, next), headers };
-}
-
-/** Whatever the reason, it names nothing of the cluster. */
-function refused(verdict: Exclude<Verdict, 'allowed'>, next: string): Answer {
-  switch (verdict) {
-    case 'unknown':
-      return unauthorized('The cluster does not know this token, or it has expired.', next);
-    case 'forbidden':
-      return plain(
-        403,
-        'Not allowed',
-        "This page is for those who may list all kinds of Velero's objects that it shows.",
-      );
-    case 'away':
-      return away('This page', 'the API server did not say who may see it');
   }
 }

@@ -81,8 +81,14 @@ export async function loginFormOf(request: IncomingMessage): Promise<LoginForm |
   return token === '' ? undefined : { token, next: nextOf(form.get('next') ?? '') };
 }
 
+interface LoginPrompt {
+  readonly problem?: string | undefined;
+  readonly next?: string | undefined;
+  readonly audience?: string | undefined;
+}
+
 /** What anybody sees who has not logged in. It says nothing of the cluster. */
-export const loginDocument = (problem?: string, next = '/'): string =>
+export const loginDocument = ({ problem, next = '/', audience }: LoginPrompt): string =>
   documentOf({
     ...{ title: 'Log in', isLive: false },
     header: html`<h1>Log in</h1>`,
@@ -97,8 +103,10 @@ export const loginDocument = (problem?: string, next = '/'): string =>
         <button type="submit">Log in</button>
       </form>
       <p class="dim">
-        For example: <code>kubectl create token ACCOUNT</code>. Programs send it in the header
-        Authorization.
+        For example:
+        <code
+          >kubectl create token ACCOUNT${audience !== undefined && ` --audience=${audience}`}</code
+        >. Programs send it in the header Authorization.
       </p>`,
   });
 

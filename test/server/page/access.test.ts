@@ -351,6 +351,48 @@ describe('who may see it', () => {
   });
 });
 
+describe('the audience of a token', () => {
+  it.each([
+    ['for the page', {}, undefined, 200],
+    ['for the API server', { audiences: ['api'] }, undefined, 401],
+    ['for another service', { audiences: ['vault'] }, undefined, 401],
+    ['that nobody has checked', { isUnaware: true }, undefined, 401],
+    ['for an audience of the flag', { audiences: ['team'] }, ['other', 'team'], 200],
+    ['for the API server, with an empty flag', { audiences: ['api'] }, [], 200],
+    ['for the page, with an empty flag', {}, [], 401],
+  ])('%s decides who is let in', async (_, holder, audiences, status) => {
+    const api = new FakeApi();
+    fill(api);
+    api.tokens.set('t', { user: { username: 'ann' }, mayList: true, ...holder });
+    await using page = await openPage(api, { needsLogin: true, ...(audiences && { audiences }) });
+    const ask = (): Promise<Answer> => page.ask('/', { headers: bearer('t') });
+    await expect.poll(async () => (await ask()).status, PATIENT).toBe(status);
+    const { body } = await ask();
+    if (status === 401) {
+      expect(body).toContain('it is not for this page');
+      expect(body.includes('--audience=longshore-status-page')).toBe(audiences === undefined);
+    }
+  });
+});
+
+describe('plain HTTP', () => {
+  const REQUEST = 'GET / HTTP/1.1\r\nhost: page\r\nauthorization: Bearer good\r\n\r\n';
+
+  it('is not spoken with other machines, so no token of theirs is looked at', async () => {
+    const api = new FakeApi();
+    api.tokens.set('good', { user: { username: 'ann' }, mayList: true });
+    await using page = await openPage(api, { needsLogin: true });
+    expect(await saidTo(page.address, REQUEST)).not.toContain('HTTP/1.1');
+    expect(api.countOf('create tokenreviews')).toBe(0);
+  });
+
+  it('is spoken on this machine, where nobody logs in', async () => {
+    const api = new FakeApi();
+    await using page = await openPage(api);
+    expect((await page.ask('/none')).status).toBe(404);
+  });
+});
+
 describe('its listener', () => {
   it('closes a connection that says nothing, or only begins to', { timeout: 30_000 }, async () => {
     const api = new FakeApi();

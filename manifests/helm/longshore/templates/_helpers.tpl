@@ -62,3 +62,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
+
+{{/* Who reaches the metrics. Probes of the kubelet come from the node, which network policies let through. */}}
+{{- define "longshore.metricsIngress" -}}
+- {{ with .Values.networkPolicy.metricsFrom }}from: {{- toYaml . | nindent 4 }}
+  {{ end }}ports:
+    - port: metrics
+{{- end }}

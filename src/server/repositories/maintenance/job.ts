@@ -11,6 +11,7 @@ import {
   type LabelSelectorRequirement,
   type NewObject,
   NOT_IN_BACKUPS,
+  TLS_VOLUME,
   type PodSpec,
   type Toleration,
 } from '../../../kube/index.ts';
@@ -139,7 +140,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
               ],
               env: [...(server.env ?? []), ...ownVariables(name)],
               ...(server.envFrom && { envFrom: server.envFrom }),
-              ...(server.volumeMounts && { volumeMounts: server.volumeMounts }),
+              ...(server.volumeMounts && { volumeMounts: server.volumeMounts.filter(isForJobs) }),
               ...(server.securityContext && { securityContext: server.securityContext }),
               ...(Object.keys(resources).length > 0 && { resources }),
               terminationMessagePolicy: 'FallbackToLogsOnError',
@@ -160,9 +161,11 @@ const ownVariables = (name: string): EnvVar[] => [
   },
 ];
 
+const isForJobs = ({ name }: { readonly name: string }): boolean => name !== TLS_VOLUME;
+
 function inherited({ volumes, imagePullSecrets, securityContext }: PodSpec): Partial<PodSpec> {
   return {
-    ...(volumes && { volumes }),
+    ...(volumes && { volumes: volumes.filter(isForJobs) }),
     ...(imagePullSecrets && { imagePullSecrets }),
     ...(securityContext && { securityContext }),
   };

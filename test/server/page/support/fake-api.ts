@@ -15,6 +15,10 @@ export interface TokenHolder {
   readonly user: UserInfo;
   /** All, none, or all but one kind. */
   readonly mayList: boolean | { readonly except: string };
+  /** What the token is for; the page, if it is missing. */
+  readonly audiences?: readonly string[];
+  /** Whether the authenticator of this token knows nothing of audiences. */
+  readonly isUnaware?: boolean;
   /** Names of backups whose files that one may see. */
   readonly mayBrowse?: readonly string[];
 }
@@ -108,8 +112,7 @@ export class FakeApi {
       await Promise.resolve();
       this.#note('create', { plural } as Resource<KubeObject>);
       if (kind === 'TokenReview') {
-        const holder = this.tokens.get((spec as { token: string }).token);
-        return { status: holder ? { authenticated: true, user: holder.user } : {} };
+        return { status: this.#reviewed(spec as { token: string; audiences?: string[] }) };
       }
       const { user, resourceAttributes } = spec as {
         user: string;
@@ -133,6 +136,22 @@ export class FakeApi {
       options: { signal: AbortSignal; sendInitialEvents?: boolean; onActivity?: () => void },
     ) => this.#watch(resource, options),
   } as unknown as KubeClient;
+
+  /** As kube-apiserver does: without audiences in the review, its own one counts. */
+  #reviewed({
+    token,
+    audiences: asked = ['api'],
+  }: {
+    token: string;
+    audiences?: string[];
+  }): object {
+    const holder = this.tokens.get(token);
+    if (!holder) return {};
+    const { user, audiences: own = ['longshore-status-page'], isUnaware = false } = holder;
+    if (isUnaware) return { authenticated: true, user };
+    const audiences = asked.filter((audience) => own.includes(audience));
+    return audiences.length > 0 ? { authenticated: true, user, audiences } : {};
+  }
 
   async *#watch(
     resource: Resource<KubeObject>,

@@ -1,4 +1,5 @@
 import * as http from 'node:http';
+import * as https from 'node:https';
 import * as net from 'node:net';
 import { silentLogger } from '../../../../src/base/index.ts';
 import { openStatusPage } from '../../../../src/cli/server-page.ts';
@@ -19,15 +20,16 @@ export interface Question {
   readonly method?: string;
   readonly headers?: http.OutgoingHttpHeaders;
   readonly body?: string;
+  readonly isTls?: boolean;
 }
 
 /** A request with just these headers, and a connection of its own. */
 export function ask(address: string, path: string, question: Question = {}): Promise<Answer> {
-  const { method = 'GET', headers = {}, body } = question;
+  const { method = 'GET', headers = {}, body, isTls = false } = question;
   const port = portOf(address);
   return new Promise((resolve, reject) => {
     const options = { host: '127.0.0.1', port, path, method, headers, agent: false };
-    const request = http.request(options, (response) => {
+    const onResponse = (response: http.IncomingMessage): void => {
       const parts: Buffer[] = [];
       response.on('data', (part: Buffer) => parts.push(part));
       response.on('error', reject);
@@ -36,7 +38,10 @@ export function ask(address: string, path: string, question: Question = {}): Pro
         const { statusCode: status = 0, headers: told } = response;
         resolve({ status, headers: told, body: bytes.toString('utf8'), bytes });
       });
-    });
+    };
+    const request = isTls
+      ? https.request({ ...options, rejectUnauthorized: false }, onResponse)
+      : http.request(options, onResponse);
     request.on('error', reject);
     request.end(body);
   });
@@ -57,10 +62,16 @@ export function saidTo(address: string, bytes: string): Promise<string> {
   });
 }
 
+interface PageSettings {
+  readonly needsLogin?: boolean;
+  readonly hasFiles?: boolean;
+  readonly audiences?: readonly string[];
+}
+
 /** The page on loopback, or, where `needsLogin`, on all addresses. It is ready when it answers. */
 export async function openPage(
   api: FakeApi,
-  { needsLogin = false, hasFiles = false } = {},
+  { needsLogin = false, hasFiles = false, audiences }: PageSettings = {},
 ): Promise<HttpListener & { ask(path: string, question?: Question): Promise<Answer> }> {
   const address = needsLogin ? '0.0.0.0:0' : '127.0.0.1:0';
   const { client } = api;
@@ -69,8 +80,12 @@ export async function openPage(
     logger: silentLogger,
     namespace: NAMESPACE,
     hasFiles,
+    ...(audiences && { audiences }),
   });
-  return { ...page, ask: (path, question) => ask(page.address, path, question) };
+  return {
+    ...page,
+    ask: (path, question) => ask(page.address, path, { ...question, isTls: needsLogin }),
+  };
 }
 
 /** As a reader sees it: texts without tags, one blank between words. */

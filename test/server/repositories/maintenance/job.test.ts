@@ -108,6 +108,19 @@ describe('a maintenance Job', () => {
     ]);
   });
 
+  it('does not get the TLS key of the server', () => {
+    const deployment = structuredClone(DEPLOYMENT);
+    const { spec } = deployment.spec.template;
+    const volumes = [...(spec.volumes ?? []), { name: 'longshore-tls', secret: {} }];
+    const [server] = spec.containers;
+    const mount = { name: 'longshore-tls', mountPath: '/tls' };
+    const volumeMounts = [...(server?.volumeMounts ?? []), mount];
+    Object.assign(spec, { volumes, containers: [{ ...server, volumeMounts }] });
+    const text = JSON.stringify(build({}, deployment));
+    expect(text).not.toContain('longshore-tls');
+    expect(text).toContain('cloud-credentials');
+  });
+
   it('runs under an account of its own where the server names one', () => {
     const deployment = structuredClone(DEPLOYMENT);
     const { template } = deployment.spec;
