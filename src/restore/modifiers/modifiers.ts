@@ -80,7 +80,7 @@ export class ResourceModifiers {
 const isPatchError = (error: unknown): boolean =>
   [PATCH_FAILED, PATCH_PLACE_MISSING, PATCH_TEST_FAILED].some((code) => isCode(error, code));
 
-/** The conditions of a rule in their order, as what a rule's objects lack. */
+/** Ends of a warning: the conditions of a rule, in their order. */
 const CONDITIONS = [
   'is of that type',
   'of that type is in its namespaces',

@@ -10,7 +10,7 @@ import { jsonOf, textOf } from './yaml-values.ts';
 export interface ModifierRule {
   readonly namespaces: NameLists;
   readonly groupResource: Glob;
-  /** As it is written. */
+  /** The pattern of `groupResource`, for messages. */
   readonly groupText: string;
   /** Undefined where every name fits. */
   readonly name: ((name: string) => boolean) | undefined;
