@@ -1,6 +1,6 @@
 import type { z } from 'zod';
 import { CodedError, isCode, type Logger, messageOf, silentLogger } from '../base/index.ts';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
+import type { Bucket, ObjectOptions, SignalOptions } from '../blob/index.ts';
 import { BackupFolder } from './backup-folder.ts';
 import { settled, withFiles } from './checksums.ts';
 import { ChecksumsFile } from './checksums-file.ts';
@@ -69,7 +69,7 @@ export class BackupArchive {
     const { log, ...rest } = backup;
     const uid = uidIn(backup.metadata);
     await folder.removeLeftovers(options);
-    if (log) await this.#putLog(name, log, options);
+    if (log) await this.#putLog(name, log, { ...options, ownerUid: uid });
     const files = await encodeFiles(rest);
     const sums = sumsOf(files);
     const checksums = settled(
@@ -85,7 +85,10 @@ export class BackupArchive {
         if (file === 'metadata') await this.#putNew(name, 'checksums', held, { ...options, uid });
         // Operations are stored while a backup runs.
         if (file === 'itemOperations') {
-          await this.#bucket.put(backupKey(name, file), encoded.read(), options);
+          await this.#bucket.put(backupKey(name, file), encoded.read(), {
+            ...options,
+            ownerUid: uid,
+          });
         } else await this.#putNew(name, file, encoded, { ...options, uid });
       }
     } catch (error) {
@@ -142,7 +145,7 @@ export class BackupArchive {
   }
 
   /** The log is for people: without it the backup is still one. */
-  async #putLog(name: string, log: ScratchFile, options: SignalOptions): Promise<void> {
+  async #putLog(name: string, log: ScratchFile, options: ObjectOptions): Promise<void> {
     try {
       await this.#bucket.put(backupKey(name, 'log'), log.read(), options);
     } catch (error) {
@@ -167,7 +170,8 @@ export class BackupArchive {
     if (before) {
       await this.#checksums.put(name, withFiles(before.checksums, sums, state), signing);
     }
-    await this.#putFiles(name, files, options);
+    const ownerUid = update.metadata && uidIn(update.metadata);
+    await this.#putFiles(name, files, { ...options, ownerUid });
     if (before) await this.#checksums.put(name, settled(before.checksums, sums, state), signing);
     if (update.metadata) await this.#sealIfOver(name, update.metadata, options);
   }
@@ -199,7 +203,7 @@ export class BackupArchive {
   ): Promise<void> {
     const key = backupKey(name, file);
     try {
-      await this.#bucket.put(key, encoded.read(), { ...options, ifAbsent: true });
+      await this.#bucket.put(key, encoded.read(), { ...options, ownerUid: uid, ifAbsent: true });
       return;
     } catch (error) {
       if (!isCode(error, 'BLOB_EXISTS')) throw error;
@@ -210,13 +214,13 @@ export class BackupArchive {
       const text = `backup already exists in object storage: another one of its name, as of another cluster, stores ${key} at this moment`;
       throw new CodedError('BACKUP_EXISTS', text);
     }
-    await this.#bucket.put(key, encoded.read(), options);
+    await this.#bucket.put(key, encoded.read(), { ...options, ownerUid: uid });
   }
 
   async #putFiles(
     name: string,
     files: ReadonlyMap<BackupFile, EncodedFile>,
-    options: SignalOptions,
+    options: ObjectOptions,
   ): Promise<void> {
     for (const [file, encoded] of files) {
       await this.#bucket.put(backupKey(name, file), encoded.read(), options);

@@ -32,6 +32,7 @@ export {
   foreignFolders,
   isArchiveName,
   isDownloadKind,
+  backupFolder,
   journalFolder,
   journalsFolder,
   type MoverLogOwner,
@@ -74,6 +75,7 @@ export { encodeFullHeader, END as TAR_END, type FullTarHeader, padding } from '.
 export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
+export { CANNOT_ENCRYPT, EncryptingBucket } from './encryption/encrypting-bucket.ts';
 export { bucketOf } from './write-once/seal.ts';
 export { fileOf as fileOfVersion, sealsFolder } from './write-once/version-keys.ts';
 export { WriteOnceBucket } from './write-once/write-once-bucket.ts';

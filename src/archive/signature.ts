@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { CodedError, goJson } from '../base/index.ts';
 import type { Bucket } from '../blob/index.ts';
 import { SIGNED } from '../kube/index.ts';
+import type { FileKey } from './encryption/encrypted-body.ts';
 import { isFinal } from './states.ts';
 
 /**
@@ -88,6 +89,16 @@ export class Signing {
     const isSame = signature.sha256 === digestOf(payload) && signature.states.includes(state);
     if (isSame) return 'signed';
     return signature.states.every(isOver) ? 'wrong' : 'unsigned';
+  }
+
+  /** Encrypts files. Undefined without a key. */
+  get fileKey(): FileKey | undefined {
+    return this.#key && { id: idOf(this.#key), key: this.#key };
+  }
+
+  /** Decrypts files that the key with this ID encrypted. */
+  fileKeyOf(id: string): Buffer | undefined {
+    return this.#keys.find((each) => idOf(each) === id);
   }
 
   get #keys(): readonly Buffer[] {

@@ -83,8 +83,10 @@ export class StoredArchive {
       throw new BlobNotFoundError(blobId(key));
     }
     try {
+      const { uid } = this.metadata.metadata;
+      const body = this.#bucket.get(key, { ...options, ownerUid: uid });
       const reload = (): Promise<ChecksumRules> => this.#reload(options);
-      yield* this.#rules.checked(file, key, this.#bucket.get(key, options), reload);
+      yield* this.#rules.checked(file, key, body, reload);
     } catch (error) {
       if (!isCode(error, 'BLOB_NOT_FOUND') || !this.#rules.isExpected(file)) throw error;
       throw damaged(key, 'it was stored, and is gone', error);

@@ -17,6 +17,8 @@ export interface LocationSources {
   readonly defaults: Pick<BackupDefaults, 'storageLocation' | 'snapshotLocations'>;
   /** How long a location may take that was made a moment ago, and that no server has looked at yet; 0 where it is not waited for. */
   readonly firstLookMs?: number | undefined;
+  /** Why nothing can be stored in a location. Undefined if nothing is wrong. */
+  readonly problemOf?: ((location: KubeObject) => Promise<string | undefined>) | undefined;
 }
 
 const LOOK_MS = 200;
@@ -35,7 +37,7 @@ interface Location extends KubeObject {
 export async function findLocation(
   { metadata: { namespace } }: Backup,
   spec: BackupSpec,
-  { client, defaults, firstLookMs = 0 }: LocationSources,
+  { client, defaults, firstLookMs = 0, problemOf }: LocationSources,
   errors: string[],
   signal?: AbortSignal,
 ): Promise<KubeObject | undefined> {
@@ -70,6 +72,12 @@ export async function findLocation(
     if (location.status?.phase !== 'Available') {
       errors.push(
         `backup can't be created because BackupStorageLocation ${name} is in Unavailable status.`,
+      );
+    }
+    const problem = await problemOf?.(location);
+    if (problem !== undefined) {
+      errors.push(
+        `backup can't be created because BackupStorageLocation ${name} cannot be used: ${problem}`,
       );
     }
     return location;

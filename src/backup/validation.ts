@@ -44,6 +44,7 @@ export interface ValidationSources {
   /** Whether an agent lives that serves this `spec.datamover`; undefined where that cannot be known. */
   readonly isServed?: (dataMover: string) => Promise<boolean | undefined>;
   readonly firstLookMs?: LocationSources['firstLookMs'];
+  readonly problemOf?: LocationSources['problemOf'];
 }
 
 export interface ValidatedBackup {

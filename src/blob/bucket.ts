@@ -3,7 +3,12 @@ import type { Retention, SignalOptions } from './storage.ts';
 /** What an object is made of; owned by the put until it ends. */
 export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 
-export interface ObjectPutOptions extends SignalOptions {
+export interface ObjectOptions extends SignalOptions {
+  /** UID of the Backup or Restore whose file it is. An encrypted file is bound to it. */
+  readonly ownerUid?: string | undefined;
+}
+
+export interface ObjectPutOptions extends ObjectOptions {
   /** Refuse with `BLOB_EXISTS` when the key is there. Where a store has no such put, a look before the put has to do. */
   readonly ifAbsent?: boolean | undefined;
 }
@@ -26,7 +31,7 @@ export interface Bucket extends AsyncDisposable {
   /** For messages: where this is, without credentials. */
   readonly displayName: string;
   put(key: string, body: Body, options?: ObjectPutOptions): Promise<void>;
-  get(key: string, options?: SignalOptions): AsyncIterable<Uint8Array>;
+  get(key: string, options?: ObjectOptions): AsyncIterable<Uint8Array>;
   has(key: string, options?: SignalOptions): Promise<boolean>;
   delete(key: string, options?: SignalOptions): Promise<void>;
   list(prefix: string, options?: SignalOptions): AsyncIterable<string>;

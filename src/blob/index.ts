@@ -21,7 +21,7 @@ export {
 } from './storage.ts';
 export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
 export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';
-export type { Body, Bucket, ObjectPutOptions } from './bucket.ts';
+export type { Body, Bucket, ObjectOptions, ObjectPutOptions } from './bucket.ts';
 export { openBucket, openStorage, type OpenStorageOptions } from './registry.ts';
 export { openFilesystemStorage, type StorageModes } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';

@@ -26,6 +26,7 @@ import {
 import { planGarbageCollection, DEFAULT_POLICY, putPolicy } from '../snapshot/index.ts';
 import { addConnectionCommands } from './connection-commands.ts';
 import { withClusterOptions } from './cluster-options.ts';
+import type { ClusterFlags } from './cluster.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { maintenanceLines } from './maintenance-words.ts';
 import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
@@ -55,6 +56,7 @@ export function addRepositoryCommands(program: Command): void {
   addMaintain(group);
   addChangePassword(group);
   addChangePasswordAll(group);
+  addArchiveKeys(group);
   addConnectionCommands(group);
 }
 
@@ -219,6 +221,31 @@ function addChangePasswordAll(group: Command): void {
     .action(async (flags: ChangePasswordAllFlags) => {
       const { changeAll } = await import('./repository-change-password-all.ts');
       await changeAll(flags);
+    });
+}
+
+/** Hands keys of backups on to other clusters. */
+function addArchiveKeys(group: Command): void {
+  withClusterOptions(group.command('archive-keys'))
+    .description(
+      'print the keys that sign and encrypt the backups of a cluster; keep them as secret as the password',
+    )
+    .addHelpText(
+      'after',
+      '\nExample:\n  $ longshore repository archive-keys --context old | longshore repository add-archive-keys --context new',
+    )
+    .action(async (flags: ClusterFlags) => {
+      const { printArchiveKeys } = await import('./archive-keys.ts');
+      await printArchiveKeys(flags);
+    });
+  withClusterOptions(group.command('add-archive-keys'))
+    .description(
+      'add keys from standard input to the Secret velero-repo-credentials; backups of their clusters can then be checked and decrypted',
+    )
+    .addHelpText('after', '\nExample:\n  $ longshore repository add-archive-keys -n velero < keys')
+    .action(async (flags: ClusterFlags) => {
+      const { addArchiveKeys: add } = await import('./archive-keys.ts');
+      await add(flags);
     });
 }
 

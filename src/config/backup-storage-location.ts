@@ -46,6 +46,9 @@ export const WRITE_ONCE = 'longshore.io/write-once';
 /** On a location of which only signed backups are restored. */
 export const REQUIRE_SIGNED = 'longshore.io/require-signed';
 
+/** On a location whose backups are encrypted. Longshore alone can read them. */
+export const ENCRYPT_ARCHIVE = 'longshore.io/encrypt-archive';
+
 type Annotated = Pick<BackupStorageLocation, 'metadata'>;
 
 /** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
@@ -53,6 +56,9 @@ export const isWriteOnce = (location: Annotated): boolean => isSet(location, WRI
 
 /** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
 export const requiresSignature = (location: Annotated): boolean => isSet(location, REQUIRE_SIGNED);
+
+/** Throws `BAD_STORAGE_LOCATION` where the annotation says something else than yes or no. */
+export const encryptsArchive = (location: Annotated): boolean => isSet(location, ENCRYPT_ARCHIVE);
 
 function isSet({ metadata }: Annotated, annotation: string): boolean {
   const value = lookup(metadata.annotations, annotation);

@@ -11,6 +11,7 @@ export {
   bucketLocation,
   customerKeySecret,
   isWriteOnce,
+  encryptsArchive,
   requiresSignature,
   type LocationFiles,
   type LocationRetention,

@@ -12,6 +12,7 @@ export function addBackupVerb(program: Command): void {
   addGetVerb(backup, 'backup');
   addDescribeVerb(backup, 'backup');
   addLogsVerb(backup);
+  addExportVerb(backup);
   addDeleteVerb(backup, 'backup');
   addCancelVerb(backup, 'backup');
 }
@@ -61,5 +62,25 @@ Examples:
     .action(async (name: string, flags: ClusterFlags) => {
       const { printLogs } = await import('./logs.ts');
       await printLogs('Backup', name, flags);
+    });
+}
+
+function addExportVerb(backup: Command): void {
+  withClusterOptions(backup.command('export'))
+    .description('write the files of a backup to a directory, in plain text, as Velero reads them')
+    .argument('<name>', 'of the Backup')
+    .requiredOption('--directory <dir>', 'where the folder backups/NAME is written')
+    .addHelpText(
+      'after',
+      `
+Files of an encrypted backup are decrypted. Copy the folder into a bucket below the prefix of a location to have Velero read it. The data of
+volumes are not in these files. Secrets of the cluster are: protect the directory.
+
+Example:
+  $ longshore backup export nightly-20261125 --directory /secure/plain`,
+    )
+    .action(async (name: string, flags: ClusterFlags & { directory: string }) => {
+      const { exportBackup } = await import('./export.ts');
+      await exportBackup(name, flags);
     });
 }

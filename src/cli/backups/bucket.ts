@@ -2,11 +2,18 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { bucketOf, type RestoreRef, signingBy, signWith } from '../../archive/index.ts';
+import {
+  bucketOf,
+  EncryptingBucket,
+  type RestoreRef,
+  signingBy,
+  signWith,
+} from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
 import {
   type BackupStorageLocation,
+  encryptsArchive,
   environment,
   isWriteOnce,
   requiresSignature,
@@ -68,15 +75,16 @@ export async function withBucketOfLocation<T>(
   try {
     const credentialsFile = await defaultCredentials(location, session, directory);
     const options = { ...session, directory, defaultCredentials: () => credentialsFile };
+    const signing = await signingBy(await repositoryPasswords(session));
+    const encryption = { keys: signing, encrypts: encryptsArchive(location) };
     await using opened = await openLocationBucket(reachable(location), options, async (place) => {
-      const bucket = await openBucket(place);
+      const bucket = new EncryptingBucket(await openBucket(place), encryption);
       const { client, namespace } = session;
       const { name } = location.metadata;
       const own = { client, namespace, location: name, isReader: true };
       const files = restore ? new RestoreBucket(bucket, { ...own, restore }) : bucket;
       return bucketOf(files, { isWriteOnce: isWriteOnce(location) });
     });
-    const signing = await signingBy(await repositoryPasswords(session));
     signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
     return await work(opened.bucket);
   } finally {

@@ -24,6 +24,7 @@ import { patiently } from '../runs/patience.ts';
 import { type RunBeside, runBeside } from '../runs/run-beside.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import type { BackupMetrics } from './backup-metrics.ts';
+import { encryptionProblem } from './buckets.ts';
 import type { BackupRunner } from './contract.ts';
 import type { LostBackups } from './lost-backups.ts';
 import type { PhaseWriter } from './phase-writer.ts';
@@ -250,6 +251,7 @@ export class BackupRuns {
       {
         ...{ client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
         firstLookMs: FIRST_LOOK_MS,
+        problemOf: (location) => encryptionProblem(location, { client, signal }),
       },
       signal,
     );

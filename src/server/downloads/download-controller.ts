@@ -18,7 +18,7 @@ import {
   withOwnSignal,
   isPassingAnswer,
 } from '../../kube/index.ts';
-import { isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
+import { encryptsArchive, isWriteOnce, parseBackupStorageLocation } from '../../config/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
@@ -234,14 +234,14 @@ class DownloadRun {
     this.#options.logger.info(fields, 'the file is not in the bucket');
   }
 
-  /** Of the newest version of a file that is not final yet, or else of the file; undefined where its location is not written once. */
+  /** A URL by the bucket of a location that is written once or encrypts. Undefined for other locations. */
   async #signOnce(
     { owner, key, location }: DownloadSource,
     signal: AbortSignal,
   ): Promise<string | undefined> {
     const { buckets } = this.#options;
     const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
-    if (!buckets || !isWriteOnce(parsed)) return undefined;
+    if (!buckets || !(isWriteOnce(parsed) || encryptsArchive(parsed))) return undefined;
     await using opened = await buckets.open(location.metadata.name, signal);
     if (!(await opened.bucket.has(key, { signal }))) this.#sayMissing(owner, key);
     return await opened.bucket.signedUrl(key, URL_MS, { signal });

@@ -79,7 +79,7 @@ const NAMES_MAX = 1_000_000;
 /** Backups that fail for a reason of the bucket or the API server, before the rest is left for the next time. Our choice. */
 const FAILURES_MAX = 10;
 /** What is wrong with one backup, and only with it. */
-const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'KUBE_INVALID', 'KUBE_REFUSED'];
+const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'NO_ARCHIVE_KEY', 'KUBE_INVALID', 'KUBE_REFUSED'];
 /** What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it is looked at again in an hour, the others now. */
 const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN', 'WRONG_SIGNATURE', 'NOT_SIGNED'];
 /** Nothing more may be written. */

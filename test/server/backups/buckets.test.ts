@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { WriteOnceBucket } from '../../../src/archive/index.ts';
 import type { KubeClient } from '../../../src/kube/index.ts';
+import { encryptionProblem } from '../../../src/server/backups/buckets.ts';
 import { LocationBuckets } from '../../../src/server/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
@@ -38,7 +39,7 @@ describe('the bucket of a location', () => {
     expect(once.bucket).toBeInstanceOf(WriteOnceBucket);
     for (const annotations of [undefined, {}, { 'longshore.io/write-once': 'false' }]) {
       await using plain = await bucketsOf(annotations).buckets.open('default', signal);
-      expect(plain.bucket).toBeInstanceOf(MemoryBucket);
+      expect(plain.bucket).not.toBeInstanceOf(WriteOnceBucket);
     }
   });
 
@@ -48,5 +49,34 @@ describe('the bucket of a location', () => {
       code: 'BAD_STORAGE_LOCATION',
     });
     expect(opened).toEqual([]);
+  });
+
+  it('cannot be written if it encrypts, and the password is one that everybody knows', async () => {
+    const metadata = {
+      ...{ namespace: 'velero', name: 'default' },
+      annotations: { 'longshore.io/encrypt-archive': 'true' },
+    };
+    const problemWith = (password: string, location = { metadata }) => {
+      const data = { 'repository-password': Buffer.from(password).toString('base64') };
+      const client = { find: () => Promise.resolve({ metadata: {}, data }) };
+      return encryptionProblem(location as never, { client: client as never, signal });
+    };
+    expect(await problemWith('static-passw0rd')).toContain('change-password-all');
+    expect(await problemWith('a secret')).toBeUndefined();
+    const plain = { metadata: { ...metadata, annotations: {} } } as never;
+    expect(await problemWith('static-passw0rd', plain)).toBeUndefined();
+    const odd = {
+      metadata: { ...metadata, annotations: { 'longshore.io/encrypt-archive': 'yes' } },
+    };
+    await expect(problemWith('a secret', odd)).rejects.toThrow('must be "true" or "false"');
+  });
+
+  it('gives files to whom has the key, and encrypts them', async () => {
+    const { buckets } = bucketsOf({ 'longshore.io/encrypt-archive': 'true' });
+    await using opened = await buckets.open('default', signal);
+    await expect(opened.bucket.put('backups/b1/b1.tar.gz', [])).rejects.toMatchObject({
+      code: 'CANNOT_ENCRYPT',
+    });
+    await opened.bucket.put('backups/b1/velero-backup.json', []);
   });
 });

@@ -1,0 +1,125 @@
+import { CodedError } from '../../base/index.ts';
+import type {
+  Body,
+  Bucket,
+  ObjectOptions,
+  ObjectPutOptions,
+  Retention,
+  SignalOptions,
+} from '../../blob/index.ts';
+import { backupKey, isArchiveName, moverLogsFolder, restoreKey } from '../layout.ts';
+import type { Signing } from '../signature.ts';
+import { fileOf, runFolderOf, sealsFolder } from '../write-once/version-keys.ts';
+import { decrypted, encrypted, isEncrypted } from './encrypted-body.ts';
+
+export interface EncryptionOptions {
+  readonly keys: Signing | undefined;
+  /** Files that are put from now on are encrypted. Encrypted files can always be read. */
+  readonly encrypts: boolean;
+}
+
+/**
+ * Encrypts the files of backups and restores on their way into a bucket, and decrypts them on their
+ * way out. Plain files of the same bucket are read as they are.
+ */
+export class EncryptingBucket implements Bucket {
+  readonly displayName: string;
+  readonly #bucket: Bucket;
+  readonly #options: EncryptionOptions;
+
+  constructor(bucket: Bucket, options: EncryptionOptions) {
+    this.displayName = bucket.displayName;
+    this.#bucket = bucket;
+    this.#options = options;
+  }
+
+  async put(key: string, body: Body, options: ObjectPutOptions = {}): Promise<void> {
+    const { keys, encrypts } = this.#options;
+    const file = fileOf(key) ?? key;
+    if (!encrypts || !isSecret(file)) {
+      await this.#bucket.put(key, body, options);
+      return;
+    }
+    const current = keys?.fileKey;
+    if (!current) throw cannotEncrypt();
+    const place = { key: file, ownerUid: options.ownerUid };
+    await this.#bucket.put(key, encrypted(body, current, place), options);
+  }
+
+  /** Throws `NO_ARCHIVE_KEY`, `DAMAGED_ARCHIVE` too. */
+  get(key: string, options: ObjectOptions = {}): AsyncIterable<Uint8Array> {
+    const file = fileOf(key) ?? key;
+    const body = this.#bucket.get(key, options);
+    if (!isSecret(file)) return body;
+    const place = { key: file, ownerUid: options.ownerUid };
+    return decrypted(body, (id) => this.#options.keys?.fileKeyOf(id), place);
+  }
+
+  has(key: string, options?: SignalOptions): Promise<boolean> {
+    return this.#bucket.has(key, options);
+  }
+
+  delete(key: string, options?: SignalOptions): Promise<void> {
+    return this.#bucket.delete(key, options);
+  }
+
+  list(prefix: string, options?: SignalOptions): AsyncIterable<string> {
+    return this.#bucket.list(prefix, options);
+  }
+
+  listFolders(prefix: string, options?: SignalOptions): AsyncIterable<string> {
+    return this.#bucket.listFolders(prefix, options);
+  }
+
+  /** Throws `UNSUPPORTED_URL` for an encrypted file too. */
+  async signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string> {
+    if (isSecret(fileOf(key) ?? key) && (await isEncrypted(this.#bucket.get(key, options)))) {
+      const text = `${key} is encrypted, and only Longshore can read it: use the commands "longshore backup" and "longshore restore"`;
+      throw new CodedError('UNSUPPORTED_URL', text);
+    }
+    return this.#bucket.signedUrl(key, lifetimeMs, options);
+  }
+
+  async extendRetention(key: string, retention: Retention, options?: SignalOptions): Promise<void> {
+    if (this.#bucket.extendRetention) {
+      await this.#bucket.extendRetention(key, retention, options);
+      return;
+    }
+    const text = `${this.displayName} does not lock objects`;
+    throw new CodedError('UNSUPPORTED_PUT', text);
+  }
+
+  close(): Promise<void> {
+    return this.#bucket.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+/** Tells why an encrypting location cannot be used. */
+export const CANNOT_ENCRYPT =
+  'its annotation longshore.io/encrypt-archive needs a secret repository password: nothing is encrypted with static-passw0rd, which everybody knows. Change it with "longshore repository change-password-all"';
+
+const cannotEncrypt = (): CodedError =>
+  new CodedError('CANNOT_ENCRYPT', `the location is not written to: ${CANNOT_ENCRYPT}`);
+
+/**
+ * Whether a file is encrypted. All files of backups and restores are, except for those that tell
+ * whose the files are. Data movers without the password add their logs, so these stay plain too.
+ */
+function isSecret(key: string): boolean {
+  const folder = runFolderOf(key);
+  if (folder === undefined || folder.length === key.length) return false;
+  const [top = '', name = ''] = folder.split('/');
+  if (!isArchiveName(name)) return false;
+  const kind = top === 'backups' ? 'Backup' : 'Restore';
+  if (key.startsWith(moverLogsFolder({ kind, name }))) return false;
+  if (key.startsWith(sealsFolder(folder))) return false;
+  const plain =
+    kind === 'Backup'
+      ? [backupKey(name, 'metadata'), backupKey(name, 'checksums')]
+      : [restoreKey(name, 'owner')];
+  return !plain.includes(key);
+}

@@ -1,0 +1,48 @@
+import { createWriteStream } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { BackupArchive, backupFolder } from '../../archive/index.ts';
+import { CodedError } from '../../base/index.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { printLine } from '../terminal.ts';
+import { withBucketOf } from './bucket.ts';
+import { BACKUP, findNamed } from './noun.ts';
+import { withSession } from './session.ts';
+
+/** Names of files in the folder of a backup. Other names come from a hostile writer. */
+const FILE_NAME = /^[a-z0-9][-.a-z0-9]*$/;
+
+/**
+ * Writes plain copies of the files of a backup below a directory, under their keys. Refuses changed
+ * files, and never overwrites a file. Throws `NO_BACKUP`, and errors of the bucket.
+ */
+export async function exportBackup(
+  name: string,
+  flags: ClusterFlags & { readonly directory: string },
+): Promise<void> {
+  await withSession(flags, async (session) => {
+    const { signal } = session;
+    const found = await findNamed(BACKUP, name, session);
+    await withBucketOf(BACKUP, found, session, async (bucket) => {
+      const stored = await new BackupArchive(bucket).openOf(found, { signal });
+      stored.assertTrusted(found);
+      const ownerUid = stored.metadata.metadata.uid;
+      const folder = backupFolder(name);
+      const directory = join(flags.directory, folder);
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+      let count = 0;
+      for await (const key of bucket.list(folder, { signal })) {
+        const file = key.slice(folder.length);
+        if (!FILE_NAME.test(file)) continue;
+        const body = Readable.from(bucket.get(key, { signal, ownerUid }), { objectMode: false });
+        const target = createWriteStream(join(directory, file), { flags: 'wx', mode: 0o600 });
+        await pipeline(body, target, { signal });
+        count++;
+      }
+      if (count === 0) throw new CodedError('NO_BACKUP', `${folder} has no files`);
+      printLine(`${count} files of backup ${name} are in ${directory}, in plain text`);
+    });
+  });
+}
