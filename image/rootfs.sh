@@ -52,16 +52,21 @@ fetch() { # PACKAGE@VERSION DIRECTORY
 
 # the program
 own_node=$root/node_modules/node/bin/node
-version=$("$own_node" -p 'process.versions.node')
+version=$(sed -n 's/^ *"version": "\(.*\)",*$/\1/p' "$root/node_modules/node/package.json")
 node=$own_node
+# Nothing is started before it was compared.
+check_node() { # FILE ARCHITECTURE
+  expected=$(awk -v v="$version" -v a="$2" '$1 == v && $2 == a { print $3 }' "$root/image/node.sha256")
+  [ -n "$expected" ] || fail "image/node.sha256 has no hash of Node $version for $2"
+  found=$(sha256sum "$1" | cut -d' ' -f1)
+  [ "$found" = "$expected" ] || fail "Node $version for $2 is not the one that image/node.sha256 names: its hash is $found"
+}
+check_node "$own_node" "$own"
 if [ "$architecture" != "$own" ]; then
   fetch "node-linux-$cpu@$version" "$work/node"
   node=$work/node/bin/node
 fi
-expected=$(awk -v v="$version" -v a="$architecture" '$1 == v && $2 == a { print $3 }' "$root/image/node.sha256")
-[ -n "$expected" ] || fail "image/node.sha256 has no hash of Node $version for $architecture"
-found=$(sha256sum "$node" | cut -d' ' -f1)
-[ "$found" = "$expected" ] || fail "Node $version for $architecture is not the one that image/node.sha256 names: its hash is $found"
+[ "$architecture" = "$own" ] || check_node "$node" "$architecture"
 (cd "$root" && "$own_node" src/build.ts "$app/dist" "$work/inputs.json")
 cp "$root/package.json" "$root/LICENSE" "$app/"
 cp "$root/bin/longshore" "$app/bin/"

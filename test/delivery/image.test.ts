@@ -202,6 +202,21 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
     expect(refusal('')).toMatch(/image\/node\.sha256 has no hash of Node 24\.\d+\.\d+ for /);
   });
 
+  it('starts no fetched Node before its hash was compared', () => {
+    const project = projectWithFetchedBinary('project-foreign');
+    const node = join(project, 'node_modules/node');
+    const marker = join(work, 'was-started');
+    fs.rmSync(node);
+    fs.mkdirSync(join(node, 'bin'), { recursive: true });
+    fs.copyFileSync(join(ROOT, 'node_modules/node/package.json'), join(node, 'package.json'));
+    const script = `#!/bin/sh\ntouch ${marker}\necho 24.21.0\n`;
+    fs.writeFileSync(join(node, 'bin/node'), script, { mode: 0o755 });
+    const out = join(work, 'foreign');
+    const { stderr } = spawnSync(join(project, 'image/rootfs.sh'), [out], { encoding: 'utf8' });
+    expect(stderr).toMatch(/is not the one that image\/node\.sha256 names/);
+    expect(fs.existsSync(marker)).toBe(false);
+  });
+
   describe("and what is made of it for Velero's own image", () => {
     const plugin = join(work, 'plugin');
     /** A root file system with nothing but what the init container has copied: no C library, no shell, no Node. */
