@@ -108,9 +108,11 @@ export class EntryRestore {
   ): Promise<void> {
     const isSame = (found: Pinned): boolean => isSameNode(found.node, node);
     const { counters } = this.#report;
-    const { devices, inPlace, overwrite } = this.#options;
-    const isKept = overwrite !== 'always' || inPlace !== undefined;
-    if (isKept && !directory.isNew && (await this.#adopt(directory, entry, isSame))) {
+    const { inPlace, overwrite } = this.#options;
+    const isMakeable = mayMake(node, this.#options);
+    const isKept = overwrite !== 'always' || inPlace !== undefined || !isMakeable;
+    const mayBeThere = isKept && !directory.isNew;
+    if (mayBeThere && (await this.#adopt(directory, entry, isSame, isMakeable))) {
       counters.skipped++;
       inPlace?.onSameLink();
       return;
@@ -118,7 +120,7 @@ export class EntryRestore {
     const lacks = (): void => {
       this.#report.noteNotSet(join(directory.shown, entry.name), NOT_SET.node);
     };
-    if (node.kind !== 'fifo' && devices !== true) {
+    if (!isMakeable) {
       lacks();
       return;
     }
@@ -126,8 +128,9 @@ export class EntryRestore {
     const isPut = await this.#putAt(directory, entry, async ({ name: at }) => {
       isMade = await this.#pool.makeNode(directory.pathOf(at), node);
       if (!isMade) throw new Error('this process cannot make it');
-      await this.#adopt(directory, { ...entry, ...newAttributes(directory, entry), at }, isSame);
-      return false;
+      const own = { ...entry, ...newAttributes(directory, entry), at };
+      if (await this.#adopt(directory, own, isSame)) return false;
+      throw wasReplaced();
     }).catch((error: unknown) => {
       if (isMade) throw error;
       lacks();
@@ -190,8 +193,7 @@ export class EntryRestore {
       await directory.symlink(at, target);
       const isLink = (pinned: Pinned): boolean => pinned.type === 's';
       if (await this.#adopt(directory, { ...entry, at }, isLink)) return !made.replaces;
-      const text = 'another process replaced it while it was restored';
-      throw new CodedError('TARGET_CHANGED', text);
+      throw wasReplaced();
     });
     if (isPut) this.#report.counters.symlinks++;
   }
@@ -335,11 +337,15 @@ export class EntryRestore {
     );
   }
 
-  /** Gives what is there the entry's attributes; false when it is not what was expected. */
+  /**
+   * Gives what is there the entry's attributes. False when it is not what was expected, or when it
+   * may not be changed and has other ones.
+   */
   async #adopt(
     directory: TargetDirectory,
     entry: NamedEntry,
     isExpected: (pinned: Pinned) => boolean,
+    mayChange = true,
   ): Promise<boolean> {
     await this.#pins.acquire();
     try {
@@ -347,7 +353,7 @@ export class EntryRestore {
         if (!pinned || !isExpected(pinned)) return false;
         if (await hasAllAttributes(this.#repository, pinned, entry)) return true;
         // A second name may be anywhere: such a file is replaced rather than changed.
-        if (!pinned.isSingle) return false;
+        if (!pinned.isSingle || !mayChange) return false;
         const notSet = await this.#pool.setAttributes(
           pinned.descriptor,
           entry,
@@ -409,6 +415,15 @@ interface Unfinished {
   /** A directory has the name: it is removed once the entry is whole. */
   readonly replacesDirectory: boolean;
 }
+
+const wasReplaced = (): CodedError =>
+  new CodedError('TARGET_CHANGED', 'another process replaced it while it was restored');
+
+/** Whether a restore may make such a node, or change one that is there. */
+export const mayMake = (
+  { kind }: SpecialNode,
+  { devices }: Pick<RestoreOptions, 'devices'>,
+): boolean => kind === 'fifo' || devices === true;
 
 export const isSameNode = (a: SpecialNode | undefined, b: SpecialNode): boolean =>
   a?.kind === b.kind && a.device === b.device;

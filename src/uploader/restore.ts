@@ -269,7 +269,7 @@ class TreeRestore {
         (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), self));
       if (isSame && inPlace) return;
       if (!isSame) {
-        const dropsLists = directory.isNew && directory.givesLists;
+        const dropsLists = directory.isMade && directory.givesLists;
         const wanted = { ...self, dropsLists };
         const notSet = await this.#pool.setAttributes(directory.descriptor, wanted, false);
         this.#report.noteNotSet(directory.shown, notSet);

@@ -76,6 +76,8 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
+  /** Made by this restore: its attributes are those that it got from the directory above. */
+  readonly isMade: boolean;
   /** Set if the directory has a default access list. New entries inherit the list. */
   givesLists = false;
   /** The error of a directory that is known to be read-only. */
@@ -83,21 +85,29 @@ export class TargetDirectory {
   /** The mode before {@link allowChanges} added the rights of the owner. */
   #modeBefore: number | undefined;
 
-  private constructor(descriptor: number, count: OpenCount, shown: string, isNew: boolean) {
+  private constructor(
+    descriptor: number,
+    count: OpenCount,
+    shown: string,
+    isNew: boolean,
+    isMade = isNew,
+  ) {
     this.#descriptor = descriptor;
     this.#count = count;
     count.open++;
     this.shown = shown;
     this.isNew = isNew;
+    this.isMade = isMade;
   }
 
   /** The target itself: whoever names it may name a link. Made when it is missing. Throws `TARGET_UNUSABLE`. */
   static async openRoot(target: string): Promise<TargetDirectory> {
     try {
-      await makeDirectories(target);
+      const made = await makeDirectories(target);
       const descriptor = await openPath(target, O_RDONLY | O_DIRECTORY);
       const isNew = await isEmpty(descriptor);
-      return new TargetDirectory(descriptor, { open: 0 }, target, isNew);
+      const isMade = made.length > 0;
+      return new TargetDirectory(descriptor, { open: 0 }, target, isNew, isMade);
     } catch (cause) {
       const text = `cannot restore to ${target}: ${refusalOf(cause)}`;
       throw new CodedError('TARGET_UNUSABLE', text, { cause });

@@ -100,6 +100,8 @@ it.each([
   if (isInPlace) await inPlace(repository, rootEntry, target);
   else await restore(repository, rootEntry, target);
   assertLists(path, target);
+  // The owner of the directory may have set it.
+  expect(getXattr(target, DEFAULT)).toBe(OTHER_LIST.toString('hex'));
 });
 
 it('gives a part of a snapshot and a single file no default list either', async () => {

@@ -7,7 +7,7 @@ import { silentLogger } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { readDirectory } from '../../src/snapshot/index.ts';
 import { restoreTreeInPlace } from '../../src/uploader/index.ts';
-import { parseExtra } from '../../src/volume-files/index.ts';
+import { fsPath, parseExtra } from '../../src/volume-files/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 
@@ -81,6 +81,54 @@ it('puts them in the place of other entries, also in place', async () => {
   expect(counted).toMatchObject({ created: 1, replaced: 2, removed: 0, kept: 1 });
   await restoreTreeInPlace(repository, rootEntry, path, options);
   expect(without(path, 'extra')).toEqual(wanted);
+});
+
+it.each(['if-different', 'always', 'in place'] as const)(
+  'changes no device unless told so: %s',
+  async (overwrite) => {
+    const path = tree(`kept ${overwrite}`);
+    await using repository = await opened(`kept ${overwrite}`);
+    const { rootEntry } = await backUp(repository, path);
+    fs.chmodSync(join(path, 'null'), 0o666);
+    fs.chownSync(join(path, 'null'), 7, 7);
+    fs.rmSync(join(path, 'disk'));
+    const before = found(path);
+    const own = { logger: silentLogger, signal: new AbortController().signal };
+    if (overwrite === 'in place') {
+      const counted = await restoreTreeInPlace(repository, rootEntry, path, {
+        ...own,
+        dryRun: true,
+      });
+      const none = { created: 0, changed: 0, replaced: 0 };
+      // The root has another time.
+      expect(counted).toMatchObject({ ...none, unchanged: 2, attributes: 1 });
+      expect(await restoreTreeInPlace(repository, rootEntry, path, own)).toMatchObject(none);
+    } else {
+      const counters = await restore(repository, rootEntry, path, { overwrite });
+      expect(counters.attributesNotSet).toMatchObject({ entries: 2, node: 2 });
+    }
+    expect(found(path)['null']).toEqual(before['null']);
+    expect(fs.existsSync(join(path, 'disk'))).toBe(false);
+  },
+);
+
+it('restores no FIFO whose name another process took meanwhile', async () => {
+  const path = tree('swapped');
+  await using repository = await opened('swapped');
+  const { rootEntry } = await backUp(repository, path);
+  const target = at('swapped-target');
+  const pool = repository.dataPath?.pool ?? expect.fail();
+  const makeNode = pool.makeNode.bind(pool);
+  pool.makeNode = async (file, node) => {
+    const isMade = await makeNode(file, node);
+    fs.rmSync(fsPath(file));
+    fs.writeFileSync(fsPath(file), 'of another process');
+    return isMade;
+  };
+  await expect(restore(repository, rootEntry, target)).rejects.toThrow(
+    'another process replaced it while it was restored',
+  );
+  expect(fs.readdirSync(target)).toEqual(['file']);
 });
 
 it('leaves sockets out, and opens no FIFO that somebody writes to', async () => {

@@ -10,7 +10,8 @@ import {
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
-import { hasAllAttributes, restored } from '../restore-entry.ts';
+import { nodeIn } from '../../volume-files/index.ts';
+import { hasAllAttributes, mayMake, restored } from '../restore-entry.ts';
 import { diskNameOf, keyOfEntry, keyOfName, RawNames } from '../restore-names.ts';
 import type { RestoreReport } from '../restore-report.ts';
 import { isUnfinished, type Named, pinnedAt, type TargetDirectory } from '../target-directory.ts';
@@ -275,6 +276,12 @@ export class TreeSurvey {
         if (directory && kind === 'replace') await this.#countInTheWay(directory, entry, path);
         if (kind === 'same') result.unchanged++;
         else await this.#tell(kind, shown, 0);
+        return;
+      }
+      const node = nodeIn(entry.extra);
+      if (node && !mayMake(node, options)) {
+        const isThere = directory && (await files.look(directory, entry)).kind === 'same';
+        if (isThere === true) result.unchanged++;
         return;
       }
       if (!directory) {
