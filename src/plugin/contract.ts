@@ -105,6 +105,16 @@ export interface RestoreInput {
    * ours restores.
    */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
+  /** The Backup, as the run of the restore found it. Only our server hands it in. */
+  readonly backup?: RestoredBackup | undefined;
+}
+
+/** The parts of a Backup that restore actions look at. */
+export interface RestoredBackup {
+  readonly spec: Pick<
+    Backup['spec'],
+    'snapshotMoveData' | 'csiSnapshotTimeout' | 'storageLocation'
+  >;
 }
 
 export interface RestoreOutput {

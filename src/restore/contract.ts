@@ -1,4 +1,4 @@
-import type { ActionContext, ActionSelector, ResourceIdentifier } from '../backup/index.ts';
+import type { ActionContext, ActionSelector, Backup, ResourceIdentifier } from '../backup/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 import type { Restore } from './restore-object.ts';
 
@@ -10,6 +10,8 @@ export interface RestoreActionInput {
   readonly restore: Restore;
   /** Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup does not have it. */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
+  /** The Backup, as the run of the restore found it. The cluster may have lost it since. */
+  readonly backup?: Backup | undefined;
 }
 
 export interface RestoreActionOutput {

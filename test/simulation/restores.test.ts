@@ -50,6 +50,18 @@ describe('a restore by servers that are killed, cut off and stand still, by seed
     },
   );
 
+  // The Backup is deleted; in 298 the API server also refuses to tell the next server of a pod.
+  it.each([247, 298])(
+    'goes on from the stored files after its Backup is deleted: seed %i',
+    { timeout: BATCH_LIMIT_MS },
+    async (seed) => {
+      const settings: Settings = { ...settingsOf(seed), event: 'backup gone' };
+      const { problems, counts } = await simulateRestore(seed, settings);
+      expect(problems).toEqual([]);
+      expect([...counts.keys()]).toContain('backup gone while InProgress');
+    },
+  );
+
   it.runIf(COUNT >= SEEDS)('all that it is about happened often', () => {
     for (const [what, min] of Object.entries(SEEN_MIN)) {
       expect(seen.get(what) ?? 0, what).toBeGreaterThanOrEqual((min * COUNT) / 60);

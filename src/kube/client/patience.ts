@@ -178,7 +178,7 @@ export class Patience {
           attemptsMax: isAway(error) && this.#gone.has(server) ? 1 : Infinity,
           delayMsMax: isAway(error) ? DELAY_MS_MAX : REFUSED_DELAY_MS_MAX,
           // A refusal has its own bound: it often follows when the API server is back.
-          tryingMsMax: isAway(error) ? awayMs : Infinity,
+          tryingMsMax: meaningOf(error) === 'refused for now' ? Infinity : awayMs,
         }),
         firstDelayMs,
         signal,

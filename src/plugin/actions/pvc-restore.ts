@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto';
-import { CodedError, lookup, messageOf } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import {
   apiVersionOf,
-  BACKUPS,
   CONFIG_MAPS,
   DATA_DOWNLOADS,
   type DataDownload,
@@ -18,10 +17,10 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type {
-  Backup,
   CallContext,
   OperationProgress,
   Restore,
+  RestoredBackup,
   RestoreInput,
   RestoreItemAction,
   RestoreOutput,
@@ -46,7 +45,13 @@ import {
   notInPlace,
 } from './pvc-in-place.ts';
 import { restoredSnapshotName } from './restored-name.ts';
-import { dropResults, isResultOf, resultsSelector, type UploadResult } from './upload-result.ts';
+import {
+  dropResults,
+  findBackup,
+  isResultOf,
+  resultsSelector,
+  type UploadResult,
+} from './upload-result.ts';
 import {
   DYNAMIC_PV_RESTORE,
   MUST_RESTORE,
@@ -72,7 +77,7 @@ export class PvcRestore implements RestoreItemAction {
 
   async execute(input: RestoreInput, context: CallContext): Promise<RestoreOutput> {
     const { logger } = this.#setting;
-    const { restore } = input;
+    const { restore, backup: given } = input;
     const { signal } = context;
     const fromBackup = input.itemFromBackup as PersistentVolumeClaim;
     const pvc = withoutWay(input.item as PersistentVolumeClaim);
@@ -93,7 +98,7 @@ export class PvcRestore implements RestoreItemAction {
       return asStored;
     }
     if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
-    const backup = await this.#backupOf(restore, signal);
+    const backup = given ?? (await findBackup(this.#setting, restore, signal));
     const { annotations = {} } = fromBackup.metadata;
     if (wayOf(fromBackup, backup) !== 'moved') {
       const snapshot = annotations[SNAPSHOT_NAME];
@@ -118,13 +123,13 @@ export class PvcRestore implements RestoreItemAction {
   /** Into the volume that the claim has. Throws what keeps it from that, before anything is touched. */
   async #bringBack(
     { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
-    { restore, volumeFromBackup }: RestoreInput,
+    { restore, backup: given, volumeFromBackup }: RestoreInput,
     context: CallContext,
   ): Promise<RestoreOutput> {
     const { client, logger, inPlaceHindrance } = this.#setting;
     const { signal } = context;
     const shown = { PVC: placeOf(present) };
-    const backup = await this.#backupOf(restore, signal);
+    const backup = given ?? (await findBackup(this.#setting, restore, signal));
     const { annotations = {} } = fromBackup.metadata;
     if (wayOf(fromBackup, backup) !== 'moved' && annotations[SNAPSHOT_NAME] !== undefined) {
       throw notInPlace(present, 'kept');
@@ -218,17 +223,6 @@ export class PvcRestore implements RestoreItemAction {
     return patiently(() => client.find(PVCS, { namespace, name }, { signal }), signal);
   }
 
-  async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
-    const ref = { namespace: metadata.namespace, name: spec.backupName ?? '' };
-    try {
-      const get = () => this.#setting.client.get(BACKUPS, ref, { signal });
-      return (await patiently(get, signal)) as Backup;
-    } catch (cause) {
-      const text = `fail to get backup for restore: ${messageOf(cause)}`;
-      throw new CodedError('NO_BACKUP', text, { cause });
-    }
-  }
-
   async #resultOf(
     fromBackup: PersistentVolumeClaim,
     restore: Restore,
@@ -275,7 +269,7 @@ const isOlder = ({ metadata }: PersistentVolumeClaim, restore: Restore): boolean
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);
 
-const wayOf = ({ metadata }: PersistentVolumeClaim, { spec }: Backup): string =>
+const wayOf = ({ metadata }: PersistentVolumeClaim, { spec }: RestoredBackup): string =>
   metadata.annotations?.[SNAPSHOT_WAY] ?? (spec.snapshotMoveData === true ? 'moved' : 'csi');
 
 /** The next backup decides anew. */
@@ -328,7 +322,7 @@ function downloadOf(
   pvc: PersistentVolumeClaim,
   fromBackup: PersistentVolumeClaim,
   restore: Restore,
-  backup: Backup,
+  backup: RestoredBackup,
   result: UploadResult,
 ): NewObject<DataDownload> {
   const { name, uid, namespace = '' } = restore.metadata;

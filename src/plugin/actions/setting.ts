@@ -16,7 +16,7 @@ import {
   type KubeObject,
 } from '../../kube/index.ts';
 import type { VolumePolicies } from '../../volume-policy/index.ts';
-import type { Backup, ResourceIdentifier } from '../contract.ts';
+import type { Backup, ResourceIdentifier, RestoredBackup } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
 
@@ -116,7 +116,7 @@ export const isFinalizing = ({ status }: Backup): boolean =>
 
 /** Velero's default, which its server writes into each Backup. */
 const SNAPSHOT_TIMEOUT = '10m0s';
-export const snapshotTimeout = ({ spec }: Backup): string =>
+export const snapshotTimeout = ({ spec }: RestoredBackup): string =>
   durationMs(spec.csiSnapshotTimeout ?? '') > 0
     ? (spec.csiSnapshotTimeout ?? '')
     : SNAPSHOT_TIMEOUT;

@@ -13,9 +13,9 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type {
-  Backup,
   CallContext,
   Restore,
+  RestoredBackup,
   RestoreInput,
   RestoreItemAction,
   RestoreOutput,
@@ -62,7 +62,7 @@ export class UploadResults implements RestoreItemAction {
   }
 
   async execute(
-    { itemFromBackup, restore }: RestoreInput,
+    { itemFromBackup, restore, backup: given }: RestoreInput,
     { signal }: CallContext,
   ): Promise<RestoreOutput> {
     const { client, logger } = this.#setting;
@@ -82,7 +82,7 @@ export class UploadResults implements RestoreItemAction {
     if (present.some((each) => isResultOf(each, placeOf(upload), restore))) {
       return { skipRestore: true };
     }
-    const backup = await this.#backupOf(restore, signal);
+    const backup = given ?? (await findBackup(this.#setting, restore, signal));
     const record = recordOf(upload, restore, backup);
     try {
       await patiently(() => client.create(CONFIG_MAPS, record, { signal }), signal);
@@ -92,16 +92,21 @@ export class UploadResults implements RestoreItemAction {
     }
     return { skipRestore: true };
   }
+}
 
-  async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
-    const ref = { namespace: metadata.namespace, name: spec.backupName ?? '' };
-    try {
-      const get = () => this.#setting.client.get(BACKUPS, ref, { signal });
-      return (await patiently(get, signal)) as Backup;
-    } catch (cause) {
-      const text = `error to get backup for restore ${metadata.name}: ${messageOf(cause)}`;
-      throw new CodedError('NO_BACKUP', text, { cause });
-    }
+/** The Backup, for a server that does not hand it in. Throws `NO_BACKUP`. */
+export async function findBackup(
+  { client }: Setting,
+  { metadata, spec }: Restore,
+  signal: AbortSignal,
+): Promise<RestoredBackup> {
+  const ref = { namespace: metadata.namespace, name: spec.backupName ?? '' };
+  try {
+    return (await patiently(() => client.get(BACKUPS, ref, { signal }), signal)) as KubeObject &
+      RestoredBackup;
+  } catch (cause) {
+    const text = `fail to get backup for restore: ${messageOf(cause)}`;
+    throw new CodedError('NO_BACKUP', text, { cause });
   }
 }
 
@@ -125,7 +130,11 @@ function resultName(upload: string, { metadata }: Restore): string {
   return nameFor(name, metadata.uid, ...(isVeleros ? [] : [namespace]));
 }
 
-function recordOf(upload: DataUpload, restore: Restore, backup: Backup): NewObject<ConfigMap> {
+function recordOf(
+  upload: DataUpload,
+  restore: Restore,
+  backup: RestoredBackup,
+): NewObject<ConfigMap> {
   const { name, uid, namespace } = restore.metadata;
   const { sourceNamespace, sourcePVC, datamover } = upload.spec;
   const { snapshotID = '', progress, dataMoverResult, nodeOS } = upload.status ?? {};

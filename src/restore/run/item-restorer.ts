@@ -1,4 +1,5 @@
 import {
+  type Backup,
   type BackupLog,
   type Resolved,
   type ResourceIdentifier,
@@ -77,6 +78,7 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly items: BackedUpItems;
   readonly restore: Restore;
   readonly backup?: BackupIdentity | undefined;
+  readonly backupObject?: Backup | undefined;
   readonly namespaces: RestoredNamespaces;
   readonly restored: Restored;
   readonly aside: PutAside;
@@ -528,7 +530,7 @@ export class ItemRestorer {
 
   /** The item as the actions leave it; undefined where one of them takes it out. What it needs is restored before it. */
   async #runActions(item: KubeObject, work: Work): Promise<KubeObject | undefined> {
-    const { restore, signal } = this.#options;
+    const { restore, backupObject: backup, signal } = this.#options;
     const { file, given, namespace, notes } = work;
     const { groupResource: type, name } = file;
     const id = idOfItem(type, { namespace, name });
@@ -542,7 +544,7 @@ export class ItemRestorer {
       try {
         const volumeFromBackup = volumeReaderOf(file, given, this.#options.items);
         const input = {
-          ...{ item: object, itemFromBackup: given, restore },
+          ...{ item: object, itemFromBackup: given, restore, backup },
           ...(volumeFromBackup && { volumeFromBackup }),
         };
         output = await action.execute(input, { signal });

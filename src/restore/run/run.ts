@@ -1,4 +1,5 @@
 import {
+  type Backup,
   type BackupLog,
   type FinePolicies,
   ProgressTeller,
@@ -9,6 +10,7 @@ import {
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
+  askedFor,
   type BackupIdentity,
   type Discovery,
   isExtensionAway,
@@ -54,6 +56,8 @@ export interface RestoreRunOptions {
   readonly restore: Restore;
   /** Its backup, as it was stored. DataUploads of other backups are left out. */
   readonly backup?: BackupIdentity | undefined;
+  /** For actions. */
+  readonly backupObject?: Backup | undefined;
   /** The contents of its backup. */
   readonly items: BackedUpItems;
   /** In the order in which they are asked. */
@@ -140,7 +144,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     },
     rules(),
   );
-  await resume(options, restored);
+  await resume(options, patience, restored);
   if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
   const plan = (
     which: Parameters<typeof planRestore>[1],
@@ -169,7 +173,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const first = rules();
   await run(await plan({ only: DEFINITIONS }, first), () => undefined);
   if (restored.hasChanged(DEFINITION_KIND)) {
-    await refresh(options);
+    await refresh(options, patience);
     restorer.rules = rules();
   }
   // A kind that the cluster does not have is no warning, as in Velero: it may be of another cluster.
@@ -212,7 +216,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
         else await restorer.retry(item);
         progress.changed();
         if (type !== DEFINITIONS) return;
-        await refresh(options);
+        await refresh(options, patience);
         restorer.rules = rules();
       },
       giveUp: (item, seconds) => restorer.giveUp(item, seconds),
@@ -351,9 +355,13 @@ async function ensure(
 }
 
 /** The cluster serves more than before, or it does so no longer under the same names. */
-async function refresh({ discovery, log, signal }: RestoreRunOptions): Promise<void> {
+async function refresh(
+  { discovery, log, signal }: RestoreRunOptions,
+  patience: Patience,
+): Promise<void> {
   try {
-    await discovery.refresh({ signal });
+    const asked = { server: 'discovery', right: 'get discovery' };
+    await patience.ask(asked, () => discovery.refresh({ signal }));
   } catch (error) {
     signal.throwIfAborted();
     log.warn(`refresh discovery after restoring CRDs: ${messageOf(error)}`, { namespace: '' });
@@ -361,7 +369,11 @@ async function refresh({ discovery, log, signal }: RestoreRunOptions): Promise<v
 }
 
 /** Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still there. */
-async function resume(options: RestoreRunOptions, restored: Restored): Promise<void> {
+async function resume(
+  options: RestoreRunOptions,
+  patience: Patience,
+  restored: Restored,
+): Promise<void> {
   const { journal, restore, hooks, client, log, signal, isClockSetBack } = options;
   if (!journal) return;
   const pods: { namespace: string; name: string; inBackup: string }[] = [];
@@ -374,7 +386,9 @@ async function resume(options: RestoreRunOptions, restored: Restored): Promise<v
   }
   await mapLimited(pods, LOOKS_AT_ONCE, async ({ inBackup, ...ref }) => {
     try {
-      const pod = await client.find(PODS, ref, { signal });
+      const pod = await patience.ask(askedFor('get', PODS, ref.namespace), () =>
+        client.find(PODS, ref, { signal }),
+      );
       if (pod && isMadeBy(restore, pod, isClockSetBack?.())) hooks?.podCreated(pod);
       else {
         const gone = await podInBackup(ref, inBackup, options);
@@ -383,7 +397,7 @@ async function resume(options: RestoreRunOptions, restored: Restored): Promise<v
     } catch (error) {
       signal.throwIfAborted();
       const text = `hooks of the pod may not run, which was restored before this server took over: ${messageOf(error)}`;
-      log.warn(text, { resource: 'pods', ...ref });
+      log.error(text, { resource: 'pods', ...ref });
     }
   });
 }

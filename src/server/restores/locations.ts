@@ -1,19 +1,25 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, lookup } from '../../base/index.ts';
 import type { KubeClient, ObjectRef } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 
 /** A Restore, as far as its place is concerned. */
 interface Placed {
-  readonly metadata: { readonly name: string; readonly uid: string };
+  readonly metadata: {
+    readonly name: string;
+    readonly uid: string;
+    readonly annotations?: Readonly<Record<string, string>> | undefined;
+  };
   readonly spec: { readonly backupName?: string };
 }
 
+/** The name of the backup storage location, on a Restore from the start of its run. */
+export const RESTORE_LOCATION = 'longshore.io/restored-from';
 /** Our choice: more than anybody makes in a day. */
 const KNOWN_MAX = 10_000;
 
 /**
- * The backup storage locations of restores: a Restore has its files where its backup has them. What was found once is remembered, so that a restore comes
- * to its end although the Backup is deleted meanwhile.
+ * The backup storage locations of restores. A Restore has its files in the location of its backup.
+ * The location is remembered, and noted on the Restore: its Backup may be deleted meanwhile.
  */
 export class RestoreLocations {
   readonly #client: Pick<KubeClient, 'find'>;
@@ -26,13 +32,15 @@ export class RestoreLocations {
   }
 
   /** Throws `NO_BACKUP` where the Backup is gone and nothing is remembered, and what the API server throws. */
-  async of({ metadata: { name, uid }, spec }: Placed, signal: AbortSignal): Promise<string> {
+  async of({ metadata, spec }: Placed, signal: AbortSignal): Promise<string> {
+    const { name, uid } = metadata;
     const { backupName = '' } = spec;
     const namespace = this.#namespace;
     const ref: ObjectRef = { namespace, name: backupName };
     const backup =
       backupName === '' ? undefined : await this.#client.find(BACKUP_RESOURCE, ref, { signal });
-    const location = backup?.spec.storageLocation ?? this.#known.get(uid);
+    const noted = lookup(metadata.annotations, RESTORE_LOCATION);
+    const location = backup?.spec.storageLocation ?? this.#known.get(uid) ?? noted;
     if (location === undefined || location === '') {
       const text = `Backup ${namespace}/${backupName} of restore ${name} is not there any more: only it says in which backup storage location the files of the restore are`;
       throw new CodedError('NO_BACKUP', text);

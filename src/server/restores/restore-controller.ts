@@ -20,7 +20,7 @@ import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
-import type { RestoreLocations } from './locations.ts';
+import { RESTORE_LOCATION, type RestoreLocations } from './locations.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';
 import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
@@ -267,7 +267,7 @@ class RestoresRun {
       : await this.#restores.patch(given, {
           metadata: { finalizers: [...finalizers, FILES_FINALIZER] },
         });
-    const { restore, errors } = await validateRestore(
+    const { restore, errors, location } = await validateRestore(
       held,
       { ...validation, client },
       this.#signal,
@@ -281,7 +281,11 @@ class RestoresRun {
     }
     const started = await this.#restores.patch(held, {
       metadata: {
-        annotations: { ...held.metadata.annotations, [MADE_BY_ANNOTATION]: 'longshore' },
+        annotations: {
+          ...held.metadata.annotations,
+          [MADE_BY_ANNOTATION]: 'longshore',
+          ...(location && { [RESTORE_LOCATION]: location.metadata.name }),
+        },
       },
       spec: restore.spec,
       status: {

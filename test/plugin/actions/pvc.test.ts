@@ -751,6 +751,36 @@ it('leaves a PVC alone that is there, and says when its upload is not', async ()
   );
 });
 
+it('restores a PVC whose Backup is deleted during the restore', async () => {
+  const backup = backupOf('b-deleted', { storageLocation: 'here', snapshotMoveData: true });
+  const restore = restoreOf('r-deleted', 'b-deleted');
+  const upload = stored({
+    metadata: {
+      ...{ name: 'du-deleted', namespace: NAMESPACE },
+      labels: { 'velero.io/backup-name': 'b-deleted' },
+    },
+    spec: { datamover: 'longshore', sourceNamespace: APP, sourcePVC: 'deleted' },
+    status: { phase: 'Completed', snapshotID: 'k-deleted' },
+  } as never);
+  const given = { item: upload, itemFromBackup: upload, restore, backup };
+  await actions.uploadResults().execute(given, { signal });
+  const pvc = stored({
+    ...(await volume('deleted')),
+    metadata: {
+      ...{ name: 'deleted', namespace: APP },
+      annotations: { 'velero.io/data-upload-name': `${NAMESPACE}/du-deleted` },
+    },
+  } as never);
+  const mapped = { ...restore.spec, namespaceMapping: { [APP]: 'copy' } };
+  const asked = { item: pvc, itemFromBackup: pvc, restore: { ...restore, spec: mapped }, backup };
+  await actions.pvcRestore().execute(asked, { signal });
+  const labelSelector = `velero.io/restore-uid=${restore.metadata.uid}`;
+  const made = await test.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE, labelSelector });
+  expect(made.map(({ spec }) => [spec.snapshotID, spec.backupStorageLocation])).toEqual([
+    ['k-deleted', 'here'],
+  ]);
+});
+
 it("tells Velero's server which data of our mover go with a backup, of this backup only", async () => {
   const backup = backupOf('b-delete', { storageLocation: 'here' });
   const upload = (name: string, datamover: string, of: string): KubeObject =>

@@ -220,6 +220,40 @@ describe('the order of a restore', () => {
     expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
   });
 
+  it('asks again for what the cluster serves, should it be away when definitions are made', async () => {
+    const cluster = new RestoreCluster();
+    const { 'stable.example.com': things, ...others } = cluster.groups;
+    cluster.groups = others;
+    cluster.onCreated = (type, made) => {
+      if (!type.startsWith('customresource')) return;
+      Object.assign(cluster.get(type, made.metadata.name) ?? {}, { status: READY });
+      cluster.groups = { ...cluster.groups, 'stable.example.com': things ?? [] };
+    };
+    const discovery = await cluster.resources();
+    let answers = 0;
+    const { result, log } = await run({
+      cluster,
+      items: [
+        stored('things.stable.example.com', 'app/t'),
+        definition('things.stable.example.com'),
+      ],
+      spec: { includedResources: ['thing', 'customresourcedefinitions'] },
+      more: {
+        ...{ resourceTimeoutMs: 5_000, patienceMs: 5_000 },
+        discovery: {
+          find: (name) => discovery.find(name),
+          findIn: (group, resource) => discovery.findIn(group, resource),
+          refresh: async () => {
+            if (++answers === 1) throw refused('KUBE_UNAVAILABLE', 'the API server is away');
+            await discovery.refresh();
+          },
+        },
+      },
+    });
+    expect(log.lists).toEqual({ errors: {}, warnings: {} });
+    expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
+  });
+
   it('says of a definition that is not served in time, and goes on', async () => {
     const { log, result } = await run({
       items: [definition('things.stable.example.com'), stored('configmaps', 'app/c')],
@@ -1461,6 +1495,34 @@ describe('a restore that goes on after its process has ended', () => {
     expect(gone).toMatchObject([{ metadata: { namespace: 'new', name: 'p', annotations } }]);
     expect(log.lists.warnings.namespaces?.new ?? []).toEqual([]);
     expect(log.errorCount).toBe(0);
+  });
+
+  it.each([
+    ['away', refused('KUBE_UNAVAILABLE', 'the API server is away')],
+    ['unsure of rights', refused('KUBE_FORBIDDEN', 'forbidden: User "longshore" cannot get', 403)],
+  ])('runs hooks of a pod although the API server was %s', async (_, hiccup) => {
+    const cluster = new RestoreCluster();
+    const items = [stored('pods', 'app/p')];
+    const sink = new MemorySink();
+    await run({ cluster, items, sink });
+    let answers = 0;
+    cluster.onGet = (type) => {
+      if (type === 'pods' && ++answers === 1) throw hiccup;
+    };
+    const hooked: string[] = [];
+    const { log } = await run({
+      ...{ cluster, items, sink: new MemorySink() },
+      more: {
+        patienceMs: 5_000,
+        journal: { all: () => sink.done },
+        hooks: {
+          podCreated: ({ metadata }) => void hooked.push(metadata.name),
+          podGone: () => undefined,
+        },
+      },
+    });
+    expect(hooked).toEqual(['p']);
+    expect(log.lists).toEqual({ errors: {}, warnings: {} });
   });
 
   it('finishes a pod that it had made, and tells hooks of those that it had finished', async () => {

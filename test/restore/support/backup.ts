@@ -17,6 +17,7 @@ export interface StoredItem {
 }
 
 export interface BackupToPut {
+  readonly spec?: object;
   readonly volumeInfos?: readonly BackupVolumeInfo[];
   readonly podVolumeBackups?: readonly KubeObject[];
   /** Files of the tarball beside those of items. */
@@ -92,7 +93,7 @@ export const entriesOf = (
 export async function putBackup(
   bucket: Bucket,
   items: readonly StoredItem[],
-  { volumeInfos = [], podVolumeBackups = [], raw = {}, directory }: BackupToPut,
+  { volumeInfos = [], podVolumeBackups = [], raw = {}, spec = {}, directory }: BackupToPut,
 ): Promise<void> {
   await using contents = await storeTarball(directory, each(entriesOf(items, raw)));
   await new BackupArchive(bucket).put('b1', {
@@ -101,7 +102,7 @@ export async function putBackup(
     metadata: {
       ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
       metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid' },
-      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
+      ...{ spec: { storageLocation: 'default', ...spec }, status: { phase: 'Completed' } },
     },
   });
 }

@@ -7,6 +7,7 @@ import { SCRATCH } from '../servers/instant-io.ts';
 import type { Random } from '../virtual-time.ts';
 
 export const BACKUP = 'b1';
+export const BACKUP_SPEC = { storageLocation: 'default', snapshotMoveData: true };
 export const HOOKED = { hooked: 'yes' };
 const SPACES = ['app-a', 'app-b'];
 const HOOK = 'post.hook.restore.velero.io/command';
@@ -151,7 +152,7 @@ export async function storedBackup({
 }: BackedUp): Promise<ReadonlyMap<string, Buffer>> {
   const bucket = new MemoryBucket();
   await putBackup(bucket, items, {
-    ...{ volumeInfos, podVolumeBackups, directory: SCRATCH },
+    ...{ volumeInfos, podVolumeBackups, spec: BACKUP_SPEC, directory: SCRATCH },
     raw: hasBroken ? { 'resources/configmaps/namespaces/app-a/broken.json': '{' } : {},
   });
   return bucket.objects;

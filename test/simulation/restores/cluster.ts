@@ -17,7 +17,7 @@ import {
 import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Random } from '../virtual-time.ts';
 import type { World } from '../world.ts';
-import { BACKUP, type BackedUp, HOOKED } from './backup.ts';
+import { BACKUP, BACKUP_SPEC, type BackedUp, HOOKED } from './backup.ts';
 
 export const RESTORE = 'r1';
 const NODE = 'node';
@@ -87,7 +87,7 @@ export function addLocation(world: World): void {
 export function addBackup(world: World): void {
   world.store.create(BACKUPS, NAMESPACE, {
     metadata: { name: BACKUP },
-    spec: { storageLocation: 'default', snapshotMoveData: true },
+    spec: BACKUP_SPEC,
     status: { phase: 'Completed' },
   } as never);
 }

@@ -155,6 +155,7 @@ export class RestoreRun {
     await this.#patiently('ask the API server what it serves', () => discovery.refresh({ signal }));
     await using sources = await loadRestoreSources({
       ...{ client: this.#cluster, archive: archiveOf(bucket), restore, directory, readPolicies },
+      location: this.#request.location,
       ...{ logger, patienceMs, signal },
     });
     const pods = this.#pods(sources);
@@ -179,7 +180,7 @@ export class RestoreRun {
   }
 
   async #makeItems(
-    { backup, contents: items, modifiers, policies }: RestoreSources,
+    { backup, backupObject, contents: items, modifiers, policies }: RestoreSources,
     pods: MadePods,
     { files, inPlace: volumesInPlace, ...beside }: Beside,
   ): Promise<RestoreRunResult> {
@@ -194,7 +195,7 @@ export class RestoreRun {
     };
     return runRestore({
       ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
-      ...{ backup, items, modifiers, policies, versions, ...beside, volumesInPlace },
+      ...{ backup, backupObject, items, modifiers, policies, versions, ...beside, volumesInPlace },
       actions: [...this.#ownActions(files), ...(await this.#session.loadActions(signal))],
       sink: {
         put: async (item) => {
@@ -323,8 +324,9 @@ export class RestoreRun {
   #pods({ contents: items, policies }: RestoreSources): MadePods {
     const { restore } = this.#request;
     const { journal, signal } = this.#parts;
-    const { client, discovery } = this.#settings;
-    const pods = new MadePods({ client, discovery, restore, items, policies, signal });
+    const { discovery } = this.#settings;
+    const asked = { client: this.#cluster, discovery, signal };
+    const pods = new MadePods({ ...asked, restore, items, policies });
     for (const item of journal.all()) pods.note(item);
     return pods;
   }

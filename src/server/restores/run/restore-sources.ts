@@ -1,5 +1,5 @@
 import type { BackupArchive, Contents } from '../../../archive/index.ts';
-import type { FinePolicies } from '../../../backup/index.ts';
+import type { Backup, FinePolicies } from '../../../backup/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
 import { identityOfStored } from '../../../item-operations/index.ts';
 import {
@@ -8,7 +8,7 @@ import {
   CONFIG_MAPS,
   type ConfigMap,
   type KubeClient,
-  type KubeObject,
+  type Resource,
 } from '../../../kube/index.ts';
 import { ResourceModifiers, type Restore } from '../../../restore/index.ts';
 import { patiently } from '../../runs/patience.ts';
@@ -18,6 +18,8 @@ import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 export interface RestoreSources extends AsyncDisposable {
   /** What tells the objects of the backup's operations from those of other backups. */
   readonly backup: BackupIdentity;
+  /** The Backup of the cluster; the stored one if it is deleted. */
+  readonly backupObject: Backup;
   /** The objects of the backup, unpacked on scratch space. */
   readonly contents: Contents;
   readonly volumes: VolumeSources;
@@ -30,6 +32,8 @@ export interface RestoreSourcesOptions {
   readonly client: Pick<KubeClient, 'find' | 'get' | 'list' | 'listPage'>;
   readonly archive: BackupArchive;
   readonly restore: Restore;
+  /** The backup storage location that the archive is in. */
+  readonly location: string;
   /** Scratch space. */
   readonly directory: string;
   /** Throws what is wrong with it. */
@@ -44,11 +48,11 @@ export interface RestoreSourcesOptions {
  * Throws errors of the ConfigMaps.
  */
 export async function loadRestoreSources(options: RestoreSourcesOptions): Promise<RestoreSources> {
-  const { client, archive, restore, directory, readPolicies, signal } = options;
+  const { client, archive, restore, location, directory, readPolicies, signal } = options;
   const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
   const { namespace } = restore.metadata;
   const ref = { namespace, name: backupName };
-  const known = await client.find<KubeObject>(BACKUPS, ref, { signal });
+  const known = await client.find(BACKUPS as Resource<Backup>, ref, { signal });
   const stored = await download(
     () => (known ? archive.openOf(known, { signal }) : archive.open(backupName, { signal })),
     options,
@@ -69,8 +73,11 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
     ? ResourceModifiers.fromConfigMap(await configMap(resourceModifier))
     : undefined;
   const policies = resourcePolicy ? readPolicies?.(await configMap(resourcePolicy)) : undefined;
+  const { spec, ...found } = known ?? (stored.metadata as unknown as Backup);
   const left = opened.move();
   return {
+    // The location may have had another name when the backup was made.
+    backupObject: { ...found, spec: { ...spec, storageLocation: location } },
     ...{ backup, contents, volumes, modifiers, policies },
     [Symbol.asyncDispose]: () => left.disposeAsync(),
   };
