@@ -66,13 +66,19 @@ const NAME_BYTES_MAX = 255;
 const PLAIN = /^[!#$'-;=?-[\]-z|~]*$/;
 const BASE64 = /^[\w+/]*=*$/;
 const REGULAR = 0o100000;
+const DIRECTORY = 0o040000;
 const TYPE_MASK = 0o170000;
 
 /** An entry without an access list, or a file system without any. */
 const NO_LIST = ['ENODATA', 'EOPNOTSUPP', 'ENOTSUP'];
 
-/** File systems that said that they have no attributes. */
-const without = new Set<bigint>();
+/**
+ * Files and directories of each device that said "not supported" before any entry had a list. A
+ * FUSE or network file server may say it for some entries only. Minus infinity after a list.
+ */
+const refusals = new Map<bigint, number>();
+/** After so many, the other entries of the device are not asked. Our choice. */
+const REFUSALS_MAX = 256;
 
 /**
  * The text for an entry of an open directory; undefined when it has nothing but Kopia's fields.
@@ -85,8 +91,8 @@ export function readExtra(
 ): string | undefined {
   const rawName = name.subarray(0, -1);
   const parts: string[] = [];
-  if (rules?.xattrs === true && !without.has(status.device)) {
-    const xattrs = readXattrs(descriptor, name, status.device);
+  if (rules?.xattrs === true && (refusals.get(status.device) ?? 0) < REFUSALS_MAX) {
+    const xattrs = readXattrs(descriptor, name, status);
     if (xattrs !== '') parts.push(`"xattrs":{${xattrs}}`);
   }
   if (rules?.links === true && status.links > 1 && (status.mode & TYPE_MASK) === REGULAR) {
@@ -121,13 +127,21 @@ export function nodeIn(text: string | undefined): SpecialNode | undefined {
   return { kind: kind as SpecialNode['kind'], device: BigInt(device) };
 }
 
-function readXattrs(descriptor: number, name: Uint8Array, device: bigint): string {
+function readXattrs(
+  descriptor: number,
+  name: Uint8Array,
+  { device, mode }: Pick<FileStatus, 'device' | 'mode'>,
+): string {
   const calls = posix().attributes;
   const list = calls?.listIn(descriptor, name);
+  const refused = refusals.get(device) ?? 0;
   if (!list) {
-    without.add(device);
+    // Many servers have no attributes of links and special files, but have those of files.
+    const type = mode & TYPE_MASK;
+    if (type === REGULAR || type === DIRECTORY) refusals.set(device, refused + 1);
     return '';
   }
+  if (refused >= 0) refusals.set(device, Number.NEGATIVE_INFINITY);
   if (list.length === 0) return '';
   // The list is in memory that the next call may use.
   const found = splitNames(Buffer.from(list))

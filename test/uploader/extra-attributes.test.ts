@@ -1,9 +1,10 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { afterAll, describe, expect, it, vi } from 'vitest';
 import { HOUR_NS, OffsetClock, posix, systemClock } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { type DirectoryEntry, readDirectory, walkTree } from '../../src/snapshot/index.ts';
+import { readExtra } from '../../src/volume-files/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
@@ -248,3 +249,52 @@ it.skipIf(!hasKopia)(
     kopia.run('snapshot', 'verify', '--verify-files-percent=100');
   },
 );
+
+describe('a file server that says "not supported" for some entries', () => {
+  const [LINK, FIFO, FILE, DIRECTORY] = [0o120777, 0o010644, 0o100644, 0o040755];
+  let devices = 1n << 60n;
+
+  /** Looks at entries of a new device. Returns the names that have attributes, and all calls. */
+  function lookAt(entries: readonly (readonly [string, number])[]): {
+    found: string[];
+    calls: number;
+  } {
+    const device = devices++;
+    const calls = posix().attributes;
+    if (!calls) throw new Error('no native library');
+    const list = vi.spyOn(calls, 'listIn').mockImplementation((_directory, name) => {
+      const text = Buffer.from(name).toString();
+      if (text.startsWith('refused')) return undefined;
+      return Buffer.from(text.startsWith('plain') ? '' : 'user.a\0');
+    });
+    const get = vi.spyOn(calls, 'getIn').mockImplementation(() => Buffer.from('one'));
+    const rules = { xattrs: true, links: false, device };
+    const found = entries.filter(([name, mode]) => {
+      const status = { mode, links: 1, inode: 1n, device };
+      // A FIFO has a text anyway.
+      const text = readExtra({ descriptor: -1, rules }, Buffer.from(`${name}\0`), status);
+      return text?.includes('xattrs') === true;
+    });
+    const count = list.mock.calls.length;
+    for (const spy of [list, get]) spy.mockRestore();
+    return { found: found.map(([name]) => name), calls: count };
+  }
+
+  const many = (name: string, mode: number, count = 1000): (readonly [string, number])[] =>
+    Array.from({ length: count }, () => [name, mode] as const);
+
+  it.each([
+    ['symbolic links', many('refused', LINK)],
+    ['FIFOs', many('refused', FIFO)],
+    ['a file', many('refused', FILE, 1)],
+    ['a directory', many('refused', DIRECTORY, 1)],
+    ['many files after one that has a list', [...many('plain', FILE, 1), ...many('refused', FILE)]],
+  ])('keeps the attributes of the others: %s', (_name, refused) => {
+    const { found } = lookAt([...refused, ['with', FILE], ['directory', DIRECTORY]]);
+    expect(found).toEqual(['with', 'directory']);
+  });
+
+  it('is not asked for each of many files when it has attributes of none', () => {
+    expect(lookAt(many('refused', FILE)).calls).toBeLessThan(500);
+  });
+});
