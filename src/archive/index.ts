@@ -75,6 +75,7 @@ export { encodeFullHeader, END as TAR_END, type FullTarHeader, padding } from '.
 export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';
+export { assertPlain, ENCRYPTED_START_BYTES } from './encryption/encrypted-body.ts';
 export { CANNOT_ENCRYPT, EncryptingBucket } from './encryption/encrypting-bucket.ts';
 export { bucketOf } from './write-once/seal.ts';
 export { fileOf as fileOfVersion, sealsFolder } from './write-once/version-keys.ts';

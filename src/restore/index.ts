@@ -4,8 +4,10 @@
  */
 export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
 export {
+  leftOutText,
+  leftOutWarning,
+  newestProven,
   ofSchedule,
-  provenFirst,
   type RestorePolicySummary,
   type RestoreValidationSources,
   scheduleUidOf,

@@ -1,5 +1,5 @@
 import { goDurationNs, labelErrors, listErrors, selectorErrors } from '../backup/index.ts';
-import { jsonCopy, messageOf } from '../base/index.ts';
+import { jsonCopy, lookup, messageOf } from '../base/index.ts';
 import {
   assertLasting,
   BACKUP_STORAGE_LOCATIONS,
@@ -83,7 +83,7 @@ export async function validateRestore(
   signal?: AbortSignal,
 ): Promise<ValidatedRestore> {
   const spec: RestoreSpec = jsonCopy((given.spec as RestoreSpec | undefined) ?? {});
-  const { namespace } = given.metadata;
+  const { namespace, annotations } = given.metadata;
   const look = new Look(sources, namespace, signal);
   const excluded = spec.excludedResources ?? [];
   const never = NON_RESTORABLE.filter((name) => !excluded.includes(name));
@@ -100,10 +100,12 @@ export async function validateRestore(
   const volumeData = spec.existingVolumeDataPolicy ?? '';
   if (!['', 'none', 'full', 'incremental'].includes(volumeData))
     errors.push(`Invalid ExistingVolumeDataPolicy: ${volumeData}`);
+  let leftOut: string | undefined;
   if (isSourceKnown && spec.scheduleName) {
     const found = await look.newestOf(spec.scheduleName);
     errors.push(...found.errors);
     if (found.backup) spec.backupName = found.backup.metadata.name;
+    ({ leftOut } = found);
   }
   const { backup, location, ...fetched } =
     isSourceKnown && spec.backupName ? await look.backup(spec.backupName) : { errors: [] };
@@ -120,6 +122,10 @@ export async function validateRestore(
   return {
     restore: {
       ...given,
+      metadata: {
+        ...given.metadata,
+        ...(leftOut && { annotations: { ...annotations, [NEWER_LEFT_OUT]: leftOut } }),
+      },
       spec,
       ...(errors.length > 0 && { status: { ...given.status, validationErrors: errors } }),
     },
@@ -168,9 +174,12 @@ class Look {
   }
 
   /** The last backup of a schedule that is complete. */
-  async newestOf(
-    schedule: string,
-  ): Promise<{ readonly errors: string[]; readonly backup?: RestorableBackup }> {
+  async newestOf(schedule: string): Promise<{
+    readonly errors: string[];
+    readonly backup?: RestorableBackup;
+    /** The name of a newer one without proof of where it comes from. */
+    readonly leftOut?: string | undefined;
+  }> {
     const { client } = this.#sources;
     const [namespace, signal] = [this.#namespace, this.#signal];
     let all: readonly RestorableBackup[];
@@ -183,9 +192,8 @@ class Look {
     }
     const complete = all.filter(({ status }) => status?.phase === 'Completed');
     const uid = await scheduleUidOf(client, { namespace, name: schedule }, signal);
-    const candidates = provenFirst(ofSchedule(complete, uid));
-    const [backup] = candidates.toSorted((a, b) => startOf(b) - startOf(a));
-    if (backup) return { errors: [], backup };
+    const { newest, leftOut } = newestProven(ofSchedule(complete, uid), startOf);
+    if (newest) return { errors: [], backup: newest, leftOut: leftOut?.metadata.name };
     const errors = ['No completed backups found for schedule'];
     return { errors: all.length === 0 ? ['No backups found for schedule', ...errors] : errors };
   }
@@ -300,16 +308,34 @@ export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
 }
 
 /**
- * Leaves out backups that came from a bucket without a signature, if there are others: a writer to
- * the bucket could have stored them. Backups that this cluster made count without a signature.
+ * The newest backup. A backup that came from a bucket without a signature counts only if there is no
+ * other: a writer to the bucket could have stored it. Backups that this cluster made always count.
+ * `leftOut` is a newer backup that did not count.
  */
-export function provenFirst<T extends Pick<KubeObject, 'metadata'>>(
+export function newestProven<T extends Pick<KubeObject, 'metadata'>>(
   backups: readonly T[],
-): readonly T[] {
-  const proven = backups.filter(
-    (backup) => !isSynced(backup) || backup.metadata.annotations?.[SIGNED] === 'true',
-  );
-  return proven.length > 0 ? proven : backups;
+  startOf: (backup: T) => number,
+): { readonly newest: T | undefined; readonly leftOut: T | undefined } {
+  const [last, ...others] = backups.toSorted((a, b) => startOf(b) - startOf(a));
+  if (!last || isProven(last)) return { newest: last, leftOut: undefined };
+  const newest = others.find(isProven) ?? last;
+  return { newest, leftOut: startOf(newest) < startOf(last) ? last : undefined };
+}
+
+const isProven = (backup: Pick<KubeObject, 'metadata'>): boolean =>
+  !isSynced(backup) || backup.metadata.annotations?.[SIGNED] === 'true';
+
+/** Annotation of a Restore: the newer backup of the schedule that it left out. */
+const NEWER_LEFT_OUT = 'longshore.io/newer-backup-left-out';
+
+/** A sentence about a newer backup that was left out. */
+export const leftOutText = (name: string, chosen: string): string =>
+  `backup ${name} of this schedule is newer than ${chosen}, and was left out: it came from the bucket, and this cluster has not found its signature to be right. If it is yours, restore it by its name`;
+
+/** A warning about an older backup that {@link validateRestore} chose. */
+export function leftOutWarning({ metadata, spec }: Restore): string | undefined {
+  const name = lookup(metadata.annotations, NEWER_LEFT_OUT);
+  return name === undefined ? undefined : leftOutText(name, spec.backupName ?? '');
 }
 
 /** Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is away. */

@@ -8,6 +8,7 @@ import {
   validLabel,
 } from '../../src/kube/index.ts';
 import {
+  leftOutWarning,
   type Restore,
   type RestoreSpec,
   type RestoreValidationSources,
@@ -282,10 +283,15 @@ describe('a Restore', () => {
         spec: { scheduleName: 'nightly' },
       };
       const sources = sourcesOf(client as unknown as KubeClient);
-      return (await validateRestore(given as unknown as Restore, sources)).restore.spec.backupName;
+      const { restore } = await validateRestore(given as unknown as Restore, sources);
+      told = leftOutWarning(restore);
+      return restore.spec.backupName;
     };
+    let told: string | undefined;
     expect(await newestOf(backups(synced))).toBe('own');
+    expect(told).toContain('backup foreign of this schedule is newer than own, and was left out');
     expect(await newestOf(backups({ ...synced, 'longshore.io/signed': 'true' }))).toBe('foreign');
+    expect(told).toBeUndefined();
     expect(await newestOf(backups(synced).slice(1))).toBe('foreign');
   });
 

@@ -88,14 +88,19 @@ export async function* decrypted(
   }
 }
 
-/** Whether a file begins as an encrypted one. Reads its first bytes. */
-export async function isEncrypted(body: Body): Promise<boolean> {
+/** Enough to tell whether a file is encrypted. */
+export const ENCRYPTED_START_BYTES = MAGIC.length;
+
+/** Throws `UNSUPPORTED_URL` for an encrypted file: a URL would hand out ciphertext. Reads its start. */
+export async function assertPlain(key: string, body: Body): Promise<void> {
   const start = new Start(body);
   try {
-    return (await start.peek(MAGIC.length)).equals(MAGIC);
+    if (!(await start.peek(MAGIC.length)).equals(MAGIC)) return;
   } finally {
     await start.close();
   }
+  const text = `${key} is encrypted, and only Longshore can read it: use the commands "longshore backup" and "longshore restore"`;
+  throw new CodedError('UNSUPPORTED_URL', text);
 }
 
 const noKey = (key: string): CodedError =>

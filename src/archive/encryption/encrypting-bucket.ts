@@ -10,7 +10,7 @@ import type {
 import { backupKey, isArchiveName, moverLogsFolder, restoreKey } from '../layout.ts';
 import type { Signing } from '../signature.ts';
 import { fileOf, runFolderOf, sealsFolder } from '../write-once/version-keys.ts';
-import { decrypted, encrypted, isEncrypted } from './encrypted-body.ts';
+import { assertPlain, decrypted, encrypted } from './encrypted-body.ts';
 
 export interface EncryptionOptions {
   readonly keys: Signing | undefined;
@@ -73,10 +73,7 @@ export class EncryptingBucket implements Bucket {
 
   /** Throws `UNSUPPORTED_URL` for an encrypted file too. */
   async signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string> {
-    if (isSecret(fileOf(key) ?? key) && (await isEncrypted(this.#bucket.get(key, options)))) {
-      const text = `${key} is encrypted, and only Longshore can read it: use the commands "longshore backup" and "longshore restore"`;
-      throw new CodedError('UNSUPPORTED_URL', text);
-    }
+    if (isSecret(fileOf(key) ?? key)) await assertPlain(key, this.#bucket.get(key, options));
     return this.#bucket.signedUrl(key, lifetimeMs, options);
   }
 

@@ -1,6 +1,6 @@
 import { CodedError } from '../../base/index.ts';
 import { BACKUPS, type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
-import { ofSchedule, provenFirst, scheduleUidOf } from '../../restore/index.ts';
+import { leftOutText, newestProven, ofSchedule, scheduleUidOf } from '../../restore/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -106,8 +106,10 @@ async function sourceOf(
   if (allowPartiallyFailed !== true) return { fromSchedule };
   const usable = backups.filter(({ phase }) => ['Completed', 'PartiallyFailed'].includes(phase));
   const uid = await scheduleUidOf(client, { namespace, name: fromSchedule }, signal);
-  const candidates = provenFirst(ofSchedule(usable, uid));
-  const [newest] = candidates.toSorted((a, b) => b.startMs - a.startMs);
+  const { newest, leftOut } = newestProven(ofSchedule(usable, uid), ({ startMs }) => startMs);
+  if (newest && leftOut) {
+    process.stderr.write(`warning: ${leftOutText(leftOut.metadata.name, newest.metadata.name)}\n`);
+  }
   return newest ? { fromBackup: newest.metadata.name, fromSchedule: '' } : { fromSchedule };
 }
 

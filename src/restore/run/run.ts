@@ -41,7 +41,7 @@ import { PutAside } from './put-aside.ts';
 import { Restored } from './restored.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
-import { NON_RESTORABLE } from '../validation.ts';
+import { leftOutWarning, NON_RESTORABLE } from '../validation.ts';
 import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
@@ -145,6 +145,8 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     rules(),
   );
   await resume(options, patience, restored);
+  const olderText = leftOutWarning(restore);
+  if (olderText !== undefined) log.warn(olderText);
   if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
   const plan = (
     which: Parameters<typeof planRestore>[1],

@@ -1,5 +1,5 @@
 import { BackupArchive, isArchiveName, isFinal, type StoredArchive } from '../../archive/index.ts';
-import { isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
@@ -155,8 +155,12 @@ export class OtherBackups {
     );
     for (const location of all) {
       if (location === backup.spec.storageLocation) continue;
-      await using opened = await buckets.open(location, signal);
-      await this.#load(far, { archive: new BackupArchive(opened.bucket), location });
+      try {
+        await using opened = await buckets.open(location, signal);
+        await this.#load(far, { archive: new BackupArchive(opened.bucket), location });
+      } catch (error) {
+        throw ofLocation(error, location);
+      }
     }
     this.#far = far;
     return far;
@@ -192,12 +196,21 @@ export class OtherBackups {
     } catch (error) {
       signal.throwIfAborted();
       if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
-      if (!isCode(error, 'DAMAGED_ARCHIVE', 'STORAGE_DENIED')) throw error;
+      // A backup of another cluster may be encrypted with a key that is not here.
+      if (!isCode(error, 'DAMAGED_ARCHIVE', 'STORAGE_DENIED', 'NO_ARCHIVE_KEY')) throw error;
       const fields = { backup: name, error: messageOf(error) };
       logger.warn(fields, 'a backup cannot be read, so its snapshots are not compared');
       return 'unread';
     }
   }
+}
+
+/** Adds the name of the location, which may be another one than that of the backup. */
+function ofLocation(error: unknown, location: string): unknown {
+  if (!(error instanceof CodedError)) return error;
+  const { code, message, retry, facts } = error;
+  const text = `backups in location ${location} may name the same snapshots, and it cannot be read: ${message}`;
+  return new CodedError(code, text, { cause: error, retry, facts });
 }
 
 interface Place {

@@ -8,6 +8,7 @@ import {
   retryOf,
   rfc3339Seconds,
 } from '../../base/index.ts';
+import { assertPlain, ENCRYPTED_START_BYTES } from '../../archive/index.ts';
 import { blobId, type BlobStorage } from '../../blob/index.ts';
 import {
   DOWNLOAD_REQUESTS,
@@ -222,6 +223,7 @@ class DownloadRun {
     const storage = await openLocation(location, options, signal);
     try {
       if (!(await this.#isThere(storage, key, signal))) this.#sayMissing(owner, key);
+      else await this.#assertPlain(storage, key, signal);
       return await storage.signedUrl(blobId(key), URL_MS, { signal });
     } finally {
       await storage.close();
@@ -266,6 +268,26 @@ class DownloadRun {
     } catch (error) {
       given.throwIfAborted();
       return !isCode(error, 'BLOB_NOT_FOUND');
+    }
+  }
+
+  /**
+   * Throws `UNSUPPORTED_URL` for an encrypted file. A location without the annotation has such files from
+   * other clusters, or from the time before the annotation was removed.
+   */
+  async #assertPlain(storage: BlobStorage, key: string, given: AbortSignal): Promise<void> {
+    const range = { offset: 0, lengthBytes: ENCRYPTED_START_BYTES };
+    try {
+      const start = await within(
+        LOOK_MS,
+        given,
+        async (signal) => await storage.getBlob(blobId(key), { ...range, signal }),
+      );
+      await assertPlain(key, [start]);
+    } catch (error) {
+      given.throwIfAborted();
+      // Other errors are for the reader of the URL.
+      if (isCode(error, 'UNSUPPORTED_URL')) throw error;
     }
   }
 

@@ -41,7 +41,7 @@ export interface PasswordSecretOptions {
  */
 export type PasswordSecretOutcome =
   | { readonly state: 'there' | 'random' | 'well-known' }
-  | { readonly state: 'later'; readonly why: string };
+  | { readonly state: 'later'; readonly why: string; readonly unreadLocation?: string };
 
 const RANDOM_BYTES = 32;
 /** Opened per location, to learn which password they have. Each derives a key. Our choice. */
@@ -75,8 +75,8 @@ export async function ensurePasswordSecret(
     } catch (error) {
       signal.throwIfAborted();
       if (used) throw lost(namespace, used.metadata.name);
-      const why = `location ${name} cannot be read, and it may have repositories with another password: ${messageOf(error)}`;
-      return { state: 'later', why };
+      const why = `location ${name} cannot be read, and it may have repositories with another password: ${messageOf(error)}. Mend or delete the location, or create the Secret: ${RECREATE(namespace)}`;
+      return { state: 'later', why, unreadLocation: name };
     }
     for (const { repository, isWellKnown } of tried) {
       opened.add(isWellKnown);

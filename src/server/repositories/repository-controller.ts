@@ -259,7 +259,9 @@ class RepositoryRun {
         isLater = outcome.state === 'later';
         if (outcome.state === 'later' && outcome.why !== reason) {
           reason = outcome.why;
-          logger.info({ secret: PASSWORD_SECRET, reason }, 'the password is created later');
+          const fields = { secret: PASSWORD_SECRET, reason };
+          const level = outcome.unreadLocation === undefined ? 'info' : 'warn';
+          logger[level](fields, 'the password is created later');
         }
         if (outcome.state === 'random') {
           logger.info(

@@ -282,7 +282,7 @@ class RestoresRun {
     const started = await this.#restores.patch(held, {
       metadata: {
         annotations: {
-          ...held.metadata.annotations,
+          ...restore.metadata.annotations,
           [MADE_BY_ANNOTATION]: 'longshore',
           ...(location && { [RESTORE_LOCATION]: location.metadata.name }),
         },

@@ -474,6 +474,16 @@ describe('what is restored', () => {
     );
   });
 
+  it('warns of a newer backup of the schedule that was left out', async () => {
+    const annotations = { 'longshore.io/newer-backup-left-out': 'later' };
+    const given = restoreOf({ backupName: 'earlier' });
+    const restore = { ...given, metadata: { ...given.metadata, annotations } };
+    const { log } = await run({ items: [stored('namespaces', 'a')], more: { restore } });
+    expect(log.lists.warnings.velero).toEqual([
+      expect.stringMatching(/^backup later of this schedule is newer than earlier/),
+    ]);
+  });
+
   it('warns of a backup that has nothing', async () => {
     const { log, result } = await run({ items: [] });
     expect(log.lists.warnings.velero).toEqual([

@@ -276,6 +276,32 @@ describe('a backup that is deleted', () => {
       expect([...world.drivers, ...world.provider]).toEqual(['good-kept', 'good-native']);
     });
 
+    it('takes none along while another location cannot be read, and names it', async () => {
+      await world.location('second');
+      const second = new MemoryBucket();
+      second.list = () => {
+        throw new CodedError('STORAGE_NOT_FOUND', 'there is no such bucket');
+      };
+      world.elsewhere.set('second', second);
+      await forge('b1', EVIL, [keptOf('b1-kept')]);
+      world.drivers.add('b1-kept');
+      await world.ask('b1');
+      stop = world.run();
+      const [error] = await world.answer('b1-1');
+      expect(error).toContain('backups in location second may name the same snapshots');
+      expect([...world.drivers]).toEqual(['b1-kept']);
+    });
+
+    it('is not kept by a backup of another cluster that is encrypted', async () => {
+      const noKey = () => new CodedError('NO_ARCHIVE_KEY', 'its key is not here');
+      await victim('theirs');
+      await forge('b1', EVIL, [filesOf('b1-files')]);
+      world.hold('app', 'theirs-moved', 'theirs-files', 'b1-files');
+      world.fail('get theirs-volumeinfo.json.gz', ...Array.from({ length: 40 }, noKey));
+      expect(await deleted('b1')).not.toContain('snapshot b1-files');
+      expect(world.repositories.get('app')).toEqual(new Set(['theirs-moved', 'theirs-files']));
+    });
+
     it('keeps a signed backup from nothing, whatever it names', async () => {
       world.signing = await signing();
       signWith(world.bucket, { signing: world.signing, isRequired: false });

@@ -3,12 +3,14 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { bucketOf, WriteOnceBucket } from '../../../src/archive/index.ts';
 import { silentLogger } from '../../../src/base/index.ts';
+import type { BlobStorage } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   connectToCluster,
   DOWNLOAD_REQUESTS,
+  EVENTS,
   NAMESPACES,
   waitFor,
 } from '../../../src/kube/index.ts';
@@ -29,7 +31,10 @@ class SigningBucket extends MemoryBucket {
 }
 
 /** The controller on the embedded API server, and a location that is written once. */
-async function start() {
+async function start(
+  annotations: Record<string, string> = { 'longshore.io/write-once': 'true' },
+  storage?: object,
+) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
   const kubeconfig = join(scratch, 'kubeconfig');
@@ -38,10 +43,7 @@ async function start() {
   const namespace = 'velero';
   await client.create(NAMESPACES, { metadata: { name: namespace } });
   await client.create(BACKUP_STORAGE_LOCATIONS, {
-    metadata: {
-      ...{ namespace, name: 'default' },
-      annotations: { 'longshore.io/write-once': 'true' },
-    },
+    metadata: { ...{ namespace, name: 'default' }, annotations },
     spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
   });
   await client.create(BACKUPS, {
@@ -56,7 +58,10 @@ async function start() {
     stores: {
       directory: scratch,
       defaultCredentials: () => undefined,
-      openStorage: () => Promise.reject(new Error('the bucket is asked, and not the storage')),
+      openStorage: () =>
+        storage
+          ? Promise.resolve(storage as BlobStorage)
+          : Promise.reject(new Error('the bucket is asked, and not the storage')),
     },
     buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
   });
@@ -67,11 +72,15 @@ async function start() {
     await running;
     client.close();
   });
-  const urlOf = async (name: string): Promise<string> => {
-    await client.create(DOWNLOAD_REQUESTS, {
+  const ask = (name: string) =>
+    client.create(DOWNLOAD_REQUESTS, {
       metadata: { namespace, name },
       spec: { target: { kind: 'BackupLog', name: 'b1' } },
     });
+  const told = async (): Promise<string[]> =>
+    (await client.list(EVENTS, { namespace })).map(({ message }) => message ?? '');
+  const urlOf = async (name: string): Promise<string> => {
+    await ask(name);
     return waitFor(
       client,
       DOWNLOAD_REQUESTS,
@@ -80,7 +89,7 @@ async function start() {
       { timeoutMs: 10_000, signal: new AbortController().signal },
     );
   };
-  return { bucket, urlOf };
+  return { bucket, urlOf, ask, told };
 }
 
 describe('downloads from a location that is written once', () => {
@@ -96,5 +105,24 @@ describe('downloads from a location that is written once', () => {
     if (!(bucket instanceof WriteOnceBucket)) expect.fail('it is written once');
     await bucket.seal('backups/b1/', { uid: 'u1' });
     expect(await urlOf('over')).toBe(`https://bucket.example/${key}`);
+  });
+});
+
+describe('downloads from a location without annotations', () => {
+  it('hand out no ciphertext, and URLs of plain files', async () => {
+    let text = 'LSCRYPT1 and more';
+    const { ask, told, urlOf } = await start(
+      {},
+      {
+        getMetadata: () => Promise.resolve({ lengthBytes: text.length }),
+        getBlob: () => Promise.resolve(Buffer.from(text.slice(0, 8))),
+        signedUrl: (id: string) => Promise.resolve(`https://bucket.example/${id}`),
+        close: () => Promise.resolve(),
+      },
+    );
+    await ask('encrypted');
+    await expect.poll(told).toEqual([expect.stringContaining('b1-logs.gz is encrypted')]);
+    text = 'plain text';
+    expect(await urlOf('plain')).toBe('https://bucket.example/backups/b1/b1-logs.gz');
   });
 });

@@ -201,7 +201,10 @@ describe('the Secret with the password of all repositories', () => {
     );
     expect(outcome).toMatchObject({
       state: 'later',
-      why: expect.stringMatching(/location-\d+ cannot be read.*access denied/) as string,
+      why: expect.stringMatching(
+        /location-\d+ cannot be read.*access denied.*Mend or delete.*create secret/,
+      ) as string,
+      unreadLocation: expect.stringMatching(/^location-\d+$/) as string,
     });
     expect(cluster.secret).toBeUndefined();
   });
