@@ -1,4 +1,4 @@
-import { CodedError, isCode, lookup, quantityBytes } from '../base/index.ts';
+import { CodedError, isCode, lookup, messageOf, quantityBytes } from '../base/index.ts';
 import {
   DATA_DOWNLOADS,
   type DataDownload,
@@ -262,7 +262,7 @@ export class GenericRestoreExposer {
 
   /** The volume is the target's, with the policy that it is to have. */
   async #release(name: string, policy: string): Promise<void> {
-    const { client } = this.#options;
+    const { client, logger } = this.#options;
     const found = await client.find(PVS, { name });
     if (!found) return;
     const isMarked = found.metadata.annotations?.[HANDED_OVER] !== undefined;
@@ -274,7 +274,11 @@ export class GenericRestoreExposer {
     try {
       await client.patch(PVS, { name }, patch);
     } catch (error) {
-      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+      if (isCode(error, 'KUBE_NOT_FOUND')) return;
+      // An agent of an earlier version handed it over, and the admission policy knows no mark of it.
+      if (isMarked || !isCode(error, 'KUBE_INVALID')) throw error;
+      const text = `PersistentVolume ${name} keeps the reclaim policy Retain; set ${policy} if you want it`;
+      logger.warn({ volume: name, error: messageOf(error) }, text);
     }
   }
 

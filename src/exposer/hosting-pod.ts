@@ -34,6 +34,20 @@ const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
 const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
 const POD_GROUP = 'velero.io/exposer-pod-group';
 /**
+ * Labels that ask service meshes and monitoring agents to add nothing to the pod. The admission
+ * policy refuses their containers. `podLabels` and `podAnnotations` of the settings go first.
+ */
+const UNINJECTED_LABELS = {
+  'admission.datadoghq.com/enabled': 'false',
+  'kuma.io/sidecar-injection': 'disabled',
+  'sidecar.istio.io/inject': 'false',
+};
+const UNINJECTED_ANNOTATIONS = {
+  'consul.hashicorp.com/connect-inject': 'false',
+  'dynatrace.com/inject': 'false',
+  'linkerd.io/inject': 'disabled',
+};
+/**
  * On the pod template: the ServiceAccount of data movers, which need less than the agent. Velero's manifests name none:
  * there it is the agent's own.
  */
@@ -207,11 +221,13 @@ export function hostingPod(
       namespace: options.namespace,
       ownerReferences: [ownerReference(request.resource, owner)],
       labels: {
+        ...UNINJECTED_LABELS,
         ...(config.podLabels ?? inherited(template.labels, INHERITED_LABEL)),
         [`${isBuiltInMover(request.dataMover) ? 'velero.io' : 'longshore.io'}/${kind}`]: name,
         [POD_GROUP]: group,
       },
       annotations: {
+        ...UNINJECTED_ANNOTATIONS,
         ...(config.podAnnotations ?? inherited(template.annotations, INHERITED_ANNOTATION)),
         [VOLUME_BYTES]: String(request.volumeBytes),
       },

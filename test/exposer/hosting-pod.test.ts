@@ -34,6 +34,18 @@ const request: HostingPodRequest = {
   volumeBytes: 4096,
 };
 const size = { 'longshore.io/volume-bytes': '4096' };
+const uninjected = {
+  labels: {
+    'admission.datadoghq.com/enabled': 'false',
+    'kuma.io/sidecar-injection': 'disabled',
+    'sidecar.istio.io/inject': 'false',
+  },
+  annotations: {
+    'consul.hashicorp.com/connect-inject': 'false',
+    'dynatrace.com/inject': 'false',
+    'linkerd.io/inject': 'disabled',
+  },
+};
 const template: Template = {
   container: {
     name: 'node-agent',
@@ -138,7 +150,7 @@ describe('a hosting pod', () => {
     const annotations = { 'longshore.io/data-mover-service-account': 'longshore-data-mover' };
     const { spec, metadata } = hostingPod(request, { ...template, annotations }, options);
     expect(spec.serviceAccountName).toBe('longshore-data-mover');
-    expect(metadata.annotations).toEqual(size);
+    expect(metadata.annotations).toEqual({ ...uninjected.annotations, ...size });
     expect(made().spec.serviceAccountName).toBe('velero');
     const bare = hostingPod(request, { ...template, spec: { containers: [] } }, options);
     expect(bare.spec).not.toHaveProperty('serviceAccountName');
@@ -191,12 +203,28 @@ describe('a hosting pod', () => {
   it('takes over the labels, annotations and tolerations of cloud add-ons, and no others', () => {
     const { metadata, spec } = made();
     expect(metadata.labels).toEqual({
+      ...uninjected.labels,
       'azure.workload.identity/use': 'true',
       'velero.io/data-upload': 'up',
       'velero.io/exposer-pod-group': 'snapshot-exposer',
     });
-    expect(metadata.annotations).toEqual({ 'iam.amazonaws.com/role': 'backup', ...size });
+    expect(metadata.annotations).toEqual({
+      ...uninjected.annotations,
+      'iam.amazonaws.com/role': 'backup',
+      ...size,
+    });
     expect(spec.tolerations).toEqual([{ key: 'CriticalAddonsOnly', operator: 'Exists' }]);
+  });
+
+  it('asks meshes and monitoring agents for no sidecar, unless the ConfigMap asks for one', () => {
+    const { metadata } = made();
+    expect(metadata).toMatchObject(uninjected);
+    const podLabels = { 'sidecar.istio.io/inject': 'true' };
+    const podAnnotations = { 'linkerd.io/inject': 'enabled' };
+    expect(made({}, { config: { ...config, podLabels, podAnnotations } }).metadata).toMatchObject({
+      labels: { 'kuma.io/sidecar-injection': 'disabled', ...podLabels },
+      annotations: { 'dynatrace.com/inject': 'false', ...podAnnotations },
+    });
   });
 
   it('takes over no directory of the node', () => {
@@ -291,7 +319,7 @@ describe('a hosting pod', () => {
     );
     expect(metadata.labels).toMatchObject({ team: 'a', 'velero.io/data-upload': 'up' });
     expect(metadata.labels).not.toHaveProperty('azure.workload.identity/use');
-    expect(metadata.annotations).toEqual({ note: 'b', ...size });
+    expect(metadata.annotations).toEqual({ ...uninjected.annotations, note: 'b', ...size });
     expect(spec).toMatchObject({
       priorityClassName: 'backup',
       containers: [

@@ -45,6 +45,39 @@ describe('the volume of a restore, whose users keep it (Retain), while the clean
   });
 });
 
+describe('a volume whose policy the admission policy lets nobody put back', () => {
+  it.each([
+    ['keeps its policy, where an agent of an earlier version handed it over', {}, true],
+    ['is tried again, where this version did', { 'longshore.io/handed-over': 'u-1' }, false],
+  ])('%s', async (_, marks, isClean) => {
+    const volume = {
+      metadata: { name: 'pv-1', annotations: marks },
+      spec: {
+        claimRef: { namespace: 'app', name: 'data' },
+        persistentVolumeReclaimPolicy: 'Retain',
+      },
+      status: { phase: 'Bound' },
+    };
+    const client = {
+      find: ({ plural }: { plural: string }) =>
+        Promise.resolve(plural === 'persistentvolumes' ? volume : undefined),
+      patch: () => Promise.reject(new CodedError('KUBE_INVALID', 'denied request')),
+    };
+    const options = { client, clock: systemClock, logger: silentLogger, namespace: 'velero' };
+    const exposer = new GenericRestoreExposer(options as never);
+    const annotations = {
+      'longshore.io/restored-volume': 'pv-1',
+      'longshore.io/reclaim-policy': 'Delete',
+    };
+    const download = {
+      metadata: { name: 'down', uid: 'u-1', annotations },
+      spec: { targetVolume: { namespace: 'app', pvc: 'data', pv: '' } },
+      status: { phase: 'Failed' },
+    } as unknown as DataDownload;
+    expect(await exposer.cleanUp(download, [])).toBe(isClean);
+  });
+});
+
 it('an agent that another one was faster than takes the policy that was noted, and not the one that was set since', async () => {
   const target = { metadata: { name: 'data', namespace: 'app', uid: 't-1' }, spec: { volumeName: 'pv-1' } }; // prettier-ignore
   const claim = {
