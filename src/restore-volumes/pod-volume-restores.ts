@@ -42,7 +42,7 @@ export interface PodVolumeRestoresOptions {
   /** The backup's location as it is now. */
   readonly storageLocation: string;
   /** Of the restore's backup: the action that makes pods wait asks for the same. */
-  readonly files: Pick<FileBackups, 'of'>;
+  readonly files: Pick<FileBackups, 'of' | 'volumesOf'>;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
   /** How long a repository may take to be there. */
@@ -68,6 +68,10 @@ export class PodVolumeRestores {
     const { namespace = '' } = restore.metadata;
     const query = { client, namespace, storageLocation, signal };
     this.#repositories = options.repositories ?? new EnsuredRepositories(query, resourceTimeoutMs);
+  }
+
+  filesOf(pod: Pod, namespace: string): string[] {
+    return this.#options.files.volumesOf(pod, namespace);
   }
 
   /**

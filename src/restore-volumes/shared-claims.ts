@@ -1,4 +1,5 @@
 import type { Pod, PodVolumeBackup } from '../kube/index.ts';
+import { fileBackupsOf } from './file-backups.ts';
 
 /** A claim whose files are restored through another pod than the one that they were backed up through, as JSON, for whoever continues the restore. */
 export interface FileRestoreFact {
@@ -72,6 +73,16 @@ export class FileBackups {
   /** Claims that the backup has the files of, as `namespace/name` in the backup. */
   claims(): Iterable<string> {
     return this.#byClaim.keys();
+  }
+
+  /** Names of the volumes of a pod that the backup has files of, whichever pod they are restored through. */
+  volumesOf(pod: Pod, namespace: string): string[] {
+    const own = this.#byPod.get(`${namespace}/${pod.metadata.name}`) ?? [];
+    const names = new Set(fileBackupsOf(pod, namespace, own).keys());
+    for (const { name, persistentVolumeClaim: claim } of pod.spec.volumes ?? []) {
+      if (claim && this.#byClaim.has(`${namespace}/${claim.claimName}`)) names.add(name);
+    }
+    return [...names];
   }
 
   /** For a pod, by its place in the backup; each is of one of its volumes. Says the same whenever it is asked. */

@@ -213,7 +213,8 @@ function withPreservedFields(item: KubeObject): KubeObject {
   });
 }
 
-const CONTROLLER_LABELS = ['batch.kubernetes.io/controller-uid', 'controller-uid'];
+/** Labels with a Job's UID, on the Job's pod template and on its pods. */
+export const CONTROLLER_LABELS = ['batch.kubernetes.io/controller-uid', 'controller-uid'];
 
 /** A Job gets another UID, by which its pods are told. */
 const withoutController = (item: KubeObject): KubeObject =>

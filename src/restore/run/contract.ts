@@ -93,6 +93,8 @@ export interface PersistentVolumeSteps {
 
 /** What fills volumes of pods. May be asked again for a pod: it finds what it has begun. */
 export interface PodVolumeSteps {
+  /** Names of the volumes of a pod in the backup, if the backup has their files. */
+  filesOf?(pod: Pod, namespace: string): readonly string[];
   /** Of a pod as the cluster has it now; `namespace` is the pod's in the backup. */
   begin(
     pod: Pod,

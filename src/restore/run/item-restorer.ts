@@ -21,6 +21,8 @@ import {
   ofExtension,
   type PersistentVolume,
   type PersistentVolumeClaim,
+  type Pod,
+  PODS,
   type Resource,
   UPLOADS_TYPE,
 } from '../../kube/index.ts';
@@ -48,6 +50,7 @@ import {
   type WaitingVolume,
 } from './claimed-volume.ts';
 import { readItem } from './item-file.ts';
+import { jobOfPod, leftToJob, oldPodsSelector, withOldPods } from './job-pods.ts';
 import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
 import {
@@ -482,6 +485,7 @@ export class ItemRestorer {
       notes.info("Not restoring pod because it's a mirror pod");
       return undefined;
     }
+    if (type === 'pods' && (await this.#isLeftToJob(work))) return undefined;
     let item = work.given;
     if (type === 'persistentvolumes' && volumes) {
       const prepared = await volumes.prepare(item as PersistentVolume);
@@ -494,7 +498,7 @@ export class ItemRestorer {
       notes.info(`not created, ${NEVER_RESTORED}`);
       return undefined;
     }
-    item = acted;
+    item = type === 'jobs.batch' ? await this.#withItsPods(acted, work) : acted;
     if (work.isInPlace) {
       work.outcome = 'updated';
       work.exists = true;
@@ -512,6 +516,45 @@ export class ItemRestorer {
     }
     item = withLabels(item, restoreLabels(restore));
     return namespace === '' ? item : { ...item, metadata: { ...item.metadata, namespace } };
+  }
+
+  /** Whether a pod is left out because its Job would then do its work twice. */
+  async #isLeftToJob({ file, given, notes }: Work): Promise<boolean> {
+    const { client, patience, podVolumes, restored, signal } = this.#options;
+    const job = await jobOfPod(given, file, {
+      ...this.#options,
+      selection: this.#rules.selection,
+      find: (resource, ref) =>
+        patience.ask(askedFor('get', resource, ref.namespace), () =>
+          client.find(resource, ref, { signal }),
+        ),
+      hasMade: (ref) => restored.get({ kind: 'batch/v1/Job', ...ref })?.exists === true,
+    });
+    if (!job) return false;
+    const volumes = podVolumes?.filesOf?.(given as Pod, file.namespace) ?? [];
+    // Files come only through a pod. The Job takes the pod over.
+    if (job.is === 'restored' && volumes.length > 0) return false;
+    const text = leftToJob(job, volumes);
+    if (volumes.length > 0) notes.warn(text);
+    else notes.info(text);
+    return true;
+  }
+
+  /** The Job takes over pods that were restored before it and that no other object controls. */
+  async #withItsPods(job: KubeObject, { given, namespace }: Work): Promise<KubeObject> {
+    const labelSelector = oldPodsSelector(given);
+    if (labelSelector === undefined) return job;
+    const { client, patience, signal } = this.#options;
+    const free = await patience.ask(askedFor('list', PODS, namespace), () =>
+      client.collect<Pod, true>(PODS, { namespace, labelSelector, signal }, ({ metadata }) => {
+        const { deletionTimestamp, ownerReferences = [] } = metadata;
+        const isFree =
+          deletionTimestamp === undefined &&
+          !ownerReferences.some(({ controller }) => controller === true);
+        return isFree ? [true] : [];
+      }),
+    );
+    return free.length > 0 ? withOldPods(job, given) : job;
   }
 
   /** What may use volumes that are being brought back waits for them, and is left out where they are not as they should be. */

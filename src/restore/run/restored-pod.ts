@@ -3,6 +3,7 @@ import { type KubeClient, PODS } from '../../kube/index.ts';
 import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
+import { jobOfPod, type JobPodOptions } from './job-pods.ts';
 import { isCompleted, isMadeBy, isMirrorPod } from './object-form.ts';
 import { fineFiltersOf } from './policies.ts';
 import { RestoreSelection } from './selection.ts';
@@ -20,7 +21,7 @@ const TYPE = 'pods';
 
 /**
  * Whether a restore makes a pod of the backup when its turn comes, or has made it: it is in the backup, selected, has not ended, and is no other's in the
- * cluster. Throws what the cluster and the contents throw, and `BAD_ITEM`.
+ * cluster, nor left to its Job. Throws what the cluster and the contents throw, and `BAD_ITEM`.
  */
 export async function isPodRestored(
   { namespace, name }: { readonly namespace: string; readonly name: string },
@@ -39,5 +40,9 @@ export async function isPodRestored(
   if (isCompleted(TYPE, pod) || isMirrorPod(TYPE, pod)) return false;
   const ref = { namespace: targetNamespace(namespace, restore), name };
   const found = await client.find(PODS, ref, { signal });
-  return !found || isMadeBy(restore, found);
+  if (found) return isMadeBy(restore, found);
+  const find: JobPodOptions['find'] = (resource, ref) => client.find(resource, ref, { signal });
+  const job = await jobOfPod(pod, file, { find, restore, items, selection });
+  // A pod with files is restored before its Job, which takes it over.
+  return job === undefined || job.is === 'restored';
 }

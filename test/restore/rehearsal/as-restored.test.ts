@@ -26,6 +26,8 @@ const item = fc.record({
   name: fc.constantFrom('x', 'y'),
   labels: fc.constantFrom({}, { app: 'web' }),
   isOver: fc.boolean(),
+  /** A pod is one of the Job of its name. */
+  isOfJob: fc.boolean(),
   /** How the cluster has it already. */
   existing: fc.constantFrom('no', 'no', 'same', 'different', 'deleted'),
 });
@@ -81,9 +83,15 @@ function itemsOf({ items, claims, definition }: Given): StoredItem[] {
   return [
     ...(definition === 'backup' ? [DEFINITION] : []),
     ...[...namespaces].map((name) => stored('namespaces', name, { status: { phase: 'Active' } })),
-    ...items.map(({ namespace, type, name, labels, isOver }) => {
+    ...items.map(({ namespace, type, name, labels, isOver, isOfJob }) => {
       const over = type === 'pods' ? { phase: 'Succeeded' } : { completionTime: 'then' };
-      const more = { metadata: { labels }, data: { a: 'b' }, ...(isOver && { status: over }) };
+      const owner = { apiVersion: 'batch/v1', kind: 'Job', name, uid: 'u', controller: true };
+      const ownerReferences = isOfJob && type === 'pods' ? [owner] : [];
+      const more = {
+        metadata: { labels, ownerReferences },
+        data: { a: 'b' },
+        ...(isOver && { status: over }),
+      };
       return stored(type, `${namespace}/${name}`, more);
     }),
     ...claims.flatMap(({ namespace, hasVolume, hasVolumeInBackup }) => {

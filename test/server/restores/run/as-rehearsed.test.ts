@@ -34,6 +34,8 @@ const claim = fc.record({
   /** The backup has a pod that uses the claim. */
   pod: fc.constantFrom('no', 'yes', 'over'),
   isPodThere: fc.boolean(),
+  /** The pod is of a Job, which is in the backup, or ended there, or is in the cluster. */
+  job: fc.constantFrom('no', 'no', 'backup', 'over', 'cluster'),
 });
 const given = fc.record({
   claims: fc.uniqueArray(claim, {
@@ -82,13 +84,31 @@ const claimSpec = (each: Claim, volumeName = `pv-${idOf(each)}`): object => ({
   resources: { requests: { storage: '1Gi' } },
 });
 
-const podOf = (each: Pick<Place, 'namespace' | 'name'>, status: object): StoredItem =>
+const podOf = (
+  { job, ...each }: Pick<Place, 'namespace' | 'name' | 'job'>,
+  status: object,
+): StoredItem =>
   stored('pods', `${each.namespace}/pod-${each.name}`, {
+    metadata: {
+      ownerReferences:
+        job === 'no'
+          ? []
+          : [{ apiVersion: 'batch/v1', kind: 'Job', name: `job-${each.name}`, controller: true }],
+    },
     spec: {
       containers: [{ name: 'c', image: 'i' }],
       volumes: [{ name: 'v', persistentVolumeClaim: { claimName: each.name } }],
     },
     ...{ status },
+  });
+
+const jobOf = ({ job, ...each }: Pick<Place, 'namespace' | 'name' | 'job'>): StoredItem =>
+  stored('jobs.batch', `${each.namespace}/job-${each.name}`, {
+    spec: {
+      selector: { matchLabels: { 'controller-uid': 'old' } },
+      template: { metadata: { labels: { 'controller-uid': 'old' } }, spec: { containers: [] } },
+    },
+    status: job === 'over' ? { completionTime: '2025-01-01T00:00:00Z' } : {},
   });
 
 function snapshotsOf(each: Claim): StoredItem[] {
@@ -117,7 +137,7 @@ function itemsOf({ claims }: Given): StoredItem[] {
   return [
     ...[...namespaces].map((name) => stored('namespaces', name, { status: { phase: 'Active' } })),
     ...claims.flatMap((each) => {
-      const { namespace, name, data, upload, hasSnapshot, hasVolume, mover, pod } = each;
+      const { namespace, name, data, upload, hasSnapshot, hasVolume, mover, pod, job } = each;
       const annotations = {
         moved: { 'velero.io/data-upload-name': `velero/du-${idOf(each)}` },
         kept: { 'velero.io/volume-snapshot-name': `snap-${idOf(each)}` },
@@ -142,6 +162,7 @@ function itemsOf({ claims }: Given): StoredItem[] {
         ...(hasVolume ? [volumeOf(each)] : []),
         ...(isUploaded ? [uploaded] : []),
         ...(data === 'kept' && hasSnapshot ? snapshotsOf(each) : []),
+        ...(job === 'backup' || job === 'over' ? [jobOf(each)] : []),
         ...(pod === 'no' ? [] : [podOf(each, pod === 'over' ? { phase: 'Succeeded' } : {})]),
       ];
     }),
@@ -211,6 +232,10 @@ function clusterOf({ claims, hasAgent, spec }: Given): RestoreCluster {
     const namespace = mapping[each.namespace] ?? each.namespace;
     if (!cluster.get('namespaces', namespace)) continue;
     putExisting(cluster, { ...each, namespace }, each);
+    const job = `${namespace}/job-${each.name}`;
+    if (each.job === 'cluster' && !cluster.get('jobs.batch', job)) {
+      cluster.add('jobs.batch', jobOf({ ...each, namespace }).object);
+    }
   }
   return cluster;
 }
