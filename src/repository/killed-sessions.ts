@@ -2,7 +2,7 @@ import { HOUR_NS, isCode, type Logger, mapLimited, type Nanoseconds } from '../b
 import type { BlobId, BlobMetadata } from '../blob/index.ts';
 import { loadLocalIndex } from './content/local-index.ts';
 import { sessionOfBlob } from './content/session.ts';
-import { readMarker } from './content/session-marker.ts';
+import { isMarkerOf, readMarker, type UploadSource } from './content/session-marker.ts';
 import { comparePrecedence, type IndexEntry } from './index/entry.ts';
 import { packsInIndex } from './maintenance/delete-packs.ts';
 import type { Repository } from './repository.ts';
@@ -19,8 +19,8 @@ const MARKERS_MAX = 1000;
 const ENTRIES_AT_ONCE = 50_000;
 
 export interface AdoptOptions {
-  /** Source path of the upload. Sessions of other paths are left alone: they may still run. */
-  readonly path: string;
+  /** Sessions of other sources are left alone: they may still run. */
+  readonly source: UploadSource;
   /** Markers that were put before are of no use. */
   readonly sinceNs: Nanoseconds;
   readonly signal: AbortSignal;
@@ -28,7 +28,7 @@ export interface AdoptOptions {
 }
 
 /**
- * Adds the packs of killed uploads of the same path to the index, by the indexes in the packs
+ * Adds the packs of killed uploads of the same source to the index, by the indexes in the packs
  * themselves. Without it, the next upload would store again what no index blob named before the
  * kill. A session that still runs is not harmed: its packs are only named earlier.
  * Lists the session markers, and the packs only after a kill. Throws errors of the storage.
@@ -65,10 +65,10 @@ export async function adoptKilledSessions(
   logger.info(fields, 'an earlier backup of this path was killed; its packs are used again');
 }
 
-/** Sessions of the path whose marker is left, and which maintenance takes for running ones. */
+/** Sessions of the source whose marker is left, and which maintenance takes for running ones. */
 async function killedSessions(
   { storage, codec, contents }: Repository,
-  { path, sinceNs }: AdoptOptions,
+  { source, sinceNs }: AdoptOptions,
 ): Promise<Set<string>> {
   const markers: { id: BlobId; timestampNs: Nanoseconds }[] = [];
   for await (const { id, timestampNs } of storage.listBlobs('s')) {
@@ -78,9 +78,9 @@ async function killedSessions(
   }
   const left: { session: string; checkpointNs: Nanoseconds }[] = [];
   await mapLimited(markers, READS_AT_ONCE, async ({ id, timestampNs }) => {
-    // An unreadable marker names no path.
+    // An unreadable marker names no source.
     const marker = await readMarker(storage, codec, id).catch(() => undefined);
-    if (marker?.uploadPath !== path) return;
+    if (!marker || !isMarkerOf(marker, source)) return;
     const { session, checkpointNs } = marker;
     left.push({ session, checkpointNs: timestampNs < checkpointNs ? timestampNs : checkpointNs });
   });

@@ -18,6 +18,7 @@ import {
 } from '../repository/index.ts';
 import {
   type DirectoryEntry,
+  formatSource,
   listReadableSnapshots,
   loadPolicyTree,
   type NewSnapshot,
@@ -421,16 +422,16 @@ async function adoptAfterKill(
   previous: readonly Snapshot[],
   { source, signal, logger }: UploadOptions,
 ): Promise<void> {
-  repository.contents.uploadPath = source.path;
+  repository.contents.uploadSource = source;
   const complete = previous.filter(
-    (each) => each.incomplete === undefined && each.source.path === source.path,
+    (each) => each.incomplete === undefined && formatSource(each.source) === formatSource(source),
   );
   const sinceNs = complete.reduce(
     (max, { startTimeNs }) => (startTimeNs > max ? startTimeNs : max),
     0n,
   );
   try {
-    await adoptKilledSessions(repository, { path: source.path, sinceNs, signal, logger });
+    await adoptKilledSessions(repository, { source, sinceNs, signal, logger });
   } catch (error) {
     signal.throwIfAborted();
     repository.contents.assertWritable();

@@ -4,7 +4,14 @@ import { afterAll, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { type BlobStorage, faulty } from '../../src/blob/index.ts';
 import { type MaintenanceReport, runMaintenance } from '../../src/repository/index.ts';
-import { listSnapshots, planGarbageCollection, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  listSnapshots,
+  planGarbageCollection,
+  type SourceInfo,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
+import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
+import { isMarkerOf, readMarker } from '../../src/repository/content/session-marker.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
@@ -23,11 +30,11 @@ interface Scene {
   readonly open: (wrap?: (storage: BlobStorage) => BlobStorage) => ReturnType<typeof openTest>;
 }
 
-async function newScene(name: string): Promise<Scene> {
+async function newScene(name: string, bytes = BYTES): Promise<Scene> {
   const repo = join(work, `${name}-repo`);
   const tree = join(work, `${name}-tree`);
   fs.mkdirSync(tree);
-  fs.writeFileSync(join(tree, 'volume'), noise(name, BYTES));
+  fs.writeFileSync(join(tree, 'volume'), noise(name, bytes));
   await createTest(repo);
   const clock = new OffsetClock(systemClock);
   const requests: string[] = [];
@@ -43,7 +50,10 @@ async function newScene(name: string): Promise<Scene> {
 }
 
 /** A backup whose storage is gone at a put: nothing is put or deleted any more. */
-async function killed({ open, tree }: Scene, { atPut = 5, at = 'p' } = {}): Promise<void> {
+async function killed(
+  { open, tree }: Scene,
+  { atPut = 5, at = 'p', source }: { atPut?: number; at?: string; source?: SourceInfo } = {},
+): Promise<void> {
   let puts = 0;
   await using repository = await open((storage) =>
     faulty(storage, ({ operation, id, when }) => {
@@ -52,7 +62,8 @@ async function killed({ open, tree }: Scene, { atPut = 5, at = 'p' } = {}): Prom
       if (puts >= atPut) throw new Error('the power is gone');
     }),
   );
-  await expect(backUp(repository, tree)).rejects.toThrow('the power is gone');
+  const options = source ? { source } : {};
+  await expect(backUp(repository, tree, options)).rejects.toThrow('the power is gone');
 }
 
 /** Backs up, verifies all snapshots, and returns how many bytes were new. */
@@ -108,11 +119,55 @@ it('a snapshot whose manifest was put, but not named before a kill, does not app
   const scene = await newScene('manifest');
   // The first index blob of the backup would name all of it.
   await killed(scene, { at: 'xn', atPut: 1 });
-  await using repository = await scene.open();
-  fs.writeFileSync(join(scene.tree, 'more'), 'more');
-  const { counters } = await backUp(repository, scene.tree);
-  expect(counters.bytesNew).toBeLessThan(1000);
-  expect(await listSnapshots(repository)).toHaveLength(1);
+  {
+    await using repository = await scene.open();
+    fs.writeFileSync(join(scene.tree, 'more'), 'more');
+    const { counters } = await backUp(repository, scene.tree);
+    expect(counters.bytesNew).toBeLessThan(1000);
+  }
+  // An open repository has read its manifests before the packs are used again.
+  await using fresh = await scene.open();
+  expect(await listSnapshots(fresh)).toHaveLength(1);
+});
+
+it('hosts that back up the same path leave the packs of each other alone', async () => {
+  const scene = await newScene('hosts', 1_000_000);
+  const { tree: path } = scene;
+  const one = { host: 'one', userName: 'tester', path };
+  const other = { host: 'other', userName: 'tester', path };
+  await killed(scene, { at: 'xn', atPut: 1, source: one });
+  const bytesOf = async (source: SourceInfo): Promise<number> => {
+    await using repository = await scene.open();
+    const { counters } = await backUp(repository, path, { source });
+    return counters.bytesNew;
+  };
+  expect(await bytesOf(other)).toBeGreaterThanOrEqual(1_000_000);
+  expect(scene.requests.filter((each) => /^list [pq]/.test(each))).toEqual([]);
+  // The other host has a complete backup since. It says nothing of the killed one.
+  await bytesOf(one);
+  expect(scene.requests.filter((each) => /^list [pq]/.test(each))).not.toEqual([]);
+});
+
+it.each([
+  ['one host', { longshoreOwner: 'tester@testhost' }, true],
+  ['another host', { longshoreOwner: 'tester@other' }, false],
+  ['another user', { longshoreOwner: 'other@testhost' }, false],
+  ['an older version', {}, true],
+])('a marker of %s', async (name, fields, isOwn) => {
+  const repo = join(work, `marker-${name}`);
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  const { storage, codec } = repository;
+  const marker = {
+    id: 's1',
+    checkpointTime: '2026-01-01T00:00:00Z',
+    longshorePath: '/p',
+    ...fields,
+  };
+  const sealed = sealBlob(codec, 's', '-s1', Buffer.from(JSON.stringify(marker)));
+  await storage.putBlob(sealed.id, [sealed.bytes]);
+  const read = await readMarker(storage, codec, sealed.id);
+  expect(isMarkerOf(read, { host: 'testhost', userName: 'tester', path: '/p' })).toBe(isOwn);
 });
 
 it('a pack that is left alone does not keep maintenance from deleting packs later', async () => {

@@ -13,6 +13,7 @@ import { type IndexNeed, LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
 import type { PackBuffers } from './pack-buffers.ts';
+import type { UploadSource } from './session-marker.ts';
 import { WriteSession } from './write-session.ts';
 
 /**
@@ -41,7 +42,7 @@ export class ContentManager {
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
-  #uploadPath: string | undefined;
+  #uploadSource: UploadSource | undefined;
   readonly #blocks: MetadataBlocks;
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
@@ -69,10 +70,10 @@ export class ContentManager {
     return manager;
   }
 
-  /** Session markers name the source path, so that the upload after a kill finds the packs. */
-  set uploadPath(path: string) {
-    this.#uploadPath = path;
-    this.#session.uploadPath = path;
+  /** Session markers name the source, so that the upload after a kill finds the packs. */
+  set uploadSource(source: UploadSource) {
+    this.#uploadSource = source;
+    this.#session.uploadSource = source;
   }
 
   /** The time of the storage's clock: that of a blob which is put now. Throws what the storage throws. */
@@ -410,7 +411,7 @@ export class ContentManager {
 
   #startFlush(): Promise<void> {
     const session = this.#session;
-    this.#session = new WriteSession(this.#options, this.#packs, this.#uploadPath);
+    this.#session = new WriteSession(this.#options, this.#packs, this.#uploadSource);
     this.#flushing.add(session);
     // Packs are put at once; only the index blobs keep the order of flushes and checkpoints.
     const finished = session.finish();

@@ -9,19 +9,39 @@ import type { SessionId } from './session.ts';
 const MARKER_BYTES_MAX = 64 << 10;
 /** Six bytes each in JSON at most. */
 const PATH_MAX = 8 << 10;
+const OWNER_MAX = 1 << 10;
 const markerSchema = z.looseObject({
   id: z.string(),
   checkpointTime: z.string(),
-  // Ours. Kopia ignores it.
+  // Ours. Kopia ignores them. Markers of older versions have no owner.
   longshorePath: z.string().optional(),
+  longshoreOwner: z.string().optional(),
 });
+
+/** The user, the host and the path of an upload. */
+export interface UploadSource {
+  readonly userName: string;
+  readonly host: string;
+  readonly path: string;
+}
+
+const ownerOf = ({ userName, host }: UploadSource): string => `${userName}@${host}`;
 
 export interface StoredMarker {
   readonly session: string;
   readonly checkpointNs: Nanoseconds;
-  /** Source path of the upload. Unknown for Kopia's sessions. */
+  /** Unknown for Kopia's sessions. */
   readonly uploadPath: string | undefined;
+  /** `user@host`. Unknown for Kopia's sessions, and for those of older versions. */
+  readonly uploadOwner: string | undefined;
 }
+
+/** Whether the session is of an upload of this source. Without an owner, the path decides. */
+export const isMarkerOf = (
+  { uploadPath, uploadOwner }: StoredMarker,
+  source: UploadSource,
+): boolean =>
+  uploadPath === source.path && (uploadOwner === undefined || uploadOwner === ownerOf(source));
 
 /** Throws `BLOB_NOT_FOUND`, and other errors if the marker cannot be read. */
 export async function readMarker(
@@ -36,7 +56,14 @@ export async function readMarker(
     session: marker.id,
     checkpointNs: parseGoTime(marker.checkpointTime),
     uploadPath: marker.longshorePath,
+    uploadOwner: marker.longshoreOwner,
   };
+}
+
+/** A marker that is too long to be read would keep its session from being deleted. */
+function sourceFields(source: UploadSource | undefined): Record<string, string> {
+  if (!source || source.path.length > PATH_MAX || ownerOf(source).length > OWNER_MAX) return {};
+  return { longshorePath: source.path, longshoreOwner: ownerOf(source) };
 }
 
 interface SealedMarker {
@@ -49,8 +76,8 @@ export class SessionMarker {
   readonly #options: ContentManagerOptions;
   readonly #session: SessionId;
   readonly #startedAtNs: Nanoseconds;
-  /** Source path of the upload, for the upload after a kill. */
-  uploadPath: string | undefined;
+  /** For the upload after a kill. */
+  uploadSource: UploadSource | undefined;
   #sealed: SealedMarker | undefined;
   /** Put since, to learn the time. */
   readonly #later: BlobId[] = [];
@@ -85,15 +112,13 @@ export class SessionMarker {
 
   #seal(): SealedMarker {
     const { codec, clock, client } = this.#options;
-    const { uploadPath: longshorePath } = this;
     const marker = {
       id: this.#session,
       startTime: formatGoTime(this.#startedAtNs),
       checkpointTime: formatGoTime(clock.nowNs()),
       username: client.username,
       hostname: client.hostname,
-      // A marker that is too long to be read would keep its session from being deleted.
-      ...(longshorePath !== undefined && longshorePath.length <= PATH_MAX && { longshorePath }),
+      ...sourceFields(this.uploadSource),
     };
     return sealBlob(codec, 's', `-${this.#session}`, Buffer.from(JSON.stringify(marker)));
   }

@@ -7,7 +7,7 @@ import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';
 import { newSessionId, type SessionId } from './session.ts';
-import { SessionMarker } from './session-marker.ts';
+import { SessionMarker, type UploadSource } from './session-marker.ts';
 
 /** A content whose bytes are about to be sealed. */
 export interface NewContent {
@@ -43,17 +43,17 @@ export class WriteSession implements PackOwner {
   #durable: IndexEntry[] = [];
   #durableBytes = 0;
 
-  constructor(options: ContentManagerOptions, packs: OpenPacks, uploadPath?: string) {
+  constructor(options: ContentManagerOptions, packs: OpenPacks, uploadSource?: UploadSource) {
     this.#options = options;
     this.#packs = packs;
     this.id = newSessionId(options.clock, options.random);
     this.#marker = new SessionMarker(options, this.id);
-    this.#marker.uploadPath = uploadPath;
+    this.#marker.uploadSource = uploadSource;
   }
 
   /** Takes effect if the marker is not made yet. */
-  set uploadPath(path: string) {
-    this.#marker.uploadPath = path;
+  set uploadSource(source: UploadSource) {
+    this.#marker.uploadSource = source;
   }
 
   get isEmpty(): boolean {
