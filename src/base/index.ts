@@ -83,7 +83,7 @@ export type { FileStatus, NativeLibrary, StatusReader } from './native-status.ts
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';
 export { compileGlob, type Glob, matchesGlob } from './glob.ts';
-export { joinPath } from './paths.ts';
+export { bytesOfName, joinPath, textOfName } from './paths.ts';
 export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { quantityBytes, quantityOf } from './quantity.ts';

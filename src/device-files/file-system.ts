@@ -2,6 +2,7 @@ import type { Nanoseconds } from '../base/index.ts';
 
 /** A name on a device. Whoever could write to the volume chose it: it may be any text, bytes that are no UTF-8 replaced. */
 export interface DeviceEntry {
+  /** The text of its bytes: see `textOfName`. */
   readonly name: string;
   /** `d`, `f`, `s` for a symbolic link; `p`, `c`, `b`, `S` for what has no bytes, `?` for what cannot be read. */
   readonly type: string;

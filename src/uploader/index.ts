@@ -19,6 +19,7 @@ export {
 } from './restore-report.ts';
 export type { EntryFailure } from './summary.ts';
 export type { StreamSource } from './volume-upload.ts';
+export { diskNameOf, diskPathOf } from './restore-names.ts';
 export { restoreTree } from './restore.ts';
 export { type PlannedEntry, planRestore } from './restore-plan.ts';
 export { Selection } from './selection.ts';

@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import { asBuffer, assert } from '../../base/index.ts';
 
 /** The tar format (POSIX.1-2001, "ustar" and "pax") as Go's archive/tar writes it, which Velero uses. */
@@ -32,11 +33,13 @@ export interface TarHeader {
 }
 
 /** An entry of a volume: everything that it has, whether its field is long enough for it or not. */
-export interface FullTarHeader extends TarHeader {
+export interface FullTarHeader extends Omit<TarHeader, 'name'> {
+  /** Bytes where it is not UTF-8, as for the link. */
+  readonly name: string | Uint8Array;
   readonly uid: number;
   readonly gid: number;
   /** Of a symbolic link. */
-  readonly linkName?: string | undefined;
+  readonly linkName?: string | Uint8Array | undefined;
   /** Instead of whole seconds. */
   readonly mtimeNs: bigint;
 }
@@ -51,7 +54,7 @@ export function encodeHeader(header: TarHeader): Buffer {
   const pax = { size: body.length, mode: 0, mtime: 0, type: PAX };
   const name = cut(`${directory}PaxHeaders.0/${file}`);
   return Buffer.concat([
-    block({ ...pax, name }, { name, prefix: '' }),
+    block(pax, { name, prefix: '' }),
     padded(body),
     block(header, { name: cut(header.name), prefix: '' }),
   ]);
@@ -59,14 +62,19 @@ export function encodeHeader(header: TarHeader): Buffer {
 
 /** One block, or more: what does not fit into it is in a pax record before it, as a time to the nanosecond is. */
 export function encodeFullHeader(header: FullTarHeader): Buffer {
-  const { name, linkName = '', uid, gid, size, mtimeNs } = header;
+  const { uid, gid, size, mtimeNs } = header;
+  const nameBytes = Buffer.from(header.name as string);
+  const linkBytes = Buffer.from((header.linkName ?? '') as string);
+  const [name, linkName] = [nameBytes.toString('latin1'), linkBytes.toString('latin1')];
   const seconds = Number(mtimeNs / 1_000_000_000n);
   const isPlainTime = mtimeNs % 1_000_000_000n === 0n && seconds >= 0 && seconds <= SIZE_MAX;
   const split = splitName(name);
   const isPlainLink = /^[ -~]*$/.test(linkName) && linkName.length <= LINK.length;
   const records = [
-    ...(split ? [] : [paxRecord('path', name)]),
-    ...(isPlainLink ? [] : [paxRecord('linkpath', linkName)]),
+    // Bytes that are not UTF-8 stand for themselves then (POSIX.1-2024, pax).
+    ...(isUtf8(nameBytes) && isUtf8(linkBytes) ? [] : [paxRecord('hdrcharset', 'BINARY')]),
+    ...(split ? [] : [paxRecord('path', nameBytes)]),
+    ...(isPlainLink ? [] : [paxRecord('linkpath', linkBytes)]),
     ...(size <= SIZE_MAX ? [] : [paxRecord('size', String(size))]),
     ...(uid <= ID_MAX ? [] : [paxRecord('uid', String(uid))]),
     ...(gid <= ID_MAX ? [] : [paxRecord('gid', String(gid))]),
@@ -83,8 +91,9 @@ export function encodeFullHeader(header: FullTarHeader): Buffer {
   const own = block(fields, split ?? { name: cut(name), prefix: '' });
   if (records.length === 0) return own;
   const body = Buffer.concat(records);
-  const pax = { size: body.length, mode: 0o644, mtime: 0, type: PAX, name: 'PaxHeaders.0/entry' };
-  return Buffer.concat([block(pax, { name: pax.name, prefix: '' }), padded(body), own]);
+  const pax = { size: body.length, mode: 0o644, mtime: 0, type: PAX };
+  const paxName = { name: 'PaxHeaders.0/entry', prefix: '' };
+  return Buffer.concat([block(pax, paxName), padded(body), own]);
 }
 
 /** `-1.5` for one and a half seconds before 1970. */
@@ -125,15 +134,16 @@ function splitName(name: string): { name: string; prefix: string } | undefined {
 }
 
 /** `23 path=…\n`: the length counts itself. */
-function paxRecord(key: string, value: string): Buffer {
-  const rest = Buffer.byteLength(` ${key}=${value}\n`);
+function paxRecord(key: string, value: string | Uint8Array): Buffer {
+  const bytes = Buffer.from(value as string);
+  const rest = ` ${key}=\n`.length + bytes.length;
   let length = rest + String(rest).length;
   if (String(length).length > String(rest).length) length = rest + String(length).length;
-  return Buffer.from(`${length} ${key}=${value}\n`);
+  return Buffer.concat([Buffer.from(`${length} ${key}=`), bytes, Buffer.from('\n')]);
 }
 
 function block(
-  header: TarHeader & Partial<Pick<FullTarHeader, 'uid' | 'gid' | 'linkName'>>,
+  header: Omit<TarHeader, 'name'> & { uid?: number; gid?: number; linkName?: string },
   { name, prefix }: { name: string; prefix: string },
 ): Buffer {
   const bytes = Buffer.alloc(BLOCK_BYTES);

@@ -1,4 +1,4 @@
-import { isCode } from '../../base/index.ts';
+import { bytesOfName, isCode } from '../../base/index.ts';
 import {
   type Device,
   type DeviceEntry,
@@ -179,7 +179,8 @@ export class DeviceVolumeFile implements VolumeFile {
 
   async *walk(signal: AbortSignal): AsyncGenerator<WalkedFile, void, void> {
     for await (const { file, path } of this.#file.walk(signal)) {
-      yield { file: new DeviceVolumeFile(file), path };
+      const diskPath = (): Buffer => bytesOfName(path === '' ? file.entry.name : path);
+      yield { file: new DeviceVolumeFile(file), path, diskPath };
     }
   }
 

@@ -6,7 +6,7 @@ import {
   streamDirectory,
   walkTree,
 } from '../../snapshot/index.ts';
-import { incompleteSnapshot } from '../../uploader/index.ts';
+import { diskNameOf, diskPathOf, incompleteSnapshot } from '../../uploader/index.ts';
 import { nodeIn } from '../../volume-files/index.ts';
 import { fileBytes } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
@@ -56,8 +56,14 @@ export class KopiaFile implements VolumeFile {
 
   async *walk(signal: AbortSignal): AsyncGenerator<WalkedFile, void, void> {
     const repository = this.#repository;
-    for await (const { entry, path } of walkTree(repository, this.#found, { signal })) {
-      yield { file: new KopiaFile(repository, entry), path };
+    for await (const walked of walkTree(repository, this.#found, { signal })) {
+      const { entry, path, parent } = walked;
+      const diskPath = (): Buffer => {
+        const names = parent ? diskPathOf(walked) : [diskNameOf(entry)];
+        const parts = names.flatMap((name) => [SLASH, Buffer.from(name as string)]);
+        return Buffer.concat(parts.slice(1));
+      };
+      yield { file: new KopiaFile(repository, entry), path, diskPath };
     }
   }
 
@@ -71,6 +77,7 @@ export class KopiaFile implements VolumeFile {
   }
 }
 
+const SLASH = Buffer.from('/');
 const NODE_LETTERS = { fifo: 'p', char: 'c', block: 'b' } as const;
 
 /** As `ls` shows it: FIFOs and device nodes are stored as empty files. */

@@ -12,6 +12,7 @@ const LINK_BYTES_MAX = 64 << 10;
  */
 const CUT_OFF = Buffer.alloc(512, ' ');
 CUT_OFF.write('The archive is cut off here, since the rest could not be read.\n');
+const SLASH = Buffer.from('/');
 const TYPES: Readonly<Record<string, string>> = { f: '0', s: '2', d: '5' };
 
 export interface TarOptions {
@@ -51,27 +52,35 @@ async function* membersOf(
   { signal, onLeftOut }: TarOptions,
 ): AsyncGenerator<Uint8Array, void, void> {
   const isTree = root.entry.type === 'd';
-  for await (const { file, path } of root.walk(signal)) {
+  for await (const { file, path, diskPath } of root.walk(signal)) {
     if (isTree && path === '') continue;
     const { entry } = file;
-    const name = isTree ? path : entry.name;
-    assertHarmless(name);
+    const shown = isTree ? path : entry.name;
+    assertHarmless(shown);
     const type = lookup(TYPES, entry.type);
-    if (type === undefined) onLeftOut(name);
-    else yield* member(file, open, { name, type, signal });
+    if (type === undefined) onLeftOut(shown);
+    else yield* member(file, open, { name: diskPath(), shown, type, signal });
   }
+}
+
+interface MemberOptions {
+  /** Bytes of the path: a tar archive carries them as they are. */
+  readonly name: Uint8Array;
+  readonly shown: string;
+  readonly type: string;
+  readonly signal: AbortSignal;
 }
 
 async function* member(
   file: WalkedFile['file'],
   open: OpenMember,
-  { name, type, signal }: { name: string; type: string; signal: AbortSignal },
+  { name, shown, type, signal }: MemberOptions,
 ): AsyncGenerator<Uint8Array> {
   const { mode, uid, gid, mtimeNs, sizeBytes } = file.entry;
   const size = type === '0' ? sizeBytes : 0;
   const head = { type, size, uid, gid, mtimeNs, mode: mode & 0o7777, mtime: 0 };
   if (type === '5') {
-    yield encodeFullHeader({ ...head, name: `${name}/` });
+    yield encodeFullHeader({ ...head, name: Buffer.concat([name, SLASH]) });
     return;
   }
   if (type === '2') {
@@ -79,10 +88,10 @@ async function* member(
     let length = 0;
     for await (const piece of file.bytes(signal)) {
       length += piece.length;
-      if (length > LINK_BYTES_MAX) throw damagedFile(name, 'its target is too long');
+      if (length > LINK_BYTES_MAX) throw damagedFile(shown, 'its target is too long');
       pieces.push(Buffer.from(piece));
     }
-    yield encodeFullHeader({ ...head, name, linkName: Buffer.concat(pieces).toString() });
+    yield encodeFullHeader({ ...head, name, linkName: Buffer.concat(pieces) });
     return;
   }
   const filling = padding(size);

@@ -34,4 +34,6 @@ export interface WalkedFile {
   readonly file: Pick<VolumeFile, 'entry' | 'bytes'>;
   /** Below where the walk began; '' of that itself. */
   readonly path: string;
+  /** The same path as it is on disk. For where the walk began, its own name. */
+  readonly diskPath: () => Uint8Array;
 }

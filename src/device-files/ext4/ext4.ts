@@ -1,4 +1,4 @@
-import { asBuffer, isCode } from '../../base/index.ts';
+import { asBuffer, bytesOfName, isCode, textOfName } from '../../base/index.ts';
 import { crc32c, crc32cOf } from '../crc32c.ts';
 import { damaged, type Device, notRead } from '../device.ts';
 import type { DeviceEntry, DeviceFile, WalkedFile } from '../file-system.ts';
@@ -119,13 +119,12 @@ export class Ext4 {
     signal: AbortSignal,
   ): Promise<DeviceFile | undefined> {
     if (place.inode.type !== 'd') return undefined;
-    const bytes = Buffer.from(wanted.name);
-    const isReplaced = wanted.name.includes('\ufffd');
+    const bytes = bytesOfName(wanted.name);
     for await (const names of this.#names(place, signal)) {
       signal.throwIfAborted();
       for (const { name, inode: number } of names) {
-        const isNamed = isReplaced ? name.toString() === wanted.name : name.equals(bytes);
-        if (!isNamed || (wanted.id !== undefined && wanted.id !== idOf(number))) continue;
+        if (!name.equals(bytes) || (wanted.id !== undefined && wanted.id !== idOf(number)))
+          continue;
         const found = await this.#inode(number, signal);
         return this.#file(wanted.name, found, place.inode.number);
       }
@@ -159,7 +158,7 @@ export class Ext4 {
         for (const { name, inode: number, order } of batch) {
           signal.throwIfAborted();
           found[order] = {
-            name: name.toString(),
+            name: textOfName(name),
             number,
             inode: await this.#inode(number, signal).catch(unlessOwn),
           };

@@ -1,10 +1,14 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { describe, expect, it } from 'vitest';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
 import type { Repository } from '../../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../../src/snapshot/index.ts';
 import { KopiaFile } from '../../../src/cli/browse/kopia-file.ts';
 import { tarOf } from '../../../src/cli/browse/tar.ts';
 import type { VolumeFile, WalkedFile } from '../../../src/cli/browse/volume-file.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { backUp, createTest, openTest } from '../../support/repositories.ts';
 import { CodedError } from '../../../src/base/index.ts';
 import { encodeFullHeader, padding, TAR_END } from '../../../src/archive/index.ts';
 
@@ -21,6 +25,48 @@ function listed(
     encoding: 'utf8',
   });
 }
+
+const RAW = Buffer.from([0x61, 0xff, 0xfe, 0x5c]);
+const EXTRACT = `import os, sys, tarfile
+tarfile.open(sys.argv[1]).extractall(os.fsencode(sys.argv[2]).decode(), filter='fully_trusted')`;
+
+describe('names and link targets that are not UTF-8', () => {
+  const work = tempDirectory('raw-names');
+  afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+  it.each([
+    ['GNU tar', 'tar', (file: string, to: string) => ['-xf', file, '-C', to], 'C.UTF-8'],
+    ['GNU tar without UTF-8', 'tar', (file: string, to: string) => ['-xf', file, '-C', to], 'C'],
+    ['Python', 'python3', (file: string, to: string) => ['-c', EXTRACT, file, to], 'C.UTF-8'],
+  ])('%s unpacks the bytes of a backup', async (who, program, args, locale) => {
+    const tree = join(work, `${who} tree`);
+    const [directory, file] = [Buffer.from(`${tree}/`), Buffer.from('/')];
+    const below = Buffer.concat([directory, RAW]);
+    fs.mkdirSync(below, { recursive: true });
+    fs.writeFileSync(Buffer.concat([below, file, RAW]), 'one');
+    fs.writeFileSync(Buffer.concat([below, file, Buffer.from([0x61, 0xfe, 0xff])]), 'two');
+    fs.symlinkSync(RAW, Buffer.concat([below, file, Buffer.from('link')]));
+    const store = join(work, `${who} store`);
+    await createTest(store);
+    await using repository = await openTest(store);
+    const { rootEntry } = await backUp(repository, tree);
+    const pieces: Uint8Array[] = [];
+    const options = { signal: new AbortController().signal, onLeftOut: () => undefined };
+    for await (const piece of tarOf(new KopiaFile(repository, rootEntry), options)) {
+      pieces.push(Buffer.from(piece));
+    }
+    const [archive, target] = [join(work, `${who}.tar`), join(work, `${who} target`)];
+    fs.writeFileSync(archive, Buffer.concat(pieces));
+    fs.mkdirSync(target);
+    execFileSync(program, args(archive, target), { env: { ...process.env, LC_ALL: locale } });
+    const there = Buffer.concat([Buffer.from(`${target}/`), RAW]);
+    const names = fs.readdirSync(there, { encoding: 'buffer' }).map((name) => name.toString('hex'));
+    expect(names.sort()).toEqual(['61feff', '61fffe5c', '6c696e6b']);
+    expect(fs.readFileSync(Buffer.concat([there, file, RAW]), 'utf8')).toBe('one');
+    const link = Buffer.concat([there, file, Buffer.from('link')]);
+    expect(fs.readlinkSync(link, { encoding: 'buffer' })).toEqual(RAW);
+  });
+});
 
 describe('entries of archives as tar reads them', () => {
   it.each([
@@ -93,7 +139,11 @@ describe('entries of archives as tar reads them', () => {
           if (given > 0) yield Buffer.alloc(given, 'Z');
           if (given < size) throw failure;
         };
-        yield { file: { entry: entryOf('f', 'f'), bytes }, path: 'f' };
+        yield {
+          file: { entry: entryOf('f', 'f'), bytes },
+          path: 'f',
+          diskPath: () => Buffer.from('f'),
+        };
         throw failure;
       }
       const root = {
