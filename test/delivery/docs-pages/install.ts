@@ -3,6 +3,8 @@ import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts
 import type { PageScript } from '../../support/docs/follow-page.ts';
 import { installLongshore, uninstallLongshore } from './prepared.ts';
 
+const COPY = 'kubectl -n velero get secret velero-repo-credentials -o yaml > copy.yaml';
+
 export function installPage(cluster: DocumentedCluster): PageScript {
   const areReady = async (): Promise<void> => {
     await cluster.sh(`kubectl -n velero rollout status deployment/longshore-server --timeout=300s
@@ -17,7 +19,12 @@ export function installPage(cluster: DocumentedCluster): PageScript {
       'longshore backup describe first': {
         after: ({ out }) => expect(out).toContain('shop/data'),
       },
-      'kubectl apply -f crds/': { before: () => uninstallLongshore(cluster) },
+      'kubectl apply -f crds/': {
+        before: async () => {
+          await uninstallLongshore(cluster);
+          await cluster.sh(`${COPY}\nkubectl delete namespace velero`);
+        },
+      },
       'kubectl apply -k manifests/whole': { after: areReady },
       'helm install': {
         // What was applied by hand goes by hand.
@@ -29,12 +36,20 @@ export function installPage(cluster: DocumentedCluster): PageScript {
         before: async () => {
           await cluster.sh(`helm -n velero uninstall longshore
             kubectl delete namespace velero
-            kubectl delete -f crds/ -f crds/server/`);
+            kubectl delete -f crds/ -f crds/server/
+            kubectl create namespace velero
+            kubectl apply -f copy.yaml`);
           await installLongshore(cluster);
         },
         answer: ['[y/N]', 'y\n'],
-        after: async () =>
-          expect(await cluster.sh('kubectl get crd,namespace -o name')).not.toContain('velero'),
+        after: async () => {
+          expect(await cluster.sh('kubectl get crd -o name')).not.toContain('velero');
+          expect(await cluster.sh('kubectl -n velero get pods -o name')).toBe('');
+        },
+      },
+      'kubectl apply -f velero-repo-credentials.yaml': {
+        // With the password of the repositories, and as another user would find it.
+        after: () => installLongshore(cluster),
       },
     },
   };

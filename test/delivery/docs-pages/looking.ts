@@ -89,7 +89,6 @@ export function objectLockPage(cluster: DocumentedCluster): PageScript {
     replace: {
       'AWS_ACCESS_KEY_ID=...': `AWS_ACCESS_KEY_ID=${key}`,
       'AWS_SECRET_ACCESS_KEY=...': `AWS_SECRET_ACCESS_KEY=${secret}`,
-      'KOPIA_PASSWORD=...': 'KOPIA_PASSWORD=static-passw0rd',
     },
     steps: {
       'kubectl -n velero annotate': {
@@ -101,7 +100,8 @@ export function objectLockPage(cluster: DocumentedCluster): PageScript {
       'kopia maintenance set': {
         after: async () =>
           expect(
-            await cluster.sh('KOPIA_PASSWORD=static-passw0rd kopia repository status'),
+            await cluster.sh(`KOPIA_PASSWORD=$(kubectl -n velero get secret velero-repo-credentials \
+              -o jsonpath='{.data.repository-password}' | base64 -d) kopia repository status`),
           ).toMatch(/Object Lock Extension: +(?:true|enabled)|retention/i),
       },
       'longshore repository verify-all': {
