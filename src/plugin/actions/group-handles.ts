@@ -14,7 +14,7 @@ import {
 import type { Backup, CallContext, DeleteItemAction, Restore } from '../contract.ts';
 import { changeContent } from './deletion-policy.ts';
 import { DELETION_MS, nameFor, patiently, placeOf, type Setting } from './setting.ts';
-import { restoredSnapshotName } from './restored-name.ts';
+import { restoredName } from './restored-name.ts';
 import {
   CONTENT_SECRET,
   FOR_BACKUP,
@@ -195,7 +195,7 @@ export async function ensureStub(
   const group = groupOfContent(fromBackup);
   if (!group) return;
   const { name, namespace = '', uid } = restore.metadata;
-  const stub = restoredSnapshotName(restore, group.handle);
+  const stub = restoredName(restore, group.handle);
   const wanted: NewObject<VolumeGroupSnapshotContent> = {
     metadata: {
       name: stub,

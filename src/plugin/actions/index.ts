@@ -1,5 +1,5 @@
 import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.ts';
-import { CLASS_RESTORE, ContentRestore, SNAPSHOT_RESTORE } from './snapshot-restore.ts';
+import { CLASS_RESTORE, ContentRestore, SnapshotRestore } from './snapshot-restore.ts';
 import { GroupDelete } from './group-handles.ts';
 import { PodVolumeOperation } from './pod-volume-operation.ts';
 import { PodVolumeRestoreOperation } from './pod-volume-restore-operation.ts';
@@ -20,7 +20,7 @@ const actionsOf = (setting: Setting) => ({
   contentBackup: () => CONTENT_BACKUP,
   classBackup: () => CLASS_BACKUP,
   pvcRestore: () => new PvcRestore(setting),
-  snapshotRestore: () => SNAPSHOT_RESTORE,
+  snapshotRestore: () => new SnapshotRestore(setting),
   contentRestore: () => new ContentRestore(setting),
   classRestore: () => CLASS_RESTORE,
   uploadResults: () => new UploadResults(setting),

@@ -102,7 +102,10 @@ export class PvcRestore implements RestoreItemAction {
     const { annotations = {} } = fromBackup.metadata;
     if (wayOf(fromBackup, backup) !== 'moved') {
       const snapshot = annotations[SNAPSHOT_NAME];
-      return snapshot === undefined ? asStored : fromSnapshot(pvc, snapshot, restore);
+      if (snapshot === undefined) return asStored;
+      const ref = { namespace: fromBackup.metadata.namespace ?? '', name: snapshot };
+      const made = await restoredSnapshotName(this.#setting, restore, ref, signal);
+      return fromSnapshot(pvc, snapshot, made);
     }
     if (annotations[UPLOAD_NAME] === undefined) {
       // Velero's snapshots of the cloud itself, or volumes that were skipped.
@@ -288,13 +291,8 @@ function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
 }
 
 /** Of a restore that does not take snapshots by itself, it needs its own all the same: nothing else would ever fill it. */
-function fromSnapshot(
-  pvc: PersistentVolumeClaim,
-  snapshot: string,
-  restore: Restore,
-): RestoreOutput {
+function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string): RestoreOutput {
   const item = withMarks(withoutVolume(pvc), { annotations: { [MUST_RESTORE]: 'true' } });
-  const name = restoredSnapshotName(restore, snapshot);
   const dataSource = { apiGroup: SNAPSHOT_GROUP, kind: 'VolumeSnapshot', name };
   return {
     item: { ...item, spec: { ...item.spec, dataSource } } as PersistentVolumeClaim,

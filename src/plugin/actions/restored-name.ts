@@ -1,6 +1,28 @@
 import { createHash } from 'node:crypto';
+import { lookup } from '../../base/index.ts';
+import { VOLUME_SNAPSHOT_CONTENTS } from '../../kube/index.ts';
 import type { Restore } from '../contract.ts';
+import { patiently, type Setting } from './setting.ts';
 
-/** Of a snapshot and of its content, another one in each restore (Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName). */
-export const restoredSnapshotName = ({ metadata }: Restore, name: string): string =>
+/** A name for one restore. Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName. */
+export const restoredName = ({ metadata }: Restore, name: string): string =>
   createHash('sha256').update(`${metadata.uid}/${name}`).digest('hex');
+
+/**
+ * The name of a restored VolumeSnapshot and of its content, which belongs to no namespace.
+ * `ref`: the snapshot in the backup. Older versions left the namespace out. A restore that they
+ * began keeps the name of the content that they made for this snapshot.
+ */
+export async function restoredSnapshotName(
+  { client }: Setting,
+  restore: Restore,
+  { namespace, name }: { readonly namespace: string; readonly name: string },
+  signal: AbortSignal,
+): Promise<string> {
+  const old = restoredName(restore, name);
+  const find = () => client.find(VOLUME_SNAPSHOT_CONTENTS, { name: old }, { signal });
+  const content = await patiently(find, signal);
+  const target = lookup(restore.spec.namespaceMapping, namespace) ?? namespace;
+  if (content?.spec.volumeSnapshotRef.namespace === target) return old;
+  return restoredName(restore, `${namespace}/${name}`);
+}

@@ -35,16 +35,27 @@ const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === fal
 const SKIPPED: RestoreOutput = { skipRestore: true };
 
 /** A kept snapshot is bound to a content of its own, made from the storage's handle, which a restore makes that leaves out what is the cluster's own, too. */
-export const SNAPSHOT_RESTORE: RestoreItemAction = {
-  execute({ item, itemFromBackup, restore }: RestoreInput): Promise<RestoreOutput> {
-    if (isWithoutVolumes(restore)) return Promise.resolve(SKIPPED);
+export class SnapshotRestore implements RestoreItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(
+    { item, itemFromBackup, restore }: RestoreInput,
+    { signal }: CallContext,
+  ): Promise<RestoreOutput> {
+    if (isWithoutVolumes(restore)) return SKIPPED;
     const fromBackup = itemFromBackup as VolumeSnapshot;
     const content = fromBackup.status?.boundVolumeSnapshotContentName;
     if (content === undefined) {
       const text = `VS ${fromBackup.metadata.name} doesn't have bound VSC`;
-      return Promise.reject(new CodedError('NO_SNAPSHOT_CONTENT', text));
+      throw new CodedError('NO_SNAPSHOT_CONTENT', text);
     }
-    const name = restoredSnapshotName(restore, fromBackup.metadata.name);
+    const { namespace = '', name: given } = fromBackup.metadata;
+    const ref = { namespace, name: given };
+    const name = await restoredSnapshotName(this.#setting, restore, ref, signal);
     const spec = without((item as VolumeSnapshot).spec, 'volumeSnapshotClassName');
     const { metadata } = item;
     // It was taken for a backup, and this one is not.
@@ -60,9 +71,9 @@ export const SNAPSHOT_RESTORE: RestoreItemAction = {
       spec: { ...spec, source: { volumeSnapshotContentName: name } },
     };
     const additionalItems = [identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content)];
-    return Promise.resolve({ item: restored, additionalItems });
-  },
-};
+    return { item: restored, additionalItems };
+  }
+}
 
 /** The content of a kept snapshot: found again by the storage's handle, and never the reason why that is deleted. */
 export class ContentRestore implements RestoreItemAction {
@@ -88,7 +99,8 @@ export class ContentRestore implements RestoreItemAction {
     const spec = without((item as VolumeSnapshotContent).spec, 'volumeSnapshotClassName');
     const className = await this.#classOf(spec.driver, signal);
     const { namespace = '' } = volumeSnapshotRef;
-    const name = restoredSnapshotName(restore, volumeSnapshotRef.name ?? '');
+    const ref = { namespace, name: volumeSnapshotRef.name ?? '' };
+    const name = await restoredSnapshotName(this.#setting, restore, ref, signal);
     const restored: VolumeSnapshotContent = {
       ...item,
       // A note of the backup's cluster says nothing about this one.
