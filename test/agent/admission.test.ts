@@ -19,6 +19,7 @@ import {
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
   type Resource,
+  SERVICE_ACCOUNTS,
 } from '../../src/kube/index.ts';
 import { AGENT, HOST_PODS, MOVER, PolicedCluster } from '../support/policed-cluster.ts';
 import { hasRealApi } from '../support/real-api.ts';
@@ -76,7 +77,7 @@ const MADE: Readonly<Record<string, [HostedKind, Partial<HostingPodRequest>, Exp
       backupPvc: {},
       ignoreDelayBinding: false,
       podResources: { requests: { cpu: '1' }, limits: { memory: '1Gi' } },
-      podLabels: { team: 'a' },
+      podLabels: { team: 'a', name: 'nightly', role: 'backup' },
       podAnnotations: { note: 'b' },
     },
   ],
@@ -184,6 +185,24 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
     (pod) => (container(pod).volumeMounts as object[]).push({ name: UID, mountPath: '/velero' }),
     /mounts its volume at the path/,
   ],
+  'a ConfigMap in the place of the program, as if it were scratch': [
+    'data-upload',
+    (pod) => {
+      pod.spec.volumes.push({ name: 'longshore-scratch-9', projected: { sources: [{ configMap: { name: 'x-info' } }] } });
+      (container(pod).volumeMounts as object[]).push({ name: 'longshore-scratch-9', mountPath: '/app' });
+    },
+    /mounts its volume at the path/,
+  ],
+  'a ConfigMap in the place of the program, by a way up': [
+    'data-upload',
+    withVolume({ projected: { sources: [{ configMap: { name: 'x-info' } }] } }, '/var/run/secrets/../../../app'),
+    /mounts its volume at the path/,
+  ],
+  'a ConfigMap in the place of the credentials': [
+    'data-upload',
+    (pod) => (pod.spec.volumes = pod.spec.volumes.map((volume) => volume.name === 'cloud-credentials' ? { name: 'cloud-credentials', projected: { sources: [{ configMap: { name: 'x-info' } }] } } : volume)),
+    /its own claims/,
+  ],
   'a device elsewhere': [
     'data-upload',
     (pod) => {
@@ -197,7 +216,6 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
   "the node's memory": ['data-upload', set('hostIPC', true), /no namespaces of its node/],
   'other names of hosts': ['data-upload', set('hostAliases', [{ ip: '1.1.1.1', hostnames: ['s3'] }]), /the DNS/],
   'another DNS server': ['data-upload', set('dnsConfig', { nameservers: ['1.1.1.1'] }), /the DNS/],
-  'another pull secret': ['data-upload', set('imagePullSecrets', [{ name: 's' }]), /pull secrets/],
   'no seccomp': ['data-upload', set('securityContext', { runAsUser: 0 }), /runs confined/],
   'a sysctl': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, sysctls: [{ name: 'kernel.shm_rmid_forced', value: '0' }] }), /runs confined/],
   'a volume to write without SELinux': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, seLinuxOptions: { type: 'spc_t' } }), /runs confined/],
@@ -318,6 +336,36 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       await expect.poll(() => make(pod), { interval: 100 }).toBe('admitted');
       await args([]);
       await expect.poll(() => make(pod), { interval: 100 }).toContain('the image of its DaemonSet');
+    });
+
+    it('admit the pull secrets that the API server adds from the ServiceAccount', async () => {
+      const account = { namespace: 'velero', name: MOVER };
+      const found = await cluster.api.client.get(SERVICE_ACCOUNTS, account);
+      const imagePullSecrets = [{ name: 'longshore-data-mover-dockercfg-abcde' }];
+      await cluster.api.client.replace(SERVICE_ACCOUNTS, { ...found, imagePullSecrets } as never);
+      const body = { apiVersion: 'v1', kind: 'Pod', ...podOf('data-upload') };
+      const made = async (): Promise<unknown> =>
+        ((await agent.raw({ method: 'POST', path: `${pods}?dryRun=All`, body })) as Pod).spec
+          .imagePullSecrets;
+      await expect.poll(made, { interval: 100 }).toEqual(imagePullSecrets);
+    });
+
+    it("apply to nobody once Velero's own agent has the place of ours", async () => {
+      const ref = { namespace: 'velero', name: AGENT };
+      const patch = (args: readonly string[]): Promise<unknown> =>
+        cluster.api.kubectl(
+          ...['-n', 'velero', 'patch', 'daemonset', AGENT, '--type=json', '-p'],
+          JSON.stringify([
+            { op: 'replace', path: '/spec/template/spec/containers/0/args', value: args },
+          ]),
+        );
+      const { spec } = await cluster.api.client.get(DAEMON_SETS, ref);
+      const other = { metadata: { name: 'z' }, spec: { containers: [{ name: 'a', image: 'b' }] } };
+      expect(await make(other)).toContain('denied request');
+      await patch(['node-agent', 'server', '--features=EnableCSI']);
+      await expect.poll(() => make(other), { interval: 100 }).toBe('admitted');
+      await patch(spec.template.spec.containers[0]?.args ?? []);
+      await expect.poll(() => make(other), { interval: 100 }).toContain('denied request');
     });
 
     it('say nothing about the pods of others', async () => {
