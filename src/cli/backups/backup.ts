@@ -77,7 +77,7 @@ Files of an encrypted backup are decrypted. Copy the folder into a bucket below 
 volumes are not in these files. Secrets of the cluster are: protect the directory.
 
 Example:
-  $ longshore backup export nightly-20261125 --directory /secure/plain`,
+  $ longshore backup export nightly-20261125 --directory ./plain`,
     )
     .action(async (name: string, flags: ClusterFlags & { directory: string }) => {
       const { exportBackup } = await import('./export.ts');

@@ -24,6 +24,9 @@ import {
 
 const YES = ['[y/N]', 'y\n'] as const;
 
+/** Password of all repositories where the page is followed. */
+export const TYPED_PASSWORD = 'a-password-of-the-page';
+
 /** The reference of the command line: the examples of all verbs, in the order of the page. */
 export function commandLinePage(cluster: DocumentedCluster): PageScript {
   const { directory } = cluster;
@@ -227,7 +230,7 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
       after: () => expect(fs.existsSync(join(directory, 'cli-restored/etc/hosts'))).toBe(true),
     },
     'longshore repository snapshots': {
-      answer: ['assword', 'static-passw0rd\n'],
+      answer: ['assword', `${TYPED_PASSWORD}\n`],
       after: ({ out }) => expect(out).toContain('shop/data'),
     },
     'longshore repository create': { before: () => own.remove() },
