@@ -235,6 +235,17 @@ function repositorySteps(cluster: DocumentedCluster, own: OwnRepository): Record
     },
     'longshore repository create': { before: () => own.remove() },
     'LONGSHORE_NEW_PASSWORD=': { after: () => own.writePassword('...') },
+    'longshore repository archive-keys': {
+      // One cluster under both names.
+      before: () =>
+        cluster.sh(`for name in old new; do
+          kubectl config set-context $name --cluster="$(kubectl config view --minify -o jsonpath='{.contexts[0].context.cluster}')" \
+            --user="$(kubectl config view --minify -o jsonpath='{.contexts[0].context.user}')"
+        done`),
+    },
+    'longshore repository add-archive-keys': {
+      before: () => fs.writeFileSync(join(directory, 'keys'), `${'0a'.repeat(32)}\n`),
+    },
     'longshore repository change-password-all': {
       before: () => fs.writeFileSync(join(directory, 'new-password'), 'another-password'),
     },
