@@ -32,6 +32,7 @@ export {
   foreignFolders,
   isArchiveName,
   isDownloadKind,
+  backupFileOf,
   backupFolder,
   journalFolder,
   journalsFolder,

@@ -38,6 +38,12 @@ export function backupKey(backup: string, file: BackupFile): string {
   return `${folder}${backup}${BACKUP_SUFFIXES[file]}`;
 }
 
+/** Which file of a backup a key is; undefined for any other key. Throws `BAD_ARCHIVE_NAME`. */
+export function backupFileOf(backup: string, key: string): BackupFile | undefined {
+  const files = [...(Object.keys(BACKUP_SUFFIXES) as (keyof typeof BACKUP_SUFFIXES)[]), 'metadata'];
+  return (files as BackupFile[]).find((file) => backupKey(backup, file) === key);
+}
+
 /**
  * Where a backup that is being made keeps what is done. Velero reads its own names only, lists no deeper than the folder's own name, and deletes
  * everything below it with the backup.

@@ -75,6 +75,11 @@ export class StoredArchive {
     return this.signature !== 'signed' && canSign(this.#bucket);
   }
 
+  /** Whether a checksum of the file was stored with the backup. Logs have none. */
+  hasChecksum(file: BackupFile): boolean {
+    return this.#rules.isExpected(file);
+  }
+
   /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);

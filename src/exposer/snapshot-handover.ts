@@ -237,8 +237,8 @@ export class SnapshotHandover {
     const content = found && isMadeFor(found, upload) ? found : undefined;
     if (content) await untilHandleTold(client, content);
     const wait = { timeoutMs: GONE_MS };
-    // The storage's snapshot goes with our content. The agent may not delete another one that would
-    // take it along.
+    // Our content deletes the storage's snapshot. An admission policy stops the agent from deleting
+    // an application's content that would delete the snapshot too.
     const left = content && (await this.#retain(content, sourceOf(upload)));
     // First: a snapshot that loses its content before gets a new one from the snapshot controller.
     await this.dropSource(upload);

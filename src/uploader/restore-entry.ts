@@ -338,8 +338,8 @@ export class EntryRestore {
   }
 
   /**
-   * Gives what is there the entry's attributes. False when it is not what was expected, or when it
-   * may not be changed and has other ones.
+   * Sets the entry's attributes on the existing file. False if another file took its place, or if
+   * this restore may not change the attributes and they differ.
    */
   async #adopt(
     directory: TargetDirectory,
@@ -419,7 +419,7 @@ interface Unfinished {
 const wasReplaced = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process replaced it while it was restored');
 
-/** Whether a restore may make such a node, or change one that is there. */
+/** Whether a restore may make or change a node of this kind. */
 export const mayMake = (
   { kind }: SpecialNode,
   { devices }: Pick<RestoreOptions, 'devices'>,

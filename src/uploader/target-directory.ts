@@ -76,7 +76,7 @@ export class TargetDirectory {
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
-  /** Made by this restore: its attributes are those that it got from the directory above. */
+  /** Made by this restore, so its attributes come from the directory above. */
   readonly isMade: boolean;
   /** Set if the directory has a default access list. New entries inherit the list. */
   givesLists = false;

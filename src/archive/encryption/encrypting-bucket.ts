@@ -103,8 +103,8 @@ const cannotEncrypt = (): CodedError =>
   new CodedError('CANNOT_ENCRYPT', `the location is not written to: ${CANNOT_ENCRYPT}`);
 
 /**
- * Whether a file is encrypted. All files of backups and restores are, except for those that tell
- * whose the files are. Data movers without the password add their logs, so these stay plain too.
+ * Whether a file is encrypted. Files of backups and restores are encrypted. Files that name their
+ * owner stay plain. Data movers without the password add their logs, so these stay plain too.
  */
 function isSecret(key: string): boolean {
   const folder = runFolderOf(key);

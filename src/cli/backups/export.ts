@@ -1,9 +1,8 @@
-import { createWriteStream } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { BackupArchive, backupFolder } from '../../archive/index.ts';
+import { BackupArchive, backupFileOf, backupFolder } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printLine } from '../terminal.ts';
@@ -15,8 +14,9 @@ import { withSession } from './session.ts';
 const FILE_NAME = /^[a-z0-9][-.a-z0-9]*$/;
 
 /**
- * Writes plain copies of the files of a backup below a directory, under their keys. Refuses changed
- * files, and never overwrites a file. Throws `NO_BACKUP`, and errors of the bucket.
+ * Writes plain copies of the files of a backup below a directory, under their keys. Never overwrites
+ * a file. Throws `NO_BACKUP`, `DAMAGED_ARCHIVE` for a file with another checksum, `WRONG_SIGNATURE`,
+ * `NOT_SIGNED`, and errors of the bucket.
  */
 export async function exportBackup(
   name: string,
@@ -36,13 +36,33 @@ export async function exportBackup(
       for await (const key of bucket.list(folder, { signal })) {
         const file = key.slice(folder.length);
         if (!FILE_NAME.test(file)) continue;
-        const body = Readable.from(bucket.get(key, { signal, ownerUid }), { objectMode: false });
-        const target = createWriteStream(join(directory, file), { flags: 'wx', mode: 0o600 });
-        await pipeline(body, target, { signal });
+        const known = backupFileOf(name, key);
+        const bytes =
+          known && stored.hasChecksum(known)
+            ? stored.read(known, { signal })
+            : bucket.get(key, { signal, ownerUid });
+        await writeNew(join(directory, file), bytes, signal);
         count++;
       }
       if (count === 0) throw new CodedError('NO_BACKUP', `${folder} has no files`);
       printLine(`${count} files of backup ${name} are in ${directory}, in plain text`);
     });
   });
+}
+
+/** Writes a new file. Removes the file again if reading fails. */
+async function writeNew(
+  path: string,
+  bytes: AsyncIterable<Uint8Array>,
+  signal: AbortSignal,
+): Promise<void> {
+  const target = await open(path, 'wx', 0o600);
+  try {
+    await pipeline(Readable.from(bytes, { objectMode: false }), target.createWriteStream(), {
+      signal,
+    });
+  } catch (error) {
+    await rm(path);
+    throw error;
+  }
 }

@@ -27,7 +27,10 @@ const READY_MS = 300_000;
 /** The server looks at a new location at once, and gives its bucket half of this to answer. */
 const LOCATION_MS = 60_000;
 
-/** Prints or applies all that an installation has. Throws `VELERO_IS_HERE`, `NOT_READY`, `NO_PASSWORD`, `UsageError`, and the `KUBE_*` errors. */
+/**
+ * Prints or applies all objects of an installation. Throws `VELERO_IS_HERE`, `NOT_READY`,
+ * `NO_PASSWORD`, `UsageError` and the `KUBE_*` errors.
+ */
 export async function install(flags: InstallCommandFlags): Promise<void> {
   const { namespace = 'velero', dryRun, output } = flags;
   const plan = installPlan(loadAssets(), namespace, flags);

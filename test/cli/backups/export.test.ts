@@ -99,6 +99,17 @@ describe('an encrypted backup for others', () => {
     ).rejects.toMatchObject({ code: 'EEXIST' });
   });
 
+  it('is refused if a plain file took the place of an encrypted one', async () => {
+    const tarball = join(directory, 'bucket/backups/b1/b1.tar.gz');
+    const before = fs.readFileSync(tarball);
+    fs.writeFileSync(tarball, 'put by somebody else');
+    const target = join(directory, 'forged');
+    const asked = exportBackup('b1', { kubeconfig, namespace, directory: target });
+    await expect(asked).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
+    expect(fs.readdirSync(join(target, 'backups/b1'))).not.toContain('b1.tar.gz');
+    fs.writeFileSync(tarball, before);
+  });
+
   it('is opened by the keys that another cluster adds to its Secret', async () => {
     const run = promisify(execFile);
     const cluster = ['--kubeconfig', kubeconfig, '--namespace', namespace];
