@@ -364,6 +364,7 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
     }, 120_000);
 
     it('a volume that takes longer than its backup allows is canceled, and the backup ends soon', async () => {
+      await limit('4MiB');
       await runApplication(node, 'slow', [{ name: 'data', storage: '1Gi' }]);
       const source = await node.volumePath('slow', 'data');
       fs.writeFileSync(join(source, 'data.bin'), randomBytes(200 << 20));
