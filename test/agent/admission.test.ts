@@ -89,6 +89,11 @@ const CONFIG: ExposeConfig = {
   podResources: {},
 };
 
+interface Policy {
+  readonly metadata: { readonly name: string; readonly generation: number };
+  readonly status?: { readonly observedGeneration?: number; readonly typeChecking?: object };
+}
+
 type Change = (pod: Draft) => void;
 /** As much of a pod as is changed here. */
 interface Draft {
@@ -275,15 +280,20 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
   });
 
   it('have no warnings of their own', async () => {
-    const found = JSON.parse(
-      await cluster.api.kubectl('get', 'validatingadmissionpolicies', '-o', 'json'),
-    ) as { items: { metadata: { name: string }; status?: { typeChecking?: object } }[] };
-    expect(
-      found.items.map(({ metadata, status }) => [metadata.name, status?.typeChecking]),
-    ).toEqual(
-      ['data-mover', 'node-agent-changes', 'node-agent-deletions', 'node-agent-objects', 'node-agent-pods'].map((name) => [`longshore-${name}`, {}]), // prettier-ignore
-    );
-  });
+    // The controller-manager checks the types of a policy some time after the policy was made.
+    const checks = async (): Promise<unknown[]> => {
+      const json = await cluster.api.kubectl('get', 'validatingadmissionpolicies', '-o', 'json');
+      const { items } = JSON.parse(json) as { items: Policy[] };
+      return items.map(({ metadata: { name, generation }, status }) => [
+        name,
+        status?.observedGeneration === generation ? status?.typeChecking : 'not checked yet',
+      ]);
+    };
+    const names = ['data-mover', 'node-agent-changes', 'node-agent-deletions', 'node-agent-objects', 'node-agent-pods']; // prettier-ignore
+    await expect
+      .poll(checks, { interval: 200, timeout: 60_000 })
+      .toEqual(names.map((name) => [`longshore-${name}`, {}]));
+  }, 70_000);
 
   describe('of pods', () => {
     it.each(Object.keys(MADE))('admit %s', async (name) => {
