@@ -78,7 +78,7 @@ const COMMON_FIELDS = new Set([
 /**
  * Lets a restored claim bind to the volume that it names. If the volume was released from this very claim and kept
  * (`Retain`), its reference to the deleted claim is freed. If the claim can never bind, an error says why.
- * Returns a volume that is not released yet, for {@link settleTogether}.
+ * Returns a volume that is not released yet, for {@link UnsettledClaims}.
  */
 export async function settleNamedVolume(
   named: NamedVolume,
@@ -108,19 +108,44 @@ function sayStep(step: VolumeStep, name: string, named: NamedVolume, notes: Item
   }
 }
 
-export interface UnsettledClaim extends WaitingVolume {
+interface UnsettledClaim extends WaitingVolume {
   /** Called when the volume is settled. Never two at once. */
   readonly over: () => Promise<void>;
 }
 
-export interface SettleOptions {
+interface SettleOptions {
   readonly signal: AbortSignal;
   readonly resourceTimeoutMs: number;
   readonly pollMs: number;
 }
 
+/** More claims are settled before the next item. Our choice: 10 MB of claims. */
+const UNSETTLED_MAX = 1000;
+
+/** Claims of the cluster whose volumes are not released yet. */
+export class UnsettledClaims {
+  readonly #options: SettleOptions;
+  #all: UnsettledClaim[] = [];
+
+  constructor(options: SettleOptions) {
+    this.#options = options;
+  }
+
+  async add(claim: UnsettledClaim): Promise<void> {
+    this.#all.push(claim);
+    if (this.#all.length >= UNSETTLED_MAX) await this.settle();
+  }
+
+  /** Waits for the volumes of all claims. Throws the reason of the signal, and errors of `over`. */
+  async settle(): Promise<void> {
+    const all = this.#all;
+    this.#all = [];
+    await settleTogether(all, this.#options);
+  }
+}
+
 /** Waits for all volumes at once: hundreds of claims must not each take their own time. */
-export async function settleTogether(
+async function settleTogether(
   all: readonly UnsettledClaim[],
   { signal, resourceTimeoutMs, pollMs }: SettleOptions,
 ): Promise<void> {

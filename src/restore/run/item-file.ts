@@ -59,3 +59,7 @@ export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
   }
   return item as unknown as KubeObject;
 }
+
+/** `apiVersion/Kind` of an object. */
+export const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string =>
+  `${apiVersion}/${kind}`;

@@ -44,12 +44,11 @@ import { type ItemNotes, settleExisting } from './existing.ts';
 import { mayUseVolumes, type VolumesInPlace } from './in-place.ts';
 import {
   settleNamedVolume,
-  settleTogether,
-  type UnsettledClaim,
+  UnsettledClaims,
   volumeReaderOf,
   type WaitingVolume,
 } from './claimed-volume.ts';
-import { readItem } from './item-file.ts';
+import { kindOf, readItem } from './item-file.ts';
 import { jobOfPod, leftToJob, oldPodsSelector, withOldPods } from './job-pods.ts';
 import { MergedNamespaces } from './merged-namespaces.ts';
 import type { RestoredNamespaces } from './namespaces.ts';
@@ -142,7 +141,7 @@ interface Work {
 interface Way {
   readonly mustInclude: boolean;
   /** Set if the item was put aside. */
-  readonly before?: AsideItem;
+  readonly before?: AsideItem | undefined;
 }
 
 /** Restores single items, with all that their actions add. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
@@ -155,8 +154,7 @@ export class ItemRestorer {
   readonly #ownNamespaces: ReadonlySet<string>;
   readonly #serverObjects: ServerObjects;
   readonly #leftOut = new Map<string, number>();
-  /** Claims that exist, and whose volumes are not released yet. */
-  #unsettled: UnsettledClaim[] = [];
+  readonly #unsettled: UnsettledClaims;
   #rules: TypeRules;
 
   constructor(options: ItemRestorerOptions, rules: TypeRules) {
@@ -165,6 +163,7 @@ export class ItemRestorer {
     const namespaces = [options.restore.metadata.namespace, options.backup?.namespace];
     this.#ownNamespaces = new Set(namespaces.filter((each) => each !== undefined));
     this.#serverObjects = new ServerObjects(options, this.#ownNamespaces);
+    this.#unsettled = new UnsettledClaims(options);
     this.#rules = rules;
   }
 
@@ -183,26 +182,9 @@ export class ItemRestorer {
     await this.#restoreFile(file, { mustInclude, before });
   }
 
-  /** The item was put aside, and its time is over. */
-  async giveUp({ file, why, prepared }: AsideItem, seconds: number): Promise<void> {
-    const { items, restored, restore, log } = this.#options;
-    const { groupResource: resource, name } = file;
-    const namespace = targetNamespace(file.namespace, restore);
-    const more = seconds > 0 ? ` (retried for ${seconds} s after all other items)` : '';
-    log.error(`${why}${more}`, { resource, namespace, name });
-    const bytes = await items.load(file);
-    if (!bytes) return;
-    const key = { kind: kindOf(readItem(file, bytes)), namespace, name };
-    if (!restored.get(key)) return;
-    const operations = prepared?.operations ?? [];
-    await this.#put({ ...key, outcome: 'failed', exists: false, operations });
-  }
-
   /** Waits for the volumes of claims that exist by now, all at once. Throws where the run has to end. */
   async settleVolumes(): Promise<void> {
-    const all = this.#unsettled;
-    this.#unsettled = [];
-    await settleTogether(all, this.#options);
+    await this.#unsettled.settle();
   }
 
   async #restoreFile(asked: ItemFile, way: Way): Promise<Result> {
@@ -281,27 +263,15 @@ export class ItemRestorer {
       if (problem !== undefined) log.warn(problem, about);
       return { exists: known.exists, isClean: problem === undefined };
     }
-    const waiting = {
-      ...{ file, mustInclude, isHopeful: true, prepared: before?.prepared },
-      ...{ isTried: before?.isTried ?? false, isBegun: known !== undefined },
-    };
+    const begun = { file, namespace, mustInclude, before, isBegun: known !== undefined };
     // DataUploads are not created, so they need no namespace.
     if (namespace !== '' && type !== UPLOADS_TYPE) {
-      const group = `namespace ${namespace}`;
-      const closed = aside.whyClosed(group);
-      if (closed !== undefined) {
-        aside.add(group, { ...waiting, why: closed });
-        return PUT_ASIDE;
-      }
+      if (aside.takesOfClosedNamespace(begun)) return PUT_ASIDE;
       try {
         await namespaces.ensure(file.namespace, namespace);
       } catch (error) {
         this.#assertGoesOn(error);
-        if (isExtensionAway(error)) {
-          log.info(`${ASIDE}: ${messageOf(error)}`, { resource: type, name });
-          aside.add(group, { ...waiting, isTried: true, why: messageOf(error) });
-          return PUT_ASIDE;
-        }
+        if (aside.takesWithoutNamespace(error, begun)) return PUT_ASIDE;
         // Of no namespace, since it has none.
         log.error(messageOf(error), { resource: type, name });
         return { exists: false, isClean: false };
@@ -311,15 +281,7 @@ export class ItemRestorer {
       log.info(`${namespace}/${name} is complete - skipping`, about);
       return { exists: false, isClean: true };
     }
-    const group = `${type} ${namespace}`;
-    const closed = this.#mayHoldPods(type) ? undefined : aside.whyClosed(group);
-    if (closed !== undefined) {
-      aside.add(group, {
-        ...waiting,
-        why: `not tried, because another one was refused: ${closed}`,
-      });
-      return PUT_ASIDE;
-    }
+    if (!this.#mayHoldPods(type) && aside.takesOfClosedType(begun)) return PUT_ASIDE;
     restored.begin(key);
     this.#merged.begin(file);
     const { object, ...prepared } = before?.prepared ?? NOT_PREPARED;
@@ -347,8 +309,9 @@ export class ItemRestorer {
       await this.#run(work);
     } catch (error) {
       this.#assertGoesOn(error);
-      if (isExtensionAway(error) && this.#mayRunAgain(work)) {
-        this.#putAside(error, work, mustInclude);
+      if (aside.takesRefused(error, work, mustInclude)) {
+        // The retry does not begin these operations a second time.
+        this.#noteBegun(work);
         return PUT_ASIDE;
       }
       work.notes.error(messageOf(error));
@@ -361,7 +324,7 @@ export class ItemRestorer {
       ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
     });
     if (volume) await this.#settleLater(volume, work, over);
-    else await this.#put(over());
+    else await this.put(over());
     return { exists, isClean };
   }
 
@@ -372,7 +335,7 @@ export class ItemRestorer {
     over: () => FinishedRestoreItem,
   ): Promise<void> {
     this.#options.restored.done(over());
-    this.#unsettled.push({
+    await this.#unsettled.add({
       look: async (how) => {
         try {
           return await volume.look(how);
@@ -382,30 +345,14 @@ export class ItemRestorer {
           return true;
         }
       },
-      over: () => this.#put(over()),
+      over: () => this.put(over()),
     });
-    if (this.#unsettled.length >= UNSETTLED_MAX) await this.settleVolumes();
   }
 
   /** Pods wait for volumes that are brought back in place, and have to know of them before. */
   #mayHoldPods(type: string): boolean {
     const policy = this.#options.restore.spec.existingVolumeDataPolicy ?? '';
     return type === 'persistentvolumeclaims' && !['', 'none'].includes(policy);
-  }
-
-  /**
-   * False: something that must not be begun twice was begun, and the object is not known yet. Or its volume is
-   * being brought back: pods would be made meanwhile.
-   */
-  #mayRunAgain({ object, operations, file, isInPlace }: Work): boolean {
-    if (isInPlace) return false;
-    if (object) return true;
-    return operations.length === 0 && !this.#makesVolumes(file);
-  }
-
-  /** From snapshots of the provider. */
-  #makesVolumes({ groupResource }: ItemFile): boolean {
-    return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
   }
 
   /** A cancel or the next server must find them, however long the item takes. */
@@ -415,41 +362,8 @@ export class ItemRestorer {
     if (begun.length > 0) this.#options.sink.begun?.(begun);
   }
 
-  /** What was prepared is kept for volumes: their data and snapshots must not be begun twice. */
-  #putAside(error: unknown, work: Work, mustInclude: boolean): void {
-    this.#noteBegun(work);
-    const { aside } = this.#options;
-    const { file, namespace, object, operations, isInPlace, isModified, isClean, notes } = work;
-    const { groupResource: type } = file;
-    const why = messageOf(error);
-    if (!work.isRetried) notes.info(`${ASIDE}: ${why}`);
-    const prepared = object && { object, operations, isInPlace, isModified, isClean };
-    aside.add(
-      `${type} ${namespace}`,
-      {
-        ...{ file, mustInclude, why, prepared },
-        ...{ isHopeful: this.#isHopeful(error, work), isTried: true, isBegun: true },
-      },
-      { mustKeep: this.#makesVolumes(file) || operations.length > 0 },
-    );
-  }
-
-  /** A path that is not served stays so, unless this restore brings what serves it. */
-  #isHopeful(error: unknown, { file, given }: Work): boolean {
-    const isMissing = (cause: unknown): boolean =>
-      isCode(cause, 'KUBE_NOT_FOUND') || (cause instanceof Error && isMissing(cause.cause));
-    if (!isMissing(error)) return true;
-    const { restored } = this.#options;
-    const [group = '', version = ''] = (given.apiVersion ?? '').split('/');
-    const servers = ['v1', 'v1beta1'].flatMap((v) => [
-      [`apiextensions.k8s.io/${v}/CustomResourceDefinition`, file.groupResource],
-      [`apiregistration.k8s.io/${v}/APIService`, `${version}.${group}`],
-    ]);
-    return servers.some(([kind = '', name = '']) => restored.get({ kind, namespace: '', name }));
-  }
-
   /** Also of namespaces, which are no items of their own. */
-  async #put(item: FinishedRestoreItem): Promise<void> {
+  async put(item: FinishedRestoreItem): Promise<void> {
     const { sink, restored, signal } = this.#options;
     try {
       await sink.put(item);
@@ -462,7 +376,7 @@ export class ItemRestorer {
   }
 
   async namespaceCreated(name: string): Promise<void> {
-    await this.#put({
+    await this.put({
       ...{ kind: 'v1/Namespace', namespace: '', name },
       ...{ outcome: 'created', exists: true, operations: [] },
     });
@@ -807,17 +721,12 @@ export class ItemRestorer {
   }
 }
 
-/** Claims of more released volumes are settled before the next item. Our choice: 10 MB of claims. */
-const UNSETTLED_MAX = 1000;
-const ASIDE = 'Put aside until all other items are restored';
 /** What an item that was put aside is for those that want it: it may come. */
 const PUT_ASIDE: Result = { exists: false, isClean: true };
 const NOT_PREPARED = {
   ...{ object: undefined, operations: [] },
   ...{ isInPlace: false, isModified: false, isClean: true },
 };
-
-const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string => `${apiVersion}/${kind}`;
 
 /** Whether a claim is there that names the same volume and is not bound, such as one of an earlier restore. */
 function isWaitingFor(wanted: KubeObject, found: KubeObject): boolean {

@@ -1,6 +1,26 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { KubeObject } from '../../kube/index.ts';
-import type { ItemFile, StartedRestoreOperation } from './contract.ts';
+import type { BackupLog } from '../../backup/index.ts';
+import { isCode, messageOf } from '../../base/index.ts';
+import { isExtensionAway, type KubeObject } from '../../kube/index.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import type {
+  BackedUpItems,
+  FinishedRestoreItem,
+  ItemFile,
+  PersistentVolumeSteps,
+  StartedRestoreOperation,
+} from './contract.ts';
+import type { ItemNotes } from './existing.ts';
+import { kindOf, readItem } from './item-file.ts';
+import type { Restored } from './restored.ts';
+
+export interface PutAsideOptions {
+  readonly items: Pick<BackedUpItems, 'load'>;
+  readonly restore: Restore;
+  readonly restored: Pick<Restored, 'get'>;
+  readonly volumes?: PersistentVolumeSteps | undefined;
+  readonly log: BackupLog;
+}
 
 /** Work done for an item before it was refused. The retry does not repeat this work. */
 export interface PreparedItem {
@@ -28,11 +48,33 @@ export interface AsideItem {
   readonly prepared?: PreparedItem | undefined;
 }
 
+/** An item whose turn has come. */
+export interface ItemInTurn {
+  readonly file: ItemFile;
+  /** The target of the restore. */
+  readonly namespace: string;
+  readonly mustInclude: boolean;
+  /** Set if the item was put aside before. */
+  readonly before: AsideItem | undefined;
+  readonly isBegun: boolean;
+}
+
+/** An item that was begun, with the work that was done for it. */
+export interface BegunItem extends Omit<PreparedItem, 'object'> {
+  readonly file: ItemFile;
+  readonly given: KubeObject;
+  readonly namespace: string;
+  readonly notes: Pick<ItemNotes, 'info'>;
+  /** Undefined before the object was sent. */
+  readonly object: KubeObject | undefined;
+  readonly isRetried: boolean;
+}
+
 export interface LastPassOptions {
   /** Returns when the item is over, or was put aside again. */
   readonly retry: (item: AsideItem) => Promise<void>;
-  /** Says that an item could not be made. */
-  readonly giveUp: (item: AsideItem, seconds: number) => Promise<void>;
+  /** Takes an item that the cluster refused until the end. */
+  readonly failed: (item: FinishedRestoreItem) => Promise<void>;
   /** Velero: `--resource-timeout`. */
   readonly timeoutMs: number;
   /** Between two rounds at first. */
@@ -40,6 +82,7 @@ export interface LastPassOptions {
   readonly signal: AbortSignal;
 }
 
+const ASIDE = 'Put aside until all other items are restored';
 const PAUSE_MS_MAX = 15_000;
 /** For all prepared objects together. Our choice: tens of thousands are refused at worst. */
 const KEPT_BYTES_MAX = 16 << 20;
@@ -56,6 +99,11 @@ export class PutAside {
   #keptBytes = 0;
   #isLastPass = false;
   #refused: string | undefined;
+  readonly #options: PutAsideOptions;
+
+  constructor(options: PutAsideOptions) {
+    this.#options = options;
+  }
 
   get count(): number {
     return [...this.#groups.values()].reduce((sum, { length }) => sum + length, 0);
@@ -66,13 +114,108 @@ export class PutAside {
     return this.#all().filter(({ isBegun }) => isBegun).length;
   }
 
+  /** Takes an item if its namespace was refused. */
+  takesOfClosedNamespace(item: ItemInTurn): boolean {
+    const group = namespaceGroup(item.namespace);
+    const why = this.#whyClosed(group);
+    if (why !== undefined) this.#add(group, untried(item, why));
+    return why !== undefined;
+  }
+
+  /** Takes an item if its namespace cannot be made yet. */
+  takesWithoutNamespace(error: unknown, item: ItemInTurn): boolean {
+    if (!isExtensionAway(error)) return false;
+    const why = messageOf(error);
+    const { groupResource: resource, name } = item.file;
+    this.#options.log.info(`${ASIDE}: ${why}`, { resource, name });
+    this.#add(namespaceGroup(item.namespace), { ...untried(item, why), isTried: true });
+    return true;
+  }
+
+  /** Takes a namespace of the backup if it cannot be made yet. */
+  takesNamespace(error: unknown, name: string): boolean {
+    if (!isExtensionAway(error)) return false;
+    this.#add(namespaceGroup(targetNamespace(name, this.#options.restore)), {
+      file: {
+        groupResource: 'namespaces',
+        version: undefined,
+        isPreferred: true,
+        namespace: '',
+        name,
+      },
+      mustInclude: false,
+      why: messageOf(error),
+      isHopeful: true,
+      isTried: true,
+      isBegun: false,
+    });
+    return true;
+  }
+
+  /** Takes an item if another one of its type and namespace was refused. */
+  takesOfClosedType(item: ItemInTurn): boolean {
+    const group = typeGroup(item);
+    const why = this.#whyClosed(group);
+    if (why === undefined) return false;
+    this.#add(group, untried(item, `not tried, because another one was refused: ${why}`));
+    return true;
+  }
+
+  /**
+   * Takes an item that was refused, if it may be tried again. The prepared object of a volume is
+   * always kept: its data and snapshots must not be begun twice.
+   */
+  takesRefused(error: unknown, item: BegunItem, mustInclude: boolean): boolean {
+    if (!isExtensionAway(error) || !this.#mayRunAgain(item)) return false;
+    const { file, object, operations, isInPlace, isModified, isClean } = item;
+    const why = messageOf(error);
+    if (!item.isRetried) item.notes.info(`${ASIDE}: ${why}`);
+    const prepared = object && { object, operations, isInPlace, isModified, isClean };
+    const isHopeful = this.#isHopeful(error, item);
+    this.#add(
+      typeGroup(item),
+      { file, mustInclude, why, prepared, isHopeful, isTried: true, isBegun: true },
+      { mustKeep: this.#makesVolumes(file) || operations.length > 0 },
+    );
+    return true;
+  }
+
+  /**
+   * False if work that must not be repeated was begun before the object was known. Also false if
+   * the volume is brought back in place: pods would be made meanwhile.
+   */
+  #mayRunAgain({ object, operations, file, isInPlace }: BegunItem): boolean {
+    if (isInPlace) return false;
+    if (object) return true;
+    return operations.length === 0 && !this.#makesVolumes(file);
+  }
+
+  /** True for PersistentVolumes that the restore creates from snapshots of the provider. */
+  #makesVolumes({ groupResource }: ItemFile): boolean {
+    return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
+  }
+
+  /** A path that is not served stays so, unless this restore brings what serves it. */
+  #isHopeful(error: unknown, { file, given }: BegunItem): boolean {
+    const isMissing = (cause: unknown): boolean =>
+      isCode(cause, 'KUBE_NOT_FOUND') || (cause instanceof Error && isMissing(cause.cause));
+    if (!isMissing(error)) return true;
+    const { restored } = this.#options;
+    const [group = '', version = ''] = (given.apiVersion ?? '').split('/');
+    const servers = ['v1', 'v1beta1'].flatMap((v) => [
+      [`apiextensions.k8s.io/${v}/CustomResourceDefinition`, file.groupResource],
+      [`apiregistration.k8s.io/${v}/APIService`, `${version}.${group}`],
+    ]);
+    return servers.some(([kind = '', name = '']) => restored.get({ kind, namespace: '', name }));
+  }
+
   /** Why items of a group are put aside without a try; undefined if they are tried. */
-  whyClosed(group: string): string | undefined {
+  #whyClosed(group: string): string | undefined {
     return this.#isLastPass ? undefined : this.#groups.get(group)?.[0]?.why;
   }
 
-  /** `mustKeep`: what was prepared must not be done twice. */
-  add(group: string, item: AsideItem, { mustKeep = false } = {}): void {
+  /** `mustKeep`: the prepared work must not be repeated. */
+  #add(group: string, item: AsideItem, { mustKeep = false } = {}): void {
     const bytes = item.prepared ? Buffer.byteLength(JSON.stringify(item.prepared.object)) : 0;
     const isKept = mustKeep || this.#keptBytes + bytes <= KEPT_BYTES_MAX;
     if (isKept) this.#keptBytes += bytes;
@@ -85,7 +228,7 @@ export class PutAside {
 
   /** Tries all of them in rounds, each group in the order of the restore, until the time is over. */
   async lastPass(options: LastPassOptions): Promise<void> {
-    const { giveUp, timeoutMs, pollMs, signal } = options;
+    const { failed, timeoutMs, pollMs, signal } = options;
     this.#isLastPass = true;
     const startMs = performance.now();
     const untilMs = startMs + timeoutMs;
@@ -102,9 +245,28 @@ export class PutAside {
     const seconds = Math.round((performance.now() - startMs) / 1000);
     for (const item of this.#all()) {
       signal.throwIfAborted();
-      await giveUp(item, seconds);
+      const begun = await this.#giveUp(item, seconds);
+      if (begun) await failed(begun);
     }
     this.#groups.clear();
+  }
+
+  /** Says that an item could not be made. Returns an item that the restore counts. */
+  async #giveUp(
+    { file, why, prepared }: AsideItem,
+    seconds: number,
+  ): Promise<FinishedRestoreItem | undefined> {
+    const { items, restored, restore, log } = this.#options;
+    const { groupResource: resource, name } = file;
+    const namespace = targetNamespace(file.namespace, restore);
+    const more = seconds > 0 ? ` (retried for ${seconds} s after all other items)` : '';
+    log.error(`${why}${more}`, { resource, namespace, name });
+    const bytes = await items.load(file);
+    if (!bytes) return undefined;
+    const key = { kind: kindOf(readItem(file, bytes)), namespace, name };
+    if (!restored.get(key)) return undefined;
+    const operations = prepared?.operations ?? [];
+    return { ...key, outcome: 'failed', exists: false, operations };
   }
 
   #all(): AsideItem[] {
@@ -150,4 +312,14 @@ export class PutAside {
   #forgetKept({ prepared }: AsideItem): void {
     if (prepared) this.#keptBytes -= Buffer.byteLength(JSON.stringify(prepared.object));
   }
+}
+
+const namespaceGroup = (namespace: string): string => `namespace ${namespace}`;
+
+const typeGroup = ({ file, namespace }: Pick<ItemInTurn, 'file' | 'namespace'>): string =>
+  `${file.groupResource} ${namespace}`;
+
+function untried({ file, mustInclude, before, isBegun }: ItemInTurn, why: string): AsideItem {
+  const { prepared, isTried = false } = before ?? {};
+  return { file, mustInclude, why, isHopeful: true, isTried, isBegun, prepared };
 }

@@ -13,7 +13,6 @@ import {
   askedFor,
   type BackupIdentity,
   type Discovery,
-  isExtensionAway,
   type KubeClient,
   Patience,
   type Pod,
@@ -123,7 +122,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { priorities = RESTORE_PRIORITIES, pollMs = POLL_MS } = options;
   const { terminatingMs = TIMEOUT_MS, resourceTimeoutMs = TIMEOUT_MS } = options;
   const restored = new Restored();
-  const aside = new PutAside();
+  const aside = new PutAside({ ...options, restored });
   const patience = new Patience({ signal, awayMs: options.patienceMs });
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
     ...{ ...options, patience, terminatingMs, pollMs },
@@ -221,7 +220,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
         await refresh(options, patience);
         restorer.rules = rules();
       },
-      giveUp: (item, seconds) => restorer.giveUp(item, seconds),
+      failed: (item) => restorer.put(item),
       ...{ timeoutMs: resourceTimeoutMs, pollMs, signal },
     });
     await restorer.settleVolumes();
@@ -341,18 +340,7 @@ async function ensure(
   } catch (error) {
     signal.throwIfAborted();
     if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
-    if (!isExtensionAway(error)) {
-      log.error(messageOf(error));
-      return;
-    }
-    const file = {
-      ...{ groupResource: 'namespaces', version: undefined, isPreferred: true },
-      ...{ namespace: '', name },
-    };
-    const why = messageOf(error);
-    const group = `namespace ${targetNamespace(name, restore)}`;
-    const state = { isHopeful: true, isTried: true, isBegun: false };
-    aside.add(group, { file, mustInclude: false, why, ...state });
+    if (!aside.takesNamespace(error, name)) log.error(messageOf(error));
   }
 }
 
