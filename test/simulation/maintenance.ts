@@ -17,9 +17,12 @@ import {
   JOBS,
   type KubeObject,
   type NewObject,
+  PASSWORD_SECRET,
   type Resource,
+  SECRETS,
 } from '../../src/kube/index.ts';
 import type { CallOptions } from '../../src/kube/client/client.ts';
+import { PASSWORD_KEY } from '../../src/repository-access/index.ts';
 import { RepositoryController, Server } from '../../src/server/index.ts';
 import { JOB_MARK, REPOSITORY_LABEL } from '../../src/server/repositories/maintenance/job.ts';
 import { claimOf } from '../../src/server/repositories/maintenance/outline.ts';
@@ -254,6 +257,11 @@ class MaintenanceWorld {
     create(BACKUP_STORAGE_LOCATIONS, {
       metadata: { name: 'default', namespace: NAMESPACE },
       spec: { provider: 'velero.io/fs', config: { fspath: '/bucket' } },
+    });
+    // Repositories exist, so their password does, too.
+    create(SECRETS, {
+      metadata: { name: PASSWORD_SECRET, namespace: NAMESPACE },
+      data: { [PASSWORD_KEY]: Buffer.from('simulated').toString('base64') },
     });
     // So that the names of Jobs are free again.
     create(CONFIG_MAPS, {
