@@ -6,6 +6,12 @@ export type Glob = (name: string) => boolean;
 /** What one character may be, any number of any characters, or of any but separators. */
 type Token = 'star' | 'part' | ((char: string) => boolean);
 
+/** A pattern without braces. */
+interface Way {
+  readonly text: string;
+  readonly tokens: readonly Token[];
+}
+
 /** Patterns in braces are written out one by one. Our choice: who needs more lists them. */
 const ALTERNATIVES_MAX = 256;
 
@@ -22,9 +28,13 @@ export function compileGlob(
   const ways = new Parser(pattern, separator).read();
   return (name) => {
     const chars = [...name];
-    return ways.some((tokens) => matches(tokens, chars, separator));
+    return ways.some(({ tokens }) => matches(tokens, chars, separator));
   };
 }
+
+/** The patterns that a pattern with braces stands for. Throws `BAD_PATTERN`. */
+export const globAlternatives = (pattern: string): string[] =>
+  new Parser(pattern).read().map(({ text }) => text);
 
 /** Of a pattern that is used once. */
 export const matchesGlob = (pattern: string, name: string): boolean => compileGlob(pattern)(name);
@@ -70,38 +80,48 @@ class Parser {
     this.#chars = [...pattern];
   }
 
-  read(): Token[][] {
+  read(): Way[] {
     return this.#sequence(false);
   }
 
   /** Up to the end, or in braces up to the comma or brace that ends this part. */
-  #sequence(isInBraces: boolean): Token[][] {
-    let ways: Token[][] = [[]];
+  #sequence(isInBraces: boolean): Way[] {
+    let ways: Way[] = [{ text: '', tokens: [] }];
     while (this.#at < this.#chars.length) {
       const char = this.#chars[this.#at] ?? '';
       if (isInBraces && (char === ',' || char === '}')) return ways;
-      this.#at++;
-      const parts = this.#part(char);
-      ways = ways.flatMap((way) => parts.map((part) => [...way, ...part]));
+      const parts = this.#part();
+      ways = ways.flatMap((way) =>
+        parts.map(({ text, tokens }) => ({
+          text: way.text + text,
+          tokens: [...way.tokens, ...tokens],
+        })),
+      );
       if (ways.length > ALTERNATIVES_MAX) throw this.#bad('it has too many alternatives');
     }
     return ways;
   }
 
-  #part(char: string): Token[][] {
+  #part(): Way[] {
+    const start = this.#at;
+    const char = this.#chars[this.#at++] ?? '';
+    if (char === '{') return this.#alternatives();
+    const token = this.#token(char);
+    return [{ text: this.#chars.slice(start, this.#at).join(''), tokens: [token] }];
+  }
+
+  #token(char: string): Token {
     switch (char) {
       case '*':
-        return [[this.#star()]];
+        return this.#star();
       case '?':
-        return [[(other) => other !== this.#separator]];
+        return (other) => other !== this.#separator;
       case '[':
-        return [[this.#set()]];
-      case '{':
-        return this.#alternatives();
+        return this.#set();
       case '\\':
-        return [[literal(this.#chars[this.#at++] ?? '')]];
+        return literal(this.#chars[this.#at++] ?? '');
       default:
-        return [[literal(char)]];
+        return literal(char);
     }
   }
 
@@ -112,8 +132,8 @@ class Parser {
     return 'star';
   }
 
-  #alternatives(): Token[][] {
-    const ways: Token[][] = [];
+  #alternatives(): Way[] {
+    const ways: Way[] = [];
     for (;;) {
       ways.push(...this.#sequence(true));
       // The library takes the end for a brace that closes.

@@ -82,7 +82,7 @@ export type { AttributeCalls } from './native-xattrs.ts';
 export type { FileStatus, NativeLibrary, StatusReader } from './native-status.ts';
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';
-export { compileGlob, type Glob, matchesGlob } from './glob.ts';
+export { compileGlob, type Glob, globAlternatives, matchesGlob } from './glob.ts';
 export { bytesOfName, joinPath, textOfName } from './paths.ts';
 export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';

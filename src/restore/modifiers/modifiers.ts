@@ -1,3 +1,4 @@
+import { NameLists } from '../../backup/index.ts';
 import { CodedError, isCode, messageOf, sortedGoJson } from '../../base/index.ts';
 import {
   applyJsonPatch,
@@ -8,6 +9,7 @@ import {
   PATCH_PLACE_MISSING,
   PATCH_TEST_FAILED,
 } from '../../kube/index.ts';
+import type { BackedUpItems, ItemFolder } from '../run/contract.ts';
 import { type ModifierPatch, type ModifierRule, readRules } from './read-rules.ts';
 
 export interface ModifiedItem {
@@ -21,6 +23,8 @@ export class ResourceModifiers {
   readonly #rules: readonly ModifierRule[];
   /** The most conditions that an item has met so far, by rule. */
   readonly #met: number[];
+  /** The last failed test in the patch of each rule. */
+  readonly #failedTests: string[] = [];
 
   private constructor(rules: readonly ModifierRule[]) {
     this.#rules = rules;
@@ -32,8 +36,20 @@ export class ResourceModifiers {
     return this.#rules.flatMap(({ groupText }, i) => {
       const lacking = CONDITIONS[this.#met[i] ?? 0];
       if (lacking === undefined) return [];
-      const rule = `Rule ${i + 1} of the resource modifiers, for ${JSON.stringify(groupText)},`;
-      return [`${rule} changes nothing: no restored object ${lacking}`];
+      const test = this.#met[i] === SELECTED ? ` (${this.#failedTests[i] ?? ''})` : '';
+      return [`${ruleText(i, groupText)}, changes nothing: no restored object ${lacking}${test}`];
+    });
+  }
+
+  /** Names in rules that have matched items, if the backup has nothing of that name, in words. */
+  deadNames(backup: Pick<BackedUpItems, 'directories' | 'names'>): string[] {
+    const folders = [...backup.directories()];
+    return this.#rules.flatMap((rule, i) => {
+      if ((this.#met[i] ?? 0) < CONDITIONS.length) return [];
+      return deadNamesOf(rule, folders, backup).map(
+        ({ text, field, what }) =>
+          `${ruleText(i, rule.groupText)}: ${JSON.stringify(text)} of its ${field} selects nothing: the backup has no such ${what}`,
+      );
     });
   }
 
@@ -66,9 +82,15 @@ export class ResourceModifiers {
       try {
         const met = metBy(rule, item, groupResource);
         this.#met[i] = Math.max(this.#met[i] ?? 0, met);
-        if (met === CONDITIONS.length) current = patched(current, rule.patch);
+        if (met < SELECTED) continue;
+        current = patched(current, rule.patch);
+        this.#met[i] = CONDITIONS.length;
       } catch (error) {
         if (!isPatchError(error)) throw error;
+        if (isCode(error, PATCH_TEST_FAILED)) {
+          this.#failedTests[i] = messageOf(error);
+          continue;
+        }
         this.#met[i] = CONDITIONS.length;
         errors.push(messageOf(error));
       }
@@ -87,7 +109,54 @@ const CONDITIONS = [
   'of that type has a name that matches its resourceNameRegex',
   'of that type and name matches its labelSelector',
   'that its other conditions select matches its tests ("matches")',
+  'that its conditions select passes the test operations of its patch',
 ];
+/** An item meets all conditions of a rule. The tests of the patch follow. */
+const SELECTED = CONDITIONS.length - 1;
+
+const ruleText = (i: number, groupText: string): string =>
+  `Rule ${i + 1} of the resource modifiers, for ${JSON.stringify(groupText)}`;
+
+interface DeadName {
+  readonly text: string;
+  readonly field: string;
+  readonly what: string;
+}
+
+/** Names of a rule that select nothing in the backup. */
+function deadNamesOf(
+  { groupResource, namespaces, alternatives }: ModifierRule,
+  folders: readonly ItemFolder[],
+  backup: Pick<BackedUpItems, 'names'>,
+): DeadName[] {
+  const known = new Set(folders.map(({ namespace }) => namespace));
+  for (const folder of folders) {
+    if (folder.groupResource !== 'namespaces') continue;
+    for (const name of backup.names(folder)) known.add(name);
+  }
+  const listed = namespaces.includes.names.filter((text) => text !== '' && text !== '*');
+  const deadNamespaces = listed.filter((text) => {
+    const { includes } = new NameLists([text]);
+    return ![...known].some((name) => includes.matches(name));
+  });
+  const deadTypes = alternatives.groupResource.filter(
+    ({ matches }) => !folders.some((folder) => matches(folder.groupResource)),
+  );
+  const own = folders.filter(
+    (folder) =>
+      groupResource(folder.groupResource) &&
+      (folder.namespace === '' || namespaces.takes(folder.namespace)),
+  );
+  const deadObjects = alternatives.name.filter(
+    ({ matches }) => !own.some((folder) => backup.names(folder).some(matches)),
+  );
+  const what = 'object of that type in its namespaces';
+  return [
+    ...deadTypes.map(({ text }) => ({ text, field: 'groupResource', what: 'type' })),
+    ...deadNamespaces.map((text) => ({ text, field: 'namespaces', what: 'namespace' })),
+    ...deadObjects.map(({ text }) => ({ text, field: 'resourceNameRegex', what })),
+  ];
+}
 
 /** How many conditions of the rule the item meets, until the first that it does not meet. */
 function metBy(rule: ModifierRule, item: KubeObject, groupResource: string): number {
@@ -98,7 +167,7 @@ function metBy(rule: ModifierRule, item: KubeObject, groupResource: string): num
   if (rule.selector?.matches(labels) === false) return 3;
   try {
     applyJsonPatch(item, rule.matches);
-    return CONDITIONS.length;
+    return SELECTED;
   } catch (error) {
     if (isCode(error, PATCH_TEST_FAILED) || isCode(error, PATCH_PLACE_MISSING)) return 4;
     throw error;
@@ -144,7 +213,7 @@ function withJsonPatch(
   try {
     return applyJsonPatch(item, operations);
   } catch (error) {
-    if (isCode(error, PATCH_TEST_FAILED)) return item;
+    if (isCode(error, PATCH_TEST_FAILED)) throw error;
     throw failed(`error in applying JSON Patch ${messageOf(error)}`);
   }
 }

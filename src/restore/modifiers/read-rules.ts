@@ -1,7 +1,13 @@
 import type { Node } from 'yaml';
 import { RE2JS } from 're2js';
 import { NameLists, type Selector, selectorOf } from '../../backup/index.ts';
-import { CodedError, compileGlob, type Glob, messageOf } from '../../base/index.ts';
+import {
+  CodedError,
+  compileGlob,
+  type Glob,
+  globAlternatives,
+  messageOf,
+} from '../../base/index.ts';
 import type { PatchOperation } from '../../kube/index.ts';
 import { cut, type Field, fieldsOf, YamlDocument } from '../../volume-policy/index.ts';
 import { operationOf } from './patch-text.ts';
@@ -14,10 +20,20 @@ export interface ModifierRule {
   readonly groupText: string;
   /** Undefined where every name fits. */
   readonly name: ((name: string) => boolean) | undefined;
+  /** The alternatives of `groupResource` and `resourceNameRegex`, if there are several. */
+  readonly alternatives: {
+    readonly groupResource: readonly Alternative[];
+    readonly name: readonly Alternative[];
+  };
   readonly selector: Selector | undefined;
   /** Tests that must all hold. */
   readonly matches: readonly PatchOperation[];
   readonly patch: ModifierPatch;
+}
+
+export interface Alternative {
+  readonly text: string;
+  readonly matches: (name: string) => boolean;
 }
 
 export type ModifierPatch =
@@ -98,11 +114,16 @@ class Reader {
         'no patch data found: a rule needs patches, mergePatches or strategicPatches',
       );
     }
+    const groupText = this.#text(conditions, 'groupResource', at);
     return {
       namespaces: new NameLists(this.#texts(conditions, 'namespaces', at)),
       groupResource: this.#glob(conditions, node, at),
-      groupText: this.#text(conditions, 'groupResource', at),
+      groupText,
       name: this.#regex(conditions, at),
+      alternatives: {
+        groupResource: globsIn(groupText),
+        name: namesIn(this.#text(conditions, 'resourceNameRegex', at)),
+      },
       selector: this.#selector(conditions, at),
       matches: this.#matches(conditions, at),
       patch: this.#patch(fields, given[0] ?? 'patches', path),
@@ -135,7 +156,7 @@ class Reader {
       this.#document.wrong(node, at, what);
     }
     try {
-      return compileGlob(text, { separator: '.' });
+      return compileGlob(text, TYPE_PARTS);
     } catch (error) {
       this.#document.wrong(node, at, messageOf(error));
       return () => false;
@@ -290,6 +311,36 @@ class Reader {
         'must be YAML or JSON of an object, such as \'{"spec": {"replicas": 2}}\'',
       );
     }
+    return [];
+  }
+}
+
+const TYPE_PARTS = { separator: '.' };
+
+/** The patterns in the braces of a `groupResource`. Empty for a pattern with an error. */
+function globsIn(pattern: string): Alternative[] {
+  try {
+    const texts = [...new Set(globAlternatives(pattern))];
+    if (texts.length < 2) return [];
+    return texts.map((text) => ({ text, matches: compileGlob(text, TYPE_PARTS) }));
+  } catch {
+    return [];
+  }
+}
+
+/** The parts of a regular expression such as `^(one|other)$`. Empty for all other forms. */
+function namesIn(pattern: string): Alternative[] {
+  const [, before = '', inner = '', after = ''] = /^(\^?)\((?:\?:)?([^()]*)\)(\$?)$/.exec(
+    pattern,
+  ) ?? [undefined, '', pattern];
+  const texts = [...new Set(inner.split('|'))];
+  if (texts.length < 2 || !texts.every((text) => /^[^()[\]{}]+$/.test(text))) return [];
+  try {
+    return texts.map((text) => {
+      const compiled = RE2JS.compile(`${before}(?:${text})${after}`);
+      return { text, matches: (name) => compiled.matcher(name).find() };
+    });
+  } catch {
     return [];
   }
 }

@@ -242,11 +242,12 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
 const RULES_MAX = 20;
 
 /** A typo would leave objects unmodified. The matches of an earlier try are not known. */
-function warnOfRules({ modifiers, journal, log }: RestoreRunOptions): void {
-  const unmatched = journal ? [] : (modifiers?.unmatched ?? []);
+function warnOfRules({ modifiers, journal, items, log }: RestoreRunOptions): void {
+  if (!modifiers || journal) return;
+  const unmatched = [...modifiers.unmatched, ...modifiers.deadNames(items)];
   for (const text of unmatched.slice(0, RULES_MAX)) log.warn(text);
   const more = unmatched.length - RULES_MAX;
-  if (more > 0) log.warn(`${more} more rules of the resource modifiers change nothing`);
+  if (more > 0) log.warn(`${more} more rules and names of the resource modifiers change nothing`);
 }
 
 /** Names in the spec that select nothing in the backup. Returns how many there are. */

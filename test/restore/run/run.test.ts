@@ -719,11 +719,78 @@ describe('one item', () => {
       });
     });
 
+    it('warns about each name of a rule that the backup does not have, beside others that it has', async () => {
+      const text = rules(
+        '{groupResource: "{configmaps,deployment.apps,secret*}"}',
+        '{groupResource: configmaps, namespaces: [app, ap, "a*", "b*"]}',
+        '{groupResource: configmaps, resourceNameRegex: "^(c|gone|d.*)$"}',
+        '{groupResource: configmaps, resourceNameRegex: "^c$|^gone$"}',
+        '{groupResource: configmaps, resourceNameRegex: "(c|gone)-?"}',
+        '{groupResource: "{configmap,secret}"}',
+      );
+      const dead = (i: number, type: string, name: string, field: string, what: string): string =>
+        `Rule ${i} of the resource modifiers, for "${type}": "${name}" of its ${field} selects nothing: the backup has no such ${what}`;
+      const types = '{configmaps,deployment.apps,secret*}';
+      const name = 'object of that type in its namespaces';
+      expect(await warningsOf(text)).toEqual({
+        velero: [
+          'Rule 6 of the resource modifiers, for "{configmap,secret}", changes nothing: no restored object is of that type',
+          dead(1, types, 'deployment.apps', 'groupResource', 'type'),
+          dead(1, types, 'secret*', 'groupResource', 'type'),
+          dead(2, 'configmaps', 'ap', 'namespaces', 'namespace'),
+          dead(2, 'configmaps', 'b*', 'namespaces', 'namespace'),
+          dead(3, 'configmaps', 'gone', 'resourceNameRegex', name),
+          dead(3, 'configmaps', 'd.*', 'resourceNameRegex', name),
+          dead(4, 'configmaps', '^gone$', 'resourceNameRegex', name),
+        ],
+      });
+    });
+
+    it('says nothing about names of the backup that this restore leaves out', async () => {
+      const { ResourceModifiers } = await import('../../../src/restore/index.ts');
+      const text = rules(
+        '{groupResource: "{configmaps,secrets}", namespaces: [app, other], resourceNameRegex: "^(c|d)$"}',
+      );
+      const metadata = { namespace: 'velero', name: 'm' };
+      const { log } = await run({
+        items: [
+          stored('configmaps', 'app/c'),
+          stored('configmaps', 'other/d'),
+          stored('secrets', 'other/c'),
+        ],
+        spec: { includedNamespaces: ['app'], excludedResources: ['secrets'] },
+        more: { modifiers: ResourceModifiers.fromConfigMap({ metadata, data: { rules: text } }) },
+      });
+      expect(log.lists.warnings).toEqual({});
+    });
+
+    it('warns about a rule whose patch has a test that no object passes', async () => {
+      const patches = (value: string, more = ''): string =>
+        [
+          `- conditions: {groupResource: configmaps${more}}`,
+          '  patches:',
+          `  - {operation: test, path: /data/key, value: ${value}}`,
+          '  - {operation: replace, path: /data/key, value: new}',
+        ].join('\n');
+      const text = [
+        rules(),
+        patches('older'),
+        patches('old'),
+        patches('older', ', namespaces: [app]'),
+      ];
+      expect(await warningsOf(text.join('\n'))).toEqual({
+        velero: [1, 3].map(
+          (i) =>
+            `Rule ${i} of the resource modifiers, for "configmaps", changes nothing: no restored object that its conditions select passes the test operations of its patch (testing value /data/key failed: test failed)`,
+        ),
+      });
+    });
+
     it('names twenty rules, and counts the others', async () => {
       const text = rules(...Array.from({ length: 25 }, (_, i) => `{groupResource: typo${i}}`));
       const { velero = [] } = (await warningsOf(text)) as { velero?: string[] };
       expect(velero).toHaveLength(21);
-      expect(velero.at(-1)).toBe('5 more rules of the resource modifiers change nothing');
+      expect(velero.at(-1)).toBe('5 more rules and names of the resource modifiers change nothing');
     });
 
     it('does not know the rules of an earlier try', async () => {
