@@ -85,7 +85,7 @@ export const RULES: readonly Rule[] = [
     hint: 'say the noun: "the other snapshot", "our index", "a file that is too large"',
     kinds: SENTENCES,
     finds: matches(
-      /\b(?:of (?:ours|theirs|its)|(?:this|that|such an?|the other) one)\b(?! of\b)/i,
+      /\b(?:of (?:ours|theirs)|(?:this|that|such an?|the other) one)\b(?! of\b)/i,
       /\b(?:ones?|those) (?:that|which|who|whose|is|are|has|have|without)\b/i,
       /\b(?:and (?:the|its|their) like|the former|the latter|and such)\b/i,
     ),

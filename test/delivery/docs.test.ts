@@ -1,4 +1,5 @@
 import * as fs from 'node:fs';
+import { createRequire } from 'node:module';
 import { dirname, join, normalize } from 'node:path';
 import type { Command, Option } from 'commander';
 import { parse } from 'yaml';
@@ -235,6 +236,50 @@ describe('links in docs', () => {
     const files = drawing.match(/(?<= )[a-z][a-z-]*\/[a-z/-]*(?:\.ts)?/g) ?? [];
     expect(files.length).toBeGreaterThan(30);
     expect(files.filter((file) => !fs.existsSync(join(ROOT, 'src', file)))).toEqual([]);
+  });
+
+  it('the pages about the code name files and folders that are there', () => {
+    const pages = ['ARCHITECTURE.md', ...PAGES.filter((page) => page.startsWith('docs/dev/'))];
+    const tops = fs.readdirSync(join(ROOT, 'src'));
+    const wrong: string[] = [];
+    let count = 0;
+    for (const page of pages) {
+      for (const [, name = ''] of read(page).matchAll(/`((?:[\w.*-]+\/)+[\w.*-]*)`/g)) {
+        const [top = ''] = name.split('/');
+        const path = tops.includes(top) ? `src/${name}` : name;
+        const isThere =
+          fs.globSync(path.replace(/\/$/, ''), { cwd: ROOT }).length > 0 ||
+          fs.globSync(`${path}.test.ts`, { cwd: ROOT }).length > 0;
+        if (['src', 'test', 'docs', 'manifests', 'bench', 'image', ...tops].includes(top)) {
+          count++;
+          if (!isThere) wrong.push(`${page}: ${name}`);
+        }
+      }
+    }
+    expect(wrong).toEqual([]);
+    expect(count).toBeGreaterThan(40);
+  });
+
+  it('the table of imports is the one that lint checks', () => {
+    const { forbidden } = createRequire(import.meta.url)('../../.dependency-cruiser.cjs') as {
+      forbidden: { name: string; to: { pathNot?: string | string[] } }[];
+    };
+    const checked = forbidden.flatMap(({ name, to: { pathNot } }): [string, string[]][] => {
+      const [, folder] = /^imports-of-(.*)$/.exec(name) ?? [];
+      if (folder === undefined) return [];
+      const [, all = ''] = /\((.*?)\)/.exec([pathNot].flat()[0] ?? '') ?? [];
+      const below = all.split('|').filter((each) => each !== folder && each !== 'base');
+      return [[folder, below.sort()]];
+    });
+    const rows = [...read('ARCHITECTURE.md').matchAll(/^\| `([a-z-]+)` +\|[^|]*\|([^|]*)\|$/gm)];
+    const told = rows.map(([, folder = '', list = '']): [string, string[]] => [
+      folder,
+      list.trim() === '' ? [] : list.trim().split(', ').sort(),
+    ]);
+    expect(Object.fromEntries(told)).toEqual({
+      ...Object.fromEntries(checked),
+      cli: ['everything'],
+    });
   });
 
   it('docs/README.md leads to each page', () => {
