@@ -1,7 +1,15 @@
 import { randomUUID } from 'node:crypto';
 import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { CodedError, codeOf, lookup, makeDirectories, messageOf, retryOf } from '../base/index.ts';
+import {
+  CodedError,
+  codeOf,
+  isCode,
+  lookup,
+  makeDirectories,
+  messageOf,
+  retryOf,
+} from '../base/index.ts';
 import {
   type BackupStorageLocation,
   bucketLocation,
@@ -149,7 +157,13 @@ export async function secretValue(
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
   { name, key }: { readonly name: string; readonly key: string },
 ): Promise<Buffer> {
-  return valueIn(await client.get(SECRETS, { namespace, name }, { signal }), key);
+  try {
+    return valueIn(await client.get(SECRETS, { namespace, name }, { signal }), key);
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+    const text = `${messageOf(error)}. Longshore's accounts may read only the Secrets that their Roles name: add ${name} (docs/hardening.md, "Secrets of locations")`;
+    throw new CodedError('KUBE_FORBIDDEN', text, { cause: error, retry: retryOf(error) });
+  }
 }
 
 /** Throws `NO_PASSWORD` where the Secret has no such key. */

@@ -606,7 +606,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
           .catch((error: unknown) => (error as { stdout: string }).stdout);
       };
       const here = ['-n', NAMESPACE];
-      expect(await can(MOVER, 'get', 'secrets', ...here)).toBe('yes\n');
+      expect(await can(MOVER, 'get', 'secrets/cloud-credentials', ...here)).toBe('yes\n');
       for (const [account, ...what] of [
         [AGENT, 'get', 'secrets', ...here],
         [AGENT, 'list', 'events', '-n', 'app'],
@@ -616,7 +616,8 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
         [MOVER, 'update', 'datauploads.velero.io', ...here],
         [MOVER, 'patch', 'podvolumebackups.velero.io', ...here],
         [MOVER, 'update', 'podvolumerestores.velero.io', ...here],
-        [MOVER, 'get', 'secrets', '-n', 'app'],
+        [MOVER, 'get', 'secrets', ...here],
+        [MOVER, 'get', 'secrets/cloud-credentials', '-n', 'app'],
       ] as const) {
         expect(await can(account, ...what), what.join(' ')).toBe('no\n');
       }

@@ -188,6 +188,15 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       return { metadata, spec: { ...spec, containers: [{ ...container, args, image: '' }] } };
     };
     expect(podOf(charts)).toEqual(podOf(ours));
+    for (const kind of ['ValidatingAdmissionPolicy', 'ValidatingAdmissionPolicyBinding']) {
+      const specOf = (list: Manifest[]): unknown => {
+        const found = ofKind(list, kind).find((each) =>
+          /^longshore-server/.test(each.metadata.name),
+        );
+        return JSON.parse(JSON.stringify(found?.spec).replaceAll('.velero"', '"'));
+      };
+      expect(specOf(charts)).toEqual(specOf(ours));
+    }
     expect(await dryRun(api, renderChart(api, ...flags))).toContain('deployment.apps/');
     expect(ofKind(parseManifests(renderChart(api)), 'Deployment')).toEqual([]);
   });
@@ -238,7 +247,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       await mayDo(api, account, 'create', 'pods', '-n', namespace),
     ];
     const mayMove = (account: string, namespace: string): Promise<boolean> =>
-      mayDo(api, account, 'get', 'secrets', '-n', namespace);
+      mayDo(api, account, 'get', 'secrets/velero-repo-credentials', '-n', namespace);
     const daemonSetOf = async (namespace: string, name: string): Promise<Manifest> =>
       JSON.parse(
         await api.kubectl('-n', namespace, 'get', 'daemonset', name, '-o', 'json'),

@@ -18,6 +18,8 @@ export interface InstallFlags {
   backupLocationConfig?: string;
   caCert?: string;
   features?: string;
+  /** Names, separated by commas. */
+  locationSecrets?: string;
 }
 
 export const INSTALLED_LABEL = 'app.kubernetes.io/managed-by';
@@ -44,6 +46,7 @@ export function installPlan(
   for (const each of all) {
     each.metadata.labels = { ...each.metadata.labels, [INSTALLED_LABEL]: INSTALLED_BY };
     if (isWorkload(each.kind)) adapt(each, flags);
+    if (each.kind === 'Role') nameSecrets(each, flags);
   }
   return all;
 }
@@ -150,5 +153,20 @@ function adapt(workload: Manifest, { image, features }: InstallFlags): void {
     if (features === undefined || workload.kind !== 'Deployment') continue;
     container.args = container.args.filter((each) => !each.startsWith('--features='));
     if (features !== '') container.args.push(`--features=${features}`);
+  }
+}
+
+interface NamedRule {
+  readonly resources: readonly string[];
+  resourceNames?: string[];
+}
+
+/** Lets accounts that read the credentials of locations read these Secrets as well. */
+function nameSecrets(role: Manifest, { locationSecrets = '' }: InstallFlags): void {
+  const names = locationSecrets.split(',').map((name) => name.trim());
+  const added = names.filter((name) => name !== '');
+  for (const rule of role.rules as NamedRule[]) {
+    if (!rule.resources.includes('secrets') || !rule.resourceNames?.includes(SECRET)) continue;
+    rule.resourceNames = [...new Set([...rule.resourceNames, ...added])];
   }
 }

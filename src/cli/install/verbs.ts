@@ -15,6 +15,10 @@ export function addInstallVerbs(program: Command): void {
     .option('--backup-location-config <pairs>', 'as region=minio,s3Url=http://minio:9000')
     .option('--cacert <file>', 'certificates that the storage is trusted by')
     .option('--secret-file <file>', 'with the credentials of the storage')
+    .option(
+      '--location-secrets <names>',
+      'other Secrets, comma-separated, that storage locations name: server, data movers and maintenance may read these too',
+    )
     .option('--no-secret', 'without credentials: pods have an identity of their own')
     .option('--no-default-backup-location', 'without a location')
     .option('--features <names>', "of Velero's server; EnableCSI where nothing is said")

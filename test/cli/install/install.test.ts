@@ -75,6 +75,23 @@ describe('what would be installed', () => {
     expect(kinds.indexOf('Deployment')).toBeGreaterThan(kinds.indexOf('BackupStorageLocation'));
   });
 
+  it('names further Secrets of locations in each Role that reads those of locations', async () => {
+    const flag = '--location-secrets=second, third,cloud-credentials';
+    const { code, out } = await runHere(...ALL, flag, '--dry-run');
+    expect(code).toBe(0);
+    const roles = parseManifests(out).filter(({ kind }) => kind === 'Role');
+    const named = roles.flatMap(({ metadata, rules = [] }) =>
+      rules.flatMap((rule) => {
+        const { resourceNames } = rule as { resourceNames?: string[] };
+        return resourceNames ? [[metadata.name, resourceNames]] : [];
+      }),
+    );
+    const all = ['velero-repo-credentials', 'cloud-credentials', 'second', 'third'];
+    expect(named.sort()).toEqual(
+      ['data-mover', 'repo-maintenance', 'server'].map((name) => [`longshore-${name}`, all]),
+    );
+  });
+
   it('is the same from the installed program', async () => {
     const words = [...ALL, '--dry-run'];
     const installed = execFileSync(join(sharedPackage(), 'bin/longshore'), words);

@@ -36,11 +36,16 @@ default
 
 {{- /* "true" where the cluster has policies, and the agents an account of their own. `helm template` knows no cluster, and has them. */}}
 {{- define "longshore.hasAdmissionPolicy" -}}
-{{- if and .Values.admissionPolicy.enabled .Values.serviceAccount.create -}}
-{{- $versions := .Capabilities.APIVersions -}}
-{{- if or ($versions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (not ($versions.Has "apps/v1/DaemonSet")) -}}
-true
+{{- if .Values.serviceAccount.create -}}
+{{- include "longshore.servesPolicies" . -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "longshore.servesPolicies" -}}
+{{- $versions := .Capabilities.APIVersions -}}
+{{- $isServed := or ($versions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (not ($versions.Has "apps/v1/DaemonSet")) -}}
+{{- if and .Values.admissionPolicy.enabled $isServed -}}
+true
 {{- end -}}
 {{- end -}}
 
@@ -68,4 +73,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - {{ with .Values.networkPolicy.metricsFrom }}from: {{- toYaml . | nindent 4 }}
   {{ end }}ports:
     - port: metrics
+{{- end }}
+
+{{/* The Secrets that the server, data movers, maintenance and verification may read. */}}
+{{- define "longshore.secretNames" -}}
+{{- $names := list "velero-repo-credentials" -}}
+{{- with .Values.credentials.secretName }}{{ $names = append $names . }}{{ end -}}
+{{- concat $names .Values.credentials.locationSecrets | uniq | toYaml -}}
 {{- end }}
