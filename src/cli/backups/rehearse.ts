@@ -84,7 +84,7 @@ export async function rehearse(
       const discovery = await Discovery.open(client, { signal });
       const run = await RehearsedRun.open({
         ...{ client, discovery, restore, backup: identity, items: contents, stored, signal },
-        ...{ policies: policies ?? undefined, hasCsi },
+        ...{ policies: policies ?? undefined, hasCsi, known: backup },
         helper: { image: () => serverImage(session), tag: VERSION },
         inPlaceHindrance: (download, asked) => inPlaceHindrance(client, download, asked),
       });

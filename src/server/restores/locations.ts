@@ -19,7 +19,8 @@ const KNOWN_MAX = 10_000;
 
 /**
  * The backup storage locations of restores. A Restore has its files in the location of its backup.
- * The location is remembered, and noted on the Restore: its Backup may be deleted meanwhile.
+ * The location is noted on the Restore and never changes after that. The Backup may be deleted, and
+ * another Backup of its name may be in another location.
  */
 export class RestoreLocations {
   readonly #client: Pick<KubeClient, 'find'>;
@@ -36,11 +37,9 @@ export class RestoreLocations {
     const { name, uid } = metadata;
     const { backupName = '' } = spec;
     const namespace = this.#namespace;
-    const ref: ObjectRef = { namespace, name: backupName };
-    const backup =
-      backupName === '' ? undefined : await this.#client.find(BACKUP_RESOURCE, ref, { signal });
-    const noted = lookup(metadata.annotations, RESTORE_LOCATION);
-    const location = backup?.spec.storageLocation ?? this.#known.get(uid) ?? noted;
+    const noted = lookup(metadata.annotations, RESTORE_LOCATION) ?? '';
+    const known = noted === '' ? this.#known.get(uid) : noted;
+    const location = known ?? (await this.#ofBackup({ namespace, name: backupName }, signal));
     if (location === undefined || location === '') {
       const text = `Backup ${namespace}/${backupName} of restore ${name} is not there any more: only it says in which backup storage location the files of the restore are`;
       throw new CodedError('NO_BACKUP', text);
@@ -50,6 +49,12 @@ export class RestoreLocations {
     const [oldest] = this.#known.keys();
     if (this.#known.size > KNOWN_MAX && oldest !== undefined) this.#known.delete(oldest);
     return location;
+  }
+
+  async #ofBackup(ref: ObjectRef, signal: AbortSignal): Promise<string | undefined> {
+    if (ref.name === '') return undefined;
+    const backup = await this.#client.find(BACKUP_RESOURCE, ref, { signal });
+    return backup?.spec.storageLocation;
   }
 
   forget(uid: string): void {

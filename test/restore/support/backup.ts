@@ -23,6 +23,7 @@ export interface BackupToPut {
   /** Files of the tarball beside those of items. */
   readonly raw?: Readonly<Record<string, string>>;
   readonly directory: string;
+  readonly uid?: string;
 }
 
 const VERSIONS: Record<string, string> = {
@@ -93,7 +94,7 @@ export const entriesOf = (
 export async function putBackup(
   bucket: Bucket,
   items: readonly StoredItem[],
-  { volumeInfos = [], podVolumeBackups = [], raw = {}, spec = {}, directory }: BackupToPut,
+  { volumeInfos = [], podVolumeBackups = [], raw = {}, spec = {}, directory, uid }: BackupToPut,
 ): Promise<void> {
   await using contents = await storeTarball(directory, each(entriesOf(items, raw)));
   await new BackupArchive(bucket).put('b1', {
@@ -101,7 +102,7 @@ export async function putBackup(
     ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
     metadata: {
       ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
-      metadata: { name: 'b1', namespace: 'velero', uid: 'backup-uid' },
+      metadata: { name: 'b1', namespace: 'velero', uid: uid ?? 'backup-uid' },
       ...{ spec: { storageLocation: 'default', ...spec }, status: { phase: 'Completed' } },
     },
   });

@@ -84,10 +84,10 @@ export function addLocation(world: World): void {
   } as never);
 }
 
-export function addBackup(world: World): void {
+export function addBackup(world: World, location?: string): void {
   world.store.create(BACKUPS, NAMESPACE, {
     metadata: { name: BACKUP },
-    spec: BACKUP_SPEC,
+    spec: { ...BACKUP_SPEC, ...(location !== undefined && { storageLocation: location }) },
     status: { phase: 'Completed' },
   } as never);
 }

@@ -323,10 +323,12 @@ class RestoreCourse implements ProcessWorld {
         return;
       case 'backup gone':
         this.store.delete(BACKUPS, NAMESPACE, BACKUP);
-        // As the synchronization of a bucket brings it back.
-        if (comesBack.chance(0.6)) {
+        // The synchronization of a bucket brings it back, or another one of its name is made elsewhere.
+        if (comesBack.chance(0.8)) {
+          const location = comesBack.chance(0.3) ? 'elsewhere' : undefined;
+          if (location !== undefined) this.#notes.count('another Backup of the name');
           this.time.after(backMs, () => {
-            addBackup(this.#world);
+            addBackup(this.#world, location);
           });
         }
         return;

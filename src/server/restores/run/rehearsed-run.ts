@@ -48,6 +48,8 @@ export interface RehearsedRunOptions {
   /** With a UID and a creation time, as if it existed. */
   readonly restore: Restore;
   readonly backup: BackupIdentity;
+  /** The Backup in the cluster. */
+  readonly known?: KubeObject | undefined;
   readonly items: BackedUpItems;
   /** The files of the backup. */
   readonly stored: StoredArchive;
@@ -115,10 +117,10 @@ export class RehearsedRun {
 
   /** Throws errors of the bucket and of the API server. */
   static async open(options: RehearsedRunOptions): Promise<RehearsedRun> {
-    const { stored, backup, restore, signal } = options;
+    const { stored, backup, known, restore, signal } = options;
     const kept = new KeptObjects(options.client);
     const client = kept as unknown as KubeClient;
-    const sources = await loadVolumeSources({ client, stored, backup, restore, signal });
+    const sources = await loadVolumeSources({ client, stored, backup, known, restore, signal });
     return new RehearsedRun(options, kept, sources);
   }
 

@@ -1,6 +1,7 @@
 import { restoreJournalFolder, type ScratchFile } from '../../../archive/index.ts';
 import {
   type Clock,
+  CodedError,
   isCode,
   type Logger,
   rfc3339Seconds,
@@ -43,7 +44,13 @@ interface ClockFact {
   readonly kind: 'clock';
 }
 
-export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact | ClockFact;
+/** The stored Backup that the restore is made from. */
+interface BackupFact {
+  readonly kind: 'backup';
+  readonly uid: string;
+}
+
+export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact | ClockFact | BackupFact;
 
 export interface RestoreJournalOptions {
   readonly bucket: Bucket;
@@ -267,6 +274,20 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     if (this.#isClockSetBack || this.#isSetBack?.() !== true) return;
     this.#isClockSetBack = true;
     this.noteFact({ kind: 'clock' });
+  }
+
+  /**
+   * Notes the stored Backup of the restore, before any item. Throws `OTHER_BACKUP` if an earlier try
+   * was made from another one.
+   */
+  noteBackup({ name, uid }: { readonly name: string; readonly uid: string }): void {
+    const noted = this.#facts.find((fact) => fact.kind === 'backup');
+    if (noted === undefined) {
+      if (uid !== '') this.noteFact({ kind: 'backup', uid });
+    } else if (noted.uid !== uid) {
+      const text = `the files of backup ${name} were replaced while this restore ran: it began with the Backup of UID ${noted.uid}, and the location has the one of UID ${uid} now. Check what was restored so far, and create another restore`;
+      throw new CodedError('OTHER_BACKUP', text);
+    }
   }
 
   willCreateNamespace(name: string): Promise<void> {

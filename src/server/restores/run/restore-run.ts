@@ -158,6 +158,7 @@ export class RestoreRun {
       location: this.#request.location,
       ...{ logger, patienceMs, signal },
     });
+    journal.noteBackup(sources.backup);
     const pods = this.#pods(sources);
     const files = new FileBackups({
       backups: sources.volumes.podVolumeBackups,

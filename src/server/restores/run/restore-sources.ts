@@ -52,7 +52,9 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   const { backupName = '', resourceModifier, resourcePolicy } = restore.spec;
   const { namespace } = restore.metadata;
   const ref = { namespace, name: backupName };
-  const known = await client.find(BACKUPS as Resource<Backup>, ref, { signal });
+  const found = await client.find(BACKUPS as Resource<Backup>, ref, { signal });
+  // The Backup may be deleted, and another one of its name be in another location.
+  const known = (found?.spec.storageLocation ?? location) === location ? found : undefined;
   const stored = await download(
     () => (known ? archive.openOf(known, { signal }) : archive.open(backupName, { signal })),
     options,
@@ -64,7 +66,7 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   );
   const backup = await download(() => identityOfStored(stored, signal), options);
   const volumes = await download(
-    () => loadVolumeSources({ client, stored, backup, restore, signal }),
+    () => loadVolumeSources({ client, stored, backup, known, restore, signal }),
     options,
   );
   const configMap = ({ name }: { readonly name: string }): Promise<ConfigMap> =>
@@ -73,11 +75,11 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
     ? ResourceModifiers.fromConfigMap(await configMap(resourceModifier))
     : undefined;
   const policies = resourcePolicy ? readPolicies?.(await configMap(resourcePolicy)) : undefined;
-  const { spec, ...found } = known ?? (stored.metadata as unknown as Backup);
+  const { spec, ...object } = known ?? (stored.metadata as unknown as Backup);
   const left = opened.move();
   return {
     // The location may have had another name when the backup was made.
-    backupObject: { ...found, spec: { ...spec, storageLocation: location } },
+    backupObject: { ...object, spec: { ...spec, storageLocation: location } },
     ...{ backup, contents, volumes, modifiers, policies },
     [Symbol.asyncDispose]: () => left.disposeAsync(),
   };

@@ -2,7 +2,6 @@ import type { BackupVolumeInfo, NativeSnapshot, StoredArchive } from '../../../a
 import {
   BACKUP_NAME,
   type BackupIdentity,
-  BACKUPS,
   CONFIG_MAPS,
   type DataUpload,
   isOfBackup,
@@ -29,9 +28,11 @@ export interface VolumeSources {
 }
 
 export interface VolumeSourcesOptions {
-  readonly client: Pick<KubeClient, 'find' | 'list' | 'listPage'>;
+  readonly client: Pick<KubeClient, 'list' | 'listPage'>;
   readonly stored: StoredArchive;
   readonly backup: BackupIdentity;
+  /** The Backup in the cluster. Objects of a synced backup carry its UID. */
+  readonly known: KubeObject | undefined;
   readonly restore: Restore;
   readonly signal: AbortSignal;
 }
@@ -146,6 +147,7 @@ async function podVolumeBackupsOf({
   client,
   stored,
   backup,
+  known,
   restore,
   signal,
 }: VolumeSourcesOptions): Promise<PodVolumeBackup[]> {
@@ -153,9 +155,7 @@ async function podVolumeBackupsOf({
   const name = restore.spec.backupName ?? '';
   const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
   const listed = await client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
-  // Objects of a synced backup carry the UID that it has here.
-  const here = await client.find(BACKUPS, { namespace, name }, { signal });
-  const uids = [backup.uid, ...(here ? [here.metadata.uid] : [])];
+  const uids = [backup.uid, ...(known ? [known.metadata.uid] : [])];
   const present = listed.filter((each) =>
     uids.some((uid) => isOfBackup(each, { name, uid, namespace })),
   );

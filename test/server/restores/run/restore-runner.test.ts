@@ -431,6 +431,61 @@ describe('a restore', () => {
     },
   );
 
+  describe('whose Backup is deleted, and another one of its name is made', () => {
+    const volume = (uid: string) => ({
+      kind: 'PodVolumeBackup',
+      metadata: {
+        ...{ name: `pvb-${uid}`, namespace: 'velero' },
+        labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid },
+      },
+      spec: { pod: { kind: 'Pod', namespace: 'app', name: 'web' }, volume: 'data' },
+      status: { phase: 'Completed', snapshotID: `snapshot-${uid}` },
+    });
+    /** Killed by a server right after the first item. */
+    const killed = async (bucket: MemoryBucket): Promise<void> => {
+      const rig: Rig = new Rig({
+        ...{ cluster, bucket, actions: [moves] },
+        outside: async (task, what) => {
+          const result = await task();
+          if (what !== 'create configmaps app/more') return result;
+          rig.leaving.abort(new CanceledError('shutdown'));
+          rig.abort.abort(new CanceledError('shutdown'));
+          throw new Error('killed');
+        },
+      });
+      await reasonOf(rig.run());
+      expect(cluster.get('configmaps', 'app/more')?.data).toEqual({ a: '2' });
+    };
+
+    it('goes on from its own files if the other one is in another location', async () => {
+      const bucket = new MemoryBucket();
+      const podVolumeBackups = [volume('backup-uid')] as never[];
+      await storeBackup(bucket, ITEMS, { podVolumeBackups });
+      await killed(bucket);
+      const metadata = { name: 'b1', namespace: 'velero', uid: 'other-uid' };
+      const status = { phase: 'Completed', startTimestamp: '2026-11-26T11:58:00Z' };
+      cluster.add('backups.velero.io', { metadata, spec: { storageLocation: 'far' }, status });
+      cluster.add('podvolumebackups.velero.io', volume('other-uid'));
+      const next = new Rig({ cluster, bucket });
+      expect((await next.run()).phase).toBe('Finalizing');
+      expect(cluster.get('configmaps', 'app/settings')?.data).toEqual({ a: '1' });
+    });
+
+    it('ends if the other one has stored its files in the same place', async () => {
+      const bucket = new MemoryBucket();
+      await storeBackup(bucket, [...ITEMS, stored('persistentvolumeclaims', 'app/c')]);
+      await killed(bucket);
+      const settings = stored('configmaps', 'app/settings', { data: { a: 'of another night' } });
+      for await (const key of bucket.list('backups/')) await bucket.delete(key);
+      await storeBackup(bucket, [settings], { uid: 'other-uid' });
+      const next = new Rig({ cluster, bucket });
+      expect(await reasonOf(next.run())).toMatchObject({ code: 'OTHER_BACKUP' });
+      expect(cluster.get('configmaps', 'app/settings')).toBeUndefined();
+      expect(next.canceled).toEqual(['op-c']);
+      expect((await next.archive.results('r1')).errors?.velero?.join()).toContain('UID other-uid');
+    });
+  });
+
   it('that is canceled tells its operations to stop, and says why', async () => {
     const rig: Rig = new Rig({
       cluster,
