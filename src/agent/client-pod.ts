@@ -1,12 +1,13 @@
 import { CodedError, isCanceled, type Logger, messageOf } from '../base/index.ts';
 import { isWaitOver, WAIT_CONTAINER } from '../exposer/index.ts';
 import {
+  isPodOver,
   type KubeClient,
   type Pod,
   POD_VOLUME_BACKUPS,
+  PODS,
   type PodVolumeBackup,
   type PodVolumeRestore,
-  PODS,
 } from '../kube/index.ts';
 import type { Parents, StoredVolume } from '../mover/index.ts';
 import { askPatiently } from './asking.ts';
@@ -83,7 +84,7 @@ function troubleOf(
   if (pod.metadata.deletionTimestamp !== undefined) return 'was deleted';
   const phase = pod.status?.phase ?? 'Unknown';
   if (isBackup) return phase === 'Running' ? undefined : `stopped running (it is ${phase})`;
-  if (phase === 'Succeeded' || phase === 'Failed') return `ended (it is ${phase})`;
+  if (isPodOver(phase)) return `ended (it is ${phase})`;
   return isWaitOver(pod) ? `stopped waiting (container ${WAIT_CONTAINER} has ended)` : undefined;
 }
 

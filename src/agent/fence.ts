@@ -2,7 +2,7 @@ import { uptime } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf } from '../base/index.ts';
 import type { KubeClient, Resource } from '../kube/index.ts';
-import { isCancelWanted, isFinal, type Movement, phaseOf } from './movement.ts';
+import { isCancelWanted, isFinal, isMoving, type Movement, phaseOf } from './movement.ts';
 import { moverOf } from './named-mover.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 
@@ -198,7 +198,7 @@ function judge(
     if (!movement) return undefined;
     // A final one has no use for a mover.
     if (isFinal(movement)) return { refused: `it is already ${phaseOf(movement)}` };
-    if (!['InProgress', 'Canceling'].includes(phaseOf(movement))) return undefined;
+    if (!isMoving(movement)) return undefined;
     return isNamed(movement, podUid) ? 'start' : undefined;
   }
   if (!movement || isFinal(movement)) return 'cancel';

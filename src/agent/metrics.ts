@@ -1,9 +1,10 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import type { PodVolumeBackup } from '../kube/index.ts';
+import {
+  FINAL_MOVEMENT_PHASES,
+  type FinalMovementPhase,
+  type PodVolumeBackup,
+} from '../kube/index.ts';
 import { type DirectionName, DIRECTIONS } from './directions/direction.ts';
-
-const FINAL_PHASES = ['Completed', 'Failed', 'Canceled'] as const;
-type FinalPhase = (typeof FINAL_PHASES)[number];
 
 const OUTCOMES = { Completed: 'success', Failed: 'failure', Canceled: 'cancel' } as const;
 const OUTCOME_WORDS = { Completed: 'successful', Failed: 'failed', Canceled: 'canceled' } as const;
@@ -52,7 +53,7 @@ export class AgentMetrics {
     this.#node = node;
     const registers = [this.registry];
     for (const direction of ['upload', 'download'] as const) {
-      for (const phase of FINAL_PHASES) {
+      for (const phase of FINAL_MOVEMENT_PHASES) {
         const counter = new Counter({
           name: `podVolume_data_${direction}_${OUTCOMES[phase]}_total`,
           help: `Total number of ${OUTCOME_WORDS[phase]} ${direction}ed snapshots`,
@@ -97,7 +98,7 @@ export class AgentMetrics {
     });
     // All are there from the start: an alert on a rate of zero needs a series, and a rate misses the bytes that a series begins with.
     for (const direction of DIRECTIONS) {
-      for (const phase of FINAL_PHASES) this.#ended.inc({ node, direction, phase }, 0);
+      for (const phase of FINAL_MOVEMENT_PHASES) this.#ended.inc({ node, direction, phase }, 0);
       this.#restarts.inc({ direction }, 0);
       this.#bytes.inc({ direction }, 0);
       this.#completed.inc({ direction }, 0);
@@ -225,7 +226,7 @@ export class AgentMetrics {
     this.#podVolumes.completed(backup, ms);
   }
 
-  ended(direction: DirectionName, phase: FinalPhase): void {
+  ended(direction: DirectionName, phase: FinalMovementPhase): void {
     this.#ended.inc({ node: this.#node, direction, phase });
     this.#outcomes.get(direction + phase)?.inc({ node: this.#node });
   }

@@ -4,7 +4,9 @@ import {
   type DataUpload,
   IN_PLACE_MOVER,
   isInPlace,
-  type Phase,
+  isMovementOver,
+  isMovementRunning,
+  type MovementPhase,
   type Pod,
   type PodVolumeBackup,
   type PodVolumeRestore,
@@ -55,12 +57,10 @@ export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean
   return pending !== undefined && (!pod || pod.metadata.uid === pending);
 }
 
-const FINAL: readonly Phase[] = ['Completed', 'Failed', 'Canceled'];
-export const phaseOf = ({ status }: Movement): Phase => status?.phase ?? 'New';
-export const isFinal = (movement: Movement): boolean => FINAL.includes(phaseOf(movement));
+export const phaseOf = ({ status }: Movement): MovementPhase => status?.phase ?? 'New';
+export const isFinal = (movement: Movement): boolean => isMovementOver(phaseOf(movement));
 /** A data mover may be at work for it. */
-export const isMoving = (movement: Movement): boolean =>
-  phaseOf(movement) === 'InProgress' || phaseOf(movement) === 'Canceling';
+export const isMoving = (movement: Movement): boolean => isMovementRunning(phaseOf(movement));
 export const isCancelWanted = ({ spec }: Movement): boolean => spec.cancel === true;
 export const hasFinalizer = (movement: Movement): boolean =>
   movement.metadata.finalizers?.includes(finalizerOf(movement)) === true;

@@ -1,16 +1,17 @@
 import { z } from 'zod';
 import { VOLUMES } from '../exposer/index.ts';
+import { FINAL_MOVEMENT_PHASES, type FinalMovementPhase } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
 /** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
 const OUTCOME = 'longshore.io/outcome';
 
 const outcomeSchema = z.strictObject({
-  phase: z.enum(['Completed', 'Failed', 'Canceled']),
+  phase: z.enum(FINAL_MOVEMENT_PHASES),
   status: z.record(z.string(), z.unknown()),
 });
 export interface Outcome {
-  readonly phase: 'Completed' | 'Failed' | 'Canceled';
+  readonly phase: FinalMovementPhase;
   readonly status: object;
 }
 

@@ -2,6 +2,7 @@ import { formatBytes } from '../base/index.ts';
 import {
   type DataDownload,
   isInPlace,
+  isMovementRunning,
   type Node,
   type PersistentVolumeClaim,
   type Pod,
@@ -13,9 +14,10 @@ import {
   hasFinalizer,
   isCancelWanted,
   isFinal,
+  isMoving,
   isPodVolume,
-  isServedBy,
   isPodVolumeBackup,
+  isServedBy,
   type Movement,
   moverNodeOf,
   ownerOf,
@@ -89,7 +91,7 @@ export function describeMovements(
       const { status, spec, metadata } = movement;
       const phase = phaseOf(movement);
       const { bytesDone = 0, totalBytes = 0 } = status?.progress ?? {};
-      const isMoving = phase === 'InProgress' || phase === 'Canceling';
+      const isMoving = isMovementRunning(phase);
       return {
         kind: kindOf(movement),
         name: metadata.name,
@@ -195,9 +197,7 @@ class View {
     );
     const nameOf = (movement: Movement): string => this.#groupOf(movement)?.name ?? '';
     this.#movingOn = countBy(movements, (movement) =>
-      ['InProgress', 'Canceling'].includes(phaseOf(movement))
-        ? `${nameOf(movement)} ${moverNodeOf(movement) ?? ''}`
-        : undefined,
+      isMoving(movement) ? `${nameOf(movement)} ${moverNodeOf(movement) ?? ''}` : undefined,
     );
     this.#workOn = countBy(movements, (movement) => {
       const node = isFinal(movement) ? undefined : moverNodeOf(movement);

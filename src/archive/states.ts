@@ -1,20 +1,12 @@
 import { type Nanoseconds, parseGoTime } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { hasEnded, isFinalizing, isWaiting } from '../kube/index.ts';
 import type { StoredBackup } from './files.ts';
 import { foreignFolders } from './layout.ts';
 
-/** Velero: pkg/controller/backup_sync_controller.go (v1.18.3): a backup in another phase is somebody's work. */
-const FINAL = ['Completed', 'PartiallyFailed', 'Failed'];
-const UNFINISHED = [
-  'WaitingForPluginOperations',
-  'WaitingForPluginOperationsPartiallyFailed',
-  'Finalizing',
-  'FinalizingPartiallyFailed',
-];
-
 /** Whether nothing more is written of a backup. */
 export const isFinal = ({ status }: Pick<StoredBackup, 'status'>): boolean =>
-  FINAL.includes(status?.phase ?? '');
+  hasEnded(status?.phase);
 
 /**
  * What a cluster that finds a backup in its location takes it for. `abandoned`: nobody finished it before it expired, so it is made known as
@@ -25,8 +17,10 @@ export function standingOf(
   nowNs: Nanoseconds,
 ): 'final' | 'abandoned' | 'unfinished' {
   const { phase = '', expiration } = status;
-  if (FINAL.includes(phase)) return 'final';
-  if (!UNFINISHED.includes(phase) || typeof expiration !== 'string') return 'unfinished';
+  // Velero: pkg/controller/backup_sync_controller.go (v1.18.3). A backup in another phase is somebody's work.
+  if (hasEnded(phase)) return 'final';
+  const isAfterRun = isWaiting(phase) || isFinalizing(phase);
+  if (!isAfterRun || typeof expiration !== 'string') return 'unfinished';
   return parseGoTime(expiration) < nowNs ? 'abandoned' : 'unfinished';
 }
 

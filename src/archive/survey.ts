@@ -8,7 +8,7 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
-import { SIGNED } from '../kube/index.ts';
+import { isUnderWay, isUnstored, SIGNED } from '../kube/index.ts';
 import { checksSignatures, type SignatureState } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
 import type { StoredArchive } from './stored-archive.ts';
@@ -65,14 +65,8 @@ interface Folder {
 
 /** Metadata of backups that the cluster does not know, read side by side. */
 const READS_AT_ONCE = 16;
-/** Nothing is stored of these, or not yet. */
-const WITHOUT_FILES = ['', 'New', 'Queued', 'ReadyToStart', 'FailedValidation', 'InProgress'];
-const RUNNING = [
-  'InProgress',
-  'WaitingForPluginOperations',
-  'WaitingForPluginOperationsPartiallyFailed',
-];
-const STILL_MADE = [...RUNNING, 'Finalizing', 'FinalizingPartiallyFailed', 'Deleting'];
+/** Somebody may still store or delete files of it. */
+const isStillMade = (phase: string): boolean => isUnderWay(phase) || phase === 'Deleting';
 
 /**
  * Compares a bucket with the objects of a cluster, and changes nothing. Reads names, and metadata of
@@ -99,10 +93,9 @@ export async function surveyLocation(
   const restores = await namesIn(bucket.listFolders(RESTORES_FOLDER, options));
   const known = await loadKnown();
   for (const [name, phase] of known.backups) {
-    if (folders.get(name)?.hasMetadata === true || WITHOUT_FILES.includes(phase)) continue;
+    if (folders.get(name)?.hasMetadata === true || isUnstored(phase)) continue;
     // Its end may have come after the listing.
-    if (STILL_MADE.includes(phase) || (await bucket.has(backupKey(name, 'metadata'), options)))
-      continue;
+    if (isStillMade(phase) || (await bucket.has(backupKey(name, 'metadata'), options))) continue;
     const text = `the Backup is ${phase}, and its files are not in the bucket: it cannot be restored; "longshore backup delete ${name}" removes what is left of it`;
     // Of one that has failed there may never have been any.
     add('BackupWithoutFiles', name, phase !== 'Failed', text);
@@ -110,7 +103,7 @@ export async function surveyLocation(
   const read: string[] = [];
   for (const [name, folder] of folders) {
     const phase = known.backups.get(name);
-    const isMade = phase !== undefined && STILL_MADE.includes(phase);
+    const isMade = phase !== undefined && isStillMade(phase);
     if (!isArchiveName(name)) {
       const text = `no Backup can have this name: ${filesText(folder.keys)} that somebody else put there`;
       add('OrphanedFiles', name, true, text);

@@ -3,6 +3,7 @@ import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
 import {
   BACKUP_NAME,
   BACKUP_UID,
+  isMovementOver,
   type KubeClient,
   lastingContainers,
   NOT_IN_BACKUPS,
@@ -42,7 +43,6 @@ export interface PodVolumesResult {
   readonly errors: readonly unknown[];
 }
 
-const FINAL = ['Completed', 'Failed', 'Canceled'];
 const AGENT_LABELS = 'role=node-agent';
 
 /** Backups of pods' volumes by their files, each an operation: nobody waits for one but the post hooks of its pod. */
@@ -148,7 +148,7 @@ export class PodVolumeBackups {
     const { client, backup, timeoutMs } = this.#options;
     const { namespace } = backup.metadata;
     const look = (now: PodVolumeBackup | undefined): true | undefined =>
-      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+      !now || isMovementOver(now.status?.phase) ? true : undefined;
     for (const name of pods.flatMap(({ metadata }) => this.namesOf(metadata.uid))) {
       try {
         const ref = { namespace, name };

@@ -1,4 +1,5 @@
 import {
+  isOver,
   type KubeClient,
   type KubeObject,
   type ObjectRef,
@@ -12,7 +13,6 @@ import { printLine } from './terminal.ts';
 
 /** Milliseconds. */
 export const WAIT_MS = 60_000;
-const FINAL = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
 const WIDTHS = [30, 12, 12];
 
 export interface RunStatus {
@@ -39,7 +39,7 @@ export async function followRun<S extends RunStatus>(
     const text = row(phase, countText(items), countText(operations));
     if (text !== shown) printLine(text);
     shown = text;
-    return FINAL.test(phase) ? status : undefined;
+    return isOver(phase) ? status : undefined;
   };
   const ref = { namespace: DEV_NAMESPACE, name };
   const { phase, validationErrors, failureReason } = await waitFor(client, resource, ref, look, {

@@ -9,6 +9,7 @@ import {
   DATA_UPLOADS,
   type DataDownload,
   type DataUpload,
+  isMovementOver,
   type KubeClient,
   NAMESPACES,
   type Pod,
@@ -86,7 +87,7 @@ async function follow<T extends Moved>(
       const text = row([name, phase, String(bytesDone ?? ''), String(totalBytes ?? ''), node]);
       if (text !== shown) printLine(text);
       shown = text;
-      return ['Completed', 'Failed', 'Canceled'].includes(phase) ? now : undefined;
+      return isMovementOver(phase) ? now : undefined;
     },
     { timeoutMs: WAIT_MS },
   );

@@ -7,7 +7,13 @@ import {
   type StatusWorld,
 } from '../agent/index.ts';
 import { redactAndCut, SECOND_NS, Stopwatch } from '../base/index.ts';
-import { BACKUP_NAME, type KubeClient, RESTORE_NAME } from '../kube/index.ts';
+import {
+  BACKUP_NAME,
+  hasMovementFailed,
+  isMovementOver,
+  type KubeClient,
+  RESTORE_NAME,
+} from '../kube/index.ts';
 import {
   type BoundAddress,
   type HttpListener,
@@ -163,7 +169,7 @@ export class FollowedVolumes implements VolumeSource {
     const completed: Movement[] = [];
     for (const movement of world.movements) {
       const phase = movement.status?.phase ?? 'New';
-      if (!ENDED.has(phase) || (movement.metadata.finalizers ?? []).length > 0) {
+      if (!isMovementOver(phase) || (movement.metadata.finalizers ?? []).length > 0) {
         underWay.push(movement);
       } else {
         const { uid } = ownerOf(movement);
@@ -171,7 +177,7 @@ export class FollowedVolumes implements VolumeSource {
         if (own) own.push(movement);
         else if (uid !== '') over.set(uid, [movement]);
       }
-      if (phase === 'Failed' || phase === 'Canceled') failed.push(movement);
+      if (hasMovementFailed(phase)) failed.push(movement);
       if (phase === 'Completed') completed.push(movement);
     }
     failed.sort((a, b) => endedMs(b) - endedMs(a));
@@ -217,8 +223,6 @@ export class FollowedVolumes implements VolumeSource {
     });
   }
 }
-
-const ENDED = new Set(['Completed', 'Failed', 'Canceled']);
 
 const endedMs = ({ status }: Movement): number =>
   Date.parse(status?.completionTimestamp ?? '') || 0;

@@ -3,14 +3,15 @@ import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, type Logger, rfc3339Seconds, systemClock } from '../base/index.ts';
 import {
-  type BackupRepository,
   BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
   DAEMON_SETS,
+  isPodOver,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
-  NODES,
   type NewObject,
+  NODES,
   PODS,
   type PodSpec,
   type Resource,
@@ -134,7 +135,7 @@ export class DevCluster {
       if (!spec.nodeName) continue;
       const isInProcess = metadata.annotations?.[IN_PROCESS] !== undefined;
       if (isInProcess && !isOurs(spec.nodeName)) await client.delete(PODS, metadata);
-      if (isInProcess || status?.phase === 'Succeeded' || status?.phase === 'Failed') continue;
+      if (isInProcess || isPodOver(status?.phase)) continue;
       if (status?.phase !== 'Running' && isOurs(spec.nodeName)) continue;
       await client.patch(PODS, metadata, { status: lostStatus(spec) }, { subresource: 'status' });
     }

@@ -15,8 +15,9 @@ import {
   type Container,
   Controller,
   EVENTS,
-  type KubeClient,
+  isPodOver,
   keyOf,
+  type KubeClient,
   type Pod,
   PODS,
   PVCS,
@@ -147,7 +148,7 @@ export class PodRunner {
     if (pod.metadata.annotations?.[IN_PROCESS] !== undefined) return undefined;
     const { uid } = pod.metadata;
     if (this.#running.get(key)?.uid === uid || this.#done.has(uid)) return undefined;
-    if (pod.status?.phase === 'Succeeded' || pod.status?.phase === 'Failed') return undefined;
+    if (isPodOver(pod.status?.phase)) return undefined;
     if (pod.metadata.annotations?.[STAND_IN] !== undefined) return this.#standIn(pod);
     if (!this.#options.isKnown(pod.spec.containers.at(0)?.command ?? [])) {
       await this.#refuse(pod);

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, namedFirst } from '../base/index.ts';
 import {
   containerStatusesOf,
+  isPodOver,
   type KubeClient,
   type Pod,
   PODS,
@@ -25,7 +26,7 @@ const PAUSE_MS = 1000;
  */
 export function usesClaim(pod: Pod, claim: string): boolean {
   const { metadata, spec, status } = pod;
-  const isOver = status?.phase === 'Succeeded' || status?.phase === 'Failed';
+  const isOver = isPodOver(status?.phase);
   if (isOver && !containerStatusesOf(pod).some(({ state }) => state?.running)) return false;
   return (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>

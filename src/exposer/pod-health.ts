@@ -1,4 +1,4 @@
-import type { Node, Pod } from '../kube/index.ts';
+import { isPodOver, type Node, type Pod } from '../kube/index.ts';
 
 const IMAGE_REASONS = ['ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName'];
 
@@ -67,7 +67,7 @@ export function hasEnded({ status }: Pod): boolean {
   const containers = status?.containerStatuses ?? [];
   // Kubelets before Kubernetes 1.27 say that a pod which they evict has failed while its process still runs.
   if (containers.some(({ state }) => state?.running !== undefined)) return false;
-  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return true;
+  if (isPodOver(status?.phase)) return true;
   return containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
 }
 

@@ -4,14 +4,15 @@ import {
   type ContainerStatus,
   EVENTS,
   excludesOfPodVolume,
+  isPodOver,
   type KubeClient,
   NODES,
   type Pod,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
+  PODS,
   type PodVolumeBackup,
   type PodVolumeRestore,
-  PODS,
   type Resource,
 } from '../kube/index.ts';
 import { cacheClaimRef, createCacheClaim } from './cache-claim.ts';
@@ -204,7 +205,7 @@ export class PodVolumeExposer<V extends PodVolume> {
     if (nodeName === '') return { reason: `client pod ${name} doesn't have a node name` };
     if (nodeName !== node) return { reason: `${what} is on node ${nodeName}, not on node ${node}` };
     const phase = pod.status?.phase ?? 'Pending';
-    if (phase === 'Succeeded' || phase === 'Failed') {
+    if (isPodOver(phase)) {
       return { reason: `${what} has ended (${phase}), and its volumes are not mounted any more` };
     }
     return { pod };
@@ -220,7 +221,7 @@ export class PodVolumeExposer<V extends PodVolume> {
     if (!pod || (uid !== undefined && uid !== '' && pod.metadata.uid !== uid)) return 'is over';
     if (isWaitOver(pod)) return 'has gone on';
     const phase = pod.status?.phase;
-    const isEnded = phase === 'Failed' || phase === 'Succeeded';
+    const isEnded = isPodOver(phase);
     return isEnded || pod.metadata.deletionTimestamp !== undefined ? 'is over' : 'waits';
   }
 

@@ -143,7 +143,37 @@ export {
   SYNCED_SCHEDULE_UID,
   TLS_VOLUME,
 } from './api/own-objects.ts';
-export { type Phase, PHASES } from './api/schema.ts';
+export {
+  FINAL_MOVEMENT_PHASES,
+  type FinalMovementPhase,
+  hasEnded,
+  hasHadRun,
+  hasMovementFailed,
+  hasPlace,
+  hasVolumes,
+  isAnswered,
+  isFailed,
+  isFinalizing,
+  isGathering,
+  isInLine,
+  isMovementOver,
+  isMovementRunning,
+  isMovementWaiting,
+  isNew,
+  isOver,
+  isPartial,
+  isPodOver,
+  isQueued,
+  isUnderWay,
+  isUnstored,
+  isUsable,
+  isWaiting,
+  type MovementPhase,
+  partialPhase,
+  phaseAfterRun,
+  type Tone,
+  toneOf,
+} from './api/phases.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';
 export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';

@@ -1,10 +1,11 @@
 import type { RestoreVolumeInfo } from '../archive/index.ts';
 import { quantityBytes } from '../base/index.ts';
-import type {
-  DataDownload,
-  PersistentVolumeClaim,
-  PodVolumeRestore,
-  VolumeSnapshot,
+import {
+  type DataDownload,
+  isMovementOver,
+  type PersistentVolumeClaim,
+  type PodVolumeRestore,
+  type VolumeSnapshot,
 } from '../kube/index.ts';
 import type { UsedSnapshot } from './persistent-volumes.ts';
 
@@ -34,7 +35,6 @@ export interface RestoreInfoSources {
 const HANDLE = 'velero.io/csi-volumesnapshot-handle';
 const DRIVER = 'velero.io/csi-driver-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
-const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 /**
  * Velero's `restore-<name>-volumeinfo.json.gz`, in its order: pods' volumes, native snapshots, CSI snapshots, moved data. Velero:
@@ -114,7 +114,7 @@ export function podVolumeInfoOf(
 ): RestoreVolumeInfo | undefined {
   const { phase = '', progress } = status;
   const { namespace = '', name: podName = '' } = spec.pod;
-  if (claim === '' || !FINAL.includes(phase)) return undefined;
+  if (claim === '' || !isMovementOver(phase)) return undefined;
   return {
     ...{ pvcName: claim, pvcNamespace: namespace },
     ...{ restoreMethod: 'PodVolumeRestore', snapshotDataMoved: false },

@@ -7,6 +7,7 @@ import {
   CONFIG_MAPS,
   type ConfigMap,
   isSynced,
+  isUnstored,
   type KubeClient,
   type KubeObject,
   SCHEDULE_UID,
@@ -67,9 +68,6 @@ export const NON_RESTORABLE = [
 const NO_SOURCE =
   'Either a backup or schedule must be specified as a source for the restore, but not both';
 const SCHEDULE_NAME = 'velero.io/schedule-name';
-
-/** Of backups that nothing has been stored of, so that there is nothing to restore. */
-const NOT_STORED = ['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValidation'];
 
 /**
  * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and words (validateAndComplete); where Velero
@@ -358,7 +356,7 @@ const startOf = ({ status }: RestorableBackup): number =>
 
 function laterErrors(spec: RestoreSpec, backup: RestorableBackup | undefined): string[] {
   const { itemOperationTimeout: timeout, resourceModifier: modifier } = spec;
-  const phase = backup?.status?.phase ?? '';
+  const phase = backup?.status?.phase || 'New';
   return [
     ...selectorErrors(spec),
     ...unreadableHooks(spec.hooks),
@@ -380,7 +378,7 @@ function laterErrors(spec: RestoreSpec, backup: RestorableBackup | undefined): s
 
 function phaseErrors(name: string, phase: string): string[] {
   const which = `Backup ${name} is in phase ${phase}, and`;
-  if (NOT_STORED.includes(phase)) {
+  if (isUnstored(phase)) {
     return [`${which} nothing of it is stored: choose another one, or wait until it is over`];
   }
   if (phase !== 'Deleting') return [];

@@ -7,7 +7,7 @@ import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { STAND_IN } from '../../src/dev/index.ts';
 import {
   EVENTS,
-  type Phase,
+  type MovementPhase,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
   PODS,
@@ -147,7 +147,7 @@ describe('a PodVolumeBackup', () => {
     await cluster[Symbol.asyncDispose]();
   });
 
-  const waitPhase = (name: string, phase: Phase): Promise<PodVolumeBackup> =>
+  const waitPhase = (name: string, phase: MovementPhase): Promise<PodVolumeBackup> =>
     waitFor(
       cluster.client,
       POD_VOLUME_BACKUPS,

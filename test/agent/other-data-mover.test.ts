@@ -6,7 +6,7 @@ import { silentLogger } from '../../src/base/index.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
-  type Phase,
+  type MovementPhase,
   type Pod,
   PODS,
   PVCS,
@@ -153,7 +153,7 @@ describe.skipIf(!hasPeers('kubectl'))('a data mover of somebody else', () => {
     expect(spec.persistentVolumeReclaimPolicy).toBe('Delete');
   }, 60_000);
 
-  const waitPhase = (name: string, phase: Phase): Promise<unknown> =>
+  const waitPhase = (name: string, phase: MovementPhase): Promise<unknown> =>
     waitFor(
       test.client,
       DATA_UPLOADS,

@@ -10,7 +10,7 @@ import {
   DATA_UPLOADS,
   type KubeObject,
   NODES,
-  type Phase,
+  type MovementPhase,
   PODS,
   type Resource,
 } from '../../src/kube/index.ts';
@@ -76,7 +76,7 @@ describe('longshore node-agent', () => {
     beforeAll(async () => {
       await newUpload('fresh');
       await newUpload('others', undefined, { datamover: 'acme' });
-      const accepted: { phase: Phase; acceptedByNode: string } = {
+      const accepted: { phase: MovementPhase; acceptedByNode: string } = {
         phase: 'Accepted',
         acceptedByNode: 'far-1',
       };

@@ -20,7 +20,7 @@ import {
   ReadsAhead,
   waitFor,
 } from '../../src/kube/index.ts';
-import { BACKUP_RESOURCE, phaseOf } from '../../src/server/backups/phases.ts';
+import { BACKUP_RESOURCE, phaseOf } from '../../src/server/backups/backup-kind.ts';
 import { SharedBackups } from '../../src/server/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 

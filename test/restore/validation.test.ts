@@ -224,14 +224,16 @@ describe('a Restore', () => {
     );
   });
 
-  it.each(['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValidation'])(
+  it.each(['', 'New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValidation'])(
     'of a backup in phase %s is refused',
     async (phase) => {
       const objects = objectsOf({ about: '', spec: {} }).map((each) =>
         (each as KubeObject).kind === 'Backup' ? { ...each, status: { phase } } : each,
       );
       const [error] = await errorsOf(FROM_B, undefined, objects);
-      expect(error).toContain(`Backup b is in phase ${phase}, and nothing of it is stored`);
+      expect(error).toContain(
+        `Backup b is in phase ${phase || 'New'}, and nothing of it is stored`,
+      );
     },
   );
 

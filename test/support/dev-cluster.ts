@@ -12,7 +12,7 @@ import {
   type DataUpload,
   type KubeClient,
   NAMESPACES,
-  type Phase,
+  type MovementPhase,
   PODS,
   PVCS,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -185,7 +185,7 @@ export class TestCluster implements AsyncDisposable {
     });
   }
 
-  waitUpload(name: string, phase?: Phase, timeoutMs = 90_000): Promise<DataUpload> {
+  waitUpload(name: string, phase?: MovementPhase, timeoutMs = 90_000): Promise<DataUpload> {
     return waitFor(
       this.client,
       DATA_UPLOADS,
@@ -195,7 +195,7 @@ export class TestCluster implements AsyncDisposable {
     );
   }
 
-  waitDownload(name: string, phase?: Phase, timeoutMs = 90_000): Promise<DataDownload> {
+  waitDownload(name: string, phase?: MovementPhase, timeoutMs = 90_000): Promise<DataDownload> {
     return waitFor(
       this.client,
       DATA_DOWNLOADS,
@@ -227,7 +227,7 @@ export class TestCluster implements AsyncDisposable {
 
 /** The phase wanted, or any final one where none is named. */
 /** One is over when its phase is final, and nothing that was made for it is left: then its finalizer goes. */
-function isThere(movement: DataUpload | DataDownload | undefined, wanted?: Phase): boolean {
+function isThere(movement: DataUpload | DataDownload | undefined, wanted?: MovementPhase): boolean {
   const phase = movement?.status?.phase;
   if (wanted !== undefined) return phase === wanted;
   return FINAL.includes(phase ?? '') && (movement?.metadata.finalizers ?? []).length === 0;

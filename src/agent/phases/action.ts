@@ -1,5 +1,5 @@
 import { deathOf as deathOfPod } from '../../exposer/index.ts';
-import type { Pod } from '../../kube/index.ts';
+import { isPodOver, type Pod } from '../../kube/index.ts';
 import type { DoneBefore, MoverResult } from '../directions/direction.ts';
 
 export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer' | 'lost' | 'seenDone' | 'told';
@@ -67,8 +67,7 @@ export type PodFact = Pod | 'unread' | 'none';
  */
 export type LostFact = { readonly reason: string; readonly isSure: boolean } | 'unread' | undefined;
 
-export const isOver = ({ status }: Pod): boolean =>
-  status?.phase === 'Succeeded' || status?.phase === 'Failed';
+export const isOver = ({ status }: Pod): boolean => isPodOver(status?.phase);
 
 export const isRunning = (pod: Pod | undefined): pod is Pod => pod?.status?.phase === 'Running';
 

@@ -1,5 +1,5 @@
 import { CodedError, messageOf } from '../../base/index.ts';
-import { lastingContainers, type Pod } from '../../kube/index.ts';
+import { isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
 import type { ExecHook } from '../backup-object.ts';
 import type { BackupLog } from '../results.ts';
 import { goDurationNs } from './durations.ts';
@@ -44,7 +44,7 @@ export async function runExecHook(
   const container = containerOf(pod, hook.container ?? '');
   if (!hook.command?.length) throw new CodedError('BAD_HOOK', 'command is required');
   const { phase } = pod.status ?? {};
-  if (phase === 'Succeeded' || phase === 'Failed') {
+  if (isPodOver(phase)) {
     const text = `Pod entered phase ${phase} before some backup hooks ran`;
     log.info(text, { resource: PODS_TYPE, namespace, name });
     return;

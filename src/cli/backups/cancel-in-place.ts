@@ -1,15 +1,20 @@
 import { inPlaceState } from '../../agent/index.ts';
 import { CodedError, isCode } from '../../base/index.ts';
-import { DATA_DOWNLOADS, type DataDownload, isInPlace, waitFor } from '../../kube/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  isInPlace,
+  isMovementOver,
+  waitFor,
+} from '../../kube/index.ts';
 import { printable, printLine } from '../terminal.ts';
 import type { Session } from './session.ts';
 
 /** Longer than a data mover that is cut off may take to stop, for which the end waits (`--fence-timeout`). */
 const WAIT_MS = 900_000;
-const ENDS = ['Completed', 'Failed', 'Canceled'];
 
 const phaseOf = ({ status }: DataDownload): string => status?.phase || 'New';
-const isOver = (download: DataDownload): boolean => ENDS.includes(phaseOf(download));
+const isOver = (download: DataDownload): boolean => isMovementOver(phaseOf(download));
 const nameOf = ({ metadata }: DataDownload): string =>
   `DataDownload ${metadata.namespace ?? ''}/${metadata.name}`;
 

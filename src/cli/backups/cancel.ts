@@ -4,7 +4,7 @@ import { CANCEL_ANNOTATION } from '../../server/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output.ts';
 import { cancelInPlace, isClaimName } from './cancel-in-place.ts';
-import { findNamed, isOver, type Noun, phaseOf } from './noun.ts';
+import { findNamed, isRunOver, type Noun, phaseOf } from './noun.ts';
 import { withSession } from './session.ts';
 
 export interface CancelFlags extends ClusterFlags {
@@ -28,7 +28,7 @@ export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags):
       if (!isRestore && (await cancelInPlace(name, flags, session))) return;
     }
     const object = await findNamed(noun, name, session);
-    if (isOver(object)) {
+    if (isRunOver(object)) {
       const code = word === 'backup' ? 'BACKUP_OVER' : 'RESTORE_OVER';
       throw new CodedError(code, `${word} ${name} has ended already: ${phaseOf(object)}`);
     }
@@ -48,7 +48,7 @@ export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags):
     }
     const look = (now: KubeObject | undefined): string | undefined => {
       if (now?.metadata.uid !== object.metadata.uid) return 'deleted';
-      return isOver(now) ? phaseOf(now) : undefined;
+      return isRunOver(now) ? phaseOf(now) : undefined;
     };
     try {
       const end = await waitFor(client, resource, ref, look, { timeoutMs: WAIT_MS, signal });

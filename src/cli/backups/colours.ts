@@ -1,20 +1,12 @@
 import { environment } from '../../config/index.ts';
+import type { Tone } from '../../kube/index.ts';
 import { printText } from '../output.ts';
 import { printable } from '../terminal.ts';
-
-/** How something went. */
-export type Tone = 'good' | 'doubtful' | 'bad' | 'plain';
 
 const CODES: Readonly<Record<Tone, string>> = { good: '32', doubtful: '33', bad: '31', plain: '' };
 
 /** Whether lines can be drawn anew in their place. */
 export const isLive = (): boolean => process.stdout.isTTY && !environment.isDumbTerminal;
-
-export function toneOf(phase: string): Tone {
-  if (phase === 'Completed' || phase === 'Enabled' || phase === 'Processed') return 'good';
-  if (phase.startsWith('Failed')) return 'bad';
-  return phase.includes('PartiallyFailed') || phase === 'Canceled' ? 'doubtful' : 'plain';
-}
 
 /** With a colour on a terminal, unless NO_COLOR is set. What others have written in it steers no terminal. */
 export function paint(text: string, tone: Tone): string {

@@ -1,5 +1,11 @@
 import { CodedError } from '../../base/index.ts';
-import { BACKUPS, type KubeObject, type NewObject, validLabel } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  isUsable,
+  type KubeObject,
+  type NewObject,
+  validLabel,
+} from '../../kube/index.ts';
 import { leftOutText, newestProven, ofSchedule, scheduleUidOf } from '../../restore/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
@@ -104,7 +110,7 @@ async function sourceOf(
     throw new CodedError('NO_BACKUP', text);
   }
   if (allowPartiallyFailed !== true) return { fromSchedule };
-  const usable = backups.filter(({ phase }) => ['Completed', 'PartiallyFailed'].includes(phase));
+  const usable = backups.filter(({ phase }) => isUsable(phase));
   const uid = await scheduleUidOf(client, { namespace, name: fromSchedule }, signal);
   const { newest, leftOut } = newestProven(ofSchedule(usable, uid), ({ startMs }) => startMs);
   if (newest && leftOut) {

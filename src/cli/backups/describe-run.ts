@@ -1,8 +1,9 @@
 import type { MovementDescription } from '../../agent/index.ts';
 import { resultEntries } from '../../archive/index.ts';
+import { hasMovementFailed, isMovementWaiting } from '../../kube/index.ts';
 import { averageRate, secondsLeft } from '../status-rows.ts';
 import { type DescribedVolume, loadStored, loadVolumes, storedVolume } from './described.ts';
-import { isOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
+import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';
 import { hasEnded } from './volumes.ts';
 
@@ -77,7 +78,7 @@ export async function describeRun(noun: Noun, run: Run, session: Session): Promi
     namespace: metadata.namespace ?? '',
     uid: metadata.uid,
     phase,
-    isOver: isOver(run),
+    isOver: isRunOver(run),
     isDeleting: metadata.deletionTimestamp !== undefined,
     labels: metadata.labels ?? {},
     annotations: metadata.annotations ?? {},
@@ -163,9 +164,9 @@ function adviceOf(
   nowMs: number,
 ): string[] {
   const { name, creationTimestamp } = run.metadata;
-  const failed = volumes.filter(({ phase }) => phase === 'Failed' || phase === 'Canceled').length;
+  const failed = volumes.filter(({ phase }) => hasMovementFailed(phase)).length;
   const waiting = volumes.find(
-    ({ phase, note }) => ['New', 'Accepted', 'Prepared'].includes(phase) && note !== '',
+    ({ phase, note }) => phase !== '' && isMovementWaiting(phase) && note !== '',
   );
   switch (phaseOf(run)) {
     case 'New':
@@ -198,7 +199,7 @@ function adviceOf(
         `correct the reasons, and ${word === 'backup' ? 'make another one' : againText(run)}`,
       ];
     default:
-      return waiting && !isOver(run)
+      return waiting && !isRunOver(run)
         ? [`look after what its volumes wait for: ${waiting.volume} ${waiting.note}`]
         : [];
   }

@@ -1,5 +1,4 @@
-import { BACKUPS, isSynced, validLabel } from '../../kube/index.ts';
-import { toneOf } from './colours.ts';
+import { BACKUPS, isSynced, toneOf, validLabel } from '../../kube/index.ts';
 import { expiryCell, timeCell } from './columns.ts';
 import { fieldLines, listLines, specTexts } from './describe-text.ts';
 import { phaseOf } from './noun.ts';
@@ -68,7 +67,7 @@ export function scheduleLines(schedule: DescribedSchedule, nowMs: number): strin
     ...fieldLines([
       ['Schedule', name],
       ['Namespace', schedule.namespace],
-      ['Phase', phase, phase === 'FailedValidation' ? 'bad' : toneOf(phase)],
+      ['Phase', phase, toneOf(phase)],
       ['Paused', schedule.paused ? `yes; "longshore schedule unpause ${name}" ends that` : 'no'],
       ['When', whenText(schedule.schedule)],
       ['Created', timeCell(schedule.createdAt)],

@@ -1,10 +1,11 @@
 import { formatBytes } from '../../base/index.ts';
+import { hasMovementFailed, type Tone, toneOf } from '../../kube/index.ts';
 import { countOf, numberText } from '../amounts.ts';
 import { formatElapsed } from '../progress/lines.ts';
 import type { Column } from '../table.ts';
 import { fittingTable, wideTable } from '../table.ts';
 import { formatDuration, printable, terminalWidth } from '../terminal.ts';
-import { paint, toneOf, type Tone } from './colours.ts';
+import { paint } from './colours.ts';
 import { expiryCell, selectorCell, timeCell } from './columns.ts';
 import type { DescribedVolume } from './described.ts';
 import type { DescribedRun } from './describe-run.ts';
@@ -150,8 +151,7 @@ const COLUMNS: readonly Column[] = [
   { title: 'NOTE', min: 24 },
 ];
 
-const hasFailed = ({ phase }: DescribedVolume): boolean =>
-  phase === 'Failed' || phase === 'Canceled';
+const hasFailed = ({ phase }: DescribedVolume): boolean => hasMovementFailed(phase);
 
 /** Why, in full: in the table there is no room for it. */
 const failuresOf = (volumes: readonly DescribedVolume[]): string[] =>

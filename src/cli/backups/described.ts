@@ -12,9 +12,9 @@ import {
   type Results,
 } from '../../archive/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
-import { type KubeObject, validLabel } from '../../kube/index.ts';
+import { isFinalizing, isOver, type KubeObject, validLabel } from '../../kube/index.ts';
 import { withBucketOf } from './bucket.ts';
-import { isOver, type Noun, type Run } from './noun.ts';
+import type { Noun, Run } from './noun.ts';
 import type { Session } from './session.ts';
 import { hasEnded, isOf, type Movement, MOVEMENTS, volumesOf } from './volumes.ts';
 
@@ -58,8 +58,8 @@ export async function loadStored(
   session: Session,
 ): Promise<StoredOrProblem> {
   const { name } = object.metadata;
-  const isStored = isOver(object) || (object as Run).status?.phase?.includes('Finalizing') === true;
-  if (!isStored || (object as Run).status?.phase === 'FailedValidation') return undefined;
+  const { phase } = (object as Run).status ?? {};
+  if (phase === 'FailedValidation' || !(isOver(phase) || isFinalizing(phase))) return undefined;
   const limit = AbortSignal.timeout(BUCKET_MS_MAX);
   const signal = AbortSignal.any([session.signal, limit]);
   try {

@@ -1,5 +1,12 @@
 import { CodedError } from '../../base/index.ts';
-import { BACKUPS, type KubeObject, type Resource, RESTORES, SCHEDULES } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  isOver,
+  type KubeObject,
+  type Resource,
+  RESTORES,
+  SCHEDULES,
+} from '../../kube/index.ts';
 import type { Session } from './session.ts';
 
 /** Fields of Backups and Restores of Velero 1.18 that people ask about. */
@@ -54,12 +61,10 @@ export const BACKUP: Noun = { word: 'backup', resource: BACKUPS, missingCode: 'N
 export const RESTORE: Noun = { word: 'restore', resource: RESTORES, missingCode: 'NO_RESTORE' };
 export const SCHEDULE: Noun = { word: 'schedule', resource: SCHEDULES, missingCode: 'NO_SCHEDULE' };
 
-const FINAL = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
-
 /** As Velero shows it: nothing is `New`. */
 export const phaseOf = (object: KubeObject): string => (object as Run).status?.phase || 'New';
 
-export const isOver = (object: KubeObject): boolean => FINAL.includes(phaseOf(object));
+export const isRunOver = (object: KubeObject): boolean => isOver(phaseOf(object));
 
 /** Items that are done, and how many there are; 0 where that is not known yet. */
 export function itemsOf({ status }: Run): { readonly done: number; readonly total: number } {

@@ -13,8 +13,10 @@ import {
   BACKUP_UID,
   DATA_DOWNLOADS,
   type DataDownload,
+  hasVolumes,
   IN_PLACE_MOVER,
   inPlaceConfig,
+  isMovementOver,
   isPassing,
   isRefusedForNow,
   isUnauthorized,
@@ -58,9 +60,6 @@ const NAME_CHARS = 40;
 const LOOK_EVERY_MS = 1000;
 /** Node-agents take up what they find within seconds. */
 const TAKEN_UP_MS = 30_000;
-const ENDS = ['Completed', 'Failed', 'Canceled'];
-/** Phases of a backup whose volumes are all stored. */
-const USABLE = ['Completed', 'PartiallyFailed', 'Finalizing', 'FinalizingPartiallyFailed'];
 
 /**
  * Asks for the volume of a PVC to be brought back to a backup; with `--wait` or `--dry-run`, shows how that goes and what it did. Throws
@@ -119,7 +118,7 @@ async function storedVolume(
 ): Promise<Extract<BrowsableVolume['files'], { snapshotId: string }> & { bytes: number }> {
   const { name } = backup.metadata;
   const phase = phaseOf(backup);
-  if (!USABLE.includes(phase)) {
+  if (!hasVolumes(phase)) {
     const text = `backup ${name} is ${phase}: only one whose volumes are all stored can be restored from`;
     throw new CodedError('NOT_BROWSABLE', text);
   }
@@ -272,7 +271,7 @@ async function waitForEnd(
         away ?? (isWaiting ? 'no node-agent of Longshore has taken it up yet' : undefined);
       const items = { done: 0, total: 0 };
       await screen.show({ title, phase, items, volumes, rateOf: rates.of, note });
-      if (ENDS.includes(phase)) return latest;
+      if (isMovementOver(phase)) return latest;
       await sleep(LOOK_EVERY_MS, undefined, { signal });
     }
   } catch (error) {

@@ -6,6 +6,8 @@ import {
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
+  hasMovementFailed,
+  isMovementOver,
   type KubeObject,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
@@ -60,12 +62,11 @@ export function totalsOf(volumes: readonly MovementDescription[]): VolumeTotals 
   return {
     count: volumes.length,
     ended: sum((volume) => Number(hasEnded(volume))),
-    failed: sum(({ phase }) => Number(phase === 'Failed' || phase === 'Canceled')),
+    failed: sum(({ phase }) => Number(hasMovementFailed(phase))),
     bytesDone: sum(({ bytesDone }) => bytesDone),
     totalBytes: sum(({ bytesDone, totalBytes }) => Math.max(bytesDone, totalBytes)),
     isTotalKnown: volumes.every(({ totalBytes, phase }) => totalBytes > 0 || phase === 'Completed'),
   };
 }
 
-const ENDED = ['Completed', 'Failed', 'Canceled'];
-export const hasEnded = ({ phase }: MovementDescription): boolean => ENDED.includes(phase);
+export const hasEnded = ({ phase }: MovementDescription): boolean => isMovementOver(phase);

@@ -5,9 +5,11 @@ import {
   isPassing,
   isRefusedForNow,
   isUnauthorized,
+  isWaiting,
   judged,
   type KubeObject,
   REFUSED_MS,
+  toneOf,
 } from '../../kube/index.ts';
 import { countOf } from '../amounts.ts';
 import { stdoutTerminal } from '../live-block.ts';
@@ -15,8 +17,8 @@ import { writeOutput } from '../output.ts';
 import { formatElapsed } from '../progress/lines.ts';
 import { RecentRates } from '../status-rows.ts';
 import { printable } from '../terminal.ts';
-import { isLive, printPainted, toneOf } from './colours.ts';
-import { isOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
+import { isLive, printPainted } from './colours.ts';
+import { isRunOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';
 import { totalsOf, volumesOf } from './volumes.ts';
 import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
@@ -92,7 +94,7 @@ export async function waitForEnd(
       const isLate = performance.now() - seenMs > takenUpMs;
       const note = outage ?? follower.outage ?? (away ? undefined : noteOf(noun, latest, isLate));
       await screen.show({ title, phase, items: itemsOf(latest), volumes, rateOf: rates.of, note });
-      if (isOver(latest)) break;
+      if (isRunOver(latest)) break;
       await sleep(everyMs, undefined, { signal });
     }
   } catch (error) {
@@ -144,7 +146,7 @@ function noteOf({ word }: Noun, run: Run, isLate: boolean): string | undefined {
     return `no server has taken it up yet; does one run that makes ${word}s (longshore server, or Velero's)?`;
   }
   if (phase === 'Queued' && position > 0) return `it is number ${position} in the queue`;
-  if (phase.startsWith('WaitingForPluginOperations')) {
+  if (isWaiting(phase)) {
     const { status = {} } = run;
     const asked =
       status.backupItemOperationsAttempted ?? status.restoreItemOperationsAttempted ?? 0;

@@ -2,6 +2,8 @@ import { createInterface } from 'node:readline/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
   BACKUPS,
+  isMovementOver,
+  isOver,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
@@ -29,7 +31,6 @@ export interface UninstallFlags extends ClusterFlags {
 const PODS_MS = 60_000;
 const NAMESPACE_MS = 120_000;
 const DEFINITIONS_MS = 120_000;
-const OVER = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation', 'Canceled'];
 /** Asked to end by `spec.cancel`. */
 const MOVEMENTS = ['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'];
 
@@ -133,8 +134,11 @@ async function patchOne(
   }
 }
 
-const isOver = (object: KubeObject): boolean =>
-  OVER.includes((object as { status?: { phase?: string } }).status?.phase ?? '');
+/** A Backup, a Restore, or a volume of either. */
+function isSettled(object: KubeObject): boolean {
+  const { phase } = (object as { status?: { phase?: string } }).status ?? {};
+  return isOver(phase) || isMovementOver(phase);
+}
 
 /** While somebody is there who removes the volumes and snapshots that they use in between. */
 async function cancelAll(
@@ -147,7 +151,7 @@ async function cancelAll(
     const found: [Resource<KubeObject>, KubeObject][] = [];
     for (const kind of [BACKUPS, ...moving]) {
       for (const each of await listOf(work, kind, work.namespace)) {
-        if (!isOver(each)) found.push([kind, each]);
+        if (!isSettled(each)) found.push([kind, each]);
       }
     }
     return found;

@@ -1,27 +1,17 @@
 import { z } from 'zod';
 import type { CrdDefinition } from './crd.ts';
+import { MOVEMENT_PHASES } from './phases.ts';
 
 /**
  * The custom resources, field by field as Velero 1.18 has them (config/crd/v1, config/crd/v2alpha1), with what 1.19 has for restores in place. The
  * one source of the types below and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
  */
-export const PHASES = [
-  'New',
-  'Accepted',
-  'Prepared',
-  'InProgress',
-  'Canceling',
-  'Canceled',
-  'Completed',
-  'Failed',
-] as const;
-export type Phase = (typeof PHASES)[number];
 
 /** What a client may send as well. */
 const int64 = z.number().meta({ type: 'integer', format: 'int64' });
 const time = z.string().meta({ format: 'date-time' });
 const strings = z.record(z.string(), z.string());
-const phase = z.enum(PHASES);
+const phase = z.enum(MOVEMENT_PHASES);
 const nodeOs = z.enum(['auto', 'linux', 'windows']);
 
 const progress = z

@@ -4,10 +4,6 @@ import type { Backup } from '../contract.ts';
 import type { Setting } from './setting.ts';
 import { CANCEL_ANNOTATION, FOR_BACKUP, MADE_BY_ANNOTATION, MOVED } from './velero-names.ts';
 
-/** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
-export const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
-/** Phases of a backup that ended before anything of it was stored. */
-export const NEVER_STORED = ['Failed', 'FailedValidation'];
 export const DELETED = 'Deleted';
 
 /** Our choice: whoever asks is about to end. */

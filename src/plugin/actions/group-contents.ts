@@ -2,6 +2,11 @@ import { isCode, messageOf } from '../../base/index.ts';
 import {
   BACKUP_UID,
   DATA_UPLOADS,
+  isGathering,
+  isMovementOver,
+  isFailed,
+  isOver,
+  isUsable,
   type KubeObject,
   RESTORES,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
@@ -10,17 +15,10 @@ import {
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup, Restore } from '../contract.ts';
-import { DELETED, NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
+import { DELETED, phaseOf, purposeOf } from './backup-phase.ts';
 import { removeContent } from './group-handles.ts';
-import { FINAL } from './movements.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
-
-/** Phases of a backup that is over and of which everything is stored; also of one that is gone, or has another UID. */
-const STORED = ['Completed', 'PartiallyFailed', 'Deleting', DELETED];
-
-/** Phases of a restore that nothing follows on. */
-const RESTORED = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
 
 /** Also where the cluster has no such kind, as most. */
 export async function listGroupContents(
@@ -64,14 +62,16 @@ async function fateOf(
   { client }: Setting,
   signal: AbortSignal,
 ): Promise<'Delete' | 'Retain' | undefined> {
-  if (TAKING.includes(phase)) return undefined;
+  if (isGathering(phase)) return undefined;
   if (!isMoved) {
-    if (NEVER_STORED.includes(phase ?? '')) return 'Delete';
-    return STORED.includes(phase ?? '') ? 'Retain' : undefined;
+    if (isFailed(phase)) return 'Delete';
+    // A Backup whose deletion has begun was stored.
+    const isStored = isUsable(phase) || phase === 'Deleting' || phase === DELETED;
+    return isStored ? 'Retain' : undefined;
   }
   const labelSelector = `${BACKUP_UID}=${uid}`;
   const uploads = await client.list(DATA_UPLOADS, { namespace, labelSelector, signal });
-  return uploads.every(({ status }) => FINAL.includes(status?.phase ?? '')) ? 'Delete' : undefined;
+  return uploads.every(({ status }) => isMovementOver(status?.phase)) ? 'Delete' : undefined;
 }
 
 /** The groups of a backup whose volumes are moved: nobody needs them when the last upload is over. Does not fail. */
@@ -106,7 +106,7 @@ export async function removeStubs(
       const { [RESTORE_UID]: uid } = stub.metadata.labels ?? {};
       const restores = await client.list(RESTORES, { namespace, signal });
       const restore = restores.find(({ metadata }) => metadata.uid === uid) as Restore | undefined;
-      if (restore && !RESTORED.includes(restore.status?.phase ?? '')) continue;
+      if (restore && !isOver(restore.status?.phase)) continue;
       await removeContent(setting, stub, 'Retain', signal);
       logger.debug(fields, 'the content of a volume group that was there for a restore is removed');
     } catch (error) {

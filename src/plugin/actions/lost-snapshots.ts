@@ -3,6 +3,7 @@ import {
   BACKUP_UID,
   DATA_UPLOADS,
   type DataUpload,
+  isNew,
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
   waitFor,
@@ -92,17 +93,15 @@ async function uploadsOf(
   }
 }
 
-const isNew = ({ status }: DataUpload): boolean => ['', 'New'].includes(status?.phase ?? '');
-
 async function untilTakenOrGone(
   setting: Setting,
   backup: LostBackup,
   signal: AbortSignal,
 ): Promise<void> {
   for (const upload of await uploadsOf(setting, backup, signal)) {
-    if (!isNew(upload)) continue;
+    if (!isNew(upload.status?.phase)) continue;
     const look = (now: DataUpload | undefined): true | undefined =>
-      now?.metadata.uid === upload.metadata.uid && isNew(now) ? undefined : true;
+      now?.metadata.uid === upload.metadata.uid && isNew(now.status?.phase) ? undefined : true;
     const { client } = setting;
     await waitFor(client, DATA_UPLOADS, upload.metadata, look, {
       signal,

@@ -2,6 +2,8 @@ import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   type DataDownload,
   type DataUpload,
+  isMovementOver,
+  isNew,
   type NewObject,
   type Resource,
   waitFor,
@@ -26,8 +28,6 @@ const UNKNOWN: OperationProgress = {
   updated: undefined,
 };
 
-/** Phases of uploads and downloads that nothing follows on. */
-export const FINAL = ['Completed', 'Failed', 'Canceled'];
 /** Velero's own returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
 const CANCEL_MS = 60_000;
 
@@ -162,7 +162,7 @@ export class Movements<T extends Movement> {
     for (const { metadata, status } of found) {
       const ref = { namespace, name: metadata.name };
       const fields = { operationId, [this.#resource.kind]: metadata.name };
-      if (FINAL.includes(status?.phase ?? '')) continue;
+      if (isMovementOver(status?.phase)) continue;
       await patiently(
         () => client.patch(this.#resource, ref, { spec: { cancel: true } }, { signal }),
         signal,
@@ -171,7 +171,7 @@ export class Movements<T extends Movement> {
         const look = (now: T | undefined): string | undefined => {
           if (!now) return 'deleted';
           const phase = now.status?.phase ?? '';
-          return FINAL.includes(phase) ? phase : undefined;
+          return isMovementOver(phase) ? phase : undefined;
         };
         const options = { signal, timeoutMs: CANCEL_MS, awayMsMax: 0 };
         const phase = await waitFor(client, this.#resource, ref, look, options);
@@ -203,7 +203,7 @@ const seenOf = <T extends Movement>(movement: T, kind: string): Seen<T> => ({
 
 function progressOf({ status = {} }: Movement, kind: string): OperationProgress {
   const { phase, progress, message = '', startTimestamp, completionTimestamp } = status;
-  if (phase === undefined || phase === 'New') return UNKNOWN;
+  if (phase === undefined || isNew(phase)) return UNKNOWN;
   const done = progress?.bytesDone ?? 0;
   const total = progress?.totalBytes ?? 0;
   const errors: Partial<Record<string, string>> = {
@@ -212,7 +212,7 @@ function progressOf({ status = {} }: Movement, kind: string): OperationProgress 
     Canceled: `${kind} is canceled`,
   };
   return {
-    completed: FINAL.includes(phase),
+    completed: isMovementOver(phase),
     err: errors[phase] ?? '',
     // The last report may have come before the last byte.
     nCompleted: phase === 'Completed' ? Math.max(done, total) : done,

@@ -2,6 +2,8 @@ import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
   BACKUP_UID,
   DATA_UPLOADS,
+  isGathering,
+  isFailed,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
@@ -9,7 +11,7 @@ import {
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
-import { NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
+import { phaseOf, purposeOf } from './backup-phase.ts';
 import { isAbandoned, keepAgain } from './deletion-policy.ts';
 import { removeLeftContents, removeStubs } from './group-contents.ts';
 import { deleteGroupWithContent } from './made-group.ts';
@@ -148,7 +150,7 @@ export async function removeOrphanGroups(
     const fields = { VolumeGroupSnapshot: placeOf(group) };
     try {
       const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
-      if (TAKING.includes(phase)) continue;
+      if (isGathering(phase)) continue;
       await removeGroup(group, setting, snapshots, signal);
       logger.info(fields, 'left-over VolumeGroupSnapshot deleted');
     } catch (error) {
@@ -197,10 +199,10 @@ async function orphansAmong(
   // A later attempt of the same backup takes over what was to be kept.
   if (isCurrent && !isMoved) return [];
   const phase = isCurrent ? '' : await phaseOf(setting, { namespace, name }, uid, signal);
-  if (!isCurrent && TAKING.includes(phase)) return [];
+  if (!isCurrent && isGathering(phase)) return [];
   if (!isMoved) {
     const isLeft = ({ metadata }: VolumeSnapshot): boolean =>
-      metadata.annotations?.[SNAPSHOT_HANDLE] === undefined || NEVER_STORED.includes(phase ?? '');
+      metadata.annotations?.[SNAPSHOT_HANDLE] === undefined || isFailed(phase);
     return asTheyAreNow(there.filter(isLeft), isLeft, setting, sweep);
   }
   const labelSelector = `${BACKUP_UID}=${uid}`;

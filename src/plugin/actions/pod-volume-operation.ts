@@ -1,5 +1,6 @@
 import {
   BACKUP_UID,
+  isMovementOver,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
   type PodVolumeRestore,
@@ -13,7 +14,6 @@ import type {
   CallContext,
   OperationProgress,
 } from '../contract.ts';
-import { FINAL } from './movements.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
 
@@ -74,13 +74,13 @@ export class PodVolumeOperation implements BackupItemAction {
     const { client, logger } = this.#setting;
     const ref = { namespace: backup.metadata.namespace, name: operationId };
     const found = await patiently(() => client.find(POD_VOLUME_BACKUPS, ref, { signal }), signal);
-    if (!found || FINAL.includes(found.status?.phase ?? '')) return;
+    if (!found || isMovementOver(found.status?.phase)) return;
     await patiently(
       () => client.patch(POD_VOLUME_BACKUPS, ref, { spec: { cancel: true } }, { signal }),
       signal,
     );
     const look = (now: PodVolumeBackup | undefined): true | undefined =>
-      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+      !now || isMovementOver(now.status?.phase) ? true : undefined;
     try {
       await waitFor(client, POD_VOLUME_BACKUPS, ref, look, {
         signal,
@@ -114,7 +114,7 @@ export function progressOf(
     Canceled: `pod volume ${what} canceled: ${message} (${about})`,
   };
   return {
-    completed: FINAL.includes(phase),
+    completed: isMovementOver(phase),
     err: errors[phase] ?? '',
     nCompleted: isDone ? Math.max(done, total) : done,
     nTotal: isDone ? Math.max(done, total) : total,

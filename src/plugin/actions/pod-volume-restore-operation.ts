@@ -1,7 +1,10 @@
 import { isCode, messageOf } from '../../base/index.ts';
 import {
-  POD_VOLUME_RESTORES,
+  isMovementOver,
+  isNew,
+  isPodOver,
   type Pod,
+  POD_VOLUME_RESTORES,
   PODS,
   type PodVolumeRestore,
   waitFor,
@@ -13,7 +16,6 @@ import type {
   RestoreItemAction,
   RestoreOutput,
 } from '../contract.ts';
-import { FINAL } from './movements.ts';
 import { NOTHING_KNOWN, progressOf } from './pod-volume-operation.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
@@ -88,7 +90,7 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
   /** Why no agent will ever begin it; undefined while one may, and when one has. */
   async #hindrance(found: PodVolumeRestore, signal: AbortSignal): Promise<string | undefined> {
     const { name } = found.metadata;
-    if (!['', 'New'].includes(found.status?.phase ?? '')) {
+    if (!isNew(found.status?.phase)) {
       this.#waiting.delete(name);
       return undefined;
     }
@@ -119,7 +121,7 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
     }
     const wait = pod.status?.initContainerStatuses?.find((each) => each.name === WAIT_CONTAINER);
     const phase = pod.status?.phase ?? '';
-    if (wait?.state?.terminated || phase === 'Succeeded' || phase === 'Failed') {
+    if (wait?.state?.terminated || isPodOver(phase)) {
       return `pod volume restore failed: the pod no longer waits for its volume (${about})`;
     }
     const { nodeName = '' } = pod.spec;
@@ -152,10 +154,10 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
     const { client, logger } = this.#setting;
     const ref = { namespace: restore.metadata.namespace, name: operationId };
     const found = await patiently(() => client.find(POD_VOLUME_RESTORES, ref, { signal }), signal);
-    if (!found || FINAL.includes(found.status?.phase ?? '')) return;
+    if (!found || isMovementOver(found.status?.phase)) return;
     await patiently(() => this.#askToEnd(found, signal), signal);
     const look = (now: PodVolumeRestore | undefined): true | undefined =>
-      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+      !now || isMovementOver(now.status?.phase) ? true : undefined;
     try {
       const bounds = { signal, timeoutMs: CANCEL_MS, awayMsMax: 0 };
       await waitFor(client, POD_VOLUME_RESTORES, ref, look, bounds);

@@ -29,7 +29,7 @@ import { Movements } from './movements.ts';
 import { removeOrphans, type Sweep } from './orphans.ts';
 import {
   identifier,
-  isFinalizing,
+  isStoredAgain,
   nameFor,
   patiently,
   placeOf,
@@ -82,7 +82,7 @@ export class PvcBackup implements BackupItemAction {
   }
 
   async execute(item: KubeObject, backup: Backup, context: CallContext): Promise<BackupOutput> {
-    if (isFinalizing(backup)) return {};
+    if (isStoredAgain(backup)) return {};
     const { signal } = context;
     const pvc = await this.#asBound(item as PersistentVolumeClaim, signal);
     const planned = await this.#choice.snapshotOf(pvc, backup, signal);

@@ -10,6 +10,7 @@ import {
 import {
   type DataDownload,
   type DataUpload,
+  isFinalizing,
   isUnauthorized,
   judged,
   type KubeClient,
@@ -111,8 +112,7 @@ const NAME_MAX = 253;
 const HASH_CHARACTERS = 10;
 
 /** Velero stores items once more then, and takes no operation. */
-export const isFinalizing = ({ status }: Backup): boolean =>
-  status?.phase === 'Finalizing' || status?.phase === 'FinalizingPartiallyFailed';
+export const isStoredAgain = ({ status }: Backup): boolean => isFinalizing(status?.phase);
 
 /** Velero's default, which its server writes into each Backup. */
 const SNAPSHOT_TIMEOUT = '10m0s';

@@ -25,7 +25,7 @@ import {
   deleteSecretOf,
   identifier,
   isAway,
-  isFinalizing,
+  isStoredAgain,
   listSecretOf,
   patiently,
   placeOf,
@@ -60,7 +60,7 @@ export class SnapshotBackup implements BackupItemAction {
 
   async execute(item: KubeObject, backup: Backup, { signal }: CallContext): Promise<BackupOutput> {
     const snapshot = item as VolumeSnapshot;
-    if (isFinalizing(backup)) {
+    if (isStoredAgain(backup)) {
       await this.#release(snapshot, backup, signal);
       return {};
     }
@@ -281,6 +281,6 @@ const withSecret =
 const withDeleteSecret = withSecret(deleteSecretOf);
 export const CONTENT_BACKUP: BackupItemAction = {
   // It is stored once more then, as the operation has left it.
-  execute: (item, backup) => (isFinalizing(backup) ? Promise.resolve({}) : withDeleteSecret(item)),
+  execute: (item, backup) => (isStoredAgain(backup) ? Promise.resolve({}) : withDeleteSecret(item)),
 };
 export const CLASS_BACKUP: BackupItemAction = { execute: withSecret(listSecretOf) };

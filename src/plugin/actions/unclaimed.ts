@@ -3,6 +3,7 @@ import {
   type DataDownload,
   type DataUpload,
   isInPlace,
+  isNew,
   type KubeObject,
   type Resource,
 } from '../../kube/index.ts';
@@ -31,7 +32,7 @@ interface Waiting {
 
 /** Nobody has begun it, and it has no finalizer: none has come from an agent, not even from one that has no place for it. */
 export const isUnclaimed = ({ status, metadata }: Movement): boolean =>
-  ['', 'New'].includes(status?.phase ?? '') && (metadata.finalizers ?? []).length === 0;
+  isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
 /**
  * Movements that no agent takes up, since none runs or none serves their data mover. Their users are told; where it lasts, the operation fails after

@@ -1,6 +1,6 @@
 import { type BackupLog, type HookCounts, type PodExec, runExecHook } from '../../backup/index.ts';
 import { CodedError, createLimiter, messageOf } from '../../base/index.ts';
-import { lastingContainers, type Pod } from '../../kube/index.ts';
+import { isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
 import type { RestoreSpec } from '../restore-object.ts';
 import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from './due-hooks.ts';
 import { PodState, TIMER_MS_MAX } from './pod-state.ts';
@@ -278,7 +278,7 @@ export class RestoreHooks {
       const { now } = state;
       if (now === 'gone') return 'the pod was deleted before all hooks were executed';
       const phase = now.status?.phase;
-      if (phase === 'Succeeded' || phase === 'Failed') {
+      if (isPodOver(phase)) {
         return `pod entered phase ${phase} before some post-restore exec hooks ran`;
       }
       const container = state.firstUp(now);

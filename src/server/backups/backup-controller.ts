@@ -1,8 +1,21 @@
 import { type Clock, type Logger, systemClock } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { Controller, keyOf, NAMESPACES, refOf, type Result } from '../../kube/index.ts';
+import {
+  Controller,
+  hasPlace,
+  isInLine,
+  isOver,
+  isQueued,
+  isUnderWay,
+  isWaiting,
+  keyOf,
+  NAMESPACES,
+  refOf,
+  type Result,
+} from '../../kube/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { subjectOf } from './after-run.ts';
+import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
 import { type BackupRunSettings, BackupRuns } from './backup-runs.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets } from './contract.ts';
@@ -14,7 +27,6 @@ import { failedStatus } from '../runs/failed-status.ts';
 import { PhaseEvents } from '../runs/phase-events.ts';
 import { BACKUP_PHASES } from './phase-meanings.ts';
 import { PhaseWriter } from './phase-writer.ts';
-import { BACKUP_RESOURCE, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
@@ -192,7 +204,7 @@ class BackupsRun {
   /** It was deleted while it was made, or waited: what it began is told to stop, and nothing stays in the bucket. */
   #vanished(backup: Backup): void {
     if (this.#runs.endVanished(backup)) return;
-    if (!/^(WaitingFor|Finalizing|InProgress)/.test(phaseOf(backup))) return;
+    if (!isUnderWay(phaseOf(backup))) return;
     this.#lost.add(backup);
   }
 
@@ -208,16 +220,12 @@ class BackupsRun {
     for (const backup of backups) {
       const phase = phaseOf(backup);
       const key = keyOf(backup.metadata);
-      if (
-        ['', 'New', 'Queued', 'ReadyToStart'].includes(phase) &&
-        isCanceled(backup) &&
-        !this.#isHeld(key)
-      ) {
+      if (isQueued(phase) && isCanceled(backup) && !this.#isHeld(key)) {
         await this.#phases.step(backup, {
           ...failedStatus(CANCELED, this.#clock),
           queuePosition: null,
         });
-      } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
+      } else if (hasPlace(phase) && !this.#isHeld(key)) {
         const { uid } = backup.metadata;
         const mayBegin = !this.#runs.hasHadRun(uid) && this.#runs.restMs(uid) === 0;
         if (mayBegin) this.#runs.begin(backup);
@@ -228,7 +236,7 @@ class BackupsRun {
     const open = this.#backups
       .list()
       .filter((backup) => !isOver(phaseOf(backup)) && needsPlace(backup));
-    const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
+    const isQueueing = open.some((backup) => isInLine(phaseOf(backup)));
     if (!isQueueing) return;
     const namespaces = await client.collect(
       NAMESPACES,

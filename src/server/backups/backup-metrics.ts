@@ -1,8 +1,8 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 import { parseGoTime } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { isSynced } from '../../kube/index.ts';
-import { isOver, phaseOf } from './phases.ts';
+import { hasEnded, isOver, isSynced, isUsable } from '../../kube/index.ts';
+import { phaseOf } from './backup-kind.ts';
 import { SnapshotMetrics } from './snapshot-metrics.ts';
 
 const LABELS = ['schedule'] as const;
@@ -108,7 +108,7 @@ export class BackupMetrics {
       'tarball_size_bytes',
       'Size, in bytes, of a backup',
       (newest, schedule) => this.#tarballBytes(newest, schedule),
-      (phase) => phase === 'Completed' || phase === 'PartiallyFailed',
+      isUsable,
     );
     new Gauge({
       name: 'velero_backup_total',
@@ -241,7 +241,7 @@ export class BackupMetrics {
     const labels = this.#labelsOf(backup);
     const { warnings = 0, ...status } = (backup.status ?? {}) as CountedStatus;
     const phase = phaseOf(backup);
-    if (!['Completed', 'PartiallyFailed', 'Failed'].includes(phase)) return;
+    if (!hasEnded(phase)) return;
     const which = phase === 'Completed' ? 'success' : phase === 'Failed' ? 'failure' : 'partial';
     this.#counters[which]?.inc(labels);
     if (warnings > 0) this.#counters.warning?.inc(labels);

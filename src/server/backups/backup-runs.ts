@@ -15,7 +15,14 @@ import {
   validateBackup,
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
-import { type Discovery, isPassing, keyOf, type KubeClient, SIGNED } from '../../kube/index.ts';
+import {
+  type Discovery,
+  hasHadRun,
+  isPassing,
+  keyOf,
+  type KubeClient,
+  SIGNED,
+} from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';
@@ -23,12 +30,12 @@ import { failedStatus } from '../runs/failed-status.ts';
 import { patiently } from '../runs/patience.ts';
 import { type RunBeside, runBeside } from '../runs/run-beside.ts';
 import type { RunsView } from '../runs/runs-view.ts';
+import { phaseOf } from './backup-kind.ts';
 import type { BackupMetrics } from './backup-metrics.ts';
 import { encryptionProblem } from './buckets.ts';
 import type { BackupRunner } from './contract.ts';
 import type { LostBackups } from './lost-backups.ts';
 import type { PhaseWriter } from './phase-writer.ts';
-import { hasHadRun, phaseOf } from './phases.ts';
 import type { UnderWayNotes } from './under-way.ts';
 
 /** What the runs of backups need of this server, whenever it leads. */

@@ -6,6 +6,8 @@ import {
   Cache,
   Controller,
   DELETE_BACKUP_REQUESTS,
+  hasHadRun,
+  isAnswered,
   keyOf,
   type KubeClient,
   type KubeObject,
@@ -13,7 +15,7 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { RunsView } from '../runs/runs-view.ts';
-import { isOver, phaseOf } from './phases.ts';
+import { phaseOf } from './backup-kind.ts';
 
 /** What `velero backup delete` makes. */
 interface DeletionRequest extends KubeObject {
@@ -72,7 +74,7 @@ export class DeletionRequests {
     const name = request?.spec?.backupName ?? '';
     if (!request || name === '') return undefined;
     const backup = backups.get({ namespace, name });
-    if (!backup || isOver(phaseOf(backup)) || phaseOf(backup) === 'Deleting') return undefined;
+    if (!backup || hasHadRun(phaseOf(backup))) return undefined;
     if (!isFor(request, backup)) return undefined;
     assertLeading();
     logger.info({ backup: name }, 'a backup is deleted while it is made');
@@ -89,7 +91,7 @@ export class DeletionRequests {
 
 /** Whether nobody has answered it, and it was made for this Backup: requests for earlier ones of the name may stay. */
 const isFor = (request: DeletionRequest, backup: Backup): boolean =>
-  request.status?.phase !== 'Processed' && isAbout(request, backup);
+  !isAnswered(request.status?.phase) && isAbout(request, backup);
 
 /** One that names no UID is about the Backup that was there when it was made. */
 export function isAbout(request: KubeObject, { metadata }: Backup): boolean {

@@ -5,14 +5,16 @@ import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
   type Discovery,
+  hasHadRun,
+  isOver,
   keyOf,
   type KubeClient,
   type Result,
 } from '../../kube/index.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RunsView } from '../runs/runs-view.ts';
+import { phaseOf, statusOf } from './backup-kind.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
-import { hasHadRun, isOver, phaseOf, statusOf } from './phases.ts';
 import {
   endLeftRun,
   isUnended,

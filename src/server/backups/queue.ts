@@ -1,4 +1,5 @@
 import { type Backup, NamespaceFilter } from '../../backup/index.ts';
+import { hasPlace, isNew } from '../../kube/index.ts';
 
 /** A step of a backup on its way to its run. */
 export interface QueueStep {
@@ -40,11 +41,13 @@ export function planQueue(
   backups: readonly Backup[],
   { namespaces, runningMax, frozen = [], isHeld = () => false }: QueueLimits,
 ): QueueStep[] {
-  const ofPhase = (...phases: string[]): Backup[] =>
-    backups.filter((backup) => phases.includes(statusOf(backup).phase ?? ''));
-  const running = ofPhase('ReadyToStart', 'InProgress');
-  const queued = ofPhase('Queued').sort((a, b) => positionOf(a) - positionOf(b) || byAge(a, b));
-  const waiting = [...queued, ...ofPhase('', 'New').sort(byAge)];
+  const of = (isThere: (phase: string | undefined) => boolean): Backup[] =>
+    backups.filter((backup) => isThere(statusOf(backup).phase));
+  const running = of(hasPlace);
+  const queued = of((phase) => phase === 'Queued').sort(
+    (a, b) => positionOf(a) - positionOf(b) || byAge(a, b),
+  );
+  const waiting = [...queued, ...of(isNew).sort(byAge)];
   const ready = new Set<Backup>();
   const taken = new TakenNamespaces(namespaces);
   if (running.length < runningMax) for (const backup of [...running, ...frozen]) taken.take(backup);

@@ -1,9 +1,9 @@
 import type { Backup } from '../../backup/index.ts';
 import type { Logger } from '../../base/index.ts';
-import { type KubeClient, SYNCED_UID } from '../../kube/index.ts';
+import { isOver, type KubeClient, SYNCED_UID } from '../../kube/index.ts';
 import { FileWriters } from '../runs/file-writers.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
-import { BACKUP_RESOURCE, isOver, phaseOf } from './phases.ts';
+import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';
 
 export interface SharedBackupsOptions {
   readonly client: KubeClient;

@@ -7,7 +7,7 @@ import {
   type KubeClient,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
-import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
+import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
 import { noteName } from '../backups/under-way.ts';
 import { isCanceled } from '../runs/canceled.ts';
 import { hasBegun } from './ownership.ts';

@@ -10,8 +10,8 @@ import {
 } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import { BACKUP_UID, keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
-import { phaseOf } from '../backups/phases.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';

@@ -10,6 +10,7 @@ import {
   type ConfigMap,
   type DataUpload,
   type Discovery,
+  isUsable,
   type KubeClient,
   type KubeObject,
   type PodVolumeBackup,
@@ -383,7 +384,7 @@ class Deletion {
   /** As with Velero the rest is deleted all the same: nothing brings a tarball back. One that never had any needs no word. */
   #noteMissing({ metadata }: StoredArchive): void {
     const phase = metadata.status?.phase ?? '';
-    if (!['Completed', 'PartiallyFailed'].includes(phase)) return;
+    if (!isUsable(phase)) return;
     this.#options.onGivenUp(
       'the tarball of the backup is not in the bucket: what only its items tell of, such as what plugins hold for them, is not deleted; snapshots of volumes were looked for in its other files',
     );

@@ -3,11 +3,12 @@ import { CodedError, isCode, namedFirst } from '../../base/index.ts';
 import {
   BACKUP_NAME,
   BACKUP_UID,
-  isOfBackup,
   CONFIG_MAPS,
   type ConfigMap,
   DATA_UPLOADS,
   type DataUpload,
+  isMovementOver,
+  isOfBackup,
   type KubeClient,
   type KubeObject,
   POD_VOLUME_BACKUPS,
@@ -27,7 +28,6 @@ export interface MoversOptions {
   readonly signal: AbortSignal;
 }
 
-const FINAL = ['Completed', 'Failed', 'Canceled'];
 /** Agents act on a cancel within seconds. Our choice. */
 const ENDING_MS = 120_000;
 const LOOK_MS = 2000;
@@ -84,7 +84,7 @@ export class Movers {
       status,
     }: {
       status?: { phase?: string | undefined } | undefined;
-    }): boolean => !FINAL.includes(status?.phase ?? '');
+    }): boolean => !isMovementOver(status?.phase);
     const uploads = (await this.uploads()).filter(isRunning);
     const podVolumes = (await this.podVolumes()).filter(isRunning);
     return [

@@ -2,7 +2,8 @@ import { BackupArchive, isStoredOf, type StoredArchive } from '../../archive/ind
 import { isCode, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { phaseOf } from '../backups/phases.ts';
+import { isFailed } from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 
 /**
  * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing, whatever lies there. `foreign`: another Backup of
@@ -36,7 +37,7 @@ export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefin
 
 /** Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location is needed to delete it. */
 export const neverBegan = (backup: Backup): boolean =>
-  !hasBegun(backup) && ['Failed', 'FailedValidation', 'Deleting'].includes(phaseOf(backup));
+  !hasBegun(backup) && (isFailed(phaseOf(backup)) || phaseOf(backup) === 'Deleting');
 
 /** Whether it came to an end with files, as far as its status says. */
 export const wasStored = (backup: Backup): boolean => {

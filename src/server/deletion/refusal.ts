@@ -1,6 +1,12 @@
 import type { Backup } from '../../backup/index.ts';
-import type { BackupStorageLocation, KubeObject } from '../../kube/index.ts';
-import { isOver, phaseOf } from '../backups/phases.ts';
+import {
+  type BackupStorageLocation,
+  hasHadRun,
+  isFinalizing,
+  isInLine,
+  type KubeObject,
+} from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from './ownership.ts';
 
 /** What `velero backup delete` makes, and what expires a backup. */
@@ -41,10 +47,10 @@ export function standingOf(
   }
   if (reading !== undefined) return refused(reading);
   const phase = phaseOf(backup);
-  if (isOver(phase) || phase === DELETING) return { kind: 'free' };
-  if (isMadeHere) return { kind: 'running', isCancelable: !phase.startsWith('Finalizing') };
+  if (hasHadRun(phase)) return { kind: 'free' };
+  if (isMadeHere) return { kind: 'running', isCancelable: !isFinalizing(phase) };
   // Another server has not begun with it, and does not any more.
-  if (['', 'New', 'Queued'].includes(phase)) return { kind: 'free' };
+  if (isInLine(phase)) return { kind: 'free' };
   return refused('backup is still in progress');
 }
 

@@ -5,6 +5,8 @@ import {
   BACKUP_UID,
   DATA_DOWNLOADS,
   type DataDownload,
+  isMovementOver,
+  isUnderWay,
   type KubeClient,
   type KubeObject,
   RESTORES,
@@ -56,13 +58,10 @@ export async function restoresOf(
 
 /** Why a backup is still read; undefined if no Restore reads it, or has volumes read from it. */
 export function readingOf(restores: readonly FoundRestore[]): string | undefined {
-  const reading = restores.find(({ phase }) => /^(InProgress|WaitingFor|Finalizing)/.test(phase));
+  const reading = restores.find(({ phase }) => isUnderWay(phase));
   if (!reading) return undefined;
   return `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`;
 }
-
-/** Phases without writes. An agent may begin a new DataDownload at any moment. */
-const NOT_WRITING = ['Completed', 'Failed', 'Canceled'];
 
 /** Where the Backup is, and who asks. */
 interface InPlaceQuery {
@@ -96,8 +95,8 @@ async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<Data
  * data nor those of the backup.
  */
 export async function writingOf(query: InPlaceQuery): Promise<string | undefined> {
-  const isWriting = ({ status }: DataDownload): boolean =>
-    !NOT_WRITING.includes(status?.phase ?? '');
+  // An agent may begin a new DataDownload at any moment.
+  const isWriting = ({ status }: DataDownload): boolean => !isMovementOver(status?.phase);
   const found = (await inPlaceOf(query)).find(isWriting);
   if (!found) return undefined;
   const { metadata, spec, status } = found;
@@ -112,7 +111,7 @@ export async function deleteEndedInPlace(
   assertLeading: () => void,
 ): Promise<void> {
   for (const { metadata, status } of await inPlaceOf(query)) {
-    if (!NOT_WRITING.includes(status?.phase ?? '')) continue;
+    if (!isMovementOver(status?.phase)) continue;
     assertLeading();
     const { uid } = metadata;
     try {

@@ -22,7 +22,7 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { BACKUP_RESOURCE } from '../backups/phases.ts';
+import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';
 import { LastLook } from './last-look.ts';

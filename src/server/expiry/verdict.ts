@@ -1,7 +1,7 @@
 import { type Nanoseconds, parseGoTime } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import type { BackupStorageLocation } from '../../kube/index.ts';
-import { isOver, phaseOf } from '../backups/phases.ts';
+import { type BackupStorageLocation, hasHadRun } from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 
 /** Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one is of 1.19. */
@@ -35,7 +35,7 @@ export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   if (expiration === undefined || expiration > nowNs || deletionTimestamp !== undefined) return [];
   if (hadExpiredAtSync(backup)) return [];
   const phase = phaseOf(backup);
-  if (!isOver(phase) && phase !== 'Deleting') return [];
+  if (!hasHadRun(phase)) return [];
   const { storageLocation: location = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return [
     { name, uid, location, failure: labels?.[FAILURE_LABEL], neverBegan: neverBegan(backup) },

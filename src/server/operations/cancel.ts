@@ -3,6 +3,7 @@ import {
   BACKUP_UID,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
+  isMovementOver,
   type KubeClient,
   type KubeObject,
   POD_VOLUME_BACKUPS,
@@ -44,7 +45,6 @@ const MOVEMENTS: Readonly<
   Backup: { label: BACKUP_UID, kinds: [DATA_UPLOADS, POD_VOLUME_BACKUPS] },
   Restore: { label: 'velero.io/restore-uid', kinds: [DATA_DOWNLOADS, POD_VOLUME_RESTORES] },
 };
-const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 type Movement = KubeObject & {
   readonly spec?: { readonly cancel?: boolean };
@@ -94,7 +94,7 @@ async function runningOf(
       const isOther = !Object.entries(metadata.labels ?? {}).some(
         ([key, value]) => `${key}=${value}` === query.labelSelector,
       );
-      const isOver = spec?.cancel === true || FINAL.includes(status?.phase ?? '');
+      const isOver = spec?.cancel === true || isMovementOver(status?.phase);
       return isOther || isOver ? [] : [metadata];
     });
   } catch (error) {

@@ -4,7 +4,7 @@ import {
   newlyFailed,
   type Operation,
 } from '../../item-operations/index.ts';
-import { isPartial } from '../backups/phases.ts';
+import { isPartial, phaseAfterRun } from '../../kube/index.ts';
 import {
   type Followed,
   type FollowedKind,
@@ -33,8 +33,10 @@ export function changeOf<T extends Followed>(
   const before = statusIn(object);
   const { attempted, completed, failed } = countsOf(operations);
   const newly = newlyFailed(operations, { countedFailed: before[counts.failed] });
-  const stage = isAnyRunning(operations) ? 'WaitingForPluginOperations' : 'Finalizing';
-  const phase = `${stage}${isPartial(before.phase ?? '') || newly > 0 ? 'PartiallyFailed' : ''}`;
+  const phase = phaseAfterRun({
+    waiting: isAnyRunning(operations),
+    partial: isPartial(before.phase) || newly > 0,
+  });
   const hasCounts =
     (before[counts.attempted] ?? 0) === attempted &&
     (before[counts.completed] ?? 0) === completed &&

@@ -12,13 +12,13 @@ import {
 import {
   Controller,
   type EventRecorder,
+  isFinalizing,
   isPassingAnswer,
-  type KubeClient,
   keyOf,
+  type KubeClient,
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { isFinalizing } from '../backups/phases.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn } from './followed-kind.ts';

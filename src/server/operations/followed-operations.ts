@@ -14,13 +14,13 @@ import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
   type EventRecorder,
-  type KubeClient,
+  isPassingAnswer,
+  isWaiting,
   keyOf,
+  type KubeClient,
   refOf,
   type Result,
-  isPassingAnswer,
 } from '../../kube/index.ts';
-import { isWaiting } from '../backups/phases.ts';
 import { serverEvents } from '../server-events.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';

@@ -7,8 +7,7 @@ import {
   type OperationMap,
   type Round,
 } from '../../item-operations/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
-import { isWaiting } from '../backups/phases.ts';
+import { isWaiting, type KubeClient } from '../../kube/index.ts';
 import { type Change, changeOf } from './change.ts';
 import { type Followed, type FollowedKind, phaseIn, subjectIn } from './followed-kind.ts';
 

@@ -1,4 +1,5 @@
-import { type RunRow, type Tone, toneOf } from './rows.ts';
+import { type Tone, toneOf } from '../../kube/index.ts';
+import type { RunRow } from './rows.ts';
 
 /** Of one day, in UTC. */
 export interface CalendarDay {

@@ -1,7 +1,8 @@
 import { ageText, formatBytes } from '../../base/index.ts';
+import { type Tone, toneOf } from '../../kube/index.ts';
 import { fixedHtml, type Html, html, type HtmlValue, named } from './html.ts';
 import type { FilePlace } from './files/contract.ts';
-import { type RunRow, type Tone, toneOf } from './rows.ts';
+import type { RunRow } from './rows.ts';
 import { SCRIPT, STYLE } from './style.ts';
 
 const STYLE_ELEMENT = fixedHtml(`<style>${STYLE}</style>`);

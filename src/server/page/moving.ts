@@ -1,3 +1,4 @@
+import { isMovementRunning } from '../../kube/index.ts';
 import { type Html, html, type HtmlValue, named } from './html.ts';
 import {
   backupLink,
@@ -21,9 +22,8 @@ import type { PageVolume } from './volumes.ts';
 const ROWS_MAX = 100;
 /** Names of idle nodes: our choice too. */
 const IDLE_MAX = 10;
-const MOVING = ['InProgress', 'Canceling'];
 
-export const isMoving = ({ phase }: PageVolume): boolean => MOVING.includes(phase);
+export const isMoving = ({ phase }: PageVolume): boolean => isMovementRunning(phase);
 
 /** Of volumes together. */
 export interface Totals {

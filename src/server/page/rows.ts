@@ -3,13 +3,11 @@ import { parseCron } from '../../cron/index.ts';
 import {
   type BackupRepository,
   type BackupStorageLocation,
+  isOver,
   isSynced,
   type KubeObject,
 } from '../../kube/index.ts';
 import { verificationOf } from '../../repository-access/index.ts';
-
-/** How something went, or goes. */
-export type Tone = 'good' | 'doubtful' | 'bad' | 'plain';
 
 /** What the page keeps of a Backup or Restore: there may be ten thousand, and a cache holds them all. Times are in milliseconds since 1970. */
 export interface RunRow {
@@ -103,7 +101,6 @@ interface LooseObject extends KubeObject {
   readonly status?: Loose | null;
 }
 
-const OVER = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
 const WHY_PARTS_MAX = 5;
 
 const textIn = (value: unknown): string => (typeof value === 'string' ? redactAndCut(value) : '');
@@ -139,9 +136,8 @@ export function keptRun(kind: RunRow['kind'], object: LooseObject): Kept<RunRow>
   const progress = looseIn(status.progress);
   const phase = textIn(status.phase) || 'New';
   const word = kind === 'Backup' ? 'backup' : 'restore';
-  const isOver = OVER.includes(phase);
   return kept(object, {
-    ...{ kind, name: metadata.name, uid: metadata.uid, phase, isOver },
+    ...{ kind, name: metadata.name, uid: metadata.uid, phase, isOver: isOver(phase) },
     isDeleting: metadata.deletionTimestamp !== undefined,
     beganMs: timeIn(status.startTimestamp) ?? timeIn(metadata.creationTimestamp) ?? 0,
     endedMs: timeIn(status.completionTimestamp),
@@ -257,10 +253,4 @@ export function keptLocation(location: BackupStorageLocation): Kept<LocationRow>
     why: textIn(status.message),
     validatedMs: timeIn(status.lastValidationTime),
   });
-}
-
-export function toneOf(phase: string): Tone {
-  if (['Completed', 'Enabled', 'Ready', 'Available'].includes(phase)) return 'good';
-  if (['NotReady', 'Unavailable'].includes(phase) || phase.startsWith('Failed')) return 'bad';
-  return phase.includes('PartiallyFailed') || phase === 'Canceled' ? 'doubtful' : 'plain';
 }

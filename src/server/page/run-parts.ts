@@ -1,3 +1,4 @@
+import { hasEnded, type Tone } from '../../kube/index.ts';
 import { type Html, html, type HtmlValue, named } from './html.ts';
 import { volumeLink } from './files/documents.ts';
 import {
@@ -14,7 +15,7 @@ import {
 } from './layout.ts';
 import { pageOf } from './listing.ts';
 import { bytesText, totalsOf } from './moving.ts';
-import type { Counts, RunRow, Tone } from './rows.ts';
+import type { Counts, RunRow } from './rows.ts';
 import { pagesOf } from './tables.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
@@ -49,8 +50,8 @@ export interface MessageSource {
 }
 
 /** Whether a run may have stored errors or warnings. */
-export const hasMessages = ({ isOver, phase, errors, warnings }: RunRow): boolean =>
-  isOver && phase !== 'FailedValidation' && (errors + warnings > 0 || phase.includes('Failed'));
+export const hasMessages = ({ phase, errors, warnings }: RunRow): boolean =>
+  hasEnded(phase) && (errors + warnings > 0 || phase !== 'Completed');
 
 /** Errors and warnings of one backup or restore. `messages`: undefined if it has none. */
 export function messagesSections(messages: RunMessages | string | undefined): HtmlValue {

@@ -1,4 +1,4 @@
-import { validLabel } from '../../kube/index.ts';
+import { toneOf, validLabel } from '../../kube/index.ts';
 import { type Html, html, type HtmlValue, named } from './html.ts';
 import {
   backupLink,
@@ -11,7 +11,7 @@ import {
   timeOf,
 } from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
-import { type RepositoryRow, type RunRow, type ScheduleRow, toneOf } from './rows.ts';
+import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
 import type { World } from './view.ts';
 import { repositoryKey } from './volumes.ts';
 

@@ -2,9 +2,9 @@ import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf } from '../../base/index.ts';
 import { refusesWrites } from '../../blob/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
+import { isUnderWay } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import type { Buckets, OpenBucket } from '../backups/contract.ts';
-import { isFinalizing, isWaiting } from '../backups/phases.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
@@ -63,7 +63,7 @@ export class DeletedRestores {
     const location = await this.#locationOf(restore);
     if (location !== undefined) {
       const phase = phaseOf(restore);
-      if (phase === 'InProgress' || isWaiting(phase) || isFinalizing(phase)) {
+      if (isUnderWay(phase)) {
         await this.#end(restore, location);
       }
       if (!(await writers.close(uid))) {

@@ -1,6 +1,6 @@
 import { CodedError, lookup } from '../../base/index.ts';
 import type { KubeClient, ObjectRef } from '../../kube/index.ts';
-import { BACKUP_RESOURCE } from '../backups/phases.ts';
+import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 
 /** A Restore, as far as its place is concerned. */
 interface Placed {

@@ -1,4 +1,5 @@
 import { countsOf, type Operation } from '../../item-operations/index.ts';
+import { partialPhase } from '../../kube/index.ts';
 import { type Change, changeOf } from '../operations/change.ts';
 import type { LogLine } from '../operations/failures.ts';
 import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
@@ -32,7 +33,7 @@ export function restoreChangeOf(
   const counted = { ...before, restoreItemOperationsFailed: undefined };
   const change = changeOf(FOLLOWED_RESTORES, { ...restore, status: counted }, operations);
   const stage = change?.status.phase ?? before.phase ?? '';
-  const phase = stage.endsWith('PartiallyFailed') ? stage : `${stage}PartiallyFailed`;
+  const phase = partialPhase(stage);
   const status = {
     ...change?.status,
     phase,

@@ -7,7 +7,15 @@ import {
   systemClock,
 } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
-import { Controller, keyOf, type KubeClient, refOf, type Result } from '../../kube/index.ts';
+import {
+  Controller,
+  isNew,
+  isOver,
+  keyOf,
+  type KubeClient,
+  refOf,
+  type Result,
+} from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import {
   type Restore,
@@ -15,7 +23,6 @@ import {
   validateRestore,
 } from '../../restore/index.ts';
 import type { Buckets } from '../backups/contract.ts';
-import { isOver } from '../backups/phases.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/runs-view.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
@@ -214,7 +221,7 @@ class RestoresRun {
   #isDue(restore: Restore): boolean {
     const { uid } = restore.metadata;
     const phase = phaseOf(restore);
-    if (!['', 'New', 'InProgress'].includes(phase) || isDeleted(restore)) return false;
+    if ((!isNew(phase) && phase !== 'InProgress') || isDeleted(restore)) return false;
     // What another server makes meanwhile is none of ours.
     if (phase === 'InProgress' && !isOurs(restore)) return false;
     return !this.#runs.isKnown(uid) && (this.#refused.get(uid) ?? 0) <= performance.now();

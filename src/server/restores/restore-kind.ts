@@ -1,4 +1,4 @@
-import { RESTORES, type Resource } from '../../kube/index.ts';
+import { isNew, type Resource, RESTORES } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
@@ -29,8 +29,7 @@ export const isOurs = ({ metadata }: Restore): boolean =>
   metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
 /** Before its run a Restore has no files: files of its name in the bucket belong to another Restore. */
-export const hasBegun = (phase: string): boolean =>
-  !['', 'New', 'FailedValidation'].includes(phase);
+export const hasBegun = (phase: string): boolean => !isNew(phase) && phase !== 'FailedValidation';
 
 /** Of a Restore, for the map of its operations. */
 export const subjectOf = ({ metadata: { name, uid } }: Restore) =>

@@ -1,7 +1,6 @@
 import type { Logger } from '../../base/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
+import { isOver, type KubeClient } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
-import { isOver } from '../backups/phases.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { phaseOf, RESTORE_RESOURCE, UNPUBLISHED } from './restore-kind.ts';
 

@@ -2,13 +2,13 @@ import { HOUR_NS, isCode, type Logger, messageOf, MINUTE_NS } from '../../base/i
 import {
   CONFIG_MAPS,
   type ConfigMap,
+  isOver,
   type KubeClient,
   type Result,
   validLabel,
 } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import { Sweep } from '../sweep.ts';
-import { isOver } from '../backups/phases.ts';
 import { phaseOf } from './restore-kind.ts';
 
 /** Velero: pkg/apis/velero/v1/labels_annotations.go. */

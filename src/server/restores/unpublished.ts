@@ -1,10 +1,9 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import type { KubeClient, Result } from '../../kube/index.ts';
+import { isOver, type KubeClient, type Result } from '../../kube/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import { Sweep } from '../sweep.ts';
 import type { Buckets } from '../backups/contract.ts';
-import { isOver } from '../backups/phases.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import type { RestoreLocations } from './locations.ts';
 import { isPlaceAbsent } from './absences.ts';

@@ -1,13 +1,7 @@
 import type { Backup } from '../../backup/index.ts';
-import { isSynced, keyOf } from '../../kube/index.ts';
-import { phaseOf } from '../backups/phases.ts';
+import { isGathering, isSynced, keyOf } from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 import { SCHEDULE_LABEL } from './schedule.ts';
-
-/**
- * Of phases in which a backup keeps its schedule from making the next one. Velero (schedule_controller.go, checkIfBackupInNewOrProgress) has only
- * the first three, from the time before its queue: one that waits in the queue is neither, and so a queue that stands still gets one more backup each time.
- */
-const PENDING = ['', 'New', 'InProgress', 'Queued', 'ReadyToStart'];
 
 /** Which schedules have a backup that is not made yet. */
 export class PendingBackups {
@@ -45,5 +39,7 @@ export class PendingBackups {
 /** The label of the schedule that waits for it. */
 function pendingOf(backup: Backup | undefined): string | undefined {
   const label = backup?.metadata.labels?.[SCHEDULE_LABEL];
-  return backup && !isSynced(backup) && PENDING.includes(phaseOf(backup)) ? label : undefined;
+  // Velero (schedule_controller.go, checkIfBackupInNewOrProgress) misses Backups in its queue. A queue that
+  // stands still gets another Backup each time.
+  return backup && !isSynced(backup) && isGathering(phaseOf(backup)) ? label : undefined;
 }

@@ -14,8 +14,8 @@ import {
 import { localZone, type Zone } from '../../cron/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import { type KubeClient, keyOf, refOf, type Result, validLabel } from '../../kube/index.ts';
+import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import { versionOf } from '../runs/runs-view.ts';
-import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';

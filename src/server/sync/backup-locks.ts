@@ -11,7 +11,8 @@ import {
 } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { Bucket, Retention } from '../../blob/index.ts';
-import { isOver, phaseOf, statusOf } from '../backups/phases.ts';
+import { isOver } from '../../kube/index.ts';
+import { phaseOf, statusOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 
 export interface BackupLocksOptions {

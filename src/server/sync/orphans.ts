@@ -1,12 +1,10 @@
 import type { Backup } from '../../backup/index.ts';
-import { type BackupStorageLocation, validLabel } from '../../kube/index.ts';
-import { phaseOf } from '../backups/phases.ts';
+import { type BackupStorageLocation, isUsable, validLabel } from '../../kube/index.ts';
+import { phaseOf } from '../backups/backup-kind.ts';
 import { SYNCED_PLACE } from './place.ts';
 import { LOCATION_LABEL, locationOf } from './synced-objects.ts';
 import type { SyncMemory } from './sync-memory.ts';
 
-/** Velero: backup_sync_controller.go, deleteOrphanedBackups (v1.18.3). All others are somebody's work, or never had files. */
-const REMOVED = ['Completed', 'PartiallyFailed'];
 /** A Backup goes when so many complete listings after each other do not have it. Our choice. */
 const LOOKS = 2;
 /** Where most are gone at once a disk may not be mounted, or a bucket be new: then they are looked for this long. Our choice. */
@@ -29,7 +27,9 @@ export function missingBackups(
   const missing = own.filter(
     (backup) =>
       !listed.has(backup.metadata.name) &&
-      REMOVED.includes(phaseOf(backup)) &&
+      // Velero: backup_sync_controller.go, deleteOrphanedBackups (v1.18.3).
+      // Backups in other phases never had files, or a server works on them.
+      isUsable(phaseOf(backup)) &&
       backup.metadata.deletionTimestamp === undefined,
   );
   const present = own.filter(({ metadata }) => listed.has(metadata.name)).length;

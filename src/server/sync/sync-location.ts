@@ -24,7 +24,7 @@ import {
   POD_VOLUME_BACKUPS,
   SCHEDULES,
 } from '../../kube/index.ts';
-import { BACKUP_RESOURCE } from '../backups/phases.ts';
+import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
 import { hasExpired } from '../expiry/verdict.ts';
 import { judgeMissing, missingBackups } from './orphans.ts';

@@ -4,6 +4,7 @@ import {
   apiVersionOf,
   BACKUP_UID,
   BACKUPS,
+  isMovementOver,
   type KubeObject,
   type NewObject,
   NOT_IN_BACKUPS,
@@ -23,8 +24,6 @@ import { EXPIRED_AT_SYNC } from '../expiry/verdict.ts';
 export const LOCATION_LABEL = 'velero.io/storage-location';
 /** Annotations with this prefix are orders and notes for the server of one cluster. */
 const OWN_PREFIX = 'longshore.io/';
-/** Of PodVolumeBackups nobody works on any more. */
-const OVER = ['Completed', 'Failed', 'Canceled'];
 
 /** The location that a Backup names; one may have been made without a spec. */
 export const locationOf = (backup: Backup): string =>
@@ -96,7 +95,7 @@ function isReference(value: unknown): value is OwnerReference {
 /** Whether one that is stored may be made here: an agent works on one that is not over, on a node that happens to have the same name. */
 export const isPodVolumeBackupOver = (stored: KubeObject): boolean => {
   const { phase } = (stored as { readonly status?: { readonly phase?: string } }).status ?? {};
-  return OVER.includes(phase ?? '');
+  return isMovementOver(phase);
 };
 
 /** A PodVolumeBackup of a synced Backup, which owns it here. */

@@ -14,6 +14,7 @@ import {
   NAMESPACES,
   waitFor,
 } from '../../../src/kube/index.ts';
+import { BACKUP_RESOURCE, statusOf } from '../../../src/server/backups/backup-kind.ts';
 import {
   FinalizerController,
   OperationMetrics,
@@ -21,7 +22,6 @@ import {
   type OperationsControllerOptions,
   SharedBackups,
 } from '../../../src/server/index.ts';
-import { BACKUP_RESOURCE, statusOf } from '../../../src/server/backups/phases.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { done, failedWith, progress } from '../operations/support/after-run.ts';
 import { ITEM, World } from './support/world.ts';

@@ -17,6 +17,7 @@ import {
   waitFor,
 } from '../../../src/kube/index.ts';
 import type { Restore } from '../../../src/restore/index.ts';
+import { BACKUP_RESOURCE } from '../../../src/server/backups/backup-kind.ts';
 import {
   CANCEL_ANNOTATION,
   FileWriters,
@@ -27,7 +28,6 @@ import {
   restoreOperationStore,
   SharedRestores,
 } from '../../../src/server/index.ts';
-import { BACKUP_RESOURCE } from '../../../src/server/backups/phases.ts';
 import { storeAfterRun, nothingLeft } from '../../../src/server/restores/contract.ts';
 import {
   RESTORE_RESOURCE,

@@ -40,6 +40,9 @@ import {
   DATA_UPLOADS,
   type DataUpload,
   type Discovery,
+  isFinalizing,
+  isOver,
+  isPartial,
   isPassing,
   isUploadOfBackup,
   type KubeClient,
@@ -51,16 +54,8 @@ import {
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { subjectOf } from '../after-run.ts';
+import { type AfterRunStatus, BACKUP_RESOURCE, phaseOf, statusOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
-import {
-  type AfterRunStatus,
-  BACKUP_RESOURCE,
-  isFinalizing,
-  isOver,
-  isPartial,
-  phaseOf,
-  statusOf,
-} from '../phases.ts';
 import { FinalizedFiles } from './finalized-files.ts';
 import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';
 

@@ -4,8 +4,8 @@ import {
   type OperationsSettings,
 } from '../../operations/followed-operations.ts';
 import type { ServerController } from '../../server.ts';
+import { FOLLOWED_BACKUPS } from '../backup-kind.ts';
 import type { ActionSessions, Buckets } from '../contract.ts';
-import { FOLLOWED_BACKUPS } from '../phases.ts';
 import type { SharedBackups } from '../shared-backups.ts';
 import { operationsStep } from './operations-step.ts';
 

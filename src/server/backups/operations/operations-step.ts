@@ -2,7 +2,7 @@ import { isCode } from '../../../base/index.ts';
 import { BackupArchive, type Results } from '../../../archive/index.ts';
 import type { Backup } from '../../../backup/index.ts';
 import { countsOf, type Operation, type OperationMap } from '../../../item-operations/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
+import { isWaiting, type KubeClient } from '../../../kube/index.ts';
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
 import {
   type OperationsStep,
@@ -10,8 +10,8 @@ import {
   type StepOptions,
 } from '../../operations/operations-step.ts';
 import type { FileWriters } from '../../runs/file-writers.ts';
+import { BACKUP_RESOURCE, FOLLOWED_BACKUPS, phaseOf } from '../backup-kind.ts';
 import type { Buckets } from '../contract.ts';
-import { BACKUP_RESOURCE, FOLLOWED_BACKUPS, isWaiting, phaseOf } from '../phases.ts';
 
 export interface OperationsStepOptions extends StepOptions {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;

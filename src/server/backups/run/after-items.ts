@@ -1,8 +1,13 @@
 import type { NativeSnapshot } from '../../../archive/index.ts';
 import type { Backup, BackupRunResult, Results } from '../../../backup/index.ts';
 import type { UploadOperation, VolumeOutcome } from '../../../backup-volumes/index.ts';
-import { type BackupOperation, countsOf, type Operation } from '../../../item-operations/index.ts';
-import { phaseAfterRun } from '../../runs/phase-after.ts';
+import {
+  type BackupOperation,
+  countsOf,
+  isAnyRunning,
+  type Operation,
+} from '../../../item-operations/index.ts';
+import { phaseAfterRun } from '../../../kube/index.ts';
 
 /** What a backup says of itself after its items: the phase that follows, and what is counted. */
 
@@ -33,7 +38,11 @@ export function statusAfterItems(
     ...(hooksAttempted > 0 && { hooksAttempted }),
     ...(hooksFailed > 0 && { hooksFailed }),
   };
-  return { phase: phaseAfterRun(results.errorCount, operations), status, hookStatus };
+  return {
+    phase: phaseAfterRun({ waiting: isAnyRunning(operations), partial: results.errorCount > 0 }),
+    status,
+    hookStatus,
+  };
 }
 
 const isCompleted = ({ status }: NativeSnapshot): boolean => status?.phase === 'Completed';

@@ -30,7 +30,7 @@ import {
   type OperationMap,
   orderedRecord,
 } from '../../../item-operations/index.ts';
-import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
+import { type Discovery, isOver, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
 import {
   type AskedSnapshot,
   type BackupVolumes,
@@ -46,7 +46,6 @@ import type {
   RunRequest,
 } from '../contract.ts';
 import { subjectOf } from '../after-run.ts';
-import { isOver } from '../phases.ts';
 import { failureLines } from '../../operations/failures.ts';
 import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';

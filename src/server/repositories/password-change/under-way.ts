@@ -3,6 +3,9 @@ import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   DELETE_BACKUP_REQUESTS,
+  isAnswered,
+  isMovementOver,
+  isNew,
   JOBS,
   type KubeClient,
   type KubeObject,
@@ -12,9 +15,6 @@ import {
 } from '../../../kube/index.ts';
 import { REPOSITORY_LABEL } from '../maintenance/job.ts';
 import { outlineOf } from '../maintenance/outline.ts';
-
-/** Nobody has begun with those, or they are over. */
-const IDLE = ['', 'New', 'Completed', 'Failed', 'Canceled', 'Processed'];
 
 export interface VolumeRepository {
   readonly volumeNamespace: string;
@@ -74,7 +74,8 @@ export async function usersOfRepositories(
   for (const resource of kinds) {
     for (const object of await list(resource)) {
       const phase = (object as { status?: { phase?: string } }).status?.phase ?? '';
-      if (IDLE.includes(phase)) continue;
+      // Objects that have not begun, or are over, use no repository.
+      if (isNew(phase) || isMovementOver(phase) || isAnswered(phase)) continue;
       users.push(`${resource.kind} ${object.metadata.name} (${phase})`);
     }
   }

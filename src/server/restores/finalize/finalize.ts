@@ -11,9 +11,14 @@ import {
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
-import type { KubeClient, ObjectRef } from '../../../kube/index.ts';
+import {
+  isFinalizing,
+  isOver,
+  isPartial,
+  type KubeClient,
+  type ObjectRef,
+} from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
-import { isFinalizing, isOver, isPartial } from '../../backups/phases.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { saidIn } from '../../operations/failures.ts';

@@ -1,12 +1,13 @@
 import type { BackupVolumeInfo } from '../../../archive/index.ts';
 import type { BackupLog, Results } from '../../../backup/index.ts';
 import { isCode, lookup, mapLimited, messageOf } from '../../../base/index.ts';
-import { countsOf, type Operation } from '../../../item-operations/index.ts';
+import { countsOf, isAnyRunning, type Operation } from '../../../item-operations/index.ts';
 import {
   DATA_DOWNLOADS,
   type DataDownload,
   type KubeClient,
   type PersistentVolumeClaim,
+  phaseAfterRun,
   PVCS,
   VOLUME_SNAPSHOTS,
 } from '../../../kube/index.ts';
@@ -24,7 +25,6 @@ import {
   type SkippedClaim,
 } from '../../../restore-volumes/index.ts';
 import type { ProvisionedClaim, RestoredPodVolume } from '../contract.ts';
-import { phaseAfterRun } from '../../runs/phase-after.ts';
 import type { JournaledOperation } from './restore-journal.ts';
 
 /** What a restore says of itself after its items, and what it leaves to others. */
@@ -39,7 +39,7 @@ export function statusAfterItems(
   operations: readonly Operation[],
 ): { readonly phase: string; readonly status: Readonly<Record<string, unknown>> } {
   return {
-    phase: phaseAfterRun(errorCount, operations),
+    phase: phaseAfterRun({ waiting: isAnyRunning(operations), partial: errorCount > 0 }),
     status: {
       progress: totalItems === 0 ? {} : { totalItems, itemsRestored },
       ...countFields({ warningCount, errorCount }, operations),

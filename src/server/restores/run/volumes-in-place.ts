@@ -7,6 +7,8 @@ import {
   type DataDownload,
   inPlaceOrderOf,
   isInPlace,
+  isMovementOver,
+  isNew,
   type KubeClient,
 } from '../../../kube/index.ts';
 import { isInPlaceOperation, isWaitNote } from '../../../plugin/index.ts';
@@ -210,11 +212,9 @@ export class RestoredInPlace implements VolumesInPlace {
   }
 }
 
-const FINAL = ['Completed', 'Failed', 'Canceled'];
-
 function writersOf(download: DataDownload): Writer[] {
   const { metadata, spec, status } = download;
-  if (!isInPlace(download) || FINAL.includes(status?.phase ?? '')) return [];
+  if (!isInPlace(download) || isMovementOver(status?.phase)) return [];
   const { namespace, pvc } = spec.targetVolume;
   if (isOnlyLook(download) || neverBegins(download)) return [];
   const claim = { namespace, name: pvc };
@@ -224,11 +224,11 @@ function writersOf(download: DataDownload): Writer[] {
 
 /** Nobody has begun it, and no agent has put its finalizer on it, as one does that has no place for it yet. */
 const isUnclaimed = ({ metadata, status }: DataDownload): boolean =>
-  ['', 'New'].includes(status?.phase ?? '') && (metadata.finalizers ?? []).length === 0;
+  isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
 /** Canceled before anybody took it up: an agent that finds it only says so. */
 const neverBegins = ({ spec, status }: DataDownload): boolean =>
-  ['', 'New'].includes(status?.phase ?? '') && spec.cancel === true;
+  isNew(status?.phase) && spec.cancel === true;
 
 function isOnlyLook(download: DataDownload): boolean {
   try {

@@ -16,9 +16,9 @@ import {
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
 import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import { statusOf } from '../../../../src/server/backups/backup-kind.ts';
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
-import { statusOf } from '../../../../src/server/backups/phases.ts';
 import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 import {

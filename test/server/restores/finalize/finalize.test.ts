@@ -7,9 +7,9 @@ import {
   RestoreArchive,
 } from '../../../../src/archive/index.ts';
 import { CodedError, MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
+import { isOver } from '../../../../src/kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
-import { isOver } from '../../../../src/server/backups/phases.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { failedWith, START } from '../../operations/support/after-run.ts';
 import { refused } from '../../../restore/support/cluster.ts';

@@ -28,17 +28,5 @@ export interface AfterRunStatus {
   readonly csiVolumeSnapshotsCompleted?: number;
 }
 
-const WAITING = ['WaitingForPluginOperations', 'WaitingForPluginOperationsPartiallyFailed'];
-const FINALIZING = ['Finalizing', 'FinalizingPartiallyFailed'];
-const OVER = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
-
 export const statusOf = ({ status }: Backup): AfterRunStatus => (status ?? {}) as AfterRunStatus;
 export const phaseOf = (backup: Backup): string => statusOf(backup).phase ?? '';
-export const isWaiting = (phase: string): boolean => WAITING.includes(phase);
-export const isFinalizing = (phase: string): boolean => FINALIZING.includes(phase);
-/** Nothing more becomes of it but its deletion. */
-export const isOver = (phase: string): boolean => OVER.includes(phase);
-/** The same, or its deletion is under way. */
-export const hasHadRun = (phase: string): boolean => isOver(phase) || phase === 'Deleting';
-/** Whether something in it went wrong by now. */
-export const isPartial = (phase: string): boolean => phase.endsWith('PartiallyFailed');
