@@ -43,7 +43,8 @@ export interface EndingOptions<M extends Movement> {
 }
 
 const MESSAGE_MAX = 4096;
-/** Clean-up that failed is tried again. */
+/** Clean-up that failed is tried again after this, then after twice as long, up to the maximum. Our choice. */
+const AGAIN_FIRST_MS = 2000;
 const AGAIN_MS = 30_000;
 const VANISHED_TRIES_MAX = 60;
 
@@ -200,7 +201,10 @@ export class Ending<M extends Movement> {
       if (waitMs > 0) return { requeueAfterMs: waitMs };
     }
     if (this.#options.memory.get(uid)?.isClean !== true) {
-      if (!(await direction.cleanUp(movement))) return { requeueAfterMs: AGAIN_MS };
+      if (!(await direction.cleanUp(movement))) {
+        const sinceMs = turns.sinceMs(uid, 'cleanUp');
+        return { requeueAfterMs: Math.min(Math.max(sinceMs, AGAIN_FIRST_MS), AGAIN_MS) };
+      }
       this.#options.memory.of(uid).isClean = true;
     }
     await writer.removeFinalizer(movement);

@@ -11,6 +11,7 @@ export type Wait =
   | 'deleted'
   | 'final'
   | 'canceling'
+  | 'cleanUp'
   | 'refused'
   | 'noRoom'
   | 'timedOut';
