@@ -351,12 +351,14 @@ export class EntryRestore {
     try {
       return await directory.pin(entry.at, async (pinned) => {
         if (!pinned || !isExpected(pinned)) return false;
-        if (await hasAllAttributes(this.#repository, pinned, entry)) return true;
+        const isExact = this.#options.inPlace?.isExact === true && pinned.type !== 's';
+        const wanted = { ...entry, isExact };
+        if (await hasAllAttributes(this.#repository, pinned, wanted)) return true;
         // A second name may be anywhere: such a file is replaced rather than changed.
         if (!pinned.isSingle || !mayChange) return false;
         const notSet = await this.#pool.setAttributes(
           pinned.descriptor,
-          entry,
+          wanted,
           pinned.type === 's',
         );
         this.#report.noteNotSet(join(directory.shown, entry.name), notSet);
@@ -446,17 +448,19 @@ export function owned(entry: DirectoryEntry, owner: RestoreOptions['owner']): Di
   return { ...entry, ...owner, mode, extra };
 }
 
-/** Whether a file has all attributes of the entry. A thread reads the extended ones. */
+/**
+ * Whether a file has all attributes of the entry; with `isExact`, no others. A thread reads the
+ * extended ones.
+ */
 export async function hasAllAttributes(
   { dataPath }: Repository,
   pinned: Pinned,
-  entry: DirectoryEntry,
+  entry: DirectoryEntry & Pick<FileAttributes, 'isExact'>,
 ): Promise<boolean> {
   if (!hasAttributes(pinned, entry)) return false;
-  return (
-    entry.extra === undefined ||
-    (await dataPath?.pool.hasExtra(pinned.descriptor, entry.extra)) === true
-  );
+  const { extra, isExact = false } = entry;
+  if (extra === undefined && !isExact) return true;
+  return (await dataPath?.pool.hasExtra(pinned.descriptor, extra, isExact)) === true;
 }
 
 /** Whether what is there has the entry's owner, mode and time. */

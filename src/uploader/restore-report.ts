@@ -93,6 +93,8 @@ export const newRestoreCounters = (): RestoreCounters => ({
 
 /** What a restore in place does otherwise. */
 export interface InPlaceEntries {
+  /** Extended attributes that the snapshot lacks are removed. */
+  readonly isExact: boolean;
   /** Makes sure that this is the directory that was locked. Throws `TARGET_CHANGED`. */
   assertRoot(directory: TargetDirectory): void;
   /** Brings the file that has the name to the entry; false where it has to be written whole. */

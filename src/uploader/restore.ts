@@ -264,13 +264,13 @@ class TreeRestore {
     try {
       const { inPlace } = this.#options;
       const { descriptor } = directory;
+      const dropsLists = directory.isMade && directory.givesLists;
+      const wanted = { ...self, dropsLists, isExact: inPlace?.isExact };
       const isSame =
         !directory.isNew &&
-        (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), self));
+        (await hasAllAttributes(this.#repository, await pinnedAt(descriptor), wanted));
       if (isSame && inPlace) return;
       if (!isSame) {
-        const dropsLists = directory.isMade && directory.givesLists;
-        const wanted = { ...self, dropsLists };
         const notSet = await this.#pool.setAttributes(directory.descriptor, wanted, false);
         this.#report.noteNotSet(directory.shown, notSet);
         directory.hasNewAttributes();

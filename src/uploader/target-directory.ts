@@ -313,6 +313,21 @@ export class TargetDirectory {
     return new TargetDirectory(descriptor, this.#count, join(this.shown, shown), true);
   }
 
+  /** Puts a new directory in the place of a file or link. An error leaves the file. */
+  async replaceByDirectory(name: DiskName, shown: string): Promise<TargetDirectory> {
+    const unfinished = unfinishedName();
+    const directory = await this.enter(unfinished, shown);
+    try {
+      await this.remove(name);
+      await this.rename(unfinished, name);
+      return directory;
+    } catch (error) {
+      directory.close();
+      await this.removeNamed(unfinished, true).catch(() => undefined);
+      throw error;
+    }
+  }
+
   /** Throws `TARGET_CHANGED` when it could not be opened again. */
   get descriptor(): number {
     if (this.#descriptor === undefined) throw wasMoved();

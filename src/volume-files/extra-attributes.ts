@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { lstatSync } from 'node:fs';
+import type { FileAttributes } from './file-attributes.ts';
 import { CodedError, type FileStatus, pinnedPath, posix, systemCode } from '../base/index.ts';
 
 /**
@@ -314,16 +315,21 @@ const badAttributes = (what: string): CodedError =>
  */
 export function applyExtra(
   descriptor: number,
-  { extra, dropsLists = false }: { extra?: string | undefined; dropsLists?: boolean | undefined },
+  {
+    extra,
+    dropsLists = false,
+    isExact = false,
+  }: Pick<FileAttributes, 'extra' | 'dropsLists' | 'isExact'>,
   isOwned: boolean,
 ): boolean {
   const { xattrs = {} } = parseExtra(extra);
   const calls = posix().attributes;
   let isAllSet = true;
-  for (const name of dropsLists ? ACCESS_LISTS : []) {
+  const dropped = isExact ? surplusOf(descriptor, xattrs) : dropsLists ? ACCESS_LISTS : [];
+  for (const name of dropped) {
     if (Object.hasOwn(xattrs, name)) continue;
     try {
-      calls?.remove(descriptor, withZero(Buffer.from(name)));
+      calls?.remove(descriptor, withZero(decodeName(name)));
     } catch (error) {
       if (!NO_LIST.includes(systemCode(error) ?? '')) isAllSet = false;
     }
@@ -343,11 +349,27 @@ export function applyExtra(
 }
 
 /**
- * Whether what a descriptor is of has these extended attributes. Attributes that the snapshot lacks
- * do not count.
+ * Names of attributes that an entry has and a snapshot lacks. Labels and `trusted.*` do not count:
+ * the system or the file system sets them by itself.
  */
-export function hasExtra(descriptor: number, text: string | undefined): boolean {
+function surplusOf(descriptor: number, xattrs: Readonly<Record<string, string>>): string[] {
+  const list = posix().attributes?.listOf(descriptor);
+  if (!list || list.length === 0) return [];
+  return splitNames(Buffer.from(list))
+    .map(encodeName)
+    .filter((name) => name.startsWith('user.') || SURPLUS_NAMES.includes(name))
+    .filter((name) => !Object.hasOwn(xattrs, name));
+}
+
+const SURPLUS_NAMES = [CAPABILITY, ...ACCESS_LISTS];
+
+/**
+ * Whether what a descriptor is of has these extended attributes. With `isExact`, others that the
+ * snapshot lacks count as well.
+ */
+export function hasExtra(descriptor: number, text: string | undefined, isExact: boolean): boolean {
   const { xattrs } = parseExtra(text);
+  if (isExact && surplusOf(descriptor, xattrs ?? {}).length > 0) return false;
   if (!xattrs) return true;
   const calls = posix().attributes;
   return Object.entries(xattrs).every(([name, value]) => {

@@ -12,6 +12,8 @@ export interface FileAttributes {
   readonly extra?: string | undefined;
   /** Takes access lists away that the entry got from its directory. */
   readonly dropsLists?: boolean | undefined;
+  /** Also takes extended attributes away that `extra` does not have. */
+  readonly isExact?: boolean | undefined;
 }
 
 /** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */

@@ -122,7 +122,7 @@ export interface ThreadPool extends AsyncDisposable {
   /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   /** Whether a descriptor's file has these extended attributes. */
-  hasExtra(descriptor: number, extra: string): Promise<boolean>;
+  hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean>;
   /** Makes a FIFO or a device node. False: it cannot be made here. Throws like `fs`. */
   makeNode(path: string | Uint8Array, node: SpecialNode): Promise<boolean>;
   /** The extended attributes of an open file, as text. Undefined without any. */

@@ -58,7 +58,10 @@ export interface Tasks {
     parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],
     result: NotSet,
   ];
-  hasExtra: [parameters: [descriptor: number, extra: string], result: boolean];
+  hasExtra: [
+    parameters: [descriptor: number, extra: string | undefined, isExact: boolean],
+    result: boolean,
+  ];
   makeNode: [parameters: [path: BytePath, node: SpecialNode], result: boolean];
   readExtraOf: [parameters: [descriptor: number], result: string | undefined];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];

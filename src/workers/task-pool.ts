@@ -110,10 +110,10 @@ export abstract class TaskPool implements ThreadPool {
 
   setAttributes(
     descriptor: number,
-    { mode, uid, gid, mtimeNs, extra, dropsLists }: FileAttributes,
+    { mode, uid, gid, mtimeNs, extra, dropsLists, isExact }: FileAttributes,
     isLink: boolean,
   ): Promise<NotSet> {
-    const attributes = { mode, uid, gid, mtimeNs, extra, dropsLists };
+    const attributes = { mode, uid, gid, mtimeNs, extra, dropsLists, isExact };
     return this.#run('setAttributes', descriptor, attributes, isLink);
   }
 
@@ -125,8 +125,8 @@ export abstract class TaskPool implements ThreadPool {
     return this.#run('readExtraOf', descriptor);
   }
 
-  hasExtra(descriptor: number, extra: string): Promise<boolean> {
-    return this.#run('hasExtra', descriptor, extra);
+  hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean> {
+    return this.#run('hasExtra', descriptor, extra, isExact);
   }
 
   syncFilesystem(descriptor: number): Promise<boolean> {

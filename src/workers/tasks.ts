@@ -247,8 +247,8 @@ export class TaskRunner implements TaskMethods {
     return applyAttributesToPinned(descriptor, attributes, isLink);
   }
 
-  hasExtra(descriptor: number, extra: string): boolean {
-    return hasExtra(descriptor, extra);
+  hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): boolean {
+    return hasExtra(descriptor, extra, isExact);
   }
 
   makeNode(path: BytePath, node: SpecialNode): boolean {

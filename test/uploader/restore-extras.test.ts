@@ -5,7 +5,11 @@ import { afterAll, expect, it } from 'vitest';
 import { isCode, posix, silentLogger } from '../../src/base/index.ts';
 import { type DirectoryEntry, encodeDirectory, readDirectory } from '../../src/snapshot/index.ts';
 import { type Repository, writeObject } from '../../src/repository/index.ts';
-import { newRestoreCounters, restoreTreeInPlace } from '../../src/uploader/index.ts';
+import {
+  newInPlaceCounters,
+  newRestoreCounters,
+  restoreTreeInPlace,
+} from '../../src/uploader/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
@@ -136,6 +140,68 @@ it.each(['over files', 'in place'])('restores %s what each of three backups kept
   await again(third);
   expect(getXattr(join(target, 'b/alone'), 'user.name')).toBe(hex('value'));
   expect(inode(target, 'a/first')).toBe(inode(target, 'b/third'));
+});
+
+const AND_THE_REST = ['a', 'b/alone', 'large', 'program'];
+
+/** Gives entries attributes that the snapshot lacks. `large` differs, so it is patched. */
+function addAttributes(target: string): void {
+  for (const name of AND_THE_REST) {
+    setXattr(join(target, name), 'user.added', 'added');
+    setXattr(join(target, name), 'trusted.added', 'added');
+    const { mode, mtime } = fs.statSync(join(target, name));
+    setXattr(join(target, name), 'system.posix_acl_access', ACL);
+    fs.chmodSync(join(target, name), mode & 0o7777);
+    fs.utimesSync(join(target, name), mtime, mtime);
+  }
+  setXattr(join(target, 'a'), 'system.posix_acl_default', DEFAULT_ACL);
+  const large = fs.openSync(join(target, 'large'), 'r+');
+  fs.writeSync(large, 'changed', 1000);
+  fs.closeSync(large);
+}
+
+it('removes in place what the snapshot lacks: lists, attributes of users, capabilities', async () => {
+  const path = tree('more');
+  await using repository = await opened('more');
+  const { rootEntry } = await backUp(repository, path);
+  const target = at('more-target');
+  await restore(repository, rootEntry, target);
+  addAttributes(target);
+  setXattr(join(target, 'program'), 'security.capability', CAPABILITY);
+  const own = { logger: silentLogger, signal: new AbortController().signal };
+  const counters = newRestoreCounters();
+  await restoreTreeInPlace(repository, rootEntry, target, { ...own, counters });
+  expect(counters.attributesNotSet.entries).toBe(0);
+  const lacking = ['user.added', 'system.posix_acl_access', 'system.posix_acl_default', 'security.capability']; // prettier-ignore
+  for (const name of AND_THE_REST) {
+    for (const each of lacking) expect(getXattr(join(target, name), each)).toBeUndefined();
+    // File systems set such ones by themselves.
+    expect(getXattr(join(target, name), 'trusted.added')).toBe(hex('added'));
+  }
+  const again = newInPlaceCounters();
+  await restoreTreeInPlace(repository, rootEntry, target, { ...own, result: again });
+  expect(again).toMatchObject({ attributes: 0, changed: 0, replaced: 0, created: 0 });
+});
+
+it('keeps what is added where the snapshot may lack it, or attributes are left out', async () => {
+  const path = tree('unknown');
+  await using repository = await opened('unknown');
+  const known = await backUp(repository, path);
+  const unknown = await backUp(repository, path, { extras: { xattrs: false, links: false } });
+  const own = { logger: silentLogger, signal: new AbortController().signal };
+  for (const [{ rootEntry }, xattrs] of [
+    [unknown, true],
+    [known, false],
+  ] as const) {
+    // prettier-ignore
+    const target = at(`unknown-${xattrs}`);
+    await restore(repository, rootEntry, target);
+    addAttributes(target);
+    const extras = { xattrs, links: true };
+    await restoreTreeInPlace(repository, rootEntry, target, { ...own, extras });
+    for (const name of AND_THE_REST)
+      expect(getXattr(join(target, name), 'user.added')).toBe(hex('added'));
+  }
 });
 
 it('gives a program of another owner no capability', async () => {

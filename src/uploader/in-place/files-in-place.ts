@@ -102,6 +102,10 @@ export class FilesInPlace implements InPlaceEntries {
     this.#writer = new DifferenceWriter(repository, pieces, signal);
   }
 
+  get isExact(): boolean {
+    return this.#parts.options.keepsXattrs === false;
+  }
+
   /** What would have to be done, and how much of it is bytes to write. Nothing is changed. */
   look(directory: TargetDirectory, entry: DirectoryEntry): Promise<FileLook> {
     return this.#withOutcome(directory, entry, (outcome, pinned) => {
@@ -206,10 +210,10 @@ export class FilesInPlace implements InPlaceEntries {
         if (!['ENOTDIR', 'ELOOP'].includes(systemCode(error) ?? '')) throw error;
         const bytes = await parent.fileBytesOf(name);
         budget.take(bytes);
-        await parent.remove(name);
+        const made = await parent.replaceByDirectory(name, entry.name);
         result.bytesRemoved += bytes;
         result.replaced++;
-        return parent.enter(name, entry.name);
+        return made;
       }
     };
     const directory = await enter();
@@ -306,8 +310,9 @@ export class FilesInPlace implements InPlaceEntries {
 
   async #outcomeOf(pinned: Pinned, entry: DirectoryEntry): Promise<Outcome> {
     const node = nodeIn(entry.extra);
+    const wanted = { ...entry, isExact: this.isExact };
     if (node && isSameNode(pinned.node, node)) {
-      const isAll = await hasAllAttributes(this.#parts.repository, pinned, entry);
+      const isAll = await hasAllAttributes(this.#parts.repository, pinned, wanted);
       return { kind: isAll ? 'same' : 'attributes' };
     }
     if (node || pinned.type !== 'f') return { kind: 'replace' };
@@ -316,7 +321,7 @@ export class FilesInPlace implements InPlaceEntries {
     const difference = await this.#differenceOf(pinned, entry, pieces);
     const isSame = difference === undefined || difference.pieces === 0;
     const isAsLong = pinned.size === entry.size;
-    if (isSame && isAsLong && (await hasAllAttributes(repository, pinned, entry))) {
+    if (isSame && isAsLong && (await hasAllAttributes(repository, pinned, wanted))) {
       return { kind: 'same' };
     }
     // Whoever else has the file under another name keeps it as it is.
@@ -386,7 +391,8 @@ export class FilesInPlace implements InPlaceEntries {
     entry: DirectoryEntry,
   ): Promise<void> {
     const { repository, report } = this.#parts;
-    const notSet = await repository.dataPath?.pool.setAttributes(descriptor, entry, false);
+    const wanted = { ...entry, isExact: this.isExact };
+    const notSet = await repository.dataPath?.pool.setAttributes(descriptor, wanted, false);
     report.noteNotSet(join(shown, entry.name), notSet ?? 0);
   }
 }

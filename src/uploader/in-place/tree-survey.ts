@@ -138,8 +138,8 @@ export class TreeSurvey {
     entry: DirectoryEntry,
     path: string,
   ): Promise<void> {
-    const { options, report, repository } = this.#parts;
-    const wanted = restored(entry, options);
+    const { files, options, report, repository } = this.#parts;
+    const wanted = { ...restored(entry, options), isExact: files.isExact };
     const pinned = await pinnedAt(directory.descriptor);
     if (await hasAllAttributes(repository, pinned, wanted)) return;
     if (this.#task === 'count') {
