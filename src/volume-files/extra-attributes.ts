@@ -1,6 +1,5 @@
 import { isUtf8 } from 'node:buffer';
 import { lstatSync } from 'node:fs';
-import type { FileAttributes } from './file-attributes.ts';
 import { CodedError, type FileStatus, pinnedPath, posix, systemCode } from '../base/index.ts';
 
 /**
@@ -307,6 +306,12 @@ function parseXattrs(raw: unknown): Readonly<Record<string, string>> {
 const badAttributes = (what: string): CodedError =>
   new CodedError('BAD_ATTRIBUTES', `the snapshot holds attributes that are not valid: ${what}`);
 
+interface ExtraToApply {
+  readonly extra?: string | undefined;
+  readonly dropsLists?: boolean | undefined;
+  readonly isExact?: boolean | undefined;
+}
+
 /**
  * Sets the extended attributes of an open file, and may remove access lists that it inherited.
  * Call it after the owner is set, since that drops capabilities. Call it before the mode is set,
@@ -315,11 +320,7 @@ const badAttributes = (what: string): CodedError =>
  */
 export function applyExtra(
   descriptor: number,
-  {
-    extra,
-    dropsLists = false,
-    isExact = false,
-  }: Pick<FileAttributes, 'extra' | 'dropsLists' | 'isExact'>,
+  { extra, dropsLists = false, isExact = false }: ExtraToApply,
   isOwned: boolean,
 ): boolean {
   const { xattrs = {} } = parseExtra(extra);

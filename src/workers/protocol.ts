@@ -27,6 +27,8 @@ export interface ThreadData {
   readonly threadIndex: number;
 }
 
+export type ExtraQuestion = [descriptor: number, extra: string | undefined, isExact: boolean];
+
 /** What can be asked for, with its parameters and its result. See `ThreadPool` for what each does. */
 export interface Tasks {
   hash: [parameters: [messages: readonly (readonly Span[])[]], result: Uint8Array[]];
@@ -58,10 +60,7 @@ export interface Tasks {
     parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],
     result: NotSet,
   ];
-  hasExtra: [
-    parameters: [descriptor: number, extra: string | undefined, isExact: boolean],
-    result: boolean,
-  ];
+  hasExtra: [parameters: [questions: readonly ExtraQuestion[]], result: boolean[]];
   makeNode: [parameters: [path: BytePath, node: SpecialNode], result: boolean];
   readExtraOf: [parameters: [descriptor: number], result: string | undefined];
   syncFilesystem: [parameters: [descriptor: number], result: boolean];

@@ -28,11 +28,22 @@ import {
   unpackFileReads,
   unpackSealed,
 } from './messages.ts';
-import type { TaskCall, TaskName, TaskParameters, TaskResult } from './protocol.ts';
+import type { ExtraQuestion, TaskCall, TaskName, TaskParameters, TaskResult } from './protocol.ts';
+
+/** Files that a thread looks at for one message. Our choice. */
+const QUESTIONS_MAX = 64;
+
+interface AskedExtra {
+  readonly question: ExtraQuestion;
+  readonly resolve: (hasExtra: boolean) => void;
+  readonly reject: (error: unknown) => void;
+}
 
 /** Turns the methods of the contract into tasks by name. */
 export abstract class TaskPool implements ThreadPool {
   readonly arena: Arena;
+  /** Questions of this moment: one message for many takes half of the time. */
+  #asked: AskedExtra[] = [];
   abstract readonly threads: number;
   abstract readonly tasksDone: number;
   protected abstract perform(call: TaskCall): Promise<TaskResult<TaskName>>;
@@ -126,7 +137,34 @@ export abstract class TaskPool implements ThreadPool {
   }
 
   hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean> {
-    return this.#run('hasExtra', descriptor, extra, isExact);
+    return new Promise((resolve, reject) => {
+      this.#asked.push({ question: [descriptor, extra, isExact], resolve, reject });
+      if (this.#asked.length === 1) setImmediate(() => this.#ask());
+    });
+  }
+
+  #ask(): void {
+    const asked = this.#asked;
+    this.#asked = [];
+    for (let at = 0; at < asked.length; at += QUESTIONS_MAX) {
+      this.#askBatch(asked.slice(at, at + QUESTIONS_MAX));
+    }
+  }
+
+  #askBatch(batch: readonly AskedExtra[]): void {
+    const questions = batch.map(({ question }) => question);
+    this.#run('hasExtra', questions).then(
+      (answers) => {
+        for (const [i, { resolve }] of batch.entries()) resolve(answers[i] === true);
+      },
+      (error: unknown) => {
+        // Only one of them may be wrong.
+        for (const asked of batch) {
+          if (batch.length > 1) this.#askBatch([asked]);
+          else asked.reject(error);
+        }
+      },
+    );
   }
 
   syncFilesystem(descriptor: number): Promise<boolean> {

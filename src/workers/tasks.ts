@@ -60,7 +60,14 @@ import {
   unpackRanges,
   unpackSealItems,
 } from './messages.ts';
-import type { TaskCall, TaskMethods, TaskName, TaskParameters, TaskResult } from './protocol.ts';
+import type {
+  ExtraQuestion,
+  TaskCall,
+  TaskMethods,
+  TaskName,
+  TaskParameters,
+  TaskResult,
+} from './protocol.ts';
 
 /** An object of index version 1 decompresses to at most one chunk. */
 const CHUNK_BYTES_MAX = 16 << 20;
@@ -247,8 +254,8 @@ export class TaskRunner implements TaskMethods {
     return applyAttributesToPinned(descriptor, attributes, isLink);
   }
 
-  hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): boolean {
-    return hasExtra(descriptor, extra, isExact);
+  hasExtra(questions: readonly ExtraQuestion[]): boolean[] {
+    return questions.map((question) => hasExtra(...question));
   }
 
   makeNode(path: BytePath, node: SpecialNode): boolean {
