@@ -2,7 +2,7 @@ import type { About, BackupLog } from '../../backup/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { FinishedRestoreItem, StartedRestoreOperation } from '../run/contract.ts';
 import { type RestoreRunOptions, runRestore } from '../run/run.ts';
-import { NewKinds } from './new-kinds.ts';
+import { NewKinds } from '../run/new-kinds.ts';
 import { changedFields } from './changed-fields.ts';
 import { RehearsedCluster } from './rehearsed-cluster.ts';
 

@@ -7,7 +7,7 @@ import {
   type Resource,
   type WriteOptions,
 } from '../../kube/index.ts';
-import type { NewKinds } from './new-kinds.ts';
+import type { NewKinds } from '../run/new-kinds.ts';
 
 export interface RehearsedClusterOptions {
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;

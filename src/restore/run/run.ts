@@ -32,6 +32,7 @@ import type {
 import type { VolumesInPlace } from './in-place.ts';
 import { readItem } from './item-file.ts';
 import { ItemRestorer, type TypeRules } from './item-restorer.ts';
+import { KnownTypes, type KnownTypesOptions } from './known-types.ts';
 import { RestoredNamespaces } from './namespaces.ts';
 import { isMadeBy } from './object-form.ts';
 import { type PlannedFolder, planRestore } from './plan.ts';
@@ -50,7 +51,7 @@ export interface RestoreRunOptions {
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
-  readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
+  readonly discovery: KnownTypesOptions['discovery'] & Pick<Discovery, 'refresh'>;
   /** As {@link validateRestore} left it. */
   readonly restore: Restore;
   /** Its backup, as it was stored. DataUploads of other backups are left out. */
@@ -118,10 +119,11 @@ const LOOKS_AT_ONCE = 8;
  * looked at, and the reason of the signal.
  */
 export async function runRestore(options: RestoreRunOptions): Promise<RestoreRunResult> {
-  const { items, restore, discovery, log, signal, journal } = options;
+  const { items, restore, log, signal, journal } = options;
   const { priorities = RESTORE_PRIORITIES, pollMs = POLL_MS } = options;
   const { terminatingMs = TIMEOUT_MS, resourceTimeoutMs = TIMEOUT_MS } = options;
   const restored = new Restored();
+  const types = new KnownTypes({ ...options, restored });
   const aside = new PutAside({ ...options, restored });
   const patience = new Patience({ signal, awayMs: options.patienceMs });
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
@@ -132,18 +134,20 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   });
   const { policies } = options;
   const rules = (said?: BackupLog): TypeRules => ({
-    selection: new RestoreSelection(restore, discovery, fineFiltersOf(policies, discovery, said)),
-    actions: resolveActions(options.actions, discovery),
+    selection: new RestoreSelection(restore, types, fineFiltersOf(policies, types, said)),
+    actions: resolveActions(options.actions, types),
     versions: options.versions ? chosenVersions(items.directories(), options.versions) : new Map(),
   });
   const restorer: ItemRestorer = new ItemRestorer(
     {
       ...{ ...options, namespaces, restored, aside, patience, resourceTimeoutMs, pollMs },
+      discovery: types,
       isResumed: journal !== undefined,
     },
     rules(),
   );
   await resume(options, patience, restored);
+  await types.update();
   const olderText = leftOutWarning(restore);
   if (olderText !== undefined) log.warn(olderText);
   if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
@@ -153,7 +157,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   ): Promise<PlannedFolder[]> =>
     planRestore(
       {
-        ...{ ...options, priorities, resources: discovery, selection },
+        ...{ ...options, priorities, resources: types, selection },
         onLeftOut: (type, number) => {
           restorer.noteLeftOut(type, number);
         },
@@ -172,11 +176,13 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     }
   };
   const first = rules();
+  restorer.rules = first;
   await run(await plan({ only: DEFINITIONS }, first), () => undefined);
   if (restored.hasChanged(DEFINITION_KIND)) {
-    await refresh(options, patience);
+    await refresh(options, patience, types);
     restorer.rules = rules();
   }
+  warnOfAway(options, types);
   // A kind that the cluster does not have is no warning, as in Velero: it may be of another cluster.
   const info: BackupLog['info'] = (text, about) => {
     log.info(text, about);
@@ -184,7 +190,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const said: BackupLog = { info, warn: info, error: info };
   const all = rules(said);
   const folders = await plan({ without: DEFINITIONS }, all);
-  const unmatched = warnOfNames(options, [first.selection, all.selection]);
+  const unmatched = warnOfNames({ ...options, types }, [first.selection, all.selection]);
   let left = folders.reduce((sum, { count }) => sum + count, 0);
   let told: RestoreProgress = { totalItems: 0, itemsRestored: 0 };
   const progress = new ProgressTeller<RestoreProgress>(
@@ -217,7 +223,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
         else await restorer.retry(item);
         progress.changed();
         if (type !== DEFINITIONS) return;
-        await refresh(options, patience);
+        await refresh(options, patience, types);
         restorer.rules = rules();
       },
       failed: (item) => restorer.put(item),
@@ -238,7 +244,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
 }
 
-/** Warnings for rules of the resource modifiers. Our choice: more help nobody. */
+/** Warnings of one kind. Our choice: more help nobody. */
 const RULES_MAX = 20;
 
 /** A typo would leave objects unmodified. The matches of an earlier try are not known. */
@@ -250,9 +256,31 @@ function warnOfRules({ modifiers, journal, items, log }: RestoreRunOptions): voi
   if (more > 0) log.warn(`${more} more rules and names of the resource modifiers change nothing`);
 }
 
+/** Short names of types are known from their server only. */
+function warnOfAway({ restore: { spec }, log }: RestoreRunOptions, types: KnownTypes): void {
+  const { includedResources, excludedResources, restoreStatus } = spec;
+  const status = restoreStatus ?? {};
+  const lists = [includedResources, excludedResources, status.includedResources];
+  lists.push(status.excludedResources);
+  const names = new Set(lists.flatMap((list) => list ?? [])).difference(new Set(NON_RESTORABLE));
+  const unknown = [...names].filter((name) => /^[^.*?[{]+$/.test(name) && !types.find(name));
+  if (unknown.length === 0) return;
+  const quoted = unknown.map((name) => `"${name}"`).join(', ');
+  for (const { groupVersion, reason, type } of types.away.slice(0, RULES_MAX)) {
+    log.warn(
+      `The server of ${groupVersion} does not say what it serves: ${reason}. Short names of its types are not known now. If ${quoted} is one, name the type in full, such as ${type}`,
+    );
+  }
+}
+
 /** Names in the spec that select nothing in the backup. Returns how many there are. */
 function warnOfNames(
-  { restore: { spec }, items, discovery, log }: RestoreRunOptions,
+  {
+    restore: { spec },
+    items,
+    types: known,
+    log,
+  }: RestoreRunOptions & { readonly types: KnownTypes },
   selections: readonly RestoreSelection[],
 ): number {
   if (items.isEmpty) return 0;
@@ -283,7 +311,7 @@ function warnOfNames(
       isExcluded: true,
     },
   ];
-  unmatched.types(asked, discovery, types);
+  unmatched.types(asked, known, types);
   unmatched.namespaces('includedNamespaces', spec.includedNamespaces ?? [], namespaces);
   const excluded = spec.excludedNamespaces ?? [];
   unmatched.namespaces('excludedNamespaces', excluded, namespaces, 'excludes');
@@ -349,6 +377,7 @@ async function ensure(
 async function refresh(
   { discovery, log, signal }: RestoreRunOptions,
   patience: Patience,
+  types: KnownTypes,
 ): Promise<void> {
   try {
     const asked = { server: 'discovery', right: 'get discovery' };
@@ -357,6 +386,7 @@ async function refresh(
     signal.throwIfAborted();
     log.warn(`refresh discovery after restoring CRDs: ${messageOf(error)}`, { namespace: '' });
   }
+  await types.update();
 }
 
 /** Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still there. */

@@ -254,6 +254,96 @@ describe('the order of a restore', () => {
     expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
   });
 
+  describe('while the list of served types is incomplete', () => {
+    const AWAY = 'the server is currently unable to handle the request';
+    const items = [stored('things.stable.example.com', 'app/t'), stored('configmaps', 'app/zz')];
+    /** The own server of things is away until the ConfigMap is there. */
+    const awayCluster = (): RestoreCluster => {
+      const cluster = new RestoreCluster();
+      let isUp = false;
+      cluster.stale.add('stable.example.com');
+      cluster.onCreate = (type) => {
+        if (type.startsWith('things.') && !isUp) throw refused('KUBE_UNAVAILABLE', AWAY, 503);
+        isUp ||= type === 'configmaps';
+      };
+      return cluster;
+    };
+
+    it.each(['things', 'thing', 'Thing', 'things.stable', 'things.stable.example.com'])(
+      'takes the types of a server that is away by the names of the backup: %s',
+      async (name) => {
+        const { log, result } = await run({
+          ...{ cluster: awayCluster(), items },
+          spec: { includedResources: [name, 'configmaps'] },
+          more: { resourceTimeoutMs: 5_000 },
+        });
+        expect(log.lists).toEqual({ errors: {}, warnings: {} });
+        expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
+      },
+    );
+
+    it('leaves out the excluded types of a server that is away', async () => {
+      const { log, result } = await run({
+        ...{ cluster: awayCluster(), items },
+        spec: { excludedResources: ['thing'] },
+      });
+      expect(log.lists).toEqual({ errors: {}, warnings: {} });
+      expect(Object.keys(result.resourceList())).toEqual(['v1/ConfigMap', 'v1/Namespace']);
+    });
+
+    it('says that short names of a server that is away are not known', async () => {
+      const { log } = await run({
+        ...{ cluster: awayCluster(), items },
+        spec: { includedResources: ['tg', 'configmaps'] },
+      });
+      expect(log.lists.warnings.velero).toEqual([
+        'The server of stable.example.com/v1 does not say what it serves: the server of this group does not answer. Short names of its types are not known now. If "tg" is one, name the type in full, such as things.stable.example.com',
+        '"tg" of includedResources selects nothing: the backup does not have such a type',
+      ]);
+    });
+
+    it('says nothing of a server that is away if the backup has none of its types', async () => {
+      const { log } = await run({
+        ...{ cluster: awayCluster(), items: [stored('configmaps', 'app/zz')] },
+        spec: { includedResources: ['tg', 'configmaps'] },
+      });
+      expect(log.lists.warnings.velero).toHaveLength(1);
+    });
+
+    it('knows the types of definitions that it made, before the cluster lists them', async () => {
+      const cluster = new RestoreCluster();
+      const discovery = await cluster.resources();
+      cluster.onCreated = (type, { metadata }) => {
+        if (!type.startsWith('customresource')) return;
+        Object.assign(cluster.get(type, metadata.name) ?? {}, { status: READY });
+      };
+      const names = { plural: 'things', singular: 'thing', kind: 'Thing', shortNames: ['tg'] };
+      const spec = { group: 'stable.example.com', names, scope: 'Namespaced', versions: [] };
+      const made = stored(
+        'customresourcedefinitions.apiextensions.k8s.io',
+        `things.${spec.group}`,
+        {
+          spec: { ...spec, versions: [{ name: 'v1', served: true, storage: true }] },
+        },
+      );
+      const { log, result } = await run({
+        ...{ cluster, items: [made, ...items] },
+        spec: { includedResources: ['tg', 'customresourcedefinitions'] },
+        more: {
+          resourceTimeoutMs: 5_000,
+          discovery: {
+            ...{ failures: [] },
+            find: (name) => (/^t/.test(name) ? undefined : discovery.find(name)),
+            findIn: (group, name) => (/^t/.test(name) ? undefined : discovery.findIn(group, name)),
+            refresh: () => Promise.resolve(),
+          },
+        },
+      });
+      expect(log.lists).toEqual({ errors: {}, warnings: {} });
+      expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
+    });
+  });
+
   it('says of a definition that is not served in time, and goes on', async () => {
     const { log, result } = await run({
       items: [definition('things.stable.example.com'), stored('configmaps', 'app/c')],

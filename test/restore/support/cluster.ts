@@ -48,12 +48,18 @@ export class RestoreCluster extends FakeCluster {
   }
 
   /** As the server would be asked. */
-  async resources(): Promise<Pick<Discovery, 'find' | 'findIn' | 'lists' | 'refresh'>> {
+  async resources(): Promise<
+    Pick<Discovery, 'failures' | 'find' | 'findIn' | 'lists' | 'refresh'>
+  > {
     this.#discovery = await this.discovery();
     const lists = (): Discovery['lists'] => this.#discovery?.lists ?? [];
+    const failures = (): Discovery['failures'] => this.#discovery?.failures ?? [];
     return {
       get lists() {
         return lists();
+      },
+      get failures() {
+        return failures();
       },
       find: (name) => this.#discovery?.find(name),
       findIn: (group, resource) => this.#discovery?.findIn(group, resource),

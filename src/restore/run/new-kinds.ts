@@ -16,6 +16,10 @@ export class NewKinds {
     this.#resources.push(...resourcesOf(definition));
   }
 
+  addServed(resource: ServedResource): void {
+    this.#resources.push(resource);
+  }
+
   /** A definition as the server has it once it serves the kind. */
   definition(name: string): KubeObject | undefined {
     const definition = this.#definitions.get(name);
