@@ -239,7 +239,7 @@ describe('the node-agent ConfigMap', () => {
     });
 
     it('are documented, each with its variable', () => {
-      const docs = readFileSync(new URL('../../docs/operating.md', import.meta.url), 'utf8');
+      const docs = readFileSync(new URL('../../docs/node-agent.md', import.meta.url), 'utf8');
       for (const setting of MOVER_SETTINGS) {
         const [variable = ''] = Object.keys(moverVariables({ [setting]: '1' }));
         const row = docs.split('\n').find((line) => line.startsWith(`| \`${setting}\` `)) ?? '';

@@ -15,7 +15,7 @@ const SOURCES = [
 ];
 
 it('each error code of maintenance and of listings is explained to operators', () => {
-  const documented = fs.readFileSync(join(root, 'docs/operating.md'), 'utf8');
+  const documented = fs.readFileSync(join(root, 'docs/verify-repositories.md'), 'utf8');
   const codes = new Set(
     SOURCES.flatMap((path) => {
       const text = fs.readFileSync(join(root, path), 'utf8');

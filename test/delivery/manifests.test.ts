@@ -343,7 +343,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     });
 
     it('kustomizations of the documentation are what kustomize takes, and do what they say', async () => {
-      const text = readFileSync(join(ROOT, 'docs/operating.md'), 'utf8');
+      const text = readFileSync(join(ROOT, 'docs/node-agent.md'), 'utf8');
       const blocks = [...text.matchAll(/```yaml\n(.*?)```/gs)].flatMap(([, block = '']) =>
         block.includes('resources: [manifests/') ? [block] : [],
       );

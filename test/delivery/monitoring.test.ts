@@ -216,7 +216,7 @@ describe('monitoring', () => {
     ]);
     // It would always be firing where nobody has installed the server.
     expect(SERVER_RULES).toEqual(told);
-    expect(read('docs/operating.md')).toContain('manifests/monitoring/server-alerts.yaml');
+    expect(read('docs/metrics.md')).toContain('manifests/monitoring/server-alerts.yaml');
   });
 
   it('metrics that are documented are there, with their labels', () => {
@@ -234,7 +234,7 @@ describe('monitoring', () => {
     }
     expect(found).toBeGreaterThan(10);
     const rows = [
-      ...read('docs/operating.md').matchAll(
+      ...read('docs/metrics.md').matchAll(
         /^\| `((?:longshore|podVolume|process|velero)_\w+)`[^|]*\| ([^|]*)\|/gm,
       ),
     ];

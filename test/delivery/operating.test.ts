@@ -7,7 +7,9 @@ import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { peer } from '../support/real-api.ts';
 
 const ROOT = new URL('../..', import.meta.url).pathname;
-const DOCS = fs.readFileSync(join(ROOT, 'docs/operating.md'), 'utf8');
+const DOCS = ['operating', 'node-agent', 'replace-node-agent', 'repositories']
+  .map((page) => fs.readFileSync(join(ROOT, `docs/${page}.md`), 'utf8'))
+  .join('\n## ');
 const KUBECTL = peer('kubectl');
 
 /** The blocks of shell commands of a section, as they are read there. */

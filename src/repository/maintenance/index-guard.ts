@@ -12,7 +12,7 @@ const SHRUNK_SHARE = 0.5;
 const ROWS_MIN = 64;
 const READS_AT_ONCE = 8;
 const ADVICE =
-  'nothing was deleted; run "longshore store check" and then maintenance again, and see "index" in docs/operating.md if the message comes back';
+  'nothing was deleted; run "longshore store check" and then maintenance again, and see INDEX_SHRUNK in docs/verify-repositories.md if the message comes back';
 
 /** Deleting trusts the index, and the index comes from a listing that may be old, cut short, or another one's. */
 export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: string): CodedError {

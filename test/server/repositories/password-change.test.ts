@@ -403,7 +403,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       }
     });
 
-    /** What docs/operating.md says of a Velero server that has used a repository moments before: Velero connects anew each time. */
+    /** What docs/passwords.md says about a Velero server that has used a repository moments before: Velero connects anew each time. */
     it.skipIf(!hasKopia)(
       'is refused once by a Kopia that has the format in its cache',
       async () => {
