@@ -106,9 +106,10 @@ export function newFindings(
   return findings.filter((finding) => !isKnown(finding));
 }
 
-/** Reads a file as it was in the last commit that changed the ratchet. */
-function atRatchet(): (path: string) => string | undefined {
-  const commit = git('log', '-1', '--format=%H', '--', RATCHET).trim();
+/** Reads a file as it was in the last commit that changed this entry of the ratchet. */
+function atRatchet(entry: string): (path: string) => string | undefined {
+  const line = `"${entry.replaceAll(/[.()]/g, '\\$&')}":`;
+  const commit = git('log', '-1', '--format=%H', `-G${line}`, '--', RATCHET).trim();
   return (path) => {
     try {
       return git('show', `${commit}:${path}`);
@@ -137,7 +138,7 @@ function check(findings: readonly Finding[]): boolean {
     list(
       newFindings(
         findings.filter((finding) => entryOf(finding) === entry),
-        atRatchet(),
+        atRatchet(entry),
       ),
     );
   }

@@ -43,7 +43,7 @@ export interface EndingOptions<M extends Movement> {
 }
 
 const MESSAGE_MAX = 4096;
-/** Clean-up that failed is tried again after this, then after twice as long, up to the maximum. Our choice. */
+/** Pause before failed clean-up is retried; doubles up to the maximum. Our choice. */
 const AGAIN_FIRST_MS = 2000;
 const AGAIN_MS = 30_000;
 const VANISHED_TRIES_MAX = 60;

@@ -306,7 +306,7 @@ function hostPodsOf({ spec, annotations }: Template, daemonSet: string): string 
   throw new CodedError(
     'FS_BACKUP_DISABLED',
     `file-system backup is switched off: the pod template of DaemonSet ${daemonSet} has no annotation ${HOST_PODS_ANNOTATION} ` +
-      `and no volume "${HOST_PODS}" that names the kubelet's directory of pods, such as /var/lib/kubelet/pods (docs/file-system-backup.md)`,
+      `and no volume "${HOST_PODS}". Set the annotation to the kubelet's directory of pods, such as /var/lib/kubelet/pods (docs/file-system-backup.md)`,
   );
 }
 

@@ -175,7 +175,7 @@ const ofContainer =
     container(job)[field] = value;
   };
 
-/** What a thief of the server's token would like a Job to do, and the words of the refusal. */
+/** Changes that a thief of the server's token would make to a Job, with the refusals. */
 const ATTACKS: Readonly<Record<string, [Change, RegExp]>> = {
   "the account of Velero's server": [ofPod('serviceAccountName', 'velero'), /ServiceAccount of maintenance/],
   "the server's own account": [ofPod('serviceAccountName', 'longshore-server'), /ServiceAccount of maintenance/],

@@ -4,7 +4,7 @@ import { posix } from '../../src/base/index.ts';
 import { noise } from './noise.ts';
 
 /**
- * Random trees with all kinds of entries, and what is in a tree. A path is text in which each
+ * Random trees with all kinds of entries, and their contents. A path is text in which each
  * character stands for one byte (`latin1`), since some names are not UTF-8.
  */
 export type OddTree = ReadonlyMap<string, OddEntry>;
@@ -54,7 +54,7 @@ export interface GrowOptions {
   readonly random: Random;
   /** With names that the rules leave out. */
   readonly isKept?: boolean;
-  /** A directory that links lead to. Its files get further names in the tree; sockets are made too. */
+  /** The target of links. Its files get more names in the tree; sockets are made too. */
   readonly outside?: string;
   /** Entries that a restore must not change until {@link thaw}: `chattr +i`. */
   readonly isFrozen?: boolean;
@@ -70,7 +70,7 @@ export function grow(root: string, options: GrowOptions): void {
       const here = `${path}/${name}`;
       const kind = options.random(14);
       const isThere = fs.lstatSync(disk(here), { throwIfNoEntry: false }) !== undefined;
-      // Another state of the same tree.
+      // The tree gets another state.
       if (isThere && options.random(3) > 0) continue;
       fs.rmSync(disk(here), { recursive: true, force: true });
       if (kind > 10 && depth < 2) fill(here, depth + 1);

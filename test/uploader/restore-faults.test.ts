@@ -80,7 +80,7 @@ const SNAPSHOTS = 16;
 const ROOM_BYTES = 64 << 20;
 const MODES = ['always', 'if-different', 'never', 'in-place', 'remove-first'] as const;
 const CODES = ['EIO', 'ENOSPC', 'EACCES', 'EPERM', 'EROFS', 'EDQUOT', 'EINTR'];
-/** An end of the process, an error of one call, Ctrl-C, packs that are gone, a bucket without an answer. */
+/** A kill, a failed call, Ctrl-C, missing packs or a hanging bucket. */
 const TROUBLES = ['kill', 'error', 'cancel', 'missing', 'outage'] as const;
 type Mode = (typeof MODES)[number];
 
@@ -221,7 +221,7 @@ function different(
   return lines;
 }
 
-/** Entries that a restore in place should have removed: all but what it must keep, and the directories above that. */
+/** Entries that a restore in place should have removed: all but kept entries and their parents. */
 function extra(after: OddTree, wanted: OddTree): string[] {
   const stays = [...after].filter(
     ([path, { type }]) => isKept(path) || type === 'socket' || type === 'fifo',
@@ -234,7 +234,7 @@ function extra(after: OddTree, wanted: OddTree): string[] {
     .map((path) => `${JSON.stringify(path)} is extra`);
 }
 
-/** `isMerge`: the target keeps extended attributes that the snapshot lacks. It always keeps `trusted.*`. */
+/** `isMerge`: the target keeps extended attributes that the snapshot lacks, and `trusted.*`. */
 function hasAttributes(now: OddEntry | undefined, entry: OddEntry, isMerge: boolean): boolean {
   const wanted = entry.attributes.split(' ');
   const found = (now?.attributes ?? '').split(' ');

@@ -17,7 +17,7 @@ export function addInstallVerbs(program: Command): void {
     .option('--secret-file <file>', 'with the credentials of the storage')
     .option(
       '--location-secrets <names>',
-      'other Secrets, comma-separated, that storage locations name: server, data movers and maintenance may read these too',
+      'more Secrets of storage locations, separated by commas; server, data movers and maintenance may read them',
     )
     .option('--no-secret', 'without credentials: pods have an identity of their own')
     .option('--no-default-backup-location', 'without a location')

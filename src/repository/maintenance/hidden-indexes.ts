@@ -127,7 +127,7 @@ function indexHidden(
   const text = `${what}, and the compacted index ${compaction.id} that replaced it does not`;
   return new CodedError(
     'INDEX_HIDDEN',
-    `${text}; nothing was deleted. Do not run Kopia's maintenance here, and do not delete index blobs manually: a genuine compaction holds what nothing else holds. "kopia index recover --commit --dangerous-commands=enabled" recovers what the packs hold; see INDEX_HIDDEN in docs/verify-repositories.md`,
+    `${text}; nothing was deleted. Do not run Kopia's maintenance here, and do not delete index blobs manually. A genuine compaction has entries that exist nowhere else. Recover entries from the packs with "kopia index recover --commit --dangerous-commands=enabled"; see INDEX_HIDDEN in docs/verify-repositories.md`,
     { facts: { blobId: id, contentId, compactionId: compaction.id } },
   );
 }

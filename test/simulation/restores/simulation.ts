@@ -323,7 +323,7 @@ class RestoreCourse implements ProcessWorld {
         return;
       case 'backup gone':
         this.store.delete(BACKUPS, NAMESPACE, BACKUP);
-        // The synchronization of a bucket brings it back, or another one of its name is made elsewhere.
+        // The sync creates it again, or another Backup gets its name in another location.
         if (comesBack.chance(0.8)) {
           const location = comesBack.chance(0.3) ? 'elsewhere' : undefined;
           if (location !== undefined) this.#notes.count('another Backup of the name');

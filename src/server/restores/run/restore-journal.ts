@@ -285,7 +285,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     if (noted === undefined) {
       if (uid !== '') this.noteFact({ kind: 'backup', uid });
     } else if (noted.uid !== uid) {
-      const text = `the files of backup ${name} were replaced while this restore ran: it began with the Backup of UID ${noted.uid}, and the location has the one of UID ${uid} now. Check what was restored so far, and create another restore`;
+      const text = `the files of backup ${name} were replaced while this restore ran. The UID of the Backup was ${noted.uid}, and is ${uid} now. Check the restored objects, and create another restore`;
       throw new CodedError('OTHER_BACKUP', text);
     }
   }
