@@ -17,6 +17,7 @@ import {
   Patience,
   type Pod,
   PODS,
+  UPLOADS_TYPE,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
@@ -177,7 +178,8 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   };
   const first = rules();
   restorer.rules = first;
-  await run(await plan({ only: DEFINITIONS }, first), () => undefined);
+  const definitions = await plan({ only: DEFINITIONS }, first);
+  await run(definitions, () => undefined);
   if (restored.hasChanged(DEFINITION_KIND)) {
     await refresh(options, patience, types);
     restorer.rules = rules();
@@ -190,6 +192,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const said: BackupLog = { info, warn: info, error: info };
   const all = rules(said);
   const folders = await plan({ without: DEFINITIONS }, all);
+  const planned = [...definitions, ...folders];
   const unmatched = warnOfNames({ ...options, types }, [first.selection, all.selection]);
   let left = folders.reduce((sum, { count }) => sum + count, 0);
   let told: RestoreProgress = { totalItems: 0, itemsRestored: 0 };
@@ -232,9 +235,13 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     await restorer.settleVolumes();
   }
   const { count } = restored;
-  if (count === 0 && !isAnyAside && !items.isEmpty && unmatched === 0)
-    log.warn('nothing was restored: no item of the backup matches the filters of this restore');
-  else if (count > 0) warnOfRules(options);
+  if (count === 0 && !isAnyAside && !items.isEmpty && unmatched === 0) {
+    const isAnyMatched = planned.some(({ folder }) => folder.groupResource !== UPLOADS_TYPE);
+    const why = isAnyMatched
+      ? 'the log says for each matching item why it was left out'
+      : 'no item of the backup matches the filters of this restore';
+    log.warn(`nothing was restored: ${why}`);
+  } else if (count > 0) warnOfRules(options);
   const { leftOut } = restorer;
   if (leftOut !== undefined) {
     log.info(`objects of Velero and Longshore themselves, which no restore creates: ${leftOut}`);

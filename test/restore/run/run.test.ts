@@ -546,6 +546,16 @@ describe('what is restored', () => {
     }
   });
 
+  it('does not blame the filters if each item that they take is left out', async () => {
+    const ended = { status: { phase: 'Succeeded' } };
+    const cluster = new RestoreCluster();
+    cluster.namespaces('a');
+    const { log } = await run({ cluster, items: [stored('pods', 'a/p', ended)] });
+    expect(log.lists.warnings.velero).toEqual([
+      'nothing was restored: the log says for each matching item why it was left out',
+    ]);
+  });
+
   it('counts no DataUpload as restored', async () => {
     const items = [stored('namespaces', 'a'), stored('datauploads.velero.io', 'velero/du')];
     const { log, result } = await run({ items, spec: { excludedNamespaces: ['a'] } });
