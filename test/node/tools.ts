@@ -129,10 +129,22 @@ export async function restore(
     const query = ['get', `restore.velero.io/${name}`, '-o', 'jsonpath={.status}'];
     const status = await node.kubectl('-n', 'velero', ...query);
     const isCompleted = text.includes('completed with status: Completed');
-    const why = isCompleted ? '' : await node.velero('restore', 'describe', name, '--details');
+    const why = isCompleted ? '' : await whyRestoreFailed(node, name);
     expect(text, `${status}\n${why}`).toMatch(/completed with status: Completed/);
     return;
   }
+}
+
+/** What the movements say of themselves comes first: reports are cut. */
+async function whyRestoreFailed(node: RealNode, name: string): Promise<string> {
+  const selector = `velero.io/restore-name=${name}`;
+  const columns =
+    'custom-columns=NAME:.metadata.name,PHASE:.status.phase,NODE:.status.node,START:.status.startTimestamp,END:.status.completionTimestamp,MESSAGE:.status.message';
+  const movements = ['get', 'datadownloads,podvolumerestores', '-l', selector, '-o', columns];
+  return [
+    await node.kubectl('-n', 'velero', ...movements).catch(String),
+    await node.velero('restore', 'describe', name, '--details').catch(String),
+  ].join('\n');
 }
 
 /** Every version of every object of a kind, as a watcher sees them, until it is stopped; in Velero's namespace, or in all for `''`. */
