@@ -27,14 +27,15 @@ import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failure
 import { badListing, rootOf, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
+  type LongPut,
   nanosecondsOf,
   type PageRequest,
-  type PartsPut,
   type PartsRules,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
+import { type PartsPut, putInParts } from '../http/parts.ts';
 import { bodyOf, corruptBody, digestOf, leave, readAnswer } from '../http/transfer.ts';
 import type { AzureLocation } from '../location.ts';
 import { unlessLocked } from '../longer-lock.ts';
@@ -104,7 +105,7 @@ const AZURE_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 50_000, partsAtO
 
 class AzureStorage extends RemoteStorage {
   readonly hasObjectLock = true;
-  readonly partsRules = AZURE_PARTS;
+  readonly partBytes = AZURE_PARTS.partBytes;
   readonly #location: AzureLocation;
   readonly #environment: NodeJS.ProcessEnv;
   readonly #name: string;
@@ -183,8 +184,13 @@ class AzureStorage extends RemoteStorage {
     });
   }
 
+  putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void> {
+    const blob = { id, storage: this.displayName, rules: AZURE_PARTS };
+    return putInParts(blob, () => this.#beginParts(id), pieces, put);
+  }
+
   /** Blocks that belong to no list go by themselves after a week. */
-  beginParts(id: BlobId): Promise<PartsPut> {
+  #beginParts(id: BlobId): Promise<PartsPut> {
     // Of this put alone: two at the same time must not take each other's blocks.
     const put = randomHex(8);
     const blocks: string[] = [];
@@ -211,7 +217,6 @@ class AzureStorage extends RemoteStorage {
           if (etag !== undefined) return;
           throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
         }),
-      abort: () => Promise.resolve(),
     });
   }
 

@@ -1,6 +1,7 @@
 import { CodedError, totalLength } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
-import type { PartsOptions, PartsPut, PartsRules, Transfer } from '../http/remote-storage.ts';
+import type { PartsOptions, PartsPut } from '../http/parts.ts';
+import type { PartsRules, Transfer } from '../http/remote-storage.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
 import type { GcsApi } from './json-api.ts';
 
@@ -26,7 +27,10 @@ export interface GcsPartsOptions {
   readonly sizeIn: (text: string) => number;
 }
 
-/** A resumable upload: parts follow one another, and the last one tells the length. */
+/**
+ * A resumable upload: parts follow one another, and the last one tells the length. The service drops
+ * an upload that nobody continues after a week.
+ */
 export class GcsParts implements PartsPut {
   readonly #options: GcsPartsOptions;
   readonly #session: URL;
@@ -131,10 +135,5 @@ export class GcsParts implements PartsPut {
       this.#stored = size;
       this.#isComplete = true;
     });
-  }
-
-  /** An upload that nobody continues goes by itself after a week. */
-  abort(): Promise<void> {
-    return Promise.resolve();
   }
 }

@@ -8,14 +8,14 @@ import { badListing, type ListedPage } from '../http/listing.ts';
 import {
   CONNECTIONS,
   CONTENT_TYPE,
+  type LongPut,
   nanosecondsOf,
   type PageRequest,
-  type PartsOptions,
-  type PartsPut,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
+import { type PartsOptions, type PartsPut, putInParts } from '../http/parts.ts';
 import {
   type BodyHeaders,
   corruptBody,
@@ -96,7 +96,7 @@ export function openGcsStorage(location: GcsLocation, settings: TransferSettings
 
 class GcsStorage extends RemoteStorage {
   readonly hasObjectLock = false;
-  readonly partsRules = GCS_PARTS;
+  readonly partBytes = GCS_PARTS.partBytes;
   readonly #bucket: string;
   readonly #api: GcsApi;
 
@@ -197,7 +197,12 @@ class GcsStorage extends RemoteStorage {
     });
   }
 
-  beginParts(id: BlobId, options: PartsOptions): Promise<PartsPut> {
+  putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void> {
+    const blob = { id, storage: this.displayName, rules: GCS_PARTS };
+    return putInParts(blob, (options) => this.#beginParts(id, options), pieces, put);
+  }
+
+  #beginParts(id: BlobId, options: PartsOptions): Promise<PartsPut> {
     const isExclusive = options.doNotRecreate === true;
     return GcsParts.begin(
       {

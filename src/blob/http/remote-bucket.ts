@@ -1,4 +1,4 @@
-import { CodedError, createLimiter, isCode, withRetry } from '../../base/index.ts';
+import { CodedError, isCode, withRetry } from '../../base/index.ts';
 import type { Body, Bucket, ObjectPutOptions } from '../bucket.ts';
 import {
   type BlobId,
@@ -9,7 +9,8 @@ import {
   type SignalOptions,
 } from '../storage.ts';
 import { retryPolicy, type StorageRetryOptions, withRetries } from '../wrappers/retrying.ts';
-import type { PartsPut, RemoteStorage } from './remote-storage.ts';
+import { inParts } from './parts.ts';
+import type { RemoteStorage } from './remote-storage.ts';
 
 /** An object is read in ranges: one that fails is asked for again alone. Our choice: 30 requests a second on a fast network. */
 const RANGE_BYTES = 4 << 20;
@@ -39,7 +40,7 @@ export class RemoteBucket implements Bucket {
     { signal, ifAbsent = false }: ObjectPutOptions = {},
   ): Promise<void> {
     const id = blobId(key);
-    const parts = inParts(body, this.#storage.partsRules.partBytes);
+    const parts = inParts(body, this.#storage.partBytes);
     try {
       const first = await parts.next();
       const start = first.done === true ? [] : first.value;
@@ -50,7 +51,12 @@ export class RemoteBucket implements Bucket {
         );
         return;
       }
-      await this.#putParts(id, joined([start, second.value], parts), { signal, ifAbsent });
+      await this.#storage.putInParts(id, pieces([start, second.value], parts), {
+        signal,
+        isExclusive: ifAbsent && this.#hasExclusivePuts,
+        retry: (task, own) => this.#retry(own, task),
+        exclusively: (complete) => this.#exclusively(id, ifAbsent, signal, complete),
+      });
     } finally {
       await parts.return(undefined);
     }
@@ -79,52 +85,6 @@ export class RemoteBucket implements Bucket {
     await put(false);
     // Only now it is known that the condition was refused, and not the put.
     this.#hasExclusivePuts = false;
-  }
-
-  /** All of them or none: what fails gives the room of the others back. */
-  async #putParts(
-    id: BlobId,
-    parts: AsyncIterable<Uint8Array[]>,
-    { signal, ifAbsent = false }: ObjectPutOptions,
-  ): Promise<void> {
-    const { partsMax, partsAtOnce } = this.#storage.partsRules;
-    const put = await this.#retry(signal, () =>
-      this.#storage.beginParts(id, { signal, doNotRecreate: ifAbsent && this.#hasExclusivePuts }),
-    );
-    const stop = new AbortController();
-    const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
-    const limiter = createLimiter(partsAtOnce);
-    const running = new Set<Promise<void>>();
-    const failures: unknown[] = [];
-    try {
-      let index = 0;
-      for await (const data of parts) {
-        // Parts of a body that wait for others would be the whole of it.
-        while (running.size >= partsAtOnce) await Promise.race(running);
-        if (failures.length > 0) throw failures[0];
-        signal?.throwIfAborted();
-        if (index === partsMax) throw tooLong(id, this.displayName);
-        const at = index++;
-        const task = limiter
-          .run(() => this.#retry(own, () => put.part(at, data, { signal: own })))
-          .catch((error: unknown) => {
-            failures.push(error);
-            stop.abort(error);
-          })
-          .finally(() => running.delete(task));
-        running.add(task);
-      }
-      await Promise.all(running);
-      if (failures.length > 0) throw failures[0];
-      await this.#exclusively(id, ifAbsent, signal, (doNotRecreate) =>
-        this.#retry(signal, () => put.complete({ signal, doNotRecreate })),
-      );
-    } catch (error) {
-      stop.abort(error);
-      await Promise.all(running);
-      await abandon(put);
-      throw error;
-    }
   }
 
   async *get(key: string, { signal }: SignalOptions = {}): AsyncIterable<Uint8Array> {
@@ -210,37 +170,16 @@ export class RemoteBucket implements Bucket {
   }
 }
 
+async function* pieces(
+  first: readonly Uint8Array[][],
+  rest: AsyncIterable<Uint8Array[]>,
+): AsyncGenerator<Uint8Array> {
+  for (const part of first) yield* part;
+  for await (const part of rest) yield* part;
+}
+
 const isSame = (a: BlobMetadata, b: BlobMetadata): boolean =>
   a.lengthBytes === b.lengthBytes && a.timestampNs === b.timestampNs;
-
-/** What is left of them takes room that nobody sees, and the failure matters more. */
-async function abandon(put: PartsPut): Promise<void> {
-  await put.abort().catch(() => undefined);
-}
-
-/** A body as parts of this many bytes, the last one shorter; none of no bytes. */
-export async function* inParts(body: Body, partBytes: number): AsyncGenerator<Uint8Array[]> {
-  let part: Uint8Array[] = [];
-  let length = 0;
-  for await (const piece of body) {
-    for (let at = 0; at < piece.length;) {
-      const bytes = piece.subarray(at, at + partBytes - length);
-      part.push(bytes);
-      length += bytes.length;
-      at += bytes.length;
-      if (length < partBytes) continue;
-      yield part;
-      part = [];
-      length = 0;
-    }
-  }
-  if (length > 0) yield part;
-}
-
-async function* joined<T>(first: readonly T[], rest: AsyncIterable<T>): AsyncGenerator<T> {
-  yield* first;
-  yield* rest;
-}
 
 function changed(id: BlobId): CodedError {
   const text = `blob ${id} was replaced while it was read`;
@@ -251,9 +190,4 @@ function exists(id: BlobId, storage: string): CodedError {
   return new CodedError('BLOB_EXISTS', `blob ${id} is in ${storage} already`, {
     facts: { blobId: id },
   });
-}
-
-function tooLong(id: BlobId, storage: string): CodedError {
-  const text = `blob ${id} is longer than what ${storage} takes`;
-  return new CodedError('BLOB_TOO_LONG', text, { facts: { blobId: id } });
 }

@@ -67,17 +67,14 @@ export interface PageRequest {
 
 export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
 
-/** A blob that is put in parts, as its length is not known before its end. Nobody sees it before `complete`. */
-export interface PartsPut {
-  /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
-  part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
-  /**
-   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is refused as a put is, by services whose condition is
-   * a part of this request; the others take it from the beginning.
-   */
-  complete(options: PartsOptions): Promise<void>;
-  /** Gives the room back that the parts take. */
-  abort(): Promise<void>;
+/** How a blob of unknown length is put. */
+export interface LongPut extends SignalOptions {
+  /** The put is to be refused by the service when the blob is there. */
+  readonly isExclusive: boolean;
+  /** Runs a request, and again when its failure may pass. */
+  readonly retry: <T>(task: () => Promise<T>, signal: AbortSignal | undefined) => Promise<T>;
+  /** Runs the last request, with or without the condition of an exclusive put. */
+  readonly exclusively: (complete: (isExclusive: boolean) => Promise<void>) => Promise<void>;
 }
 
 /** What the parts of a blob must be like. */
@@ -130,9 +127,10 @@ export abstract class RemoteStorage implements BlobStorage {
   /** What a failure of the provider's library means. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
 
-  abstract readonly partsRules: PartsRules;
-  /** Begins a blob whose length is not known yet. With `doNotRecreate` its `complete` says what `putBlob` says. */
-  abstract beginParts(id: BlobId, options: PartsOptions): Promise<PartsPut>;
+  /** A blob of more bytes is put in parts. */
+  abstract readonly partBytes: number;
+  /** Puts a blob whose length is not known. Nobody sees it before it is whole. */
+  abstract putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void>;
   /** A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`. */
   abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 
@@ -250,3 +248,8 @@ export abstract class RemoteStorage implements BlobStorage {
 
 export const nanosecondsOf = (date: Date | undefined): Nanoseconds =>
   BigInt(date?.getTime() ?? 0) * 1_000_000n;
+
+export function tooLong(id: BlobId, storage: string): CodedError {
+  const text = `blob ${id} is longer than what ${storage} takes`;
+  return new CodedError('BLOB_TOO_LONG', text, { facts: { blobId: id } });
+}

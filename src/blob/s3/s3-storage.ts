@@ -15,9 +15,9 @@ import { strangeAnswer } from '../http/failures.ts';
 import type { ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
+  type LongPut,
   nanosecondsOf,
   type PageRequest,
-  type PartsPut,
   RemoteStorage,
   type RemoteSettings,
   type RequestInfo,
@@ -56,7 +56,7 @@ import {
   type PutForm,
   putForms,
 } from './s3-dialect.ts';
-import { checksumOf, S3_PARTS, S3Parts, signBody } from './s3-parts.ts';
+import { checksumOf, S3_PARTS, signBody, uploadInParts } from './s3-upload.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
 import { S3Urls } from './s3-urls.ts';
 import { StorageClasses } from './storage-classes.ts';
@@ -78,7 +78,7 @@ export function openS3Storage(location: S3Location, settings: RemoteSettings): R
 
 class S3Storage extends RemoteStorage {
   readonly hasObjectLock = true;
-  readonly partsRules = S3_PARTS;
+  readonly partBytes = S3_PARTS.partBytes;
   protected override readonly listsInOrder: boolean;
   readonly #location: S3Location;
   readonly #environment: NodeJS.ProcessEnv;
@@ -273,21 +273,22 @@ class S3Storage extends RemoteStorage {
     ];
   }
 
-  beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
-    return S3Parts.begin(
-      {
-        id,
-        storage: this.displayName,
-        object: { ...this.#object(id), ...this.#customerKey },
-        settings: this.#settings,
-        client: () => this.#client,
-        forms: this.#puts,
-        conditional: this.#conditional,
-        request: (signal, task, isExclusive = false) =>
-          this.request({ operation: 'put', id, isExclusive }, signal, task),
-      },
-      options,
-    );
+  putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void> {
+    const options = {
+      id,
+      storage: this.displayName,
+      object: { ...this.#object(id), ...this.#customerKey },
+      settings: this.#settings,
+      client: () => this.#client,
+      forms: this.#puts,
+      conditional: this.#conditional,
+      request: <T>(
+        signal: AbortSignal | undefined,
+        task: (transfer: Transfer) => Promise<T>,
+        isExclusive = false,
+      ) => this.request({ operation: 'put', id, isExclusive }, signal, task),
+    };
+    return uploadInParts(options, pieces, put);
   }
 
   isLockable(options: SignalOptions = {}): Promise<boolean | undefined> {

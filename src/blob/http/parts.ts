@@ -1,0 +1,81 @@
+import { createLimiter } from '../../base/index.ts';
+import type { Body } from '../bucket.ts';
+import type { BlobId, PutOptions, SignalOptions } from '../storage.ts';
+import { type LongPut, type PartsRules, tooLong } from './remote-storage.ts';
+
+export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
+
+/** A blob that is put in parts. Nobody sees it before `complete`. */
+export interface PartsPut {
+  /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
+  part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
+  /**
+   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is refused
+   * as a put is, by services whose condition is a part of this request.
+   */
+  complete(options: PartsOptions): Promise<void>;
+}
+
+/** Puts a blob in parts. Stops at the first part that fails. */
+export async function putInParts(
+  { id, storage, rules }: { id: BlobId; storage: string; rules: PartsRules },
+  begin: (options: PartsOptions) => Promise<PartsPut>,
+  pieces: AsyncIterable<Uint8Array>,
+  put: LongPut,
+): Promise<void> {
+  const { partBytes, partsMax, partsAtOnce } = rules;
+  const { signal } = put;
+  const begun = await put.retry(() => begin({ signal, doNotRecreate: put.isExclusive }), signal);
+  const stop = new AbortController();
+  const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
+  const limiter = createLimiter(partsAtOnce);
+  const running = new Set<Promise<void>>();
+  const failures: unknown[] = [];
+  try {
+    let index = 0;
+    for await (const data of inParts(pieces, partBytes)) {
+      // Parts of a body that wait for others would be the whole of it.
+      while (running.size >= partsAtOnce) await Promise.race(running);
+      if (failures.length > 0) throw failures[0];
+      signal?.throwIfAborted();
+      if (index === partsMax) throw tooLong(id, storage);
+      const at = index++;
+      const task = limiter
+        .run(() => put.retry(() => begun.part(at, data, { signal: own }), own))
+        .catch((error: unknown) => {
+          failures.push(error);
+          stop.abort(error);
+        })
+        .finally(() => running.delete(task));
+      running.add(task);
+    }
+    await Promise.all(running);
+    if (failures.length > 0) throw failures[0];
+    await put.exclusively((doNotRecreate) =>
+      put.retry(() => begun.complete({ signal, doNotRecreate }), signal),
+    );
+  } catch (error) {
+    stop.abort(error);
+    await Promise.all(running);
+    throw error;
+  }
+}
+
+/** A body as parts of this many bytes, the last one shorter; none of no bytes. */
+export async function* inParts(body: Body, partBytes: number): AsyncGenerator<Uint8Array[]> {
+  let part: Uint8Array[] = [];
+  let length = 0;
+  for await (const piece of body) {
+    for (let at = 0; at < piece.length;) {
+      const bytes = piece.subarray(at, at + partBytes - length);
+      part.push(bytes);
+      length += bytes.length;
+      at += bytes.length;
+      if (length < partBytes) continue;
+      yield part;
+      part = [];
+      length = 0;
+    }
+  }
+  if (length > 0) yield part;
+}
