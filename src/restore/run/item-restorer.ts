@@ -7,6 +7,7 @@ import {
 } from '../../backup/index.ts';
 import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  apiVersionOf,
   askedFor,
   type BackupIdentity,
   type Discovery,
@@ -626,7 +627,7 @@ export class ItemRestorer {
       const found = await this.#find(resource, ref, failure, notes);
       if (found === 'unknown') return;
       if (!found) {
-        const text = `error restoring ${id}: ${messageOf(failure)}`;
+        const text = `error restoring ${id}: ${messageOf(failure)}${this.#otherVersion(resource, failure)}`;
         throw new CodedError('NOT_RESTORED', text, { cause: failure });
       }
       work.exists = true;
@@ -652,6 +653,16 @@ export class ItemRestorer {
     await finishCreated(created, this.#rules.selection, { ...this.#options, notes, operations });
     const isClaim = file.groupResource === 'persistentvolumeclaims';
     if (isClaim) work.volume = await this.#settleVolume(made, work);
+  }
+
+  /** The end of the message about an item whose version the cluster does not serve. */
+  #otherVersion(resource: Resource<KubeObject>, failure: unknown): string {
+    const { group, plural } = resource;
+    if (group === '' || !isCode(failure, 'KUBE_NOT_FOUND')) return '';
+    const served = this.#options.discovery.findIn(group, plural);
+    const isSame = served?.group === group && served.plural === plural;
+    if (!isSame || served.version === resource.version) return '';
+    return `: the cluster serves it as ${apiVersionOf(served)}, and the backup has ${apiVersionOf(resource)}`;
   }
 
   /** The claim names its volume: see that it can bind. Returns a volume that is to be settled later. */

@@ -195,7 +195,7 @@ export class PutAside {
     return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
   }
 
-  /** A path that is not served stays so, unless this restore brings what serves it. */
+  /** A path that is not served stays so, unless this restore made or changed its definition. */
   #isHopeful(error: unknown, { file, given }: BegunItem): boolean {
     const isMissing = (cause: unknown): boolean =>
       isCode(cause, 'KUBE_NOT_FOUND') || (cause instanceof Error && isMissing(cause.cause));
@@ -206,7 +206,10 @@ export class PutAside {
       [`apiextensions.k8s.io/${v}/CustomResourceDefinition`, file.groupResource],
       [`apiregistration.k8s.io/${v}/APIService`, `${version}.${group}`],
     ]);
-    return servers.some(([kind = '', name = '']) => restored.get({ kind, namespace: '', name }));
+    return servers.some(([kind = '', name = '']) => {
+      const { outcome } = restored.get({ kind, namespace: '', name }) ?? {};
+      return outcome === 'created' || outcome === 'updated';
+    });
   }
 
   /** Why items of a group are put aside without a try; undefined if they are tried. */

@@ -375,4 +375,21 @@ describe('an item of a kind that is not served yet', () => {
     expect(log.lists.errors.namespaces?.app).toHaveLength(1);
     expect(timesOf(cluster, `create ${CERTIFICATES}`)).toBe(2);
   });
+
+  it('is not waited for if the definition is in the cluster and does not serve its version', async () => {
+    const cluster = newCluster();
+    const definition = stored('customresourcedefinitions.apiextensions.k8s.io', CERTIFICATES);
+    cluster.add(definition.type, definition.object);
+    cluster.versions['cert-manager.io'] = 'v2';
+    cluster.onCreate = (type, { apiVersion }) => {
+      if (type === CERTIFICATES && apiVersion === 'cert-manager.io/v1')
+        throw refused('KUBE_NOT_FOUND', 'the server could not find the requested resource', 404);
+    };
+    const items = [definition, certificate('a'), hook];
+    const { log } = await run({ cluster, items, more: { resourceTimeoutMs: 600_000 } });
+    expect(log.lists.errors.namespaces?.app).toEqual([
+      `error restoring ${CERTIFICATES}/app/a: the server could not find the requested resource: the cluster serves it as cert-manager.io/v2, and the backup has cert-manager.io/v1`,
+    ]);
+    expect(timesOf(cluster, `create ${CERTIFICATES}`)).toBe(2);
+  });
 });
