@@ -125,7 +125,7 @@ const variable =
   (more: object): Change =>
   (pod) =>
     container(pod).env.push(more);
-const set =
+const ofPod =
   (field: string, value: unknown): Change =>
   (pod) => {
     pod.spec[field] = value;
@@ -138,8 +138,8 @@ const ofContainer =
 
 /** What a thief of the agent's token would like to have, and the words of the refusal. */
 const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
-  'the account of the server': ['data-upload', set('serviceAccountName', 'longshore-server'), /ServiceAccount of data movers/],
-  "the agent's own account": ['data-upload', set('serviceAccountName', AGENT), /ServiceAccount of data movers/],
+  'the account of the server': ['data-upload', ofPod('serviceAccountName', 'longshore-server'), /ServiceAccount of data movers/],
+  "the agent's own account": ['data-upload', ofPod('serviceAccountName', AGENT), /ServiceAccount of data movers/],
   'another image': ['data-upload', ofContainer('image', 'evil'), /the image of its DaemonSet/],
   'another command': ['data-upload', ofContainer('command', ['/bin/sh', '-c']), /the command of a data mover/],
   'the command of the server': ['data-upload', ofContainer('command', ['/velero', 'server', 'backup']), /the command of a data mover/],
@@ -148,7 +148,7 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
   'the order of another upload': ['data-upload', (pod) => container(pod).args.push('--data-upload=other'), /is told its own volume/],
   'another path as the volume': ['data-upload', (pod) => (container(pod).args[0] = '--volume-path=/'), /is told its own volume/],
   'a second container': ['data-upload', (pod) => (pod.spec.containers as object[]).push({ name: 'b', image: 'evil' }), /no other one/],
-  'an init container': ['data-upload', set('initContainers', [{ name: 'b', image: 'evil' }]), /no other one/],
+  'an init container': ['data-upload', ofPod('initContainers', [{ name: 'b', image: 'evil' }]), /no other one/],
   'a hook': ['data-upload', ofContainer('lifecycle', { preStop: { exec: { command: ['sh'] } } }), /no hooks/],
   'a probe': ['data-upload', ofContainer('livenessProbe', { exec: { command: ['sh'] } }), /no probes/],
   'a port of the node': ['data-upload', ofContainer('ports', [{ containerPort: 1, hostPort: 1 }]), /no ports/],
@@ -216,14 +216,14 @@ const ATTACKS: Readonly<Record<string, [HostedKind, Change, RegExp]>> = {
     },
     /mounts its volume at the path/,
   ],
-  "the node's network": ['data-upload', set('hostNetwork', true), /no namespaces of its node/],
-  "the node's processes": ['data-upload', set('hostPID', true), /no namespaces of its node/],
-  "the node's memory": ['data-upload', set('hostIPC', true), /no namespaces of its node/],
-  'other names of hosts': ['data-upload', set('hostAliases', [{ ip: '1.1.1.1', hostnames: ['s3'] }]), /the DNS/],
-  'another DNS server': ['data-upload', set('dnsConfig', { nameservers: ['1.1.1.1'] }), /the DNS/],
-  'no seccomp': ['data-upload', set('securityContext', { runAsUser: 0 }), /runs confined/],
-  'a sysctl': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, sysctls: [{ name: 'kernel.shm_rmid_forced', value: '0' }] }), /runs confined/],
-  'a volume to write without SELinux': ['data-upload', set('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, seLinuxOptions: { type: 'spc_t' } }), /runs confined/],
+  "the node's network": ['data-upload', ofPod('hostNetwork', true), /no namespaces of its node/],
+  "the node's processes": ['data-upload', ofPod('hostPID', true), /no namespaces of its node/],
+  "the node's memory": ['data-upload', ofPod('hostIPC', true), /no namespaces of its node/],
+  'other names of hosts': ['data-upload', ofPod('hostAliases', [{ ip: '1.1.1.1', hostnames: ['s3'] }]), /the DNS/],
+  'another DNS server': ['data-upload', ofPod('dnsConfig', { nameservers: ['1.1.1.1'] }), /the DNS/],
+  'no seccomp': ['data-upload', ofPod('securityContext', { runAsUser: 0 }), /runs confined/],
+  'a sysctl': ['data-upload', ofPod('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, sysctls: [{ name: 'kernel.shm_rmid_forced', value: '0' }] }), /runs confined/],
+  'a volume to write without SELinux': ['data-upload', ofPod('securityContext', { seccompProfile: { type: 'RuntimeDefault' }, seLinuxOptions: { type: 'spc_t' } }), /runs confined/],
   'no AppArmor': ['data-upload', (pod) => (pod.metadata.annotations = { [`container.apparmor.security.beta.kubernetes.io/${UID}`]: 'unconfined' }), /runs confined/],
   'another capability': ['data-upload', security('capabilities', { drop: ['ALL'], add: ['SYS_ADMIN'] }), /capabilities/],
   'the capabilities of a restore': ['data-upload', security('capabilities', { drop: ['ALL'], add: ['DAC_OVERRIDE'] }), /capabilities/],
@@ -346,6 +346,105 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       await expect.poll(() => make(pod), { interval: 100 }).toBe('admitted');
       await args([]);
       await expect.poll(() => make(pod), { interval: 100 }).toContain('the image of its DaemonSet');
+    });
+
+    it('admit the image behind a mirror, a digest and DNS options where the DaemonSet says so, and only these', async () => {
+      const { spec } = await cluster.api.client.get(DAEMON_SETS, {
+        namespace: 'velero',
+        name: AGENT,
+      });
+      const before = spec.template.spec.containers[0]?.image ?? '';
+      const own = 'registry.test:5000/team/longshore:1';
+      const set = (image: string): Promise<string> =>
+        cluster.api.kubectl('-n', 'velero', 'set', 'image', `daemonset/${AGENT}`, `*=${image}`);
+      const digest = `@sha256:${'a'.repeat(64)}`;
+      const changed = (change: Change): Promise<string> => {
+        const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
+        container(pod).image = own;
+        change(pod);
+        return make(pod);
+      };
+      const image = (text: string): Promise<string> => changed(ofContainer('image', text));
+      const dns = (dnsConfig: object): Promise<string> => changed(ofPod('dnsConfig', dnsConfig));
+      const mirrored = [
+        'mirror.test/registry.test:5000/team/longshore:1',
+        'mirror.test/team/longshore:1',
+      ];
+      const ndots = { options: [{ name: 'ndots', value: '1' }] };
+      await set(own);
+      await expect.poll(() => image(own), { interval: 100 }).toBe('admitted');
+      for (const text of [...mirrored, own + digest]) {
+        expect(await image(text), text).toContain('longshore.io/image-mirrors');
+      }
+      expect(await dns(ndots)).toContain('the DNS of its DaemonSet');
+      await cluster.annotate({
+        'longshore.io/image-mirrors': 'other.test/x/, mirror.test/,open.test',
+        'longshore.io/image-digests': 'true',
+        'longshore.io/dns-options': 'true',
+      });
+      await expect.poll(() => image(mirrored[0] ?? ''), { interval: 100 }).toBe('admitted');
+      for (const text of [
+        ...mirrored,
+        `other.test/x/team/longshore:1`,
+        own + digest,
+        `mirror.test/team/longshore${digest}`,
+        `${mirrored[1] ?? ''}${digest}`,
+      ]) {
+        expect(await image(text), text).toBe('admitted');
+      }
+      for (const text of [
+        'mirror.test/evil/longshore:1',
+        'mirror.test/longshore:1',
+        'mirror.test/team/longshore:2',
+        'mirror.test/team/longshore',
+        'mirror.test.evil/team/longshore:1',
+        'evil/mirror.test/team/longshore:1',
+        'team/longshore:1',
+        'open.test/team/longshore:1',
+        'open.testteam/longshore:1',
+        `evil${digest}`,
+        `registry.test${digest}`,
+        `registry.test:5000/team${digest}`,
+        `mirror.test/team${digest}`,
+        `${own}@sha256:a`,
+        `${own}${digest}x`,
+        '',
+      ]) {
+        expect(await image(text), text).not.toBe('admitted');
+      }
+      expect(await dns(ndots)).toBe('admitted');
+      for (const more of [{ nameservers: ['1.1.1.1'] }, { searches: ['evil.test'] }]) {
+        expect(await dns({ ...ndots, ...more })).toContain('the DNS of its DaemonSet');
+      }
+      // Nothing else is wider.
+      for (const name of [
+        'the account of the server',
+        'a second container',
+        'the root of the node',
+        'code in a variable',
+        'another DNS server',
+      ]) {
+        const [, change, words] = ATTACKS[name] as (typeof ATTACKS)[string];
+        expect(await changed(change), name).toMatch(words);
+      }
+      await cluster.annotate({
+        'longshore.io/image-mirrors': null,
+        'longshore.io/image-digests': null,
+        'longshore.io/dns-options': null,
+      });
+      await set(before);
+      await expect.poll(() => make(podOf('data-upload')), { interval: 100 }).toBe('admitted');
+    });
+
+    it('admit labels, tolerations and annotations that a webhook adds', async () => {
+      const pod = structuredClone(podOf('data-upload')) as unknown as Draft;
+      pod.metadata.labels = { ...pod.metadata.labels, 'kyverno.io/team': 'a' };
+      pod.metadata.annotations = {
+        ...pod.metadata.annotations,
+        'policies.kyverno.io/patches': 'b',
+      };
+      pod.spec.tolerations = [{ operator: 'Exists' }];
+      expect(await make(pod)).toBe('admitted');
     });
 
     it('admit the pull secrets that the API server adds from the ServiceAccount', async () => {
