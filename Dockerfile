@@ -16,7 +16,8 @@ RUN sed -i -e '/^URIs:/d' -e 's/^# http/URIs: http/' /etc/apt/sources.list.d/deb
     esac && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY package.json package-lock.json .npmrc ./
-RUN npm ci --no-audit --no-fund
+# Of all install scripts only that of Node's package runs: it fetches Node, which rootfs.sh compares before it starts it.
+RUN npm ci --ignore-scripts --no-audit --no-fund && npm rebuild node
 COPY . .
 RUN image/rootfs.sh /rootfs "$TARGETARCH"
 RUN image/plugin.sh /plugin /rootfs "$TARGETARCH"

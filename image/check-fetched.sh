@@ -1,0 +1,39 @@
+#!/bin/sh
+# check-fetched.sh : compares what install scripts of npm packages have fetched with what the tree names, and deletes what differs. No
+# lockfile vouches for such files. npm runs it at the end of an installation in a checkout (`prepare`), and so does CI.
+# It starts nothing of what it compares.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+packages=$root/node_modules
+refuse() { # FILE WHY
+  rm -f "$1"
+  echo "check-fetched.sh: $2; deleted $1" >&2
+  exit 1
+}
+
+node=$packages/node/bin/node
+[ -f "$node" ] || { echo "check-fetched.sh: there is no $node; run: npm rebuild node" >&2; exit 1; }
+version=$(sed -n 's/^ *"version": "\(.*\)",*$/\1/p' "$packages/node/package.json")
+case $(uname -sm) in
+'Linux x86_64') architecture=amd64 ;;
+'Linux aarch64') architecture=arm64 ;;
+*) architecture=other ;;
+esac
+if [ "$architecture" = other ]; then
+  echo "check-fetched.sh: WARNING: image/node.sha256 has no hash of Node $version for $(uname -sm): it is not compared" >&2
+else
+  found=$(sha256sum "$node" | cut -d' ' -f1)
+  grep -qx "$version $architecture $found" "$root/image/node.sha256" ||
+    refuse "$node" "Node $version for $architecture is not the one that image/node.sha256 names: its hash is $found"
+fi
+
+# A binary of zstd-napi that was compiled here has its Makefile beside it. A fetched one comes alone, and no hash of it is known.
+build=$packages/zstd-napi/build
+if [ -d "$packages/zstd-napi" ] && [ ! -f "$build/Makefile" ] && [ "$architecture" != other ]; then
+  rm -rf "$build"
+  echo 'check-fetched.sh: compiling zstd-napi from the sources of its package, in place of a fetched binary' >&2
+  if ! (cd "$root" && npm_config_build_from_source=zstd-napi npm rebuild zstd-napi >&2) || [ ! -f "$build/Makefile" ]; then
+    refuse "$build/Release/binding.node" 'zstd-napi could not be compiled; it needs python3, make and g++'
+  fi
+fi
+# All other native parts come with packages that the lockfile names by hash.
