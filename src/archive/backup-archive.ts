@@ -1,10 +1,18 @@
 import type { z } from 'zod';
-import { CodedError, isCode, type Logger, messageOf, silentLogger } from '../base/index.ts';
+import {
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  type Nanoseconds,
+  silentLogger,
+} from '../base/index.ts';
 import type { Bucket, ObjectOptions, SignalOptions } from '../blob/index.ts';
 import { BackupFolder } from './backup-folder.ts';
 import { settled, withFiles } from './checksums.ts';
 import { ChecksumsFile } from './checksums-file.ts';
 import type { DeletionOptions } from './delete-folder.ts';
+import { DeletionNotes, type PreviousBackup } from './deletion-notes.ts';
 import {
   type BackupUpdate,
   type EncodedFile,
@@ -17,10 +25,16 @@ import {
 import { backupSchema, type StoredBackup } from './files.ts';
 import { gunzipped } from './gzip.ts';
 import { holds } from './holds.ts';
-import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
+import {
+  type BackupFile,
+  backupFolder,
+  backupKey,
+  BACKUPS_FOLDER,
+  isArchiveName,
+} from './layout.ts';
 import { putLogTail } from './log-tail.ts';
 import type { ScratchFile } from './scratch-file.ts';
-import { canSign } from './signature.ts';
+import { canSign, encryptsFiles } from './signature.ts';
 import { type AnyBackup, isFinal, isStoredOf } from './states.ts';
 import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
@@ -32,6 +46,12 @@ export interface ArchiveOptions {
   readonly metadataBytesMax?: number;
 }
 
+/** Our choice: backups of the last minutes may have been deleted. */
+const PREVIOUS_TRIED = 3;
+
+/** With `nowNs` the deletion leaves a note. See {@link DeletionNotes}. */
+type NotedDeletion = DeletionOptions & { readonly nowNs?: Nanoseconds };
+
 /**
  * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence). Readers take a backup for one that is there when
  * its `velero-backup.json` is, and for a whole one by the phase in it: so that file is written after all others, and deleted before them.
@@ -40,12 +60,14 @@ export class BackupArchive {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
   readonly #checksums: ChecksumsFile;
+  readonly #notes: DeletionNotes;
   readonly #metadataBytesMax: number | undefined;
 
   constructor(bucket: Bucket, { logger = silentLogger, metadataBytesMax }: ArchiveOptions = {}) {
     this.#bucket = bucket;
     this.#logger = logger;
     this.#checksums = new ChecksumsFile(bucket, logger);
+    this.#notes = new DeletionNotes(bucket, logger);
     this.#metadataBytesMax = metadataBytesMax;
   }
 
@@ -63,7 +85,14 @@ export class BackupArchive {
    * ends, whose work another one goes on with. Of two clusters that store a backup of one name at the same time one at most does, and what the other one
    * has put stays its own. Throws `BACKUP_EXISTS`, and what the bucket throws.
    */
-  async put(name: string, backup: NewBackup, options: DeletionOptions = {}): Promise<void> {
+  async put(
+    name: string,
+    backup: NewBackup,
+    {
+      previous,
+      ...options
+    }: DeletionOptions & { readonly previous?: PreviousBackup | undefined } = {},
+  ): Promise<void> {
     const folder = this.#folder(name);
     await folder.assertFree(options);
     const { log, ...rest } = backup;
@@ -72,11 +101,11 @@ export class BackupArchive {
     if (log) await this.#putLog(name, log, { ...options, ownerUid: uid });
     const files = await encodeFiles(rest);
     const sums = sumsOf(files);
-    const checksums = settled(
-      withFiles(undefined, sums, undefined),
-      sums,
-      stateIn(backup.metadata),
-    );
+    const checksums = {
+      ...settled(withFiles(undefined, sums, undefined), sums, stateIn(backup.metadata)),
+      ...(previous && { previous }),
+      ...(encryptsFiles(this.#bucket) && { encrypted: true }),
+    };
     try {
       const held = this.#checksums.encode(name, checksums);
       await this.#putNew(name, 'checksums', held, { ...options, uid });
@@ -283,13 +312,80 @@ export class BackupArchive {
    *
    * @returns whether files of another Backup stay. Throws what the bucket throws.
    */
-  async deleteOf(name: string, uid: string, options: DeletionOptions = {}): Promise<boolean> {
-    return this.#folder(name).deleteOf(uid, options);
+  async deleteOf(name: string, uid: string, options: NotedDeletion = {}): Promise<boolean> {
+    return this.#noted({ name, uid }, options, () => this.#folder(name).deleteOf(uid, options));
   }
 
   /** Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody takes for a backup. */
-  async delete(name: string, options: DeletionOptions = {}): Promise<void> {
-    await this.#folder(name).delete(options);
+  async delete(name: string, options: NotedDeletion = {}): Promise<void> {
+    await this.#noted({ name }, options, () => this.#folder(name).delete(options));
+  }
+
+  /**
+   * The newest of these Backups, newest first, that is signed: the next one names it. Looks at a few.
+   * Throws what the bucket throws.
+   */
+  async previousOf(
+    backups: readonly AnyBackup[],
+    options: SignalOptions,
+  ): Promise<PreviousBackup | undefined> {
+    for (const backup of backups.slice(0, PREVIOUS_TRIED)) {
+      try {
+        const { name, metadata, link } = await this.openOf(backup, options);
+        const { uid = '' } = metadata.metadata;
+        if (link.mac === undefined || !isArchiveName(uid)) continue;
+        const { completionTimestamp, expiration } = metadata.status ?? {};
+        return {
+          name,
+          uid,
+          mac: link.mac,
+          ...(typeof completionTimestamp === 'string' && { completed: completionTimestamp }),
+          ...(typeof expiration === 'string' && { expiration }),
+        };
+      } catch (error) {
+        if (!isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE', 'OTHER_BACKUP')) throw error;
+      }
+    }
+    return undefined;
+  }
+
+  /** Notes a deletion before and, if that failed (as in a full bucket), after it. */
+  async #noted<T>(
+    backup: { readonly name: string; readonly uid?: string },
+    { nowNs, ...options }: NotedDeletion,
+    remove: () => Promise<T>,
+  ): Promise<T> {
+    const { name } = backup;
+    const uid = nowNs === undefined ? undefined : await this.#uidToNote(backup, options);
+    if (uid === undefined || nowNs === undefined) return remove();
+    options.assertAllowed?.();
+    const isNoted = await this.#notes.put(name, uid, nowNs, options);
+    const result = await remove();
+    options.assertAllowed?.();
+    if (!isNoted) await this.#notes.put(name, uid, nowNs, options);
+    const previousOf = async (each: string): Promise<PreviousBackup | undefined> =>
+      (await this.#checksums.load(each, options))?.previous;
+    await this.#notes.prune(previousOf, { ...options, nowNs });
+    return result;
+  }
+
+  /** Undefined for a backup that nothing can name, because it has no signature. */
+  async #uidToNote(
+    { name, uid }: { readonly name: string; readonly uid?: string },
+    options: SignalOptions,
+  ): Promise<string | undefined> {
+    try {
+      const checksums = await this.#checksums.load(name, options);
+      const isThere = await this.has(name, options);
+      // Its files may be gone already: whoever deletes the Backup knows that.
+      const mayBeNamed = isThere ? checksums?.signature !== undefined : canSign(this.#bucket);
+      if (!mayBeNamed) return undefined;
+      return uid ?? (await this.loadMetadata(name, options)).metadata.uid;
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      this.#logger.debug({ backup: name, error: messageOf(error) }, 'the deletion has no note');
+      return undefined;
+    }
   }
 
   #folder(name: string): BackupFolder {

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import type { Body } from '../blob/index.ts';
 import { damaged } from './damage.ts';
+import { previousSchema } from './deletion-notes.ts';
 import type { StoredBackup } from './files.ts';
 import type { BackupFile } from './layout.ts';
 import type { Sum } from './scratch-file.ts';
@@ -20,6 +21,9 @@ export const checksumsSchema = z.looseObject({
   states: z.array(z.string()),
   /** An empty list: the file is there, and may be anything. */
   files: z.record(z.string(), z.array(sumSchema)),
+  previous: previousSchema.optional(),
+  /** The other files are encrypted in the bucket. */
+  encrypted: z.boolean().optional(),
   /** See {@link Signing}. */
   signature: signatureSchema.optional(),
 });

@@ -5,6 +5,8 @@
  */
 export { BackupArchive } from './backup-archive.ts';
 export type { BackupUpdate, NewBackup } from './encoded-files.ts';
+export { IGNORE_MISSING } from './missing-backups.ts';
+export type { PreviousBackup } from './deletion-notes.ts';
 export { extendBackupLocks } from './backup-locks.ts';
 export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';
@@ -57,6 +59,7 @@ export {
 } from './signature.ts';
 export { isFinal, isStoredOf, locationProblem, standingOf } from './states.ts';
 export {
+  type BackupTrust,
   type FindingKind,
   type KnownObjects,
   type LocationFinding,

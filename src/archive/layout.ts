@@ -8,6 +8,12 @@ const TOP_FOLDERS = ['backups', 'restores', 'restic', 'metadata', 'plugins', 'ko
 /** Velero: object_store.go, IsValid. */
 const NAMED_FOLDERS_MAX = 3;
 
+/** Signed notes of deleted backups. Velero allows the folder `metadata` and reads nothing in it. */
+export const DELETION_NOTES_FOLDER = 'metadata/longshore-deleted/';
+/** Throws `BAD_ARCHIVE_NAME`. */
+export const deletionNoteKey = (backup: string, uid: string): string =>
+  `${DELETION_NOTES_FOLDER}${assertName(backup)}/${assertName(uid)}.json`;
+
 /** Files of a backup by what is in them. Those of CSI were written by older versions and are only read. */
 const BACKUP_SUFFIXES = {
   contents: '.tar.gz',

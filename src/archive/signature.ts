@@ -175,6 +175,8 @@ export interface LocationSigning {
   readonly signing: Signing | undefined;
   /** Backups without a signature are refused. */
   readonly isRequired: boolean;
+  /** New files are encrypted. */
+  readonly encrypts?: boolean;
 }
 
 /** Annotation of a Backup whose files are used whatever their signature says. A person sets it. */
@@ -196,6 +198,9 @@ export interface Annotated {
 
 /** Whether this program signs backups in the bucket. */
 export const canSign = (bucket: Bucket): boolean => byBucket.get(bucket)?.signing?.canSign === true;
+
+/** Whether this program encrypts files of new backups in the bucket. */
+export const encryptsFiles = (bucket: Bucket): boolean => byBucket.get(bucket)?.encrypts === true;
 
 /** Whether this program checks signatures of backups in the bucket. */
 export function checksSignatures(bucket: Bucket): boolean {

@@ -6,6 +6,7 @@ import { ChecksumRules } from './checksums.ts';
 import type { ChecksumsFile } from './checksums-file.ts';
 import { Contents } from './contents.ts';
 import { damaged } from './damage.ts';
+import type { PreviousBackup } from './deletion-notes.ts';
 import {
   backupSchema,
   type NativeSnapshot,
@@ -30,11 +31,19 @@ import {
 import type { ContentLimits } from './tarball.ts';
 import { type BackupVolumeInfo, backupVolumeInfoSchema } from './volume-infos.ts';
 
+interface SignedLink {
+  readonly mac?: string | undefined;
+  readonly previous?: PreviousBackup | undefined;
+  readonly isEncrypted?: boolean;
+}
+
 /** A backup that is there, file by file. What an old version did not write is empty. */
 export class StoredArchive {
   readonly name: string;
   readonly metadata: StoredBackup;
   readonly signature: SignatureState;
+  /** Links of signed backups: the signature, and the backup that it names. */
+  readonly link: SignedLink;
   readonly #bucket: Bucket;
   readonly #rules: ChecksumRules;
   readonly #reload: (options: SignalOptions) => Promise<ChecksumRules>;
@@ -44,12 +53,14 @@ export class StoredArchive {
     readonly name: string;
     readonly metadata: StoredBackup;
     readonly signature: SignatureState;
+    readonly link: SignedLink;
     readonly rules: ChecksumRules;
     readonly reload: (options: SignalOptions) => Promise<ChecksumRules>;
   }) {
     this.name = backup.name;
     this.metadata = backup.metadata;
     this.signature = backup.signature;
+    this.link = backup.link;
     this.#bucket = backup.bucket;
     this.#rules = backup.rules;
     this.#reload = backup.reload;
@@ -166,13 +177,13 @@ export async function openArchive(name: string, options: OpenOptions): Promise<S
   let found = await load(name, options);
   // The backup may have been finished between the reads of its two files.
   if (found.signature === 'wrong') found = await load(name, options);
-  const { metadata, rules, signature } = found;
+  const { metadata, rules, signature, link } = found;
   const reload = async ({ signal }: SignalOptions): Promise<ChecksumRules> => {
     const now = await load(name, { ...options, signal });
     // The reader trusted files of one signature. Files with another one stay out.
     return now.signature === signature ? now.rules : rules;
   };
-  return new StoredArchive({ bucket, name, metadata, signature, rules, reload });
+  return new StoredArchive({ bucket, name, metadata, signature, link, rules, reload });
 }
 
 async function load(
@@ -182,6 +193,7 @@ async function load(
   readonly metadata: StoredBackup;
   readonly rules: ChecksumRules;
   readonly signature: SignatureState;
+  readonly link: SignedLink;
 }> {
   const key = backupKey(name, 'metadata');
   const bytes = await wholeOf(bucket.get(key, options), key, metadataBytesMax);
@@ -193,7 +205,15 @@ async function load(
   const rules = new ChecksumRules(held, metadata);
   await wholeOf(rules.checked('metadata', key, [bytes]), key);
   const signature = checksums.stateOf(name, metadata, held);
-  return { metadata, rules, signature };
+  const link =
+    signature === 'signed'
+      ? {
+          mac: held?.signature?.mac,
+          previous: held?.previous,
+          isEncrypted: held?.encrypted === true,
+        }
+      : {};
+  return { metadata, rules, signature, link };
 }
 
 /** A list of a file; empty where there is none. */

@@ -8,6 +8,7 @@ import {
   journalsFolder,
   RESTORES_FOLDER,
 } from './layout.ts';
+import { missingBackups } from './missing-backups.ts';
 import { isUnderWay, isUnstored, SIGNED } from '../kube/index.ts';
 import { checksSignatures, type SignatureState } from './signature.ts';
 import { locationProblem, standingOf } from './states.ts';
@@ -19,6 +20,8 @@ export interface KnownObjects {
   readonly backups: ReadonlyMap<string, string>;
   /** Names of backups that this cluster knows as signed. See {@link SIGNED}. */
   readonly signed?: ReadonlySet<string>;
+  /** Names of backups that may name a missing backup. See {@link IGNORE_MISSING}. */
+  readonly withoutPrevious?: ReadonlySet<string>;
   /** Of Restores of the cluster. */
   readonly restores: ReadonlySet<string>;
 }
@@ -45,14 +48,23 @@ export type FindingKind =
   | 'BackupWithoutFiles'
   | 'BackupNotInCluster'
   | 'WrongSignature'
+  | 'MissingBackup'
   | 'NotSigned'
   | 'RestoreNotInCluster';
+
+export interface BackupTrust {
+  readonly signature: SignatureState;
+  /** False for an unsigned backup. */
+  readonly isEncrypted: boolean;
+}
 
 export interface LocationSurvey {
   readonly backups: number;
   readonly restores: number;
   /** How many backups have each. Empty where the location is read without a password. */
   readonly signatures: Readonly<Partial<Record<SignatureState, number>>>;
+  /** By the name of the backup. Empty where the location is read without a password. */
+  readonly states: Readonly<Record<string, BackupTrust>>;
   readonly findings: readonly LocationFinding[];
 }
 
@@ -129,6 +141,17 @@ export async function surveyLocation(
     }),
   );
   findings.push(...looked.flatMap((each) => each.findings));
+  const missing = await missingBackups(
+    bucket,
+    looked.flatMap((each) => each.stored ?? []),
+    {
+      ...options,
+      phaseOf: (name) => known.backups.get(name),
+      isListed: (name) => folders.get(name)?.hasMetadata === true,
+      isIgnored: (name) => known.withoutPrevious?.has(name) === true,
+    },
+  );
+  for (const { name, harm, text } of missing) add('MissingBackup', name, harm, text);
 
   for (const name of restores) {
     if (known.restores.has(name)) continue;
@@ -137,10 +160,18 @@ export async function surveyLocation(
     add('RestoreNotInCluster', name, false, text);
   }
   const backups = [...folders.values()].filter(({ hasMetadata }) => hasMetadata).length;
-  const signatures = checksSignatures(bucket)
-    ? countEach(looked.map((each) => each.signature))
-    : {};
-  return { backups, restores: restores.length, signatures, findings };
+  const checked = checksSignatures(bucket) ? looked.flatMap(({ stored }) => stored ?? []) : [];
+  const states = checked.map(({ name, signature, link }) => {
+    const trust: BackupTrust = { signature, isEncrypted: link.isEncrypted === true };
+    return [name, trust] as const;
+  });
+  return {
+    backups,
+    restores: restores.length,
+    signatures: countEach(checked.map(({ signature }) => signature)),
+    states: Object.fromEntries(states),
+    findings,
+  };
 }
 
 const filesText = (count: number): string => (count === 1 ? '1 file' : `${count} files`);
@@ -183,16 +214,14 @@ async function isStillUnfinished(
   return false;
 }
 
-function countEach(
-  states: readonly (SignatureState | undefined)[],
-): Partial<Record<SignatureState, number>> {
+function countEach(states: readonly SignatureState[]): Partial<Record<SignatureState, number>> {
   const counts: Partial<Record<SignatureState, number>> = {};
-  for (const state of states) if (state) counts[state] = (counts[state] ?? 0) + 1;
+  for (const state of states) counts[state] = (counts[state] ?? 0) + 1;
   return counts;
 }
 
 interface Looked {
-  readonly signature?: SignatureState;
+  readonly stored?: StoredArchive;
   readonly findings: readonly LocationFinding[];
 }
 
@@ -217,7 +246,7 @@ async function lookAt(bucket: Bucket, name: string, options: LookOptions): Promi
   const distrust = checksSignatures(bucket) ? distrustOf(stored, options) : undefined;
   const absence = options.isKnown ? undefined : absenceOf(stored, options);
   const findings = [distrust, absence].filter((each) => each !== undefined);
-  return { signature: stored.signature, findings };
+  return { stored, findings };
 }
 
 /** Reports a wrong or missing signature of a backup. */

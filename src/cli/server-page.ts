@@ -37,6 +37,7 @@ import {
 } from '../server/index.ts';
 import { ClusterBackupFiles } from './browse/backup-files.ts';
 import { StoredMessages } from './page-messages.ts';
+import { StoredSignatures } from './page-signatures.ts';
 import type { Common } from './server-common.ts';
 import { RecentRates, secondsLeft } from './status-rows.ts';
 
@@ -65,7 +66,6 @@ export async function openStatusPage(
   const { clock } = client;
   const { audiences = [STATUS_PAGE_AUDIENCE] } = options;
   const volumes = new FollowedVolumes(client, namespace);
-  const view = new PageView({ client, logger, namespace, volumes });
   const access = new Access({
     reviews: clusterReviews(client, namespace, audiences),
     logger,
@@ -73,6 +73,8 @@ export async function openStatusPage(
   });
   const messages = new StoredMessages({ client, logger, namespace });
   await using ends = new AsyncDisposableStack();
+  const signatures = ends.use(new StoredSignatures({ client, namespace, logger }));
+  const view = new PageView({ client, logger, namespace, volumes, signatures });
   const files = hasFiles
     ? {
         source: ends.use(new ClusterBackupFiles({ client, logger, namespace })),

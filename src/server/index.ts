@@ -112,6 +112,7 @@ export type {
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
 export type { RunRow } from './page/rows.ts';
 export { MESSAGES_MAX, type MessageSource, type RunMessages } from './page/run-parts.ts';
+export type { LocationTrust, TrustSource } from './page/trust.ts';
 export { PageView } from './page/view.ts';
 export {
   type MovedBytes,

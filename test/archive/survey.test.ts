@@ -52,7 +52,7 @@ describe('what lies in a location', () => {
       known({ b1: 'Completed', b2: 'InProgress', b3: 'New', b4: 'FailedValidation' }, ['r1']),
       { nowNs },
     );
-    expect(survey).toEqual({ backups: 1, restores: 1, signatures: {}, findings: [] });
+    expect(survey).toEqual({ backups: 1, restores: 1, signatures: {}, states: {}, findings: [] });
   });
 
   it.each([

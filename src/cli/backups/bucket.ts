@@ -85,7 +85,8 @@ export async function withBucketOfLocation<T>(
       const files = restore ? new RestoreBucket(bucket, { ...own, restore }) : bucket;
       return bucketOf(files, { isWriteOnce: isWriteOnce(location) });
     });
-    signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
+    const encrypts = encryptsArchive(location);
+    signWith(opened.bucket, { signing, isRequired: requiresSignature(location), encrypts });
     return await work(opened.bucket);
   } finally {
     rmSync(directory, { recursive: true, force: true });

@@ -1,4 +1,9 @@
-import { type KnownObjects, type LocationSurvey, surveyLocation } from '../../archive/index.ts';
+import {
+  IGNORE_MISSING,
+  type KnownObjects,
+  type LocationSurvey,
+  surveyLocation,
+} from '../../archive/index.ts';
 import { isCanceled, messageOf } from '../../base/index.ts';
 import { parseBackupStorageLocation } from '../../config/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES, SIGNED } from '../../kube/index.ts';
@@ -68,21 +73,23 @@ async function locationsOf(
 }
 
 /** Names and phases are kept of all. */
-async function knownObjects(
+export async function knownObjects(
   location: string,
   { client, namespace, signal }: Session,
 ): Promise<KnownObjects> {
   const signed = new Set<string>();
+  const withoutPrevious = new Set<string>();
   const backups = await client.collect(BACKUPS, { namespace, signal }, (object) => {
     const { metadata, spec, status } = object as Run;
     if (spec?.storageLocation !== location) return [];
     if (metadata.annotations?.[SIGNED] === 'true') signed.add(metadata.name);
+    if (metadata.annotations?.[IGNORE_MISSING] === 'true') withoutPrevious.add(metadata.name);
     return [[metadata.name, status?.phase ?? ''] as const];
   });
   const restores = await client.collect(RESTORES, { namespace, signal }, ({ metadata }) => [
     metadata.name,
   ]);
-  return { backups: new Map(backups), signed, restores: new Set(restores) };
+  return { backups: new Map(backups), signed, withoutPrevious, restores: new Set(restores) };
 }
 
 function print(checked: readonly Checked[], isAll: boolean): void {

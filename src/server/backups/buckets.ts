@@ -49,7 +49,8 @@ export class LocationBuckets implements Buckets {
       });
       return bucketOf(files, once);
     });
-    signWith(opened.bucket, { signing, isRequired: requiresSignature(location) });
+    const encrypts = encryptsArchive(location);
+    signWith(opened.bucket, { signing, isRequired: requiresSignature(location), encrypts });
     return {
       bucket: opened.bucket,
       ...(files && { files }),

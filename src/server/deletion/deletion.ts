@@ -444,16 +444,18 @@ class Deletion {
    * and nobody is to restore from half of one. The Backup leads to the rest until it is gone. Its journal goes last.
    */
   async #deleteFiles(owner: Ownership): Promise<void> {
-    const { attempts, backup, assertLeading, logger, signal } = this.#options;
+    const { attempts, backup, assertLeading, client, logger, signal } = this.#options;
     const { name } = backup.metadata;
     await attempts.attempt('error removing backup from backup storage', async () => {
       assertLeading();
+      const nowNs = client.clock.nowNs();
+      const options = { signal, assertAllowed: assertLeading, nowNs };
       if (owner.kind === 'unknown' || (owner.kind === 'own' && owner.uid === '')) {
-        await this.#archive.delete(name, { signal, assertAllowed: assertLeading });
+        await this.#archive.delete(name, options);
         return;
       }
       const uid = owner.kind === 'own' ? owner.uid : backup.metadata.uid;
-      if (await this.#archive.deleteOf(name, uid, { signal, assertAllowed: assertLeading })) {
+      if (await this.#archive.deleteOf(name, uid, options)) {
         logger.info(
           { backup: name, uid },
           'files of another backup of its name stay in the bucket',

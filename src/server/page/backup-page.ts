@@ -12,6 +12,8 @@ import {
 } from './layout.ts';
 import { footerOf, outagesOf, type PageOptions } from './overview.ts';
 import type { RunRow } from './rows.ts';
+import { signatureOf } from './trust.ts';
+import type { World } from './view.ts';
 import {
   countsText,
   factsList,
@@ -37,7 +39,7 @@ export function backupDocument(
           ${hasFiles && html`<li><a href="${filesPath(backup.name)}">Files of its volumes</a></li>`}
         </ul>
       </nav>`,
-    main: html`${outagesOf(world)} ${factsList(factsOf(backup, world.nowMs))}
+    main: html`${outagesOf(world)} ${factsList(factsOf(backup, world))}
       ${messagesSections(messages)}
       ${itsVolumesSection({ world, run: backup, volumes, page, hasFiles })}
       <section aria-labelledby="restores">
@@ -61,7 +63,7 @@ export function backupDocument(
   });
 }
 
-function factsOf(backup: RunRow, nowMs: number): Facts {
+function factsOf(backup: RunRow, { nowMs, trust }: World): Facts {
   const { name, beganMs, endedMs, errors, warnings } = backup;
   const isDoubtful = errors + warnings > 0 || backup.phase.includes('Failed');
   return [
@@ -73,6 +75,7 @@ function factsOf(backup: RunRow, nowMs: number): Facts {
     ['Place in the queue', backup.queuePosition > 0 ? numberText(backup.queuePosition) : ''],
     ['Schedule', backup.schedule === '' ? '' : named(backup.schedule)],
     ['Location', named(backup.location)],
+    ['Signature', signatureOf(trust, backup)],
     ['Began', timeOf(beganMs, nowMs)],
     ['Ended', timeOf(endedMs, nowMs)],
     ['Took', endedMs === undefined ? '' : ageText((endedMs - beganMs) / 1000)],

@@ -14,6 +14,7 @@ import {
   restoresSection,
   schedulesSection,
 } from './tables.ts';
+import { wrongCount } from './trust.ts';
 import type { World } from './view.ts';
 import type { PageVolume } from './volumes.ts';
 
@@ -86,7 +87,9 @@ function figuresOf(world: World, problems: number): Html {
   const { backups, restores, volumes, newestWhole, nowMs } = world;
   const underWay = volumes?.underWay ?? [];
   const totals = totalsOf(underWay.filter(isMoving));
+  const wrong = wrongCount(world.trust);
   const figures: readonly (readonly [string, string])[] = [
+    ...(wrong > 0 ? [[`✗ ${numberText(wrong)}`, 'changed or missing in the bucket'] as const] : []),
     [numberText(problems), 'to look at'],
     newestWhole
       ? [`${ageText((nowMs - newestWhole.beganMs) / 1000)} ago`, 'newest complete backup']

@@ -30,6 +30,7 @@ const OVERDUE_MS = 15 * 60_000;
 export function problemsOf(world: World): Problem[] {
   const lasting = [
     ...locationProblems(world),
+    ...trustProblems(world),
     ...coverageProblems(world),
     ...passwordProblems(world),
     ...repositoryProblems(world),
@@ -83,6 +84,19 @@ function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Pro
       remedy: `Make one: longshore backup create --help${schedule}`,
     },
   ];
+}
+
+/** Backups in a bucket that somebody changed or removed. */
+function trustProblems({ trust }: World): Problem[] {
+  return [...trust].flatMap(([location, { wrong }]) =>
+    wrong.map(({ name, text }) => ({
+      tone: 'bad' as const,
+      subject: `Backup ${name}`,
+      what: `location ${location}: ${text}`,
+      remedy: `Find out who writes to the bucket: longshore backup-location check ${location}`,
+      atMs: undefined,
+    })),
+  );
 }
 
 function passwordProblems({ hasWellKnownPassword }: World): Problem[] {

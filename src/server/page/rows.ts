@@ -1,4 +1,5 @@
 import { messageOf, redactAndCut } from '../../base/index.ts';
+import { encryptsArchive, requiresSignature } from '../../config/index.ts';
 import { parseCron } from '../../cron/index.ts';
 import {
   type BackupRepository,
@@ -82,6 +83,8 @@ export interface LocationRow {
   readonly name: string;
   readonly isDefault: boolean;
   readonly isReadOnly: boolean;
+  readonly isSignatureRequired: boolean;
+  readonly isEncrypting: boolean;
   readonly provider: string;
   readonly bucket: string;
   readonly phase: string;
@@ -247,6 +250,8 @@ export function keptLocation(location: BackupStorageLocation): Kept<LocationRow>
     name: location.metadata.name,
     isDefault: spec.default === true,
     isReadOnly: spec.accessMode === 'ReadOnly',
+    isSignatureRequired: requiresSignature(location),
+    isEncrypting: encryptsArchive(location),
     provider: textIn(spec.provider),
     bucket: textIn(looseIn(spec.objectStorage).bucket),
     phase: textIn(status.phase) || 'New',

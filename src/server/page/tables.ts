@@ -12,6 +12,7 @@ import {
 } from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
 import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
+import { signatureOf, signaturesOf } from './trust.ts';
 import type { World } from './view.ts';
 import { repositoryKey } from './volumes.ts';
 
@@ -135,7 +136,16 @@ export function backupsSection(world: World, query: ListingQuery): Html {
     ${tableOf({
       id: 'all-backups',
       caption: `${numberText(total)} ${total === 1 ? 'backup' : 'backups'}${isFiltered ? ' that match' : ''}, newest first; page ${listing.page} of ${listing.pages}`,
-      columns: ['Backup', 'Phase', '#Errors', '#Warnings', 'Began', 'Expires', 'Location'],
+      columns: [
+        'Backup',
+        'Phase',
+        '#Errors',
+        '#Warnings',
+        'Began',
+        'Expires',
+        'Location',
+        'Signature',
+      ],
       rows: rows.map((row) => [
         backupLink(row.name),
         [phaseOf(row.phase), row.isDeleting && ' (being deleted)'],
@@ -144,6 +154,7 @@ export function backupsSection(world: World, query: ListingQuery): Html {
         timeOf(row.beganMs, world.nowMs),
         timeOf(row.expiresMs, world.nowMs, 'never'),
         named(row.location),
+        signatureOf(world.trust, row),
       ]),
       empty: isFiltered ? 'No backup matches.' : 'There is no backup.',
     })}
@@ -248,20 +259,21 @@ function movedOf({ volumes }: World, { namespace, location }: RepositoryRow): st
   return `${bytesOf(moved.totalBytes)}, ${bytesOf(moved.newBytes)} new (${share} %)`;
 }
 
-export function locationsSection({ locations, nowMs }: World): Html {
+export function locationsSection({ locations, nowMs, trust }: World): Html {
   const shown = locations.slice(0, ROWS_MAX);
   return html`<section aria-labelledby="locations">
     <h2 id="locations">Locations</h2>
     ${tableOf({
       id: 'all-locations',
       caption: 'Where backups are stored',
-      columns: ['Location', 'Provider', 'Bucket', 'Phase', 'Last validated', 'Notes'],
+      columns: ['Location', 'Provider', 'Bucket', 'Phase', 'Last validated', 'Signatures', 'Notes'],
       rows: shown.map((row) => [
         named(row.name),
         named(row.provider),
         named(row.bucket),
         phaseOf(row.phase),
         timeOf(row.validatedMs, nowMs, 'never'),
+        signaturesOf(trust, row),
         [row.isDefault && 'default ', row.isReadOnly && 'read-only ', whyOf(row)],
       ]),
       empty: 'There is no location.',

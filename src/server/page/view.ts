@@ -30,6 +30,7 @@ import {
   type RunRow,
   type ScheduleRow,
 } from './rows.ts';
+import type { LocationTrust, TrustSource } from './trust.ts';
 import type { VolumeSource, VolumesNow } from './volumes.ts';
 
 export interface PageViewOptions {
@@ -37,6 +38,7 @@ export interface PageViewOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly volumes: VolumeSource;
+  readonly signatures?: TrustSource;
   /** For how long what was sorted is shown again; {@link SORTED_NS}, or less in tests. */
   readonly sortedNs?: bigint;
 }
@@ -59,6 +61,8 @@ export interface World {
   readonly locations: readonly LocationRow[];
   /** Whether the password of all repositories is Velero's default. */
   readonly hasWellKnownPassword: boolean;
+  /** By location. Empty until the buckets were looked at. */
+  readonly trust: ReadonlyMap<string, LocationTrust>;
   /** Undefined while they are not known. */
   readonly volumes: VolumesNow | undefined;
   /** Kinds of which nothing is known, so that none may be there or many. */
@@ -75,7 +79,10 @@ const SILENT_MS = 150_000;
 /** Between two looks at the Secret of the password. Our choice. */
 const PASSWORD_MS = 60_000;
 
-type Sorted = Omit<World, 'nowMs' | 'volumes' | 'unread' | 'outages' | 'hasWellKnownPassword'>;
+type Sorted = Omit<
+  World,
+  'nowMs' | 'trust' | 'volumes' | 'unread' | 'outages' | 'hasWellKnownPassword'
+>;
 
 /**
  * The cluster's own objects as the page shows them: followed by watches that run whether anybody looks or not, and sorted at most every two
@@ -167,6 +174,7 @@ export class PageView {
       ...{ ...this.#sort(), nowMs, volumes: moved },
       ...{ unread: new Set(unknown), outages: this.#outages() },
       hasWellKnownPassword: this.#hasWellKnownPassword,
+      trust: this.#options.signatures?.look() ?? new Map<string, LocationTrust>(),
     };
   }
 

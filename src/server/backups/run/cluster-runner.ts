@@ -1,8 +1,14 @@
-import { type BackupArchive, type NewBackup } from '../../../archive/index.ts';
+import {
+  type BackupArchive,
+  isFinal,
+  type NewBackup,
+  type PreviousBackup,
+} from '../../../archive/index.ts';
 import {
   type Clock,
   CodedError,
   type Logger,
+  messageOf,
   type Nanoseconds,
   rfc3339Seconds,
   systemClock,
@@ -30,7 +36,15 @@ import {
   type OperationMap,
   orderedRecord,
 } from '../../../item-operations/index.ts';
-import { type Discovery, isOver, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
+import {
+  BACKUPS,
+  type Discovery,
+  isOver,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+  SIGNED,
+} from '../../../kube/index.ts';
 import {
   type AskedSnapshot,
   type BackupVolumes,
@@ -103,6 +117,13 @@ export interface ClusterRunnerOptions {
 /** Our choice: as much as waits in the spool for its turn; the rest is asked for again. */
 const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
+
+interface LocatedBackup {
+  readonly spec?: { readonly storageLocation?: string };
+  readonly status?: Readonly<
+    Record<'phase' | 'startTimestamp' | 'completionTimestamp' | 'failureReason', string | undefined>
+  >;
+}
 
 /** Makes backups of the cluster, in the bucket of their location. */
 export class ClusterRunner implements BackupRunner {
@@ -353,17 +374,49 @@ export class ClusterRunner implements BackupRunner {
     files: NewBackup,
   ): Promise<RunOutcome | undefined> {
     const { logger, patienceMs } = this.#options;
+    const previous = await this.#previous(backup, archive, signal);
     return patiently(
       async () => {
         assertLeading();
         // All of them are there where the answer to the last one was lost, or where a server that did not lead any more was faster.
         const finished = await this.#finished(archive, backup, signal);
-        const options = { signal, assertAllowed: assertLeading };
+        const options = { signal, assertAllowed: assertLeading, previous };
         if (!finished) await archive.put(backup.metadata.name, files, options);
         return finished;
       },
       { what: 'store the files of a backup', logger, signal, patienceMs },
     );
+  }
+
+  /** The newest signed backup before this one. An error leaves it out, and the backup goes on. */
+  async #previous(
+    { metadata: own, spec }: Backup,
+    archive: BackupArchive,
+    signal: AbortSignal,
+  ): Promise<PreviousBackup | undefined> {
+    if (!archive.signs) return undefined;
+    const { client, logger } = this.#options;
+    try {
+      const { namespace } = own;
+      const signed = await client.collect(BACKUPS, { namespace, signal }, (object) => {
+        const { annotations, deletionTimestamp, name, uid } = object.metadata;
+        const each = object as KubeObject & LocatedBackup;
+        const isOfLocation = each.spec?.storageLocation === spec.storageLocation;
+        if (!isOfLocation || !isFinal(each) || deletionTimestamp !== undefined) return [];
+        if (annotations?.[SIGNED] !== 'true') return [];
+        const { startTimestamp, completionTimestamp, failureReason } = each.status ?? {};
+        const status = { startTimestamp, completionTimestamp, failureReason };
+        return [{ metadata: { name, uid }, status }];
+      });
+      const newestFirst = signed.toSorted((a, b) =>
+        (a.status.completionTimestamp ?? '') < (b.status.completionTimestamp ?? '') ? 1 : -1,
+      );
+      return await archive.previousOf(newestFirst, { signal });
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.debug({ backup: own.name, error: messageOf(error) }, 'the earlier backup is unknown');
+      return undefined;
+    }
   }
 
   async #filters(

@@ -98,6 +98,14 @@ export class FakeApi {
       await Promise.resolve();
       return this.#note('list', resource);
     },
+    collect: async <T>(
+      resource: Resource<KubeObject>,
+      _options: object,
+      keep: (object: KubeObject) => readonly T[],
+    ): Promise<T[]> => {
+      await Promise.resolve();
+      return this.#note('list', resource).flatMap(keep);
+    },
     find: async (resource: Resource<KubeObject>, { name }: { name: string }) => {
       await Promise.resolve();
       return this.#note('find', resource).find(({ metadata }) => metadata.name === name);

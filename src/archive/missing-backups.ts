@@ -1,0 +1,87 @@
+import { type Nanoseconds, parseGoTime, silentLogger } from '../base/index.ts';
+import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { DeletionNotes, type PreviousBackup } from './deletion-notes.ts';
+import { backupKey, isArchiveName } from './layout.ts';
+import { signingOf } from './signature.ts';
+import type { StoredArchive } from './stored-archive.ts';
+
+/** Annotation of a Backup. A person sets it who knows why the backup before this one is missing. */
+export const IGNORE_MISSING = 'longshore.io/ignore-missing';
+
+export interface Surroundings extends SignalOptions {
+  readonly nowNs: Nanoseconds;
+  /** Undefined for a backup that the cluster lacks. */
+  readonly phaseOf: (name: string) => string | undefined;
+  readonly isListed: (name: string) => boolean;
+  readonly isIgnored: (name: string) => boolean;
+}
+
+export interface MissingBackup {
+  readonly name: string;
+  /** False if something else than an attack may explain it. A false alarm would hide the right ones. */
+  readonly harm: boolean;
+  readonly text: string;
+}
+
+/** Finds backups that signed backups name as the one before them, and that nobody deleted. */
+export async function missingBackups(
+  bucket: Bucket,
+  stored: readonly StoredArchive[],
+  around: Surroundings,
+): Promise<MissingBackup[]> {
+  const found = new Map<string, MissingBackup>();
+  for (const each of stored) {
+    const { previous } = each.link;
+    if (!previous || around.isIgnored(each.name)) continue;
+    if (!(await isGone(bucket, previous, stored, around))) continue;
+    const note = await new DeletionNotes(bucket, silentLogger).stateOf(previous, around);
+    if (note === 'noted') continue;
+    const doubt =
+      note === 'unknown'
+        ? 'another cluster noted its deletion with another password'
+        : doubtOf(bucket, previous, stored);
+    const named = `it is missing: backup ${each.name} names it as the one before it`;
+    const text =
+      doubt === undefined
+        ? `${named}, and Longshore did not delete it. If you know why, annotate Backup ${each.name} with ${IGNORE_MISSING}=true`
+        : `${named}. The reason is unknown: ${doubt}`;
+    const key = `${previous.name} ${previous.uid}`;
+    if (found.get(key)?.harm === true) continue;
+    found.set(key, { name: previous.name, harm: doubt === undefined, text });
+  }
+  return [...found.values()];
+}
+
+/** False for a backup that is there, has expired, is being deleted, or cannot be read. */
+async function isGone(
+  bucket: Bucket,
+  { name, uid, expiration }: PreviousBackup,
+  stored: readonly StoredArchive[],
+  { signal, nowNs, phaseOf, isListed }: Surroundings,
+): Promise<boolean> {
+  if (!isArchiveName(name) || !isArchiveName(uid)) return false;
+  if (expiration !== undefined && parseGoTime(expiration) <= nowNs) return false;
+  if (phaseOf(name) === 'Deleting') return false;
+  if (isListed(name)) {
+    const other = stored.find((each) => each.name === name);
+    return other !== undefined && other.metadata.metadata.uid !== uid;
+  }
+  // The listing may be older.
+  return !(await bucket.has(backupKey(name, 'metadata'), { signal }));
+}
+
+/** Reasons why a backup may be missing that are no attack. */
+function doubtOf(
+  bucket: Bucket,
+  { completed }: PreviousBackup,
+  stored: readonly StoredArchive[],
+): string | undefined {
+  const hasOthers = stored.some(({ signature }) => ['unsigned', 'unknown'].includes(signature));
+  if (hasOthers && signingOf(bucket)?.isRequired !== true) {
+    return 'Velero, or another program with backups here, may have deleted it';
+  }
+  const isOlder = ({ signature, metadata: { status } }: StoredArchive): boolean =>
+    signature === 'signed' && (status?.completionTimestamp ?? '') < (completed ?? '');
+  if (stored.some(isOlder)) return undefined;
+  return 'no older backup is there, as after a lifecycle rule, or in a copy of a part of the bucket';
+}

@@ -1,0 +1,52 @@
+import type { BackupTrust } from '../../archive/index.ts';
+import { lookup } from '../../base/index.ts';
+import { type Html, html, type HtmlValue, named } from './html.ts';
+import { numberText } from './layout.ts';
+import type { LocationRow, RunRow } from './rows.ts';
+
+/** The signatures in a location, as the last look at its bucket found them. */
+export interface LocationTrust {
+  readonly states: Readonly<Record<string, BackupTrust>>;
+  /** Backups that somebody changed or removed. */
+  readonly wrong: readonly { readonly name: string; readonly text: string }[];
+}
+
+/** Reads signatures of all locations now and then. */
+export interface TrustSource {
+  /** The last answer, by location. A bucket is never asked while a visitor waits. */
+  look(): ReadonlyMap<string, LocationTrust>;
+}
+
+type Trusts = ReadonlyMap<string, LocationTrust>;
+
+/** How many backups somebody changed or removed. */
+export const wrongCount = (trust: Trusts): number =>
+  [...trust.values()].reduce((sum, { wrong }) => sum + wrong.length, 0);
+
+/** Empty for a backup that was not looked at. */
+export function signatureOf(trust: Trusts, { location, name }: RunRow): HtmlValue {
+  const state = lookup(trust.get(location)?.states, name);
+  if (!state) return '';
+  const { signature, isEncrypted } = state;
+  const word = signature === 'wrong' ? html`<strong class="tone-bad">✗ wrong</strong>` : signature;
+  return isEncrypted ? [word, ', encrypted'] : word;
+}
+
+/** What is known of the signatures in a location. */
+export function signaturesOf(trust: Trusts, location: LocationRow): HtmlValue {
+  const { states = {}, wrong = [] } = trust.get(location.name) ?? {};
+  const counts = Map.groupBy(Object.values(states), ({ signature }) => signature);
+  const encrypted = Object.values(states).filter(({ isEncrypted }) => isEncrypted).length;
+  const texts = [
+    ...[...counts].map(([signature, all]) => `${numberText(all.length)} ${signature}`).sort(),
+    ...(encrypted > 0 ? [`${numberText(encrypted)} encrypted`] : []),
+    ...(location.isSignatureRequired ? ['signatures required'] : []),
+    ...(location.isEncrypting ? ['new backups are encrypted'] : []),
+  ];
+  return [texts.join(', '), ...wrong.slice(0, WRONG_SHOWN).map(wrongItem)];
+}
+
+/** The list of problems has all of them. */
+const WRONG_SHOWN = 3;
+const wrongItem = ({ name }: { readonly name: string }): Html =>
+  html` <strong class="tone-bad">✗ ${named(name)}</strong>`;
