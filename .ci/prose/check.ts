@@ -111,6 +111,7 @@ function atRatchet(entry: string): (path: string) => string | undefined {
   const line = `"${entry.replaceAll(/[.()]/g, '\\$&')}":`;
   const commit = git('log', '-1', '--format=%H', `-G${line}`, '--', RATCHET).trim();
   return (path) => {
+    if (commit === '') return undefined;
     try {
       return git('show', `${commit}:${path}`);
     } catch {

@@ -237,7 +237,7 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
     let isAtWork = false;
     let kills = 0;
     let cutOffs = 0;
-    /** Of movers, by the name of their pod. */
+    /** Kills per data mover, by the name of its pod. */
     const killsOf = new Map<string, number>();
     const cutOff = { backup: 0, restore: 0 };
     const kindOf = (command: string): keyof typeof cutOff =>

@@ -135,7 +135,7 @@ export async function restore(
   }
 }
 
-/** What the movements say of themselves comes first: reports are cut. */
+/** The messages of the movements come first, because reports are cut. */
 async function whyRestoreFailed(node: RealNode, name: string): Promise<string> {
   const selector = `velero.io/restore-name=${name}`;
   const columns =

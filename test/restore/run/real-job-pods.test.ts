@@ -116,7 +116,7 @@ describe.skipIf(!hasRealApi())('a restored Job and the Job controller of Kuberne
       await expect.poll(async () => (await jobNow()).status?.succeeded, soon).toBe(1);
       await new Promise((resume) => setTimeout(resume, QUIET_MS));
       expect(await podsIn(namespace)).toHaveLength(completions);
-      // Whoever deletes the Job takes all its pods along.
+      // Deleting the Job deletes all its pods.
       await api.kubectl('delete', 'job', '-n', namespace, 'work', '--wait=false');
       await expect.poll(async () => (await podsIn(namespace)).length, soon).toBe(0);
     },
