@@ -1,7 +1,7 @@
 #!/bin/sh
-# check-fetched.sh : compares what install scripts of npm packages have fetched with what the tree names, and deletes what differs. No
-# lockfile vouches for such files. npm runs it at the end of an installation in a checkout (`prepare`), and so does CI.
-# It starts nothing of what it compares.
+# check-fetched.sh : checks files that install scripts of npm packages fetched, and deletes wrong
+# files. No lockfile vouches for such files. npm runs the script after an installation in a checkout
+# (`prepare`), and so does CI. No fetched file is started.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 packages=$root/node_modules
@@ -27,7 +27,8 @@ else
     refuse "$node" "Node $version for $architecture is not the one that image/node.sha256 names: its hash is $found"
 fi
 
-# A binary of zstd-napi that was compiled here has its Makefile beside it. A fetched one comes alone, and no hash of it is known.
+# A binary of zstd-napi that was compiled here has its Makefile beside it. A fetched binary has
+# none, and its hash is unknown.
 build=$packages/zstd-napi/build
 if [ -d "$packages/zstd-napi" ] && [ ! -f "$build/Makefile" ] && [ "$architecture" != other ]; then
   rm -rf "$build"

@@ -322,8 +322,8 @@ export class BackupArchive {
   }
 
   /**
-   * The newest of these Backups, newest first, that is signed: the next one names it. Looks at a few.
-   * Throws what the bucket throws.
+   * The newest signed Backup of a list, newest first. The next backup names it. Looks at a few.
+   * Throws errors of the bucket.
    */
   async previousOf(
     backups: readonly AnyBackup[],

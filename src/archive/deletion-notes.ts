@@ -42,8 +42,8 @@ const KEPT_NS = 7n * 86_400n * 1_000_000_000n;
 const LOGGED = 'the note of a deleted backup could not be stored';
 
 /**
- * Notes of deleted backups. A later backup names an earlier one; a note tells why the earlier one is
- * missing. Each has a key of its own, so clusters with the same bucket overwrite none of another.
+ * Notes of deleted backups. A backup names its predecessor, and a note tells why the predecessor
+ * is missing. Each note has a key of its own, so clusters with the same bucket overwrite no note.
  * Velero allows the folder, and reads nothing in it.
  */
 export class DeletionNotes {
@@ -55,7 +55,7 @@ export class DeletionNotes {
     this.#logger = logger;
   }
 
-  /** Returns whether the note is stored. A deletion must not fail for its note, so errors are logged. */
+  /** Returns whether the note is stored. Errors are logged, so no deletion fails for a note. */
   async put(
     name: string,
     uid: string,
@@ -77,7 +77,7 @@ export class DeletionNotes {
     return true;
   }
 
-  /** `none` for a note that is not signed as it should be. `unknown`: another password signed it, or none. */
+  /** `none`: the signature is missing or wrong. `unknown`: another password signed it, or none. */
   async stateOf(
     { name, uid }: { readonly name: string; readonly uid: string },
     options: SignalOptions,

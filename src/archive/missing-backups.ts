@@ -5,7 +5,7 @@ import { backupKey, isArchiveName } from './layout.ts';
 import { signingOf } from './signature.ts';
 import type { StoredArchive } from './stored-archive.ts';
 
-/** Annotation of a Backup. A person sets it who knows why the backup before this one is missing. */
+/** Annotation of a Backup. Set by a person who knows why the previous backup is missing. */
 export const IGNORE_MISSING = 'longshore.io/ignore-missing';
 
 export interface Surroundings extends SignalOptions {
@@ -18,7 +18,7 @@ export interface Surroundings extends SignalOptions {
 
 export interface MissingBackup {
   readonly name: string;
-  /** False if something else than an attack may explain it. A false alarm would hide the right ones. */
+  /** False if there may be another reason than an attack. False alarms hide the right ones. */
   readonly harm: boolean;
   readonly text: string;
 }

@@ -63,7 +63,7 @@ export interface LocationSurvey {
   readonly restores: number;
   /** How many backups have each. Empty where the location is read without a password. */
   readonly signatures: Readonly<Partial<Record<SignatureState, number>>>;
-  /** By the name of the backup. Empty where the location is read without a password. */
+  /** Keyed by the backup's name. Empty where the location is read without a password. */
   readonly states: Readonly<Record<string, BackupTrust>>;
   readonly findings: readonly LocationFinding[];
 }

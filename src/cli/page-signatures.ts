@@ -23,7 +23,7 @@ const EVERY_NS = 600n * SECOND_NS;
 const READING_MS = 120_000;
 const WRONG = ['WrongSignature', 'NotSigned', 'MissingBackup'];
 
-/** Reads the signatures in all locations, at most every ten minutes and only while visitors come. */
+/** Reads the signatures in all locations, at most every ten minutes, only while visitors come. */
 export class StoredSignatures implements TrustSource, AsyncDisposable {
   readonly #options: StoredSignaturesOptions;
   readonly #stop = new AbortController();
@@ -51,7 +51,7 @@ export class StoredSignatures implements TrustSource, AsyncDisposable {
     await this.#reading;
   }
 
-  /** Never rejects. What was known of a location stays if it cannot be read. */
+  /** Never rejects. If a location cannot be read, its old state stays. */
   async #read(): Promise<void> {
     const { client, namespace, logger } = this.#options;
     const stop = this.#stop.signal;

@@ -416,7 +416,7 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       for (const more of [{ nameservers: ['1.1.1.1'] }, { searches: ['evil.test'] }]) {
         expect(await dns({ ...ndots, ...more })).toContain('the DNS of its DaemonSet');
       }
-      // Nothing else is wider.
+      // All other rules stay as strict.
       for (const name of [
         'the account of the server',
         'a second container',

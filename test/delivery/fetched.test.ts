@@ -10,7 +10,7 @@ const NODE = 'node_modules/node/bin/node';
 const ADDON = 'node_modules/zstd-napi/build/Release/binding.node';
 const ARCHITECTURE = process.arch === 'arm64' ? 'arm64' : 'amd64';
 
-/** A checkout with the given bytes as Node, whose hash the tree names, and a zstd that was compiled there. */
+/** A checkout with the given bytes as Node, their hash in the tree, and a compiled zstd. */
 function checkout(): string {
   const folder = tempDirectory('fetched');
   const marker = join(folder, 'was-started');

@@ -32,7 +32,7 @@ export function signatureOf(trust: Trusts, { location, name }: RunRow): HtmlValu
   return isEncrypted ? [word, ', encrypted'] : word;
 }
 
-/** What is known of the signatures in a location. */
+/** The signatures in a location, as far as they are known. */
 export function signaturesOf(trust: Trusts, location: LocationRow): HtmlValue {
   const { states = {}, wrong = [] } = trust.get(location.name) ?? {};
   const counts = Map.groupBy(Object.values(states), ({ signature }) => signature);

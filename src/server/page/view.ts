@@ -61,7 +61,7 @@ export interface World {
   readonly locations: readonly LocationRow[];
   /** Whether the password of all repositories is Velero's default. */
   readonly hasWellKnownPassword: boolean;
-  /** By location. Empty until the buckets were looked at. */
+  /** Keyed by location. Empty until the first read of the buckets. */
   readonly trust: ReadonlyMap<string, LocationTrust>;
   /** Undefined while they are not known. */
   readonly volumes: VolumesNow | undefined;

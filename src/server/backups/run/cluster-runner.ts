@@ -388,7 +388,7 @@ export class ClusterRunner implements BackupRunner {
     );
   }
 
-  /** The newest signed backup before this one. An error leaves it out, and the backup goes on. */
+  /** The newest signed backup before this backup. Undefined after an error. */
   async #previous(
     { metadata: own, spec }: Backup,
     archive: BackupArchive,
