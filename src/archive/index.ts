@@ -53,6 +53,7 @@ export {
   type SignatureState,
   signingBy,
   signingKey,
+  type Signing,
   type SigningPasswords,
   signWith,
   WELL_KNOWN_PASSWORD,

@@ -1,52 +1,66 @@
 import { text as textOf } from 'node:stream/consumers';
 import { signingKey, WELL_KNOWN_PASSWORD } from '../archive/index.ts';
 import { CodedError } from '../base/index.ts';
-import { PASSWORD_SECRET, SECRETS } from '../kube/index.ts';
-import { EARLIER_SIGNING_KEYS, repositoryPasswords } from '../repository-access/index.ts';
+import { ARCHIVE_KEYS_SECRET, PASSWORD_SECRET } from '../kube/index.ts';
+import { isArchiveKey, keepArchiveKeys, repositoryPasswords } from '../repository-access/index.ts';
 import { type Session, withSession } from './backups/session.ts';
 import type { ClusterFlags } from './cluster.ts';
+import { PasswordPrompt, readPassword } from './password.ts';
 import { printLine } from './terminal.ts';
 
-/** Prints the keys of the cluster's archives, each on a line. Throws `NO_PASSWORD`. */
-export async function printArchiveKeys(flags: ClusterFlags): Promise<void> {
+/** Files of passwords; a key for each is derived without a cluster. */
+export interface PasswordFileFlags {
+  readonly passwordFile?: readonly string[] | undefined;
+}
+
+/** Passwords in files, without the well-known one, which signs and encrypts nothing. Throws `NO_PASSWORD`. */
+export async function passwordsIn(files: readonly string[]): Promise<string[]> {
+  using prompt = new PasswordPrompt();
+  const passwords: string[] = [];
+  for (const passwordFile of files) {
+    // As the Secret is read: spaces around the password are no part of it.
+    passwords.push((await readPassword({ passwordFile }, prompt)).reveal().trim());
+  }
+  return passwords.filter((each) => each !== WELL_KNOWN_PASSWORD);
+}
+
+/** Prints the keys of the cluster's archives, or of passwords in files, each on a line. Throws `NO_PASSWORD`. */
+export async function printArchiveKeys(flags: ClusterFlags & PasswordFileFlags): Promise<void> {
+  if (flags.passwordFile) {
+    const derived = await Promise.all((await passwordsIn(flags.passwordFile)).map(signingKey));
+    for (const key of new Set(derived.map((each) => each.toString('hex')))) printLine(key);
+    return;
+  }
   const keys = await withSession(flags, async (session) => {
     const passwords = await repositoryPasswords(session);
     if (!passwords) throw noPassword(session);
     const secret = [passwords.current].filter((each) => each !== WELL_KNOWN_PASSWORD);
     const own = await Promise.all(secret.map(signingKey));
-    return [...own.map((key) => key.toString('hex')), ...passwords.earlierKeys];
+    return new Set([...own.map((key) => key.toString('hex')), ...passwords.earlierKeys]);
   });
   for (const key of keys) printLine(key);
 }
 
-/** Adds keys from standard input to the Secret. Throws `NO_PASSWORD`, `BAD_ARCHIVE_KEY`. */
+/** Adds keys from standard input to their Secret. Throws `BAD_ARCHIVE_KEY`, and errors of the API server. */
 export async function addArchiveKeys(flags: ClusterFlags): Promise<void> {
-  const given = (await textOf(process.stdin)).split('\n').map((line) => line.trim());
-  const keys = given.filter((line) => line !== '');
-  if (keys.length === 0 || !keys.every((key) => /^[0-9a-f]{64}$/.test(key))) {
-    const text =
-      'standard input must have a key on each line: 64 hexadecimal digits, as "longshore repository archive-keys" prints them';
-    throw new CodedError('BAD_ARCHIVE_KEY', text);
-  }
+  const keys = keysIn(await textOf(process.stdin), 'standard input');
   await withSession(flags, async (session) => {
-    const { client, namespace, signal } = session;
-    const secret = await client.find(SECRETS, { namespace, name: PASSWORD_SECRET }, { signal });
-    const passwords = await repositoryPasswords(session);
-    if (!secret || !passwords) throw noPassword(session);
-    const all = [...new Set([...passwords.earlierKeys, ...keys])];
-    const data = { [EARLIER_SIGNING_KEYS]: Buffer.from(all.join('\n')).toString('base64') };
-    const { uid, resourceVersion } = secret.metadata;
-    await client.patch(
-      SECRETS,
-      secret.metadata,
-      { metadata: { uid, resourceVersion }, data },
-      { signal },
-    );
-    const added = all.length - passwords.earlierKeys.length;
+    const { added, all } = await keepArchiveKeys(session, keys);
     printLine(
-      `${added} keys are new in Secret ${namespace}/${PASSWORD_SECRET}, which has ${all.length} now`,
+      `${added} keys are new in Secret ${session.namespace}/${ARCHIVE_KEYS_SECRET}, which has ${all.length} now`,
     );
   });
+}
+
+/** Keys of archives, one on each line. Throws `BAD_ARCHIVE_KEY`. */
+export function keysIn(text: string, source: string): string[] {
+  const lines = text.split('\n').map((line) => line.trim());
+  const keys = lines.filter((line) => line !== '');
+  if (keys.length > 0 && keys.every(isArchiveKey)) return keys;
+  throw new CodedError(
+    'BAD_ARCHIVE_KEY',
+    `${source} must have a key on each line: 64 hexadecimal digits, as "longshore repository archive-keys" prints them`,
+  );
 }
 
 const noPassword = ({ namespace }: Session): CodedError =>

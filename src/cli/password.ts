@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import type { Interface } from 'node:readline';
 import { Writable } from 'node:stream';
+import { Option } from 'commander';
 import { CanceledError, CodedError, messageOf, Secret } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { UsageError } from './usage-error.ts';
@@ -18,6 +19,12 @@ export interface PasswordSource {
   /** Run by `/bin/sh`; the password is what it prints. */
   readonly passwordCommand?: string | undefined;
 }
+
+/** `--password-file`, which may be repeated. */
+export const passwordFilesOption = (description: string): Option =>
+  new Option('--password-file <file>', `${description}; may be repeated`).argParser(
+    (file: string, before: readonly string[] | undefined) => [...(before ?? []), file],
+  );
 
 /** The password of a repository that exists: from a file, a command, the environment, or a terminal. Throws `NO_PASSWORD`. */
 export async function readPassword(

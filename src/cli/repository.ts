@@ -29,7 +29,8 @@ import { withClusterOptions } from './cluster-options.ts';
 import type { ClusterFlags } from './cluster.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { maintenanceLines } from './maintenance-words.ts';
-import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
+import type { PasswordFileFlags } from './archive-keys.ts';
+import { NewPassword, PasswordPrompt, passwordFilesOption, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
@@ -230,17 +231,23 @@ function addArchiveKeys(group: Command): void {
     .description(
       'print the keys that sign and encrypt the backups of a cluster; keep them as secret as the password',
     )
+    .addOption(passwordFilesOption('print the key of the password in this file, without a cluster'))
     .addHelpText(
       'after',
-      '\nExample:\n  $ longshore repository archive-keys --context old | longshore repository add-archive-keys --context new',
+      `
+--password-file may be repeated: a cluster has had a key for each of its passwords. Old archives need the old ones.
+
+Examples:
+  $ longshore repository archive-keys --context old | longshore repository add-archive-keys --context new
+  $ longshore repository archive-keys --password-file first --password-file second > keys`,
     )
-    .action(async (flags: ClusterFlags) => {
+    .action(async (flags: ClusterFlags & PasswordFileFlags) => {
       const { printArchiveKeys } = await import('./archive-keys.ts');
       await printArchiveKeys(flags);
     });
   withClusterOptions(group.command('add-archive-keys'))
     .description(
-      'add keys from standard input to the Secret velero-repo-credentials; backups of their clusters can then be checked and decrypted',
+      'add keys from standard input to the Secret longshore-archive-keys; backups of their clusters can then be checked and decrypted',
     )
     .addHelpText('after', '\nExample:\n  $ longshore repository add-archive-keys -n velero < keys')
     .action(async (flags: ClusterFlags) => {

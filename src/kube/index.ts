@@ -118,6 +118,7 @@ export {
   parseExcludesVariable,
 } from './api/excluded-paths.ts';
 export {
+  ARCHIVE_KEYS_SECRET,
   BACKUP_NAME,
   BACKUP_UID,
   type BackupIdentity,

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, lookup, Secret } from '../base/index.ts';
+import { CodedError, isCode, Secret } from '../base/index.ts';
 import {
   type BackupStorageLocation,
   parseBackupStorageLocation,
@@ -18,14 +18,8 @@ import {
   validLabel,
 } from '../kube/index.ts';
 import { loadLocationFiles, valueIn } from './location-files.ts';
+import { NEXT_PASSWORD_KEY, PASSWORD_KEY } from './passwords.ts';
 
-/** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
-export const PASSWORD_KEY = 'repository-password';
-/** Beside it while the passwords of all repositories are being changed: the one that comes, then the one that was. */
-export const NEXT_PASSWORD_KEY = 'longshore-next-password';
-export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
-/** Keys that signed backups before the password was changed: one in each line, in hexadecimal digits. */
-export const EARLIER_SIGNING_KEYS = 'longshore-earlier-signing-keys';
 const POLL_MS = 500;
 /** Of names of objects: DNS subdomains. */
 const NAME_MAX = 253;
@@ -182,45 +176,3 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
 }
 
 const notReady = (text: string): CodedError => new CodedError('REPOSITORY_NOT_READY', text);
-
-/** The text of a key, as Velero reads it (pkg/repository/provider/unified_repo.go). */
-export function passwordIn(
-  secret: { readonly data?: Readonly<Record<string, string>> | undefined } | undefined,
-  key: string,
-): string | undefined {
-  const text = lookup(secret?.data, key);
-  return text === undefined ? undefined : Buffer.from(text, 'base64').toString('utf8').trim();
-}
-
-/**
- * The passwords of the repositories, as the Secret has them. Undefined where there is no Secret yet,
- * or where the account may not read it. Throws other errors of the API server.
- */
-export async function repositoryPasswords({
-  client,
-  namespace,
-  signal,
-}: {
-  readonly client: Pick<KubeClient, 'find'>;
-  readonly namespace: string;
-  readonly signal: AbortSignal;
-}): Promise<{ current: string; others: string[]; earlierKeys: string[] } | undefined> {
-  const ref = { namespace, name: PASSWORD_SECRET };
-  let secret;
-  try {
-    secret = await client.find(SECRETS, ref, { signal });
-  } catch (error) {
-    if (isCode(error, 'KUBE_FORBIDDEN')) return undefined;
-    throw error;
-  }
-  const valueOf = (key: string): string | undefined => passwordIn(secret, key);
-  const current = valueOf(PASSWORD_KEY);
-  if (current === undefined) return undefined;
-  const others = [NEXT_PASSWORD_KEY, PREVIOUS_PASSWORD_KEY].map(valueOf);
-  const earlier = valueOf(EARLIER_SIGNING_KEYS) ?? '';
-  return {
-    current,
-    others: others.filter((each) => each !== undefined),
-    earlierKeys: earlier.split('\n').filter((line) => /^[0-9a-f]{64}$/.test(line)),
-  };
-}

@@ -4,18 +4,12 @@
  */
 export {
   type AccessOptions,
-  EARLIER_SIGNING_KEYS,
   ensureBackupRepository,
   findBackupRepository,
   loadRepositoryAccess,
-  NEXT_PASSWORD_KEY,
-  PASSWORD_KEY,
-  passwordIn,
-  PREVIOUS_PASSWORD_KEY,
   type RepositoryAccess,
   type RepositoryQuery,
   repositoryLabels,
-  repositoryPasswords,
 } from './backup-repository.ts';
 export { EnsuredRepositories } from './ensured-repositories.ts';
 export { keepCredentials } from './kept-credentials.ts';
@@ -28,6 +22,18 @@ export {
   openLocationBucket,
   secretsOf,
 } from './location-files.ts';
+export {
+  ARCHIVE_KEYS,
+  EARLIER_SIGNING_KEYS,
+  isArchiveKey,
+  keepArchiveKeys,
+  NEXT_PASSWORD_KEY,
+  PASSWORD_KEY,
+  passwordIn,
+  PREVIOUS_PASSWORD_KEY,
+  type RepositoryPasswords,
+  repositoryPasswords,
+} from './passwords.ts';
 export {
   type NotedVerification,
   type RepositoryVerdict,

@@ -24,6 +24,8 @@ const OVERLAYS = ['beside-velero', 'server-for-cli', 'verify', 'change-password'
 const ACCOUNTS = ['server', 'repo-maintenance', 'data-mover', 'verify', 'change-password'].map(
   (name) => `longshore-${name}`,
 );
+/** Read by the server, and by a change of the password. */
+const KEYS = 'longshore-archive-keys';
 const THEIRS = ['velero-repo-credentials', 'cloud-credentials'];
 const OTHERS = ['longshore-tls', 'second-location', 'longshore-status-page-token'];
 
@@ -89,6 +91,22 @@ describe.skipIf(!hasHelm())('Secrets of the namespace, on a real API server', ()
     ).rejects.toThrow('cannot get resource "secrets"');
   });
 
+  it('have the keys of archives open to the server and to a change of the password, and to no other account', async () => {
+    const ref = { namespace: 'velero', name: KEYS };
+    const { metadata } = await api.client.create(SECRETS, { metadata: ref, data: {} });
+    for (const account of ACCOUNTS) {
+      const client = await clientOf(account);
+      if (!/server|change-password/.test(account)) {
+        await expect(client.get(SECRETS, ref)).rejects.toThrow('cannot get resource "secrets"');
+        continue;
+      }
+      const data = { keys: Buffer.from(account).toString('base64') };
+      const now = await client.get(SECRETS, ref);
+      await client.replace(SECRETS, { ...now, metadata: { ...now.metadata }, data });
+    }
+    await api.client.delete(SECRETS, ref, { uid: metadata.uid });
+  });
+
   it('are closed to the agent, all of them', async () => {
     expect(await readableBy(await clientOf('longshore-node-agent'))).toEqual([]);
   });
@@ -136,9 +154,13 @@ describe.skipIf(!hasHelm())('Secrets of the namespace, on a real API server', ()
             : [],
         ),
       );
-    expect(names(renderChart(api, ...flags))).toEqual(Array(4).fill(THEIRS));
+    // The server has a rule of its own for the keys of archives.
+    const ofAll = (text: string): unknown[] =>
+      names(text).filter((each) => JSON.stringify(each) !== JSON.stringify([KEYS]));
+    expect(names(renderChart(api, ...flags))).toContainEqual([KEYS]);
+    expect(ofAll(renderChart(api, ...flags))).toEqual(Array(4).fill(THEIRS));
     const without = renderChart(api, ...flags, ...more, '--set', 'credentials.secretName=');
-    expect(names(without)).toEqual(Array(4).fill([THEIRS[0], 'second-location']));
+    expect(ofAll(without)).toEqual(Array(4).fill([THEIRS[0], 'second-location']));
     const file = join(api.directory, 'chart.yaml');
     fs.writeFileSync(file, renderChart(api, ...flags, ...more, '-n', 'chart'));
     await api.kubectl('apply', '-n', 'chart', '-f', file);
@@ -260,9 +282,11 @@ describe.skipIf(!hasHelm())('a server that makes no restores, on a real API serv
     await (cluster as PolicedCluster | undefined)?.[Symbol.asyncDispose]();
   });
 
-  it('creates the Secret of the password, and no other one', async () => {
-    expect(await ask(secrets, secretOf('velero-repo-credentials'))).toBe('admitted');
-    const refused = 'creates no Secret but that of the repositories';
+  it('creates the Secrets of the password and of the keys of archives, and no other one', async () => {
+    for (const name of ['velero-repo-credentials', 'longshore-archive-keys']) {
+      expect(await ask(secrets, secretOf(name))).toBe('admitted');
+    }
+    const refused = 'creates no Secret but those of the repositories';
     for (const body of [
       secretOf('cloud-credentials'),
       secretOf('x', tokenOf('longshore-node-agent')),

@@ -38,7 +38,8 @@ const ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
   'longshore-server': [
     ...['backuprepositories.velero.io list', 'backupstoragelocations.velero.io list'],
     ...['backupstoragelocations.velero.io get', 'backuprepositories.velero.io get'],
-    ...['jobs.batch get', 'events patch'],
+    // Keys of archives: a server that backs up (test/server/backups/buckets).
+    ...['jobs.batch get', 'events patch', 'secrets update'],
   ],
   // Whether it is still named, every 20 seconds (test/server/repositories/maintenance/run).
   'longshore-repo-maintenance': ['backuprepositories.velero.io get'],

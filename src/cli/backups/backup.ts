@@ -1,6 +1,8 @@
 import type { Command } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { ClusterFlags } from '../cluster.ts';
+import { passwordFilesOption } from '../password.ts';
+import type { ExportFlags } from './export.ts';
 import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addBackupSpecFlags } from './spec-flags.ts';
 
@@ -70,16 +72,28 @@ function addExportVerb(backup: Command): void {
     .description('write the files of a backup to a directory, in plain text, as Velero reads them')
     .argument('<name>', 'of the Backup')
     .requiredOption('--directory <dir>', 'where the folder backups/NAME is written')
+    .option(
+      '--bucket <location>',
+      'read this bucket, without a cluster: s3://bucket/prefix, file:///path, as for --repo',
+    )
+    .addOption(
+      passwordFilesOption('with --bucket: a repository password that signed and encrypted it'),
+    )
+    .option(
+      '--keys-file <file>',
+      'with --bucket: keys that "longshore repository archive-keys" has printed',
+    )
     .addHelpText(
       'after',
       `
 Files of an encrypted backup are decrypted. Copy the folder into a bucket below the prefix of a location to have Velero read it. The data of
 volumes are not in these files. Secrets of the cluster are: protect the directory.
 
-Example:
-  $ longshore backup export nightly-20261125 --directory ./plain`,
+Examples:
+  $ longshore backup export nightly-20261125 --directory ./plain
+  $ longshore backup export nightly-20261125 --directory ./plain --bucket s3://backups/prod --keys-file keys`,
     )
-    .action(async (name: string, flags: ClusterFlags & { directory: string }) => {
+    .action(async (name: string, flags: ExportFlags) => {
       const { exportBackup } = await import('./export.ts');
       await exportBackup(name, flags);
     });

@@ -3,7 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { CodedError } from '../../base/index.ts';
 import { type BlobStorage, openStorage } from '../../blob/index.ts';
-import { type KubeClient, PASSWORD_SECRET, SECRETS } from '../../kube/index.ts';
+import {
+  ARCHIVE_KEYS_SECRET,
+  type KubeClient,
+  PASSWORD_SECRET,
+  SECRETS,
+} from '../../kube/index.ts';
 import {
   ensurePasswordSecret,
   isPasswordWellKnown,
@@ -98,8 +103,11 @@ async function tellCare({
     say(`${what}: everybody knows this password, Velero's default. ${WELL_KNOWN_REMEDY}`);
     return;
   }
-  const copy = `kubectl -n ${namespace} get secret ${PASSWORD_SECRET} -o yaml > ${PASSWORD_SECRET}.yaml`;
-  say(`Keep a copy of it outside of the cluster; without it no volume can be restored: ${copy}`);
+  const names = `${PASSWORD_SECRET} ${ARCHIVE_KEYS_SECRET}`;
+  const copy = `kubectl -n ${namespace} get secret ${names} --ignore-not-found -o yaml > longshore-secrets.yaml`;
+  say(
+    `Keep a copy of both Secrets outside of the cluster. Without the password no volume can be restored; without the keys of earlier passwords no older archive can be checked or decrypted: ${copy}`,
+  );
 }
 
 /** Waits for the Secret that the server creates, and says when it is there. */

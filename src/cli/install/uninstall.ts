@@ -1,6 +1,7 @@
 import { createInterface } from 'node:readline/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  ARCHIVE_KEYS_SECRET,
   BACKUPS,
   isMovementOver,
   isOver,
@@ -10,6 +11,7 @@ import {
   PASSWORD_SECRET,
   PODS,
   type Resource,
+  SECRETS,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION, isPasswordWellKnown } from '../../server/index.ts';
 import { type ClusterFlags, clusterOf } from '../cluster.ts';
@@ -218,6 +220,14 @@ async function removeNamed(work: Work): Promise<void> {
   for (const each of named) await remove(work, each);
 }
 
+/** Names of the Secrets that open what lies in the bucket. */
+async function secretsToKeep({ client, namespace, signal }: Work): Promise<string[]> {
+  const ref = { namespace, name: ARCHIVE_KEYS_SECRET };
+  const isSecret = (await isPasswordWellKnown(client, namespace, signal)) === false;
+  const keys = await client.find(SECRETS, ref, { signal });
+  return [...(isSecret ? [PASSWORD_SECRET] : []), ...(keys ? [ARCHIVE_KEYS_SECRET] : [])];
+}
+
 /** Returns why it is still there. */
 async function removeNamespace(work: Work): Promise<string | undefined> {
   const { client, namespace, signal, say } = work;
@@ -227,9 +237,12 @@ async function removeNamespace(work: Work): Promise<string | undefined> {
     say(`Namespace ${namespace}: not made by longshore install, and left as it is`);
     return undefined;
   }
-  if ((await isPasswordWellKnown(client, namespace, signal)) === false) {
+  const kept = await secretsToKeep(work);
+  if (kept.length > 0) {
+    const names = kept.join(' ');
+    const copy = `kubectl -n ${namespace} get secret ${names} -o yaml > longshore-secrets.yaml`;
     say(
-      `Namespace ${namespace}: left, because its Secret ${PASSWORD_SECRET} has the password without which no volume in the bucket can be restored. Once you have a copy of the Secret: kubectl delete namespace ${namespace}`,
+      `Namespace ${namespace}: left, because without its Secrets (${kept.join(', ')}) no backup in the bucket can be restored. Keep a copy of them outside of the cluster: ${copy}. Then remove it: kubectl delete namespace ${namespace}`,
     );
     return undefined;
   }

@@ -58,7 +58,7 @@ Examples:
       `
 What is under way is canceled first, so that nothing of it is left in the storage. Then servers and agents go, and only then the finalizers of
 objects that nobody looks after any more: neither they nor the namespace stay in Terminating. A namespace whose Secret velero-repo-credentials has a
-random password is left: the volumes in the bucket need it.
+random password is left, and so is one with the Secret longshore-archive-keys: the backups in the bucket need them.
 
 Example:
   $ longshore uninstall --force`,

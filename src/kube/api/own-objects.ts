@@ -117,6 +117,12 @@ const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
  * name in its own namespace.
  */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
+/**
+ * Secret with the keys that have signed and encrypted archives. It is apart from the password: a tool
+ * that writes the password's Secret anew must not remove the keys of old archives.
+ */
+export const ARCHIVE_KEYS_SECRET = 'longshore-archive-keys';
+const OWN_SECRETS = new Set([PASSWORD_SECRET, ARCHIVE_KEYS_SECRET]);
 /** ConfigMap with the times of the expiry controller. */
 export const EXPIRY_NOTE = 'longshore-expiry';
 /** Names of ConfigMaps with notes of backups under way begin with it. */
@@ -155,7 +161,7 @@ export function isOwnObject(
     return name.endsWith(`.${VELERO_GROUP}`);
   }
   if (type === 'leases.coordination.k8s.io') return LEASES.has(name) || namespaces.has(namespace);
-  if (type === 'secrets' && name === PASSWORD_SECRET) return true;
+  if (type === 'secrets' && OWN_SECRETS.has(name)) return true;
   const { spec } = fields as { spec?: SnapshotSpec | null };
   const isExcluded = labels['velero.io/exclude-from-backup'] === 'true';
   if (type === 'volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io') return isExcluded;

@@ -3,18 +3,20 @@ import {
   CANNOT_ENCRYPT,
   EncryptingBucket,
   type RestoreRef,
+  type Signing,
   signingBy,
   signWith,
 } from '../../archive/index.ts';
-import type { Logger } from '../../base/index.ts';
+import { type Logger, messageOf } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import { encryptsArchive, isWriteOnce, requiresSignature } from '../../config/index.ts';
 import {
+  keepArchiveKeys,
   loadLocation,
   openLocationBucket,
   repositoryPasswords,
 } from '../../repository-access/index.ts';
-import type { KubeClient, KubeObject } from '../../kube/index.ts';
+import { ARCHIVE_KEYS_SECRET, type KubeClient, type KubeObject } from '../../kube/index.ts';
 import { RestoreBucket } from '../restores/files/restore-bucket.ts';
 import type { LocationStoreOptions } from '../locations/location-stores.ts';
 import type { Buckets, OpenBucket } from './contract.ts';
@@ -27,6 +29,7 @@ export interface LocationBucketsOptions extends Omit<LocationStoreOptions, 'open
 /** The buckets of BackupStorageLocations, by the credentials that their Secrets hold when one is opened. */
 export class LocationBuckets implements Buckets {
   readonly #options: LocationBucketsOptions;
+  #notKept = '';
 
   constructor(options: LocationBucketsOptions) {
     this.#options = options;
@@ -37,7 +40,7 @@ export class LocationBuckets implements Buckets {
     const location = await loadLocation(name, options);
     const once = { isWriteOnce: isWriteOnce(location), logger: options.logger };
     const { client, namespace } = options;
-    const signing = await signingBy(await repositoryPasswords(options));
+    const signing = await this.#signing(signal);
     const encryption = { keys: signing, encrypts: encryptsArchive(location) };
     let files: RestoreBucket | undefined;
     const opened = await openLocationBucket(location, options, async (place) => {
@@ -57,7 +60,35 @@ export class LocationBuckets implements Buckets {
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }
+
+  /** Before a key signs or encrypts, the Secret of the keys has it. */
+  async #signing(signal: AbortSignal): Promise<Signing | undefined> {
+    const access = { ...this.#options, signal };
+    const passwords = await repositoryPasswords(access);
+    const signing = await signingBy(passwords);
+    const own = signing?.fileKey?.key.toString('hex');
+    const wanted = [...(passwords?.earlierKeys ?? []), ...(own === undefined ? [] : [own])];
+    // An account that may not read the Secret is told so below.
+    const keptKeys = passwords?.keptKeys;
+    if (wanted.every((key) => keptKeys?.includes(key))) return signing;
+    try {
+      await keepArchiveKeys(access, wanted);
+    } catch (error) {
+      signal.throwIfAborted();
+      const reason = messageOf(error);
+      // Backups go on. Buckets are opened each minute, so the same reason is logged once.
+      if (reason !== this.#notKept) {
+        const fields = { secret: `${access.namespace}/${ARCHIVE_KEYS_SECRET}`, error: reason };
+        this.#options.logger?.warn(fields, KEYS_NOT_KEPT);
+      }
+      this.#notKept = reason;
+    }
+    return signing;
+  }
 }
+
+const KEYS_NOT_KEPT =
+  'the keys of archives cannot be stored in their Secret: once the password is another one, old archives cannot be read. Check that the server may get, create and update this Secret';
 
 /** Why a location that encrypts cannot be written to. Throws `BAD_STORAGE_LOCATION`, `KUBE_*`. */
 export async function encryptionProblem(
@@ -66,6 +97,12 @@ export async function encryptionProblem(
 ): Promise<string | undefined> {
   if (!encryptsArchive({ metadata })) return undefined;
   const { namespace = '' } = metadata;
-  const signing = await signingBy(await repositoryPasswords({ client, namespace, signal }));
-  return signing?.canSign === true ? undefined : CANNOT_ENCRYPT;
+  return (await hasSecretPassword({ client, namespace, signal })) ? undefined : CANNOT_ENCRYPT;
+}
+
+/** Whether there is a password that not everybody knows. Throws `KUBE_*`. */
+export async function hasSecretPassword(
+  access: Parameters<typeof repositoryPasswords>[0],
+): Promise<boolean> {
+  return (await signingBy(await repositoryPasswords(access)))?.canSign === true;
 }

@@ -63,9 +63,9 @@ describe('an encrypted backup for others', () => {
     await server[Symbol.asyncDispose]();
   });
 
-  async function store(backup: object): Promise<void> {
-    const keys = await signingBy({ current: PASSWORD, others: [], earlierKeys: [] });
-    fs.mkdirSync(join(directory, 'bucket'));
+  async function store(backup: object, name = 'b1', password = PASSWORD): Promise<void> {
+    const keys = await signingBy({ current: password, others: [], earlierKeys: [] });
+    fs.mkdirSync(join(directory, 'bucket'), { recursive: true });
     const raw = await openBucket(`file://${join(directory, 'bucket')}/`);
     await using bucket = new EncryptingBucket(raw, { keys, encrypts: true });
     signWith(bucket, { signing: keys, isRequired: false });
@@ -73,7 +73,7 @@ describe('an encrypted backup for others', () => {
     await tarball.add('resources/secrets/namespaces/a/b.json', Buffer.from('{"data":"hidden"}'));
     await using contents = await tarball.finish();
     await using log = await ScratchFile.of(directory, [Buffer.from('log')]);
-    await new BackupArchive(bucket).put('b1', {
+    await new BackupArchive(bucket).put(name, {
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', ...backup },
       ...{ contents, log, itemOperations: [], volumeInfos: [], results: {}, resourceList: {} },
       ...{ podVolumeBackups: [], volumeSnapshots: [] },
@@ -124,10 +124,47 @@ describe('an encrypted backup for others', () => {
     const other = (await signingKey('another')).toString('hex');
     expect(await add(`${other}\n`)).toContain('1 keys are new');
     expect(await add(`${other}\n`)).toContain('0 keys are new');
-    const ref = { namespace, name: 'velero-repo-credentials' };
+    const ref = { namespace, name: 'longshore-archive-keys' };
     const secret = await client.get(SECRETS, ref);
-    const held = Buffer.from(secret.data?.['longshore-earlier-signing-keys'] ?? '', 'base64');
-    expect(held.toString()).toBe(other);
+    const held = Buffer.from(secret.data?.keys ?? '', 'base64');
+    expect(held.toString()).toBe(`${other}\n`);
     await expect(add('no key')).rejects.toThrow('64 hexadecimal digits');
   }, 60_000);
+
+  it('is opened by its passwords alone, also by an earlier one, when the cluster is gone', async () => {
+    const stored = await client.get(BACKUPS, { namespace, name: 'b1' });
+    const after = { ...stored, metadata: { ...stored.metadata, name: 'b2', uid: 'u2' } };
+    await store(after, 'b2', 'the second one');
+    const files = [PASSWORD, 'the second one'].map((password, at) => {
+      const file = join(directory, `password-${at}`);
+      fs.writeFileSync(file, `${password}\n`);
+      return ['--password-file', file];
+    });
+    const run = promisify(execFile);
+    const gone = { env: { ...process.env, KUBECONFIG: '/nowhere' } };
+    const printed = await run(PROGRAM, ['repository', 'archive-keys', ...files.flat()], gone);
+    const keys = await Promise.all([PASSWORD, 'the second one'].map(signingKey));
+    expect(printed.stdout).toBe(`${keys.map((key) => key.toString('hex')).join('\n')}\n`);
+    const keysFile = join(directory, 'keys');
+    fs.writeFileSync(keysFile, printed.stdout);
+    const bucket = `file://${join(directory, 'bucket')}/`;
+    for (const [how, opens] of [
+      ['keys', ['--keys-file', keysFile]],
+      ['passwords', files.flat()],
+    ] as const) {
+      for (const name of ['b1', 'b2']) {
+        const target = join(directory, `gone-${how}`);
+        const words = ['backup', 'export', name, '--directory', target, '--bucket', bucket];
+        await run(PROGRAM, [...words, ...opens], gone);
+        const tarball = fs.readFileSync(join(target, `backups/${name}/${name}.tar.gz`));
+        expect(gunzipSync(tarball).includes('{"data":"hidden"}')).toBe(true);
+      }
+    }
+    const words = ['backup', 'export', 'b1', '--directory', join(directory, 'none')];
+    const one = files[1] ?? [];
+    await expect(run(PROGRAM, [...words, '--bucket', bucket, ...one], gone)).rejects.toThrow(
+      'is encrypted with a repository password that is not here',
+    );
+    await expect(run(PROGRAM, [...words, ...one], gone)).rejects.toThrow('need --bucket');
+  }, 120_000);
 });

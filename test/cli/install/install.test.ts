@@ -278,7 +278,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     expect([err, code]).toEqual(['', 0]);
     expect(out).toContain('Secret velero-repo-credentials: created, with a random password');
     expect(out).toContain(
-      'kubectl -n secret get secret velero-repo-credentials -o yaml > velero-repo-credentials.yaml',
+      'kubectl -n secret get secret velero-repo-credentials longshore-archive-keys --ignore-not-found -o yaml',
     );
     const ref = { namespace: 'secret', name: 'velero-repo-credentials' };
     const { data } = await api.client.get(SECRETS, ref);
@@ -290,7 +290,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     const gone = await uninstall('secret');
     expect(gone.code).toBe(0);
     expect(gone.out).toContain(
-      'Namespace secret: left, because its Secret velero-repo-credentials',
+      'Namespace secret: left, because without its Secrets (velero-repo-credentials)',
     );
     expect((await api.client.get(SECRETS, ref)).data).toEqual(data);
     await api.client.delete(NAMESPACES, { name: 'secret' });

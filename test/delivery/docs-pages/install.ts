@@ -47,7 +47,7 @@ export function installPage(cluster: DocumentedCluster): PageScript {
           expect(await cluster.sh('kubectl -n velero get pods -o name')).toBe('');
         },
       },
-      'kubectl apply -f velero-repo-credentials.yaml': {
+      'kubectl apply -f longshore-secrets.yaml': {
         // With the password of the repositories, and as another user would find it.
         after: () => installLongshore(cluster),
       },

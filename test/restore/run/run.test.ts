@@ -1810,6 +1810,8 @@ describe('objects of Velero and Longshore themselves', () => {
     stored('persistentvolumeclaims', 'velero/hosting', ownedBy('DataDownload')),
     stored('persistentvolumes', 'longshore-in-place-1'),
     stored('secrets', 'two/velero-repo-credentials'),
+    stored('secrets', 'velero/longshore-archive-keys'),
+    stored('secrets', 'two/longshore-archive-keys'),
     stored('customresourcedefinitions.apiextensions.k8s.io', 'restores.velero.io'),
     workload('deployments.apps', 'velero/velero', { command: ['/velero'], args: ['server'] }),
     workload('replicasets.apps', 'velero/velero-1', { command: ['/velero'], args: ['server'] }),

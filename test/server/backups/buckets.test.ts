@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { WriteOnceBucket } from '../../../src/archive/index.ts';
+import { signingKey, WriteOnceBucket } from '../../../src/archive/index.ts';
+import { Signing, signingOf } from '../../../src/archive/signature.ts';
+import { CodedError, type Logger, silentLogger } from '../../../src/base/index.ts';
 import type { KubeClient } from '../../../src/kube/index.ts';
 import { encryptionProblem } from '../../../src/server/backups/buckets.ts';
 import { LocationBuckets } from '../../../src/server/index.ts';
@@ -8,7 +10,43 @@ import { MemoryBucket } from '../../support/memory-bucket.ts';
 
 const { signal } = new AbortController();
 
-function bucketsOf(annotations: Record<string, string> | undefined) {
+const base64 = (text: string): string => Buffer.from(text).toString('base64');
+
+/** The Secrets of a cluster. */
+function secretsOf(all: Record<string, Record<string, string>>) {
+  const secrets = new Map<string, { metadata: object; data: Record<string, string> }>();
+  let writes = 0;
+  const write = (
+    _: unknown,
+    secret: { metadata: { name: string }; data: Record<string, string> },
+  ) => {
+    if (cluster.refuses) return Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no right'));
+    writes++;
+    secrets.set(secret.metadata.name, secret);
+    return Promise.resolve();
+  };
+  const cluster = {
+    refuses: false,
+    writes: () => writes,
+    put: (name: string, data: Record<string, string>): void => {
+      const entries = Object.entries(data).map(([key, text]) => [key, base64(text)]);
+      const encoded = Object.fromEntries(entries) as Record<string, string>;
+      secrets.set(name, { metadata: { namespace: 'velero', name }, data: encoded });
+    },
+    text: (name: string, key: string): string =>
+      Buffer.from(secrets.get(name)?.data[key] ?? '', 'base64').toString(),
+    find: (name: string) => Promise.resolve(secrets.get(name)),
+    ...{ create: write, replace: write },
+  };
+  for (const [name, data] of Object.entries(all)) cluster.put(name, data);
+  return cluster;
+}
+
+function bucketsOf(
+  annotations: Record<string, string> | undefined,
+  secrets: ReturnType<typeof secretsOf> = secretsOf({}),
+  logger?: Logger,
+) {
   const opened: string[] = [];
   const location = {
     ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
@@ -17,9 +55,11 @@ function bucketsOf(annotations: Record<string, string> | undefined) {
   };
   const buckets = new LocationBuckets({
     client: {
-      find: ({ kind }: { kind: string }) =>
-        Promise.resolve(kind === 'Secret' ? undefined : location),
+      ...{ create: secrets.create, replace: secrets.replace },
+      find: ({ kind }: { kind: string }, { name }: { name: string }) =>
+        kind === 'Secret' ? secrets.find(name) : Promise.resolve(location),
     } as unknown as KubeClient,
+    logger,
     ...{ namespace: 'velero', directory: tempDirectory('buckets') },
     defaultCredentials: () => undefined,
     openBucket: (place) => {
@@ -78,5 +118,43 @@ describe('the bucket of a location', () => {
       code: 'CANNOT_ENCRYPT',
     });
     await opened.bucket.put('backups/b1/velero-backup.json', []);
+  });
+
+  it('is opened after the keys of its archives are in a Secret of their own', async () => {
+    const [own, old] = await Promise.all(['a secret', 'an earlier one'].map(signingKey));
+    const [ownKey = '', oldKey = ''] = [own, old].map((key) => key?.toString('hex'));
+    const password = {
+      'repository-password': 'a secret',
+      'longshore-earlier-signing-keys': oldKey,
+    };
+    const cluster = secretsOf({ 'velero-repo-credentials': password });
+    await using opened = await bucketsOf({}, cluster).buckets.open('default', signal);
+    expect(opened.bucket).toBeDefined();
+    expect(cluster.text('longshore-archive-keys', 'keys')).toBe(`${oldKey}\n${ownKey}\n`);
+    // A tool applies the password's Secret again, with another password, by which the next backup is signed.
+    cluster.put('velero-repo-credentials', { 'repository-password': 'another' });
+    await using again = await bucketsOf({}, cluster).buckets.open('default', signal);
+    const signing = signingOf(again.bucket)?.signing;
+    for (const key of [own, old]) {
+      const { id = '' } = new Signing(key).fileKey ?? {};
+      expect(signing?.fileKeyOf(id)).toEqual(key);
+    }
+    const writes = cluster.writes();
+    await using third = await bucketsOf({}, cluster).buckets.open('default', signal);
+    expect(third.bucket).toBeDefined();
+    expect(cluster.writes()).toBe(writes);
+  });
+
+  it('is opened, with one warning, if the keys of its archives cannot be stored', async () => {
+    const cluster = secretsOf({ 'velero-repo-credentials': { 'repository-password': 'a secret' } });
+    cluster.refuses = true;
+    const warned: object[] = [];
+    const logger = { ...silentLogger, warn: (fields: object) => warned.push(fields) } as never;
+    const { buckets } = bucketsOf({}, cluster, logger);
+    for (let times = 0; times < 2; times++) {
+      await using opened = await buckets.open('default', signal);
+      expect(signingOf(opened.bucket)?.signing?.canSign).toBe(true);
+    }
+    expect(warned).toEqual([{ secret: 'velero/longshore-archive-keys', error: 'no right' }]);
   });
 });

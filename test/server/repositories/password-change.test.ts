@@ -19,6 +19,7 @@ import { writeOnce } from '../../../src/blob/wrappers/write-once.ts';
 import { runCommandLine } from '../../../src/cli/run.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
+  ARCHIVE_KEYS_SECRET,
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
@@ -34,7 +35,9 @@ import {
 } from '../../../src/kube/index.ts';
 import { createFormat, loadFormat } from '../../../src/repository/index.ts';
 import {
+  ARCHIVE_KEYS,
   EARLIER_SIGNING_KEYS,
+  PASSWORD_KEY,
   ensureBackupRepository,
   loadRepositoryAccess,
   repositoryLabels,
@@ -53,6 +56,9 @@ import { DEFAULT_FORMAT } from '../../support/repositories.ts';
 
 const OLD = 'static-passw0rd';
 const NEW = 'the next one';
+/** A key that an earlier version of Longshore kept beside the password. */
+const EARLIER_KEY = 'ab'.repeat(32);
+const encoded = (text: string): string => Buffer.from(text).toString('base64');
 const SECRET = 'velero-repo-credentials';
 const NEXT = 'longshore-next-password';
 const PREVIOUS = 'longshore-previous-password';
@@ -276,8 +282,10 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       const bucket = join(work, `${serverName.split(' ')[1]}-${worlds}`);
       fs.cpSync(template, bucket, { recursive: true });
       await client.create(NAMESPACES, { metadata: { name: namespace } });
-      const data = { 'repository-password': Buffer.from(OLD).toString('base64') };
-      await client.create(SECRETS, { metadata: { name: SECRET, namespace }, data });
+      await client.create(SECRETS, {
+        metadata: { name: SECRET, namespace },
+        data: { [PASSWORD_KEY]: encoded(OLD), [EARLIER_SIGNING_KEYS]: encoded(EARLIER_KEY) },
+      });
       await client.create(BACKUP_STORAGE_LOCATIONS, {
         metadata: { name: 'default', namespace },
         spec: { provider: 'velero.io/fs', config: { fspath: bucket } },
@@ -327,6 +335,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           }
         },
         assertNoGap: async () => {
+          expect(await world.signingKeys()).toContain(EARLIER_KEY);
           const { 'repository-password': current = '' } = await world.secret();
           for (const app of APPS) {
             const { status } = await world.repository(app);
@@ -341,6 +350,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           const oldKey = (await signingKey(OLD)).toString('hex');
           const isKept = password !== OLD && OLD !== WELL_KNOWN_PASSWORD;
           expect((await world.signingKeys()).includes(oldKey)).toBe(isKept);
+          expect(await world.signingKeys()).toContain(EARLIER_KEY);
           for (const app of APPS) {
             const { metadata, status } = await world.repository(app);
             expect(status).toMatchObject({ phase: 'Ready', message: '' });
@@ -383,6 +393,28 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         },
         status: { phase },
       } as never);
+
+    it('keys of archives outlive a Secret of the password that a tool applies again', async () => {
+      const world = await newWorld();
+      const { namespace } = world;
+      const third = 'the one after that';
+      await world.change();
+      await world.change({ newPassword: new Secret(third) });
+      const own = await Promise.all([NEW, third].map(signingKey));
+      const kept = [EARLIER_KEY, ...own.map((key) => key.toString('hex'))];
+      expect(await world.signingKeys()).toEqual(kept);
+      // As kubectl replace, a sealed secret or an external secret store does.
+      const { metadata } = await client.get(SECRETS, { namespace, name: SECRET });
+      const data = { [PASSWORD_KEY]: encoded(third) };
+      await client.replace(SECRETS, { metadata, data }, { signal });
+      expect(await world.signingKeys()).toEqual(kept);
+      const ref = { namespace, name: ARCHIVE_KEYS_SECRET };
+      const secret = await client.get(SECRETS, ref);
+      expect(secret.metadata.labels).toHaveProperty('longshore.io/archive-keys');
+      expect(secret.metadata.ownerReferences).toBeUndefined();
+      const text = Buffer.from(secret.data?.[ARCHIVE_KEYS] ?? '', 'base64').toString();
+      expect(text).toBe(`${kept.join('\n')}\n`);
+    });
 
     it('is changed with the Secret, and the real Kopia opens each with what the Secret says', async () => {
       const world = await newWorld();
@@ -718,6 +750,14 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         const finished = await run('--json');
         expect(JSON.parse(finished.out)).toMatchObject({ dryRun: false, lifted: [] });
         await world.assertDone('third');
+        // Once there is a Secret of the keys, the account may add to it.
+        fs.writeFileSync(file, 'fourth');
+        expect((await run('--new-password-file', file)).code).toBe(0);
+        await world.assertDone('fourth');
+        const { namespace } = world;
+        const { data } = await client.get(SECRETS, { namespace, name: ARCHIVE_KEYS_SECRET });
+        const third = (await signingKey('third')).toString('hex');
+        expect(Buffer.from(data?.[ARCHIVE_KEYS] ?? '', 'base64').toString()).toContain(third);
       }, 180_000);
 
     it('leaves nobody out who looks first whether the repository is ready, as Velero does', async () => {

@@ -1,8 +1,9 @@
-import { CodedError, define, Secret } from '../../../base/index.ts';
+import { CodedError, define, isCode, Secret } from '../../../base/index.ts';
 import { type KubeClient, type KubeObject, PASSWORD_SECRET, SECRETS } from '../../../kube/index.ts';
 import { signingKey, WELL_KNOWN_PASSWORD } from '../../../archive/index.ts';
 import {
   EARLIER_SIGNING_KEYS,
+  keepArchiveKeys,
   NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
   passwordIn,
@@ -44,13 +45,21 @@ export async function loadPasswordState(
   };
 }
 
-/** One write, based on what was read. Throws `KUBE_CONFLICT` where the Secret was written meanwhile. */
+/**
+ * Writes the Secret once, based on what was read. The key of the password that it has goes into the
+ * Secret of the keys before: backups that it signed stay signed, and encrypted ones readable. Keys
+ * that an earlier version kept beside the password are removed only after that.
+ * Throws `KUBE_CONFLICT` if the Secret was written meanwhile.
+ */
 export async function writePasswordState(
   client: KubeClient,
   { object, current: before }: PasswordState,
   { current, next, previous }: Pick<PasswordState, 'current' | 'next' | 'previous'>,
   signal: AbortSignal,
 ): Promise<void> {
+  const isSecret = before.reveal() !== WELL_KNOWN_PASSWORD;
+  const keys = isSecret ? [(await signingKey(before.reveal())).toString('hex')] : [];
+  const beside = await keptBeside(client, object, keys, signal);
   const data: Record<string, string> = { ...object.data };
   const set = (key: string, value: Secret | undefined): void => {
     if (value) define(data, key, Buffer.from(value.reveal()).toString('base64'));
@@ -59,14 +68,31 @@ export async function writePasswordState(
   set(PASSWORD_KEY, current);
   set(NEXT_PASSWORD_KEY, next);
   set(PREVIOUS_PASSWORD_KEY, previous);
-  if (!isSame(current, before) && before.reveal() !== WELL_KNOWN_PASSWORD) {
-    // Backups that were signed with the old password stay signed.
-    const earlier = passwordIn(object, EARLIER_SIGNING_KEYS) ?? '';
-    const key = (await signingKey(before.reveal())).toString('hex');
-    const lines = new Set([...earlier.split('\n').filter((line) => line !== ''), key]);
-    define(data, EARLIER_SIGNING_KEYS, Buffer.from([...lines].join('\n')).toString('base64'));
-  }
+  set(EARLIER_SIGNING_KEYS, beside);
   await client.replace(SECRETS, { ...object, data }, { signal });
+}
+
+/**
+ * Keys that stay beside the password: those of an account that may not write the Secret of the keys.
+ * The right to create Secrets would be the right to have tokens of all accounts. The server moves
+ * the keys later.
+ */
+async function keptBeside(
+  client: KubeClient,
+  object: PasswordState['object'],
+  keys: readonly string[],
+  signal: AbortSignal,
+): Promise<Secret | undefined> {
+  const { namespace = '' } = object.metadata;
+  try {
+    await keepArchiveKeys({ client, namespace, signal }, keys);
+    return undefined;
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+  }
+  const beside = passwordIn(object, EARLIER_SIGNING_KEYS)?.split('\n') ?? [];
+  const all = new Set([...beside, ...keys]);
+  return all.size > 0 ? new Secret([...all].join('\n')) : undefined;
 }
 
 export const isSame = (a: Secret | undefined, b: Secret | undefined): boolean =>
