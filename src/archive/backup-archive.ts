@@ -288,7 +288,7 @@ export class BackupArchive {
   async loadItemOperations<S extends z.ZodType>(
     name: string,
     element: S,
-    options: SignalOptions = {},
+    options: ObjectOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, backupKey(name, 'itemOperations'), element, options);
   }

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { Bucket, SignalOptions } from '../blob/index.ts';
+import type { Bucket, ObjectOptions, SignalOptions } from '../blob/index.ts';
 import { isCode } from '../base/index.ts';
 import { deleteFolder, type DeletionOptions } from './delete-folder.ts';
 import { loadList } from './stored-archive.ts';
@@ -98,7 +98,7 @@ export class RestoreArchive {
   async loadItemOperations<S extends z.ZodType>(
     name: string,
     element: S,
-    options: SignalOptions = {},
+    options: ObjectOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
   }
@@ -121,7 +121,7 @@ export class RestoreArchive {
   async loadAfterRun<S extends z.ZodType>(
     name: string,
     schema: S,
-    { bytesMax, ...options }: SignalOptions & { readonly bytesMax: number },
+    { bytesMax, ...options }: ObjectOptions & { readonly bytesMax: number },
   ): Promise<z.infer<S> | undefined> {
     const key = restoreKey(name, 'afterRun');
     try {

@@ -1,6 +1,12 @@
 import { z } from 'zod';
 import { isCode } from '../base/index.ts';
-import { blobId, BlobNotFoundError, type Bucket, type SignalOptions } from '../blob/index.ts';
+import {
+  blobId,
+  BlobNotFoundError,
+  type Bucket,
+  type ObjectOptions,
+  type SignalOptions,
+} from '../blob/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 import { ChecksumRules } from './checksums.ts';
 import type { ChecksumsFile } from './checksums-file.ts';
@@ -221,7 +227,7 @@ export async function loadList<S extends z.ZodType>(
   bucket: Bucket,
   key: string,
   element: S,
-  options: SignalOptions,
+  options: ObjectOptions,
 ): Promise<z.infer<S>[]> {
   try {
     return await decodeJsonGzip(bucket.get(key, options), key, listSchema(element));

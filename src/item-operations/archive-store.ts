@@ -21,9 +21,10 @@ export function archiveStore(archivesOf: (subject: Subject) => Promise<Archives>
   return {
     async load(subject, signal): Promise<readonly Operation[]> {
       const { backups, restores } = await archivesOf(subject);
+      const options = { signal, isSealed: subject.isSealed };
       return subject.kind === 'Backup'
-        ? backups.loadItemOperations(subject.name, backupOperationSchema, { signal })
-        : restores.loadItemOperations(subject.name, restoreOperationSchema, { signal });
+        ? backups.loadItemOperations(subject.name, backupOperationSchema, options)
+        : restores.loadItemOperations(subject.name, restoreOperationSchema, options);
     },
     async save(subject, operations, signal) {
       const { backups, restores } = await archivesOf(subject);

@@ -141,6 +141,8 @@ export interface Subject {
   readonly uid: string;
   /** The BackupStorageLocation, of one that the cluster may no longer have. */
   readonly location?: string | undefined;
+  /** Only a file that a server with the repository password has written is believed. */
+  readonly isSealed?: boolean | undefined;
 }
 
 /** What an action returned. */

@@ -34,6 +34,8 @@ export interface FileKey {
 export interface FilePlace {
   readonly key: string;
   readonly ownerUid?: string | undefined;
+  /** A reader refuses a plain file. */
+  readonly isSealed?: boolean | undefined;
 }
 
 interface Header {
@@ -58,19 +60,20 @@ export async function* encrypted(
 }
 
 /**
- * The bytes of an encrypted file, or of a plain one. `keyOf` finds a key by its ID. Throws
- * `DAMAGED_ARCHIVE` for a file that was changed, `NO_ARCHIVE_KEY`, and errors of the body.
+ * The bytes of an encrypted file, or those that `plain` makes of a plain one. `keyOf` finds a key by
+ * its ID. Throws `DAMAGED_ARCHIVE` for a file that was changed, `NO_ARCHIVE_KEY`, and errors of the body.
  */
 export async function* decrypted(
   body: Body,
   keyOf: (id: string) => Buffer | undefined,
   place: FilePlace,
+  plain = refusedIfSealed,
 ): AsyncGenerator<Uint8Array> {
   const start = new Start(body);
   try {
     const magic = await start.peek(MAGIC.length);
     if (!magic.equals(MAGIC)) {
-      yield* start.rest();
+      yield* plain(start.rest(), place);
       return;
     }
     const header = await readHeader(start, place);
@@ -86,6 +89,14 @@ export async function* decrypted(
   } finally {
     await start.close();
   }
+}
+
+function refusedIfSealed(
+  body: AsyncIterable<Uint8Array>,
+  { key, isSealed }: FilePlace,
+): AsyncIterable<Uint8Array> {
+  if (isSealed === true) throw damaged(key, 'it is not encrypted');
+  return body;
 }
 
 /** Enough to tell whether a file is encrypted. */

@@ -10,6 +10,7 @@ import type {
 import { backupKey, isArchiveName, moverLogsFolder, restoreKey } from '../layout.ts';
 import type { Signing } from '../signature.ts';
 import { fileOf, runFolderOf, sealsFolder } from '../write-once/version-keys.ts';
+import { stamped, unstamped } from './stamp.ts';
 import { assertPlain, decrypted, encrypted } from './encrypted-body.ts';
 
 export interface EncryptionOptions {
@@ -20,7 +21,8 @@ export interface EncryptionOptions {
 
 /**
  * Encrypts the files of backups and restores on their way into a bucket, and decrypts them on their
- * way out. Plain files of the same bucket are read as they are.
+ * way out. Plain files of the same bucket are read as they are. Journals are sealed, and files of
+ * operations stamped, in every location: a server believes them after a restart.
  */
 export class EncryptingBucket implements Bucket {
   readonly displayName: string;
@@ -34,25 +36,38 @@ export class EncryptingBucket implements Bucket {
   }
 
   async put(key: string, body: Body, options: ObjectPutOptions = {}): Promise<void> {
-    const { keys, encrypts } = this.#options;
     const file = fileOf(key) ?? key;
-    if (!encrypts || !isSecret(file)) {
-      await this.#bucket.put(key, body, options);
+    const current = this.#options.keys?.fileKey;
+    if (!this.#encrypts(file, options)) {
+      const isStamped = current !== undefined && kindOf(file) === 'operations';
+      await this.#bucket.put(key, isStamped ? stamped(body, current, file) : body, options);
       return;
     }
-    const current = keys?.fileKey;
-    if (!current) throw cannotEncrypt();
+    if (!current) throw options.isSealed === true ? noKeyNow(file) : cannotEncrypt();
     const place = { key: file, ownerUid: options.ownerUid };
     await this.#bucket.put(key, encrypted(body, current, place), options);
   }
 
-  /** Throws `NO_ARCHIVE_KEY`, `DAMAGED_ARCHIVE` too. */
+  #encrypts(file: string, { isSealed }: ObjectPutOptions): boolean {
+    const { encrypts, keys } = this.#options;
+    if (encrypts && isSecret(file)) return true;
+    const kind = kindOf(file);
+    return kind === 'left' ? keys?.fileKey !== undefined : kind === undefined && isSealed === true;
+  }
+
+  /** Throws `NO_ARCHIVE_KEY`, `DAMAGED_ARCHIVE` too. A server without any key may have one again soon. */
   get(key: string, options: ObjectOptions = {}): AsyncIterable<Uint8Array> {
     const file = fileOf(key) ?? key;
     const body = this.#bucket.get(key, options);
-    if (!isSecret(file)) return body;
-    const place = { key: file, ownerUid: options.ownerUid };
-    return decrypted(body, (id) => this.#options.keys?.fileKeyOf(id), place);
+    if (!isSecret(file) && options.isSealed !== true) return body;
+    const place = { key: file, ownerUid: options.ownerUid, isSealed: options.isSealed };
+    const keyOf = (id: string): Buffer | undefined => {
+      const { keys } = this.#options;
+      if (!keys && options.isSealed === true) throw noKeyNow(file);
+      return keys?.fileKeyOf(id);
+    };
+    if (kindOf(file) !== 'operations') return decrypted(body, keyOf, place);
+    return decrypted(body, keyOf, place, (plain) => unstamped(plain, keyOf, place));
   }
 
   has(key: string, options?: SignalOptions): Promise<boolean> {
@@ -101,6 +116,27 @@ export const CANNOT_ENCRYPT =
 
 const cannotEncrypt = (): CodedError =>
   new CodedError('CANNOT_ENCRYPT', `the location is not written to: ${CANNOT_ENCRYPT}`);
+
+/**
+ * Files that a server believes after a restart. Velero reads `operations`: they are plain in a plain
+ * location, with a stamp. Servers alone read what a run has `left`: it is encrypted if there is a key.
+ */
+function kindOf(key: string): 'operations' | 'left' | undefined {
+  const [top = '', name = ''] = key.split('/');
+  if (top === 'backups')
+    return key === backupKey(name, 'itemOperations') ? 'operations' : undefined;
+  if (top !== 'restores') return undefined;
+  if (key === restoreKey(name, 'itemOperations')) return 'operations';
+  return key === restoreKey(name, 'afterRun') ? 'left' : undefined;
+}
+
+/** The Secret of the password may be there again in a moment: a tool is writing it anew. */
+const noKeyNow = (key: string): CodedError =>
+  new CodedError(
+    'NO_ARCHIVE_KEY',
+    `${key} is encrypted, and there is no repository password: create the Secret of the password again`,
+    { retry: 'backoff' },
+  );
 
 /**
  * Whether a file is encrypted. Files of backups and restores are encrypted. Files that name their

@@ -1,5 +1,8 @@
 import type { Backup } from '../../backup/index.ts';
+import { isJournalSealed } from '../runs/stored-tries.ts';
 
 /** Of a Backup, for the map of its operations. */
-export const subjectOf = ({ metadata: { name, uid } }: Backup) =>
-  ({ kind: 'Backup', name, uid }) as const;
+export const subjectOf = (backup: Backup) => {
+  const { name, uid } = backup.metadata;
+  return { kind: 'Backup', name, uid, isSealed: isJournalSealed(backup) } as const;
+};

@@ -32,7 +32,8 @@ import { type RunBeside, runBeside } from '../runs/run-beside.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 import { phaseOf } from './backup-kind.ts';
 import type { BackupMetrics } from './backup-metrics.ts';
-import { encryptionProblem } from './buckets.ts';
+import { journalAnnotations } from '../runs/stored-tries.ts';
+import { encryptionProblem, hasSecretPassword } from './buckets.ts';
 import type { BackupRunner } from './contract.ts';
 import type { LostBackups } from './lost-backups.ts';
 import type { PhaseWriter } from './phase-writer.ts';
@@ -267,6 +268,8 @@ export class BackupRuns {
     for (const warning of warnings)
       logger.warn({ backup: name, warning }, 'a Backup has an oddity');
     const isValid = errors.length === 0;
+    const { namespace = '' } = given.metadata;
+    const canSeal = isValid && (await hasSecretPassword({ client, namespace, signal }));
     const status = isValid
       ? { ...backup.status, phase: 'InProgress', startTimestamp: rfc3339Seconds(nowNs) }
       : { ...backup.status, phase: 'FailedValidation' };
@@ -274,6 +277,7 @@ export class BackupRuns {
       ...backup.metadata.annotations,
       ...this.#settings.annotations,
       ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
+      ...journalAnnotations(backup, canSeal),
     };
     const { labels } = backup.metadata;
     const written = await phases.insist(given, {

@@ -212,12 +212,12 @@ export class LostBackups {
       if (!opened) return;
       const { bucket } = opened;
       if (['Failed', 'Deleting'].includes(phaseOf(given))) {
-        const left = await readLeftRun({ bucket, name, uid, signal });
-        if (isUnended(left)) await this.#end(backup, left, signal);
         const { client, logger, assertLeading } = this.#options;
+        const left = await readLeftRun({ bucket, backup, logger, signal });
+        if (isUnended(left)) await this.#end(backup, left, signal);
         await cancelMovements(client, ownerOf(backup), { logger, assertLeading, signal });
       }
-      const { assertLeading } = this.#options;
+      const { assertLeading, logger } = this.#options;
       // Whoever deletes it removes its files.
       if (phaseOf(given) !== 'Deleting') {
         await new BackupArchive(bucket).sealEnded(name, uid, {
@@ -226,7 +226,7 @@ export class LostBackups {
         });
       }
       assertLeading();
-      await removeEndedJournal({ bucket, name, uid, signal });
+      await removeEndedJournal({ bucket, backup, logger, signal });
     });
   }
 
@@ -280,10 +280,12 @@ export class LostBackups {
       await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
       // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
       assertLeading();
-      await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
+      await removeEndedJournal({ bucket: opened.bucket, backup, logger, signal });
       return;
     }
-    const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
+    const left = opened
+      ? await readLeftRun({ bucket: opened.bucket, backup, logger, signal })
+      : NOTHING;
     // Its movements belong to the Backup, and go with it.
     await this.#end(backup, left, signal, lost.thawed);
     lost.isThawed = true;

@@ -8,6 +8,7 @@ import {
   NOT_IN_BACKUPS,
   UNDER_WAY_PREFIX,
 } from '../../kube/index.ts';
+import { isJournalSealed, journalAnnotations } from '../runs/stored-tries.ts';
 
 export interface UnderWayOptions {
   readonly client: KubeClient;
@@ -143,11 +144,13 @@ const isServerError = (error: unknown): boolean =>
 /** What ends a run: who it is, where its files are, and how its pods are thawed and its plugins asked. */
 function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   const { name, namespace, uid, creationTimestamp, labels, annotations } = metadata;
+  // In every note: without it a plain journal would be believed.
+  const sealed = isJournalSealed({ metadata }) ? journalAnnotations({ metadata }, true) : undefined;
   const { startTimestamp } = (status ?? {}) as { startTimestamp?: string };
   const about = {
     apiVersion,
     kind,
-    metadata: { name, namespace, uid, creationTimestamp, labels },
+    metadata: { name, namespace, uid, creationTimestamp, labels, annotations: sealed },
     status: { startTimestamp },
   };
   const whole = { ...about, metadata: { ...about.metadata, annotations }, spec };
@@ -161,7 +164,7 @@ function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
     fits ??
     JSON.stringify({
       ...about,
-      metadata: { name, namespace, uid, creationTimestamp },
+      metadata: { name, namespace, uid, creationTimestamp, annotations: sealed },
       spec: { storageLocation },
     })
   );

@@ -309,9 +309,8 @@ class Deletion {
 
   async #readJournal(uid: string, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
-    const { name } = backup.metadata;
     const left = await attempts.attempt("error getting backup's volume snapshots", () =>
-      readLeftRun({ bucket: this.#bucket, name, uid, signal }),
+      readLeftRun({ bucket: this.#bucket, backup: withUid(backup, uid), logger, signal }),
     );
     const found = await this.#ownNative(storedSnapshotsIn(left?.snapshots ?? []), own);
     if (found.length === 0) return;
@@ -425,14 +424,13 @@ class Deletion {
   }
 
   async #deleteNative(uid: string, session: DeletionSession, own: OwnSnapshots): Promise<void> {
-    const { attempts, backup, signal } = this.#options;
-    const { name } = backup.metadata;
-    const asStored = { ...backup, metadata: { ...backup.metadata, uid } };
+    const { attempts, backup, logger, signal } = this.#options;
+    const asStored = withUid(backup, uid);
     const snapshots = await attempts.attempt(
       "error getting backup's volume snapshots",
       async () => {
         // A run that has failed may have stored no list of them.
-        const left = await readLeftRun({ bucket: this.#bucket, name, uid, signal });
+        const left = await readLeftRun({ bucket: this.#bucket, backup: asStored, logger, signal });
         return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
       },
     );
@@ -477,3 +475,9 @@ async function deleteObject(options: DeletionOptions): Promise<void> {
     await client.delete(BACKUPS, { namespace, name }, { uid, signal });
   });
 }
+
+/** A synced Backup has another UID than the files that were stored. */
+const withUid = (backup: Backup, uid: string): Backup => ({
+  ...backup,
+  metadata: { ...backup.metadata, uid },
+});

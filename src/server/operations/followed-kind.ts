@@ -1,5 +1,6 @@
 import type { KubeObject, Resource } from '../../kube/index.ts';
 import type { Subject } from '../../item-operations/index.ts';
+import { isJournalSealed } from '../runs/stored-tries.ts';
 
 /** A Backup or a Restore, as far as what follows its run is concerned. */
 export interface Followed extends KubeObject {
@@ -43,7 +44,7 @@ export const statusIn = ({ status }: Followed): FollowedStatus & OperationFields
 export const phaseIn = (object: Followed): string => statusIn(object).phase ?? '';
 
 /** For the map of operations. */
-export const subjectIn = <T extends Followed>(
-  { kind }: FollowedKind<T>,
-  { metadata: { name, uid } }: T,
-): Subject => ({ kind, name, uid });
+export const subjectIn = <T extends Followed>({ kind }: FollowedKind<T>, object: T): Subject => {
+  const { name, uid } = object.metadata;
+  return { kind, name, uid, isSealed: isJournalSealed(object) };
+};

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { RestoreArchive } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import type { Bucket, SignalOptions } from '../../blob/index.ts';
+import { areSealed } from '../runs/stored-tries.ts';
 
 /**
  * What the run of a restore leaves to the controllers after it, in a file of ours beside Velero's in the bucket. The run stores it before the phase
@@ -87,6 +88,7 @@ const FILE_BYTES_MAX = 64 << 20;
 interface RestoreRef {
   readonly name: string;
   readonly uid: string;
+  readonly annotations?: Readonly<Record<string, string>> | undefined;
 }
 
 /** Replaces what is there. May be repeated. Throws what the bucket throws, and `AFTER_RUN_TOO_LONG` where no reader would take it. */
@@ -114,7 +116,8 @@ export async function loadAfterRun(
   options: SignalOptions = {},
 ): Promise<AfterRun | undefined> {
   const archive = new RestoreArchive(bucket);
-  const limits = { ...options, bytesMax: FILE_BYTES_MAX };
+  const isSealed = areSealed(restore.annotations);
+  const limits = { ...options, isSealed, bytesMax: FILE_BYTES_MAX };
   const left = await archive.loadAfterRun(restore.name, afterRunSchema, limits);
   return left?.restoreUID === restore.uid ? left : undefined;
 }

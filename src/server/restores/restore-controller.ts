@@ -22,9 +22,11 @@ import {
   type RestoreValidationSources,
   validateRestore,
 } from '../../restore/index.ts';
+import { hasSecretPassword } from '../backups/buckets.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { RunsView } from '../runs/runs-view.ts';
+import { journalAnnotations } from '../runs/stored-tries.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { FileWriters } from '../runs/file-writers.ts';
 import { RESTORE_LOCATION, type RestoreLocations } from './locations.ts';
@@ -262,7 +264,7 @@ class RestoresRun {
 
   /** Undefined where it does not run, and says why. */
   async #start(given: Restore): Promise<Restore | undefined> {
-    const { client, validation, metrics, logger } = this.#options;
+    const { client, namespace, validation, metrics, logger } = this.#options;
     const { name } = given.metadata;
     if (isCanceled(given)) {
       await this.#restores.patch(given, { status: failedStatus(CANCELED, this.#clock) });
@@ -286,11 +288,13 @@ class RestoresRun {
       metrics.invalid(restore);
       return undefined;
     }
+    const canSeal = await hasSecretPassword({ client, namespace, signal: this.#signal });
     const started = await this.#restores.patch(held, {
       metadata: {
         annotations: {
           ...restore.metadata.annotations,
           [MADE_BY_ANNOTATION]: 'longshore',
+          ...journalAnnotations(restore, canSeal),
           ...(location && { [RESTORE_LOCATION]: location.metadata.name }),
         },
       },

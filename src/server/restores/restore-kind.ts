@@ -1,6 +1,7 @@
 import { isNew, type Resource, RESTORES } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import type { Restore } from '../../restore/index.ts';
+import { isJournalSealed } from '../runs/stored-tries.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
 
 /** With the fields that are looked at. */
@@ -32,8 +33,10 @@ export const isOurs = ({ metadata }: Restore): boolean =>
 export const hasBegun = (phase: string): boolean => !isNew(phase) && phase !== 'FailedValidation';
 
 /** Of a Restore, for the map of its operations. */
-export const subjectOf = ({ metadata: { name, uid } }: Restore) =>
-  ({ kind: 'Restore', name, uid }) as const;
+export const subjectOf = (restore: Restore) => {
+  const { name, uid } = restore.metadata;
+  return { kind: 'Restore', name, uid, isSealed: isJournalSealed(restore) } as const;
+};
 
 /** `true` on a Restore that is over, and whose files could not be published at its end, should its location be written once. */
 export const UNPUBLISHED = 'longshore.io/unpublished';

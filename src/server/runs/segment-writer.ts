@@ -20,6 +20,8 @@ export interface SegmentWriterOptions<P> {
   readonly folder: string;
   /** `backup`, `restore`: for messages. */
   readonly kind: string;
+  /** `isJournalSealed` */
+  readonly isSealed: boolean;
   /** Right before each put. */
   readonly assertLeading: () => void;
   readonly logger: Logger;
@@ -123,14 +125,14 @@ export class SegmentWriter<P> {
 
   async #store(pending: P): Promise<void> {
     const { bucket, folder, kind, signal, assertLeading, encode, onStored } = this.#options;
-    const { logger, patienceMs } = this.#options;
+    const { logger, patienceMs, isSealed } = this.#options;
     const parts = await encode(pending);
     const bytes = encodeSegment(parts);
     const key = keyOf(folder, this.#own, this.#next);
     const about = { what: `store what a ${kind} has done`, logger, signal, patienceMs };
     await patiently(() => {
       assertLeading();
-      return bucket.put(key, [bytes], { signal });
+      return bucket.put(key, [bytes], { signal, isSealed });
     }, about);
     this.#next++;
     this.#keys.push(key);

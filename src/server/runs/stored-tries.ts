@@ -1,5 +1,6 @@
-import { assert, CodedError, formatBytes, isCode } from '../../base/index.ts';
+import { assert, CodedError, formatBytes, isCode, messageOf, retryOf } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
 import type { z } from 'zod';
 import { decodeSegment, type Segment, type TryRecords } from './segment.ts';
 
@@ -29,6 +30,8 @@ export interface StoredTriesOptions<R extends TryRecords> {
   readonly kind: string;
   /** Of one journal. */
   readonly folder: string;
+  /** {@link isJournalSealed} */
+  readonly isSealed: boolean;
   readonly signal: AbortSignal;
   /** Around each step, of which it is told the name: tries again. */
   readonly patiently: <T>(what: string, task: () => Promise<T>) => Promise<T>;
@@ -93,9 +96,10 @@ export class StoredTries<R extends TryRecords> {
   }
 
   async #load(key: string): Promise<Segment<R>> {
-    const { bucket, schema, signal, patiently } = this.#options;
+    const { bucket, schema, isSealed, signal, patiently } = this.#options;
+    const options = { schema, isSealed, signal };
     try {
-      return await patiently(`read ${key}`, () => readSegment(bucket, key, { schema, signal }));
+      return await patiently(`read ${key}`, () => readSegment(bucket, key, options));
     } catch (error) {
       if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
       throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
@@ -103,21 +107,62 @@ export class StoredTries<R extends TryRecords> {
   }
 }
 
-/** Throws `DAMAGED_JOURNAL`, and what the bucket throws. */
+/**
+ * Annotation of a Backup or Restore whose journal is sealed: its segments are encrypted, and plain ones
+ * are refused, as are other files that a server believes after a restart. It is written with the phase
+ * `InProgress`, out of reach of a writer to the bucket. A run of an earlier version has none, and its
+ * journal is plain.
+ */
+const SEALED_JOURNAL = 'longshore.io/sealed-journal';
+
+export const areSealed = (annotations: KubeObject['metadata']['annotations']): boolean =>
+  annotations?.[SEALED_JOURNAL] === 'true';
+
+export const isJournalSealed = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
+  areSealed(metadata.annotations);
+
+/** Annotations of a run that begins. `canSeal`: there is a key. A user may have set the annotation. */
+export function journalAnnotations(
+  { metadata }: Pick<KubeObject, 'metadata'>,
+  canSeal: boolean,
+): Record<string, string> {
+  const isGiven = metadata.annotations?.[SEALED_JOURNAL] !== undefined;
+  return canSeal || isGiven ? { [SEALED_JOURNAL]: String(canSeal) } : {};
+}
+
+/** Told when what a run has begun is ended as far as its journal can be read. */
+export const SEGMENT_UNREAD =
+  'a segment of a journal cannot be believed, and is skipped: what it names is not ended';
+
+export interface SegmentOptions<R extends TryRecords> {
+  readonly schema: z.ZodType<R>;
+  /** {@link isJournalSealed} */
+  readonly isSealed: boolean;
+  readonly signal: AbortSignal;
+}
+
+/** Throws `DAMAGED_JOURNAL`, also for a segment that a stranger wrote, and what the bucket throws. */
 export async function readSegment<R extends TryRecords>(
   bucket: Bucket,
   key: string,
-  { schema, signal }: { readonly schema: z.ZodType<R>; readonly signal: AbortSignal },
+  { schema, isSealed, signal }: SegmentOptions<R>,
 ): Promise<Segment<R>> {
   const pieces: Uint8Array[] = [];
   let length = 0;
-  for await (const piece of bucket.get(key, { signal })) {
-    pieces.push(piece);
-    length += piece.length;
-    if (length > SEGMENT_BYTES_MAX) {
-      const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
-      throw new CodedError('DAMAGED_JOURNAL', text);
+  try {
+    for await (const piece of bucket.get(key, { signal, isSealed })) {
+      pieces.push(piece);
+      length += piece.length;
+      if (length > SEGMENT_BYTES_MAX) {
+        const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
+        throw new CodedError('DAMAGED_JOURNAL', text);
+      }
     }
+  } catch (cause) {
+    // A key that nobody here has ever had. Without any key the caller tries again.
+    const isForeign = isCode(cause, 'NO_ARCHIVE_KEY') && retryOf(cause) === 'never';
+    if (!isForeign && !isCode(cause, 'DAMAGED_ARCHIVE')) throw cause;
+    throw new CodedError('DAMAGED_JOURNAL', messageOf(cause), { cause });
   }
   return decodeSegment(Buffer.concat(pieces), key, schema);
 }

@@ -1,6 +1,8 @@
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { gzipSync } from 'node:zlib';
+import { gunzipSync, gzipSync } from 'node:zlib';
 import { afterEach, describe, expect, it } from 'vitest';
+import { z } from 'zod';
 import {
   BackupArchive,
   EncryptingBucket,
@@ -207,4 +209,78 @@ describe('an encrypted backup', () => {
       expect(Buffer.concat(await Array.fromAsync(bucket.get(TARBALL)))).toEqual(bytes);
     },
   );
+});
+
+describe('files of a plain location that a server believes after a restart', () => {
+  const KEY = 'backups/b1/b1-itemoperations.json.gz';
+  const ANY = z.looseObject({});
+  const OPERATIONS = [{ spec: { operationID: 'op-1' } }];
+  const plain = { encrypts: false };
+  const storedOperations = async (
+    name = 'b1',
+    password = 'secret',
+  ): Promise<{ raw: MemoryBucket; bytes: Buffer }> => {
+    const raw = new MemoryBucket();
+    const bucket = await seenBy(raw, password, plain);
+    await new BackupArchive(bucket).update(name, { itemOperations: OPERATIONS });
+    return { raw, bytes: bytesOf(raw, `backups/${name}/${name}-itemoperations.json.gz`) };
+  };
+  const loaded = async (raw: MemoryBucket, isSealed: boolean, password = 'secret') =>
+    new BackupArchive(await seenBy(raw, password, plain)).loadItemOperations('b1', ANY, {
+      isSealed,
+    });
+
+  it('operations are a gzip file with a stamp, which Velero skips', async () => {
+    const { raw, bytes } = await storedOperations();
+    expect(JSON.parse(gunzipSync(bytes).toString())).toEqual(OPERATIONS);
+    const { stdout, status } = spawnSync('gzip', ['-dc'], { input: bytes });
+    expect([status, JSON.parse(stdout.toString())]).toEqual([0, OPERATIONS]);
+    expect(await loaded(raw, true)).toEqual(OPERATIONS);
+    const stamp = /LS/.exec(bytes.toString('latin1'));
+    expect(stamp).not.toBeNull();
+  });
+
+  const forged: Record<string, (bytes: Buffer) => Promise<Buffer> | Buffer> = {
+    'without a stamp': () => gzipSync('[]'),
+    'with other bytes before the stamp': (bytes) => Buffer.concat([gzipSync('[]'), bytes.subarray(-66)]), // prettier-ignore
+    'with more bytes before it': (bytes) => Buffer.concat([gzipSync('[]'), bytes]),
+    'of another backup': async () => (await storedOperations('b2')).bytes,
+    'of another password': async () => (await storedOperations('b1', 'of a stranger')).bytes,
+    'cut off': (bytes) => bytes.subarray(0, -1),
+  };
+  it.each(Object.keys(forged))('operations are refused %s', async (how) => {
+    const { raw, bytes } = await storedOperations();
+    raw.objects.set(KEY, (await forged[how]?.(bytes)) ?? bytes);
+    await expect(loaded(raw, true)).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
+  });
+
+  it('operations of Velero and of earlier versions are read if the run did not begin sealed', async () => {
+    const { raw } = await storedOperations();
+    raw.objects.set(KEY, gzipSync(JSON.stringify(OPERATIONS)));
+    expect(await loaded(raw, false)).toEqual(OPERATIONS);
+    const { raw: stamped } = await storedOperations();
+    expect(await loaded(stamped, false, 'of a stranger')).toEqual(OPERATIONS);
+  });
+
+  it('operations are stamped anew when they are published in a location with object lock', async () => {
+    const raw = new MemoryBucket();
+    const bucket = new WriteOnceBucket(await seenBy(raw, 'secret', plain));
+    const backup = { ...(await newBackup('b1')), itemOperations: OPERATIONS };
+    await new BackupArchive(bucket).put('b1', backup);
+    expect(bytesOf(raw, KEY).length).toBeGreaterThan(66);
+    expect(await loaded(raw, true)).toEqual(OPERATIONS);
+  });
+
+  it('what a restore leaves to its end is encrypted, and a plain file is refused', async () => {
+    const raw = new MemoryBucket();
+    const archive = new RestoreArchive(await seenBy(raw, 'secret', plain));
+    await archive.putAfterRun('r1', { text: SECRET });
+    const [key = ''] = raw.objects.keys();
+    expect(bytesOf(raw, key).toString('latin1', 0, 8)).toBe('LSCRYPT1');
+    const load = () => archive.loadAfterRun('r1', ANY, { isSealed: true, bytesMax: 1000 });
+    expect(await load()).toEqual({ text: SECRET });
+    raw.objects.set(key, gzipSync('{}'));
+    await expect(load()).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
+    expect(await archive.loadAfterRun('r1', ANY, { bytesMax: 1000 })).toEqual({});
+  });
 });

@@ -22,6 +22,7 @@ import {
   NAMESPACES,
   waitFor,
   waitGone,
+  SECRETS,
 } from '../../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../../src/plugin/index.ts';
 import {
@@ -49,6 +50,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 
 const VELERO = 'velero';
+const SEALED_JOURNAL = 'longshore.io/sealed-journal';
 const WAIT = { timeoutMs: 15_000 };
 type Status = Readonly<Record<string, unknown>> & { readonly phase?: string };
 
@@ -470,6 +472,25 @@ describe('the controller of Backups', () => {
     );
   });
 
+  it('begins with a sealed journal if there is a secret password, and not because a user says so', async () => {
+    const secret = { namespace: VELERO, name: 'velero-repo-credentials' };
+    const data = { 'repository-password': Buffer.from('a secret').toString('base64') };
+    await client.create(SECRETS, { metadata: secret, data });
+    start();
+    await create('sealed');
+    await until2(1);
+    expect(runs.begun[0]?.backup.metadata.annotations).toHaveProperty([SEALED_JOURNAL], 'true');
+    runs.end(0, new CodedError('X', 'over'));
+    await until('sealed', 'Failed');
+    await client.delete(SECRETS, secret);
+    await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'given', annotations: { [SEALED_JOURNAL]: 'true' } },
+      spec: { includedNamespaces: ['a'] },
+    } as never);
+    await until2(2);
+    expect(runs.begun[1]?.backup.metadata.annotations).toHaveProperty([SEALED_JOURNAL], 'false');
+  });
+
   it('lets one wait for another, and shows its place', async () => {
     start();
     await create('b1');
@@ -622,7 +643,14 @@ describe('the controller of Backups', () => {
     const { signal } = new AbortController();
     {
       await using journal = await Journal.open({
-        ...{ bucket, name: 'again', uid: metadata.uid, directory: scratch, signal },
+        ...{
+          isSealed: false,
+          bucket,
+          name: 'again',
+          uid: metadata.uid,
+          directory: scratch,
+          signal,
+        },
         ...{ logger: silentLogger, assertLeading: () => undefined },
       });
       const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
@@ -810,7 +838,7 @@ describe('the controller of Backups', () => {
   async function journalOf({ metadata: { name, uid } }: Backup): Promise<void> {
     const { signal } = new AbortController();
     await using journal = await Journal.open({
-      ...{ bucket, name, uid, directory: scratch, signal },
+      ...{ isSealed: false, bucket, name, uid, directory: scratch, signal },
       ...{ logger: silentLogger, assertLeading: () => undefined },
     });
     const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };

@@ -92,7 +92,14 @@ describe('Backups that are lost', () => {
 
   async function journal({ metadata: { name, uid } }: Backup, pods = ['p']): Promise<void> {
     await using opened = await Journal.open({
-      ...{ bucket, name, uid, directory: scratch, signal: new AbortController().signal },
+      ...{
+        isSealed: false,
+        bucket,
+        name,
+        uid,
+        directory: scratch,
+        signal: new AbortController().signal,
+      },
       ...{ logger: silentLogger, assertLeading: () => undefined },
     });
     for (const pod of pods) {

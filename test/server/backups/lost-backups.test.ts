@@ -84,7 +84,7 @@ describe('Backups that were deleted while no server led', () => {
     const notes = { client, logger: silentLogger, namespace: VELERO };
     await new UnderWayNotes({ ...notes, assertLeading: () => undefined }).write(backup, signal);
     await using journal = await Journal.open({
-      ...{ bucket, name, uid, directory: scratch, signal },
+      ...{ isSealed: false, bucket, name, uid, directory: scratch, signal },
       ...{ logger: silentLogger, assertLeading: () => undefined },
     });
     const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };

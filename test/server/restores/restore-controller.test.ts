@@ -14,6 +14,7 @@ import {
   type KubeObject,
   NAMESPACES,
   RESTORES,
+  SECRETS,
   waitFor,
   waitGone,
 } from '../../../src/kube/index.ts';
@@ -232,6 +233,18 @@ describe('the controller of Restores', () => {
     await create('r4');
     runs.finish(2, { phase: 'Completed', status: {} });
     await soon(() => runs.begun.length === 4);
+  });
+
+  it('begins with a sealed journal if there is a secret password', async () => {
+    const secret = { namespace: VELERO, name: 'velero-repo-credentials' };
+    const data = { 'repository-password': Buffer.from('a secret').toString('base64') };
+    await client.create(SECRETS, { metadata: secret, data });
+    start();
+    await create('r1');
+    await soon(() => runs.begun.length === 1);
+    const sealed = ['longshore.io/sealed-journal'];
+    expect(runs.begun[0]?.restore.metadata.annotations).toHaveProperty(sealed, 'true');
+    await client.delete(SECRETS, secret);
   });
 
   it('takes one from New to what its run says, as Velero does', async () => {

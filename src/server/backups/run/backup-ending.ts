@@ -66,10 +66,10 @@ export class BackupEnding {
     bucket: OpenBucket['bucket'],
   ): Promise<void> {
     const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
-    const { name, uid } = backup.metadata;
+    const { name } = backup.metadata;
     const signal = endingSignal(leaving);
     try {
-      const left = await readLeftRun({ bucket, name, uid, signal });
+      const left = await readLeftRun({ bucket, backup, logger, signal });
       const patient = patientClient(client, { logger, signal, patienceMs, assertLeading });
       if (isUnended(left)) {
         await endLeftRun(backup, left, {

@@ -68,6 +68,7 @@ import { BackupEnding, type RunParts, tellUnknownSnapshots } from './backup-endi
 import { removeEndedJournal } from './left-run.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
+import { isJournalSealed } from '../../runs/stored-tries.ts';
 import { RunLog } from './run-log.ts';
 import { patientClient } from '../../runs/while-away.ts';
 
@@ -158,6 +159,7 @@ export class ClusterRunner implements BackupRunner {
       if (finished) return finished;
       journal = await Journal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+        isSealed: isJournalSealed(backup),
         clock: this.#clock,
       });
     } catch (error) {
@@ -456,8 +458,9 @@ export class ClusterRunner implements BackupRunner {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
     const { name, uid } = backup.metadata;
+    const { logger } = this.#options;
     const archive = this.#options.archiveOf(opened.bucket);
     await archive.sealEnded(name, uid, { signal, assertAllowed: assertLeading });
-    await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
+    await removeEndedJournal({ bucket: opened.bucket, backup, logger, signal });
   }
 }

@@ -34,6 +34,8 @@ export interface JournalOptions {
   /** The Backup's name and UID. */
   readonly name: string;
   readonly uid: string;
+  /** `isJournalSealed` of the Backup. */
+  readonly isSealed: boolean;
   /** Scratch space, as large as the whole tarball. */
   readonly directory: string;
   /** Right before each put. */
@@ -117,9 +119,10 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#tar = tar;
     this.#log = log;
     const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
+    const { isSealed } = options;
     this.#segments = new SegmentWriter({
       ...{ bucket, folder: journalFolder(name, uid), kind: 'backup', assertLeading },
-      ...{ logger, signal, patienceMs, limits },
+      ...{ isSealed, logger, signal, patienceMs, limits },
       take: () => this.#taken(),
       encode,
       onStored: async (parts) => {
@@ -179,9 +182,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async #read(): Promise<void> {
-    const { bucket, name, uid, signal, logger, patienceMs } = this.#options;
+    const { bucket, name, uid, isSealed, signal, logger, patienceMs } = this.#options;
     const tries = new StoredTries({
-      ...{ bucket, signal, folder: journalFolder(name, uid), kind: 'backup' },
+      ...{ bucket, isSealed, signal, folder: journalFolder(name, uid), kind: 'backup' },
       schema: recordsSchema,
       patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
     });

@@ -14,7 +14,7 @@ import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
-import { readSegment } from '../../runs/stored-tries.ts';
+import { isJournalSealed, readSegment, SEGMENT_UNREAD } from '../../runs/stored-tries.ts';
 import { recordsSchema } from './records.ts';
 import { UnknownSnapshots, unknownSnapshotText } from './unknown-snapshots.ts';
 
@@ -30,14 +30,19 @@ export interface LeftRun {
 
 export interface LeftRunPlace {
   readonly bucket: Bucket;
-  /** The Backup's name and UID. */
-  readonly name: string;
-  readonly uid: string;
+  readonly backup: Pick<Backup, 'metadata'>;
+  readonly logger: Logger;
   readonly signal: AbortSignal;
 }
 
-/** Reads all segments of a journal that can be read, also of one that is damaged. Throws what the bucket throws. */
-export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): Promise<LeftRun> {
+/**
+ * Reads all segments of a journal that can be read, also of one that is damaged. Segments that cannot
+ * be believed are skipped, and the log says so. Throws what the bucket throws.
+ */
+export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
+  const { bucket, backup, logger, signal } = place;
+  const { name, uid } = backup.metadata;
+  const options = { schema: recordsSchema, isSealed: isJournalSealed(backup), signal };
   const operations: StartedOperation[] = [];
   const facts: VolumeFact[] = [];
   const owed = new OwedPods();
@@ -45,7 +50,7 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = await readSegment(bucket, key, { schema: recordsSchema, signal });
+      const { records } = await readSegment(bucket, key, options);
       owed.take(records);
       unknown.take(records);
       for (const { ops = [], facts: own = [] } of records.items) {
@@ -54,6 +59,7 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
       }
     } catch (error) {
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
+      logger.warn({ backup: name, error: messageOf(error) }, SEGMENT_UNREAD);
     }
   }
   return {
@@ -67,12 +73,14 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
  * goes with the backup. Throws what the bucket throws.
  */
 export async function removeEndedJournal(place: LeftRunPlace): Promise<void> {
-  const { bucket, name, uid, signal } = place;
+  const { bucket, backup, signal } = place;
+  const { name, uid } = backup.metadata;
   if (!(await isStored(place)) && (await readLeftRun(place)).snapshots.length > 0) return;
   await removeJournals(bucket, name, signal, uid);
 }
 
-async function isStored({ bucket, name, uid, signal }: LeftRunPlace): Promise<boolean> {
+async function isStored({ bucket, backup, signal }: LeftRunPlace): Promise<boolean> {
+  const { name, uid } = backup.metadata;
   try {
     const { metadata } = await new BackupArchive(bucket).loadMetadata(name, { signal });
     return metadata.uid === uid;

@@ -15,6 +15,7 @@ import type { Restore } from '../../../restore/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import { cancelMovements, cancelOperations } from '../../operations/cancel.ts';
 import { endingSignal } from '../../runs/ending.ts';
+import { isJournalSealed } from '../../runs/stored-tries.ts';
 import type { RestoreRequest, RestoreSession, RestoreSessions } from './contract.ts';
 import { journaledOperations, type RestoreJournal } from './restore-journal.ts';
 import type { RestoreLog } from './restore-log.ts';
@@ -163,7 +164,8 @@ export class RestoreEnding {
   ): Promise<void> {
     const { operations, sessions, logger } = this.#options;
     const { name, uid } = restore.metadata;
-    const journaled = await journaledOperations({ bucket, name, uid, signal });
+    const isSealed = isJournalSealed(restore);
+    const journaled = await journaledOperations({ bucket, name, uid, isSealed, logger, signal });
     await operations.get(subject, signal);
     operations.note(subject, journaled);
     await this.#cancelMovements(restore, { signal });

@@ -4,6 +4,7 @@ import {
   CodedError,
   isCode,
   type Logger,
+  messageOf,
   rfc3339Seconds,
   systemClock,
 } from '../../../base/index.ts';
@@ -22,7 +23,7 @@ import { patiently } from '../../runs/patience.ts';
 import type { LogSink } from '../../runs/run-log.ts';
 import type { JournalEntry, Segment, SegmentParts } from '../../runs/segment.ts';
 import { type SegmentLimits, SegmentWriter } from '../../runs/segment-writer.ts';
-import { readSegment, StoredTries } from '../../runs/stored-tries.ts';
+import { readSegment, SEGMENT_UNREAD, StoredTries } from '../../runs/stored-tries.ts';
 import { type RestoreRecords, restoreRecordsSchema } from './records.ts';
 
 /** An operation of an item, and since when there is one. */
@@ -57,6 +58,8 @@ export interface RestoreJournalOptions {
   /** The Restore's name and UID. */
   readonly name: string;
   readonly uid: string;
+  /** `isJournalSealed` of the Restore. */
+  readonly isSealed: boolean;
   /** Scratch space for the log. */
   readonly directory: string;
   /** Right before each put. */
@@ -110,12 +113,13 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
 
   private constructor(options: RestoreJournalOptions, log: JournalLog) {
     const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
+    const { isSealed } = options;
     this.#clock = options.clock ?? systemClock;
     this.#isSetBack = options.isSetBack;
     this.#log = log;
     this.#segments = new SegmentWriter({
       ...{ bucket, folder: restoreJournalFolder(name, uid), kind: 'restore', assertLeading },
-      ...{ logger, signal, patienceMs, limits },
+      ...{ isSealed, logger, signal, patienceMs, limits },
       take: () => this.#taken(),
       encode,
       onStored: (parts) => log.append(parts.log),
@@ -142,9 +146,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   async #read(options: RestoreJournalOptions): Promise<void> {
-    const { bucket, name, uid, signal, logger, patienceMs } = options;
+    const { bucket, name, uid, isSealed, signal, logger, patienceMs } = options;
     const tries = new StoredTries({
-      ...{ bucket, signal, folder: restoreJournalFolder(name, uid), kind: 'restore' },
+      ...{ bucket, isSealed, signal, folder: restoreJournalFolder(name, uid), kind: 'restore' },
       schema: restoreRecordsSchema,
       patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
     });
@@ -405,18 +409,20 @@ export interface RestoreJournalPlace {
 
 /** Operations that the journal of a restore names, as far as it can be read. Throws what the bucket throws. */
 export async function journaledOperations(
-  place: RestoreJournalPlace,
+  place: RestoreJournalPlace & Pick<RestoreJournalOptions, 'isSealed' | 'logger'>,
 ): Promise<readonly JournaledOperation[]> {
-  const { bucket, name, uid, signal } = place;
+  const { bucket, name, uid, isSealed, logger, signal } = place;
+  const options = { schema: restoreRecordsSchema, isSealed, signal };
   const operations: JournaledOperation[] = [];
   const keys = await Array.fromAsync(bucket.list(restoreJournalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = await readSegment(bucket, key, { schema: restoreRecordsSchema, signal });
+      const { records } = await readSegment(bucket, key, options);
       const found = [...records.items.flatMap(({ ops = [] }) => ops), ...records.operations];
       operations.push(...(found as unknown as JournaledOperation[]));
     } catch (error) {
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND', 'JOURNAL_NOT_KEPT')) throw error;
+      logger.warn({ restore: name, error: messageOf(error) }, SEGMENT_UNREAD);
     }
   }
   return operations;

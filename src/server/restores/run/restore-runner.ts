@@ -4,6 +4,8 @@ import type { Restore } from '../../../restore/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
+import { isJournalSealed } from '../../runs/stored-tries.ts';
+import { subjectOf } from '../restore-kind.ts';
 import type {
   RestoreOutcome,
   RestoreRequest,
@@ -55,7 +57,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       ...{ what: 'open the bucket of a restore', logger, signal, patienceMs },
     });
     const { bucket } = opened;
-    const subject: Subject = { kind: 'Restore', name, uid, location };
+    const subject: Subject = { ...subjectOf(restore), location };
     let journal: RestoreJournal;
     request.onBegin?.();
     try {
@@ -68,6 +70,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       );
       journal = await RestoreJournal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+        isSealed: isJournalSealed(restore),
         ...{ clock: this.#clock, limits: this.#options.journalLimits },
         isSetBack: () => this.#isSetBack(restore),
       });
@@ -115,7 +118,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
   async end(restore: Restore, location: string, signal: AbortSignal): Promise<void> {
     const { name, uid } = restore.metadata;
     await using opened = await this.#options.buckets.open(location, signal, { name, uid });
-    const subject: Subject = { kind: 'Restore', name, uid, location };
+    const subject: Subject = { ...subjectOf(restore), location };
     await this.#ending.cancel(restore, subject, { bucket: opened.bucket, signal });
   }
 

@@ -203,7 +203,7 @@ describe('a run of a backup', () => {
     });
     {
       await using journal = await Journal.open({
-        ...{ bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
+        ...{ isSealed: false, bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
         ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
       });
       const pod = { kind: 'v1/Pod', namespace: 'a', name: 'p' };
@@ -295,7 +295,7 @@ describe('a run of a backup', () => {
     const rig = new Rig({ cluster: configMaps(2) });
     {
       await using journal = await Journal.open({
-        ...{ bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
+        ...{ isSealed: false, bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
         ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
       });
       const path = 'resources/configmaps/namespaces/a/c1.json';

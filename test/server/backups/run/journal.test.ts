@@ -1,9 +1,9 @@
 import * as fs from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, describe, expect, it } from 'vitest';
-import { readTarball } from '../../../../src/archive/index.ts';
-import { CodedError, silentLogger } from '../../../../src/base/index.ts';
-import type { FinishedItem } from '../../../../src/backup/index.ts';
+import { EncryptingBucket, readTarball, signingBy } from '../../../../src/archive/index.ts';
+import { CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
+import type { Backup, FinishedItem } from '../../../../src/backup/index.ts';
 import {
   Journal,
   type JournalOptions,
@@ -32,6 +32,7 @@ const EFFECT = { hasEffect: true };
 function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
   return Journal.open({
     ...{ bucket, name: 'b1', uid: 'u1', directory: scratch, logger: silentLogger, signal },
+    isSealed: false,
     assertLeading: () => undefined,
     patienceMs: 100,
     ...more,
@@ -44,6 +45,7 @@ async function pathsOf(journal: Journal): Promise<string[]> {
   return entries.map(({ path }) => path.split('/').at(-1) ?? '');
 }
 
+const BACKUP = { metadata: { name: 'b1', uid: 'u1' }, spec: {} } as Backup;
 const FOLDER = 'backups/b1/longshore-journal/u1/';
 /** Without the part that tells two processes apart. */
 const keysOf = (bucket: MemoryBucket): string[] =>
@@ -180,7 +182,7 @@ describe('the journal of a backup', () => {
       await journal.flush();
       expect(journal.owed()).toEqual([{ namespace: 'a', name: 'left' }]);
     }
-    const left = await readLeftRun({ bucket, name: 'b1', uid: 'u1', signal });
+    const left = await readLeftRun({ bucket, backup: BACKUP, logger: silentLogger, signal });
     expect(left.frozen).toEqual([{ namespace: 'a', name: 'left' }]);
     await using next = await opened(bucket);
     expect(next.owed()).toEqual(left.frozen);
@@ -227,7 +229,12 @@ describe('the journal of a backup', () => {
     await journal.put(item('one', { operations: [operation('op-1')], hasEffect: true }));
     await journal.put(item('two', { operations: [operation('op-2')], hasEffect: true }));
     bucket.objects.set(keyLike(bucket, /00000001$/), Buffer.from('x'));
-    const { operations: found } = await readLeftRun({ bucket, name: 'b1', uid: 'u1', signal });
+    const { operations: found } = await readLeftRun({
+      bucket,
+      backup: BACKUP,
+      logger: silentLogger,
+      signal,
+    });
     expect(found.map(({ operationId }) => operationId)).toEqual(['op-2']);
   });
 
@@ -319,5 +326,114 @@ describe('the journal of a backup', () => {
     ]);
     await removeJournals(bucket, 'b1', signal);
     expect(bucket.objects.size).toBe(0);
+  });
+});
+
+describe('the sealed journal of a backup', () => {
+  const SEALED = {
+    ...BACKUP,
+    metadata: { ...BACKUP.metadata, annotations: { 'longshore.io/sealed-journal': 'true' } },
+  };
+
+  const sealedBy = async (raw: MemoryBucket, password = 'a secret'): Promise<EncryptingBucket> => {
+    const keys = await signingBy({ current: password, others: [], earlierKeys: [] });
+    return new EncryptingBucket(raw, { keys, encrypts: false });
+  };
+  const openedIn = async (raw: MemoryBucket, more: Partial<JournalOptions> = {}) =>
+    opened(raw, { bucket: await sealedBy(raw), isSealed: true, ...more });
+  const store = async (raw: MemoryBucket, name: string, more: Partial<JournalOptions> = {}) => {
+    await using journal = await openedIn(raw, more);
+    await journal.put(item(name, EFFECT));
+  };
+
+  it('is encrypted in every location, and another server goes on from it', async () => {
+    const raw = new MemoryBucket();
+    await store(raw, 'one');
+    for (const bytes of raw.objects.values()) {
+      expect(Buffer.from(bytes).toString('latin1', 0, 8)).toBe('LSCRYPT1');
+    }
+    await using next = await openedIn(raw);
+    expect(next.isContinued).toBe(true);
+    expect(await pathsOf(next)).toEqual(['version', 'one.json']);
+  });
+
+  const firstOf = (bucket: MemoryBucket): Buffer =>
+    bucket.objects.get(keyLike(bucket, /00000000$/)) ?? Buffer.of();
+  const FORGED: Record<string, (raw: MemoryBucket) => Promise<void>> = {
+    'a plain segment in place of its own': async (raw) => {
+      const plain = new MemoryBucket();
+      await (await opened(plain)).put(item('forged', EFFECT));
+      raw.objects.set(keyLike(raw, /00000000$/), firstOf(plain));
+    },
+    'a plain try behind the last one': async (raw) => {
+      const plain = new MemoryBucket();
+      for (let tries = 0; tries < 3; tries++)
+        await (await opened(plain)).put(item(`${tries}`, EFFECT));
+      for (const [key, bytes] of plain.objects) if (key.includes('/00000003-')) raw.objects.set(key, bytes); // prettier-ignore
+    },
+    'its own segments in another order': (raw) => {
+      const [first, second] = [/00000000$/, /00000001$/].map((end) => keyLike(raw, end));
+      const [one, two] = [first, second].map((key) => raw.objects.get(key ?? ''));
+      raw.objects.set(first ?? '', two ?? Buffer.of());
+      raw.objects.set(second ?? '', one ?? Buffer.of());
+      return Promise.resolve();
+    },
+    'a segment of another run': async (raw) => {
+      const other = new MemoryBucket();
+      await store(other, 'other', { uid: 'u2' });
+      raw.objects.set(keyLike(raw, /00000000$/), firstOf(other));
+    },
+    'a segment by another password': async (raw) => {
+      const other = new MemoryBucket();
+      await store(other, 'other', { bucket: await sealedBy(other, 'of a stranger') });
+      raw.objects.set(keyLike(raw, /00000000$/), firstOf(other));
+    },
+  };
+
+  it.each(Object.keys(FORGED))('is refused with %s', async (how) => {
+    const raw = new MemoryBucket();
+    await store(raw, 'one');
+    await FORGED[how]?.(raw);
+    await expect(openedIn(raw)).rejects.toMatchObject({ code: 'DAMAGED_JOURNAL' });
+  });
+
+  it('ends what its true segments name, and the log tells of a forged one', async () => {
+    const raw = new MemoryBucket();
+    {
+      await using journal = await openedIn(raw);
+      await journal.willFreeze({ kind: 'v1/Pod', namespace: 'a', name: 'own' });
+    }
+    const plain = new MemoryBucket();
+    {
+      await using journal = await opened(plain);
+      await journal.willFreeze({ kind: 'v1/Pod', namespace: 'kube-system', name: 'forged' });
+    }
+    for (const [key, bytes] of plain.objects) raw.objects.set(key, bytes);
+    const warned: unknown[] = [];
+    const logger = { ...silentLogger, warn: (fields: object) => warned.push(fields) } as Logger;
+    const bucket = await sealedBy(raw);
+    const left = await readLeftRun({ bucket, backup: SEALED, logger, signal });
+    expect(left.frozen).toEqual([{ namespace: 'a', name: 'own' }]);
+    expect(warned).toHaveLength(plain.objects.size);
+    expect(JSON.stringify(warned[0])).toMatch(/"b1".*not encrypted/);
+  });
+
+  it('waits while there is no password, and is never written in plain text', async () => {
+    const raw = new MemoryBucket();
+    await store(raw, 'one');
+    const bucket = new EncryptingBucket(raw, { keys: undefined, encrypts: false });
+    const late = { code: 'STILL_AWAY', message: expect.stringContaining('no repository password') as string }; // prettier-ignore
+    await expect(openedIn(raw, { bucket })).rejects.toMatchObject(late);
+    const fresh = new MemoryBucket();
+    const keyless = new EncryptingBucket(fresh, { keys: undefined, encrypts: false });
+    await expect(openedIn(fresh, { bucket: keyless })).rejects.toMatchObject(late);
+    expect(fresh.objects.size).toBe(0);
+  });
+
+  it('is plain if an earlier version began the run, and the next server goes on with it', async () => {
+    const raw = new MemoryBucket();
+    await (await opened(raw)).put(item('one', EFFECT));
+    await using next = await openedIn(raw, { isSealed: false });
+    expect(await pathsOf(next)).toEqual(['version', 'one.json']);
   });
 });

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { CanceledError, CodedError } from '../../../../src/base/index.ts';
+import { CanceledError, CodedError, silentLogger } from '../../../../src/base/index.ts';
 import { restoreOperationSchema } from '../../../../src/item-operations/index.ts';
 import type { RestoreAction } from '../../../../src/restore/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
@@ -509,7 +509,10 @@ describe('a restore', () => {
       const bucket = new MemoryBucket();
       const isKilled = how !== 'canceled';
       const journal = () =>
-        journaledOperations({ ...{ bucket: rig.bucket, name: 'r1', uid: 'u1' }, signal });
+        journaledOperations({
+          ...{ bucket: rig.bucket, name: 'r1', uid: 'u1', isSealed: false, signal },
+          logger: silentLogger,
+        });
       const outside = async <T>(task: () => Promise<T> | T, what: string): Promise<T> => {
         if (what === 'create configmaps app/settings') {
           await expect.poll(async () => (await journal()).length, { timeout: 10_000 }).toBe(1);
