@@ -50,6 +50,7 @@ export { RestoreArchive, type RestoreFiles, type RestoreRef } from './restore-ar
 export { ScratchFile } from './scratch-file.ts';
 export {
   IGNORE_SIGNATURE,
+  keyMissing,
   type SignatureState,
   signingBy,
   signingKey,

@@ -235,6 +235,27 @@ export function assertUnchanged(
   throw new CodedError('NOT_SIGNED', text);
 }
 
+/**
+ * Throws `NOT_SIGNED`, for another try, if the Backup in the cluster was signed, and the key that
+ * signed its files is missing: the Secret of the password may be written anew at this moment.
+ */
+export function assertCheckable(
+  { name, signature: state }: Pick<StoredFiles, 'name' | 'signature'>,
+  known: Annotated,
+): void {
+  const { annotations } = known.metadata;
+  const isSigned = annotations?.[SIGNED] === 'true' && annotations[IGNORE_SIGNATURE] !== 'true';
+  if (state === 'unknown' && isSigned) throw keyMissing(name);
+}
+
+/** The files stay as they are until the key is back. */
+export const keyMissing = (name: string): CodedError =>
+  new CodedError(
+    'NOT_SIGNED',
+    `the key that signed backup ${name} is not in this cluster at present: check the Secrets of the repository password and of the archive keys, or add the key with "longshore repository add-archive-keys"`,
+    { retry: 'backoff' },
+  );
+
 /** As {@link assertUnchanged}. Throws `NOT_SIGNED` too if the location requires signatures. */
 export function assertTrusted(files: StoredFiles, known?: Annotated): void {
   const { bucket, name, signature: state } = files;

@@ -29,6 +29,7 @@ import { decodeJson, decodeJsonGzip, wholeOf } from './json-file.ts';
 import { type BackupFile, backupKey } from './layout.ts';
 import {
   type Annotated,
+  assertCheckable,
   assertTrusted,
   assertUnchanged,
   canSign,
@@ -85,6 +86,11 @@ export class StoredArchive {
   assertUnchanged(known?: Annotated): void {
     const { name, signature } = this;
     assertUnchanged({ bucket: this.#bucket, name, signature }, known);
+  }
+
+  /** Throws `NOT_SIGNED`, for another try, while the key of a signed Backup is missing. */
+  assertCheckable(known: Annotated): void {
+    assertCheckable(this, known);
   }
 
   /** Whether a writer to the bucket may have stored it in the name of this program. */

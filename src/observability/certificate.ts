@@ -1,9 +1,11 @@
 import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { createSecureContext } from 'node:tls';
 import {
   type Clock,
   CodedError,
+  codeOf,
   type Logger,
   makeCertificate,
   messageOf,
@@ -100,9 +102,8 @@ export class ServedCertificate implements Disposable {
       if (this.#source !== SELF_SIGNED) next = await readPair(this.#source);
       else if (nowMs - this.#madeMs > REPLACED_AFTER_MS) {
         next = selfSigned(nowMs);
-        this.#madeMs = nowMs;
       }
-      if (next.cert !== this.#pair.cert || next.key !== this.#pair.key) this.#replace(next);
+      if (next.cert !== this.#pair.cert || next.key !== this.#pair.key) this.#replace(next, nowMs);
       else if (this.#logged?.startsWith('cannot') === true) this.#logged = undefined;
       this.#complainOfDates();
     } catch (error) {
@@ -110,11 +111,22 @@ export class ServedCertificate implements Disposable {
     }
   }
 
-  #replace(next: CertificatePair): void {
+  /** Throws `CERTIFICATE_UNUSABLE` if a server does not take it. All servers keep the old one then. */
+  #replace(next: CertificatePair, nowMs: number): void {
     if (this.#isDisposed) return;
+    const taken: ((pair: CertificatePair) => void)[] = [];
+    try {
+      for (const follower of this.#followers) {
+        taken.push(follower);
+        follower(next);
+      }
+    } catch (cause) {
+      for (const follower of taken) follower(this.#pair);
+      throw unusable(this.#source, reasonOf(cause), cause);
+    }
     this.#pair = next;
+    this.#madeMs = nowMs;
     this.#logged = undefined;
-    for (const follower of this.#followers) follower(next);
     const { fingerprint256, validTo } = new X509Certificate(next.cert);
     this.#options.logger.info(
       { certificate: this.#source, fingerprint: fingerprint256, validTo },
@@ -162,36 +174,50 @@ function selfSigned(nowMs: number): CertificatePair {
   return { cert: certificate, key };
 }
 
+const unusable = (source: string, reason: string, cause?: unknown): CodedError =>
+  new CodedError(
+    'CERTIFICATE_UNUSABLE',
+    `cannot use the certificate in ${source}: ${reason}. Check the Secret that is mounted there.`,
+    { cause },
+  );
+
+/** The code of OpenSSL, such as `ERR_SSL_EE_KEY_TOO_SMALL`. Its words may quote the input. */
+const reasonOf = (cause: unknown): string => `TLS refuses it (${codeOf(cause) ?? 'no reason'})`;
+
 async function readPair(directory: string): Promise<CertificatePair> {
-  const unusable = (reason: string, cause?: unknown): CodedError =>
-    new CodedError(
-      'CERTIFICATE_UNUSABLE',
-      `cannot use the certificate in ${directory}: ${reason}. Check the Secret that is mounted there.`,
-      { cause },
-    );
   const textOf = async (name: string): Promise<string> => {
     try {
       return await readFile(join(directory, name), 'utf8');
     } catch (cause) {
-      throw unusable(redactAndCut(messageOf(cause)), cause);
+      throw unusable(directory, redactAndCut(messageOf(cause)), cause);
     }
   };
-  const [cert, key] = [await textOf('tls.crt'), await textOf('tls.key')];
+  let [cert, key] = [await textOf('tls.crt'), await textOf('tls.key')];
+  // The kubelet may have exchanged both files between the two reads.
+  for (let now = await textOf('tls.crt'); now !== cert; now = await textOf('tls.crt')) {
+    [cert, key] = [now, await textOf('tls.key')];
+  }
   let certificate: X509Certificate;
   let privateKey: KeyObject;
   // OpenSSL's words may quote the input, and a key must not get into a log.
   try {
     certificate = new X509Certificate(cert);
   } catch {
-    throw unusable('tls.crt is not a certificate in PEM form');
+    throw unusable(directory, 'tls.crt is not a certificate in PEM form');
   }
   try {
     privateKey = createPrivateKey(key);
   } catch {
-    throw unusable('tls.key is not an unencrypted private key in PEM form');
+    throw unusable(directory, 'tls.key is not an unencrypted private key in PEM form');
   }
   if (!certificate.checkPrivateKey(privateKey)) {
-    throw unusable('tls.key is not the key of tls.crt');
+    throw unusable(directory, 'tls.key is not the key of tls.crt');
+  }
+  try {
+    // Such as a key that is too short for this version of OpenSSL.
+    createSecureContext({ cert, key });
+  } catch (cause) {
+    throw unusable(directory, reasonOf(cause), cause);
   }
   return { cert, key };
 }

@@ -53,7 +53,8 @@ export async function ensureBackupRepository(
     }
     if (performance.now() > deadline) {
       const state = found ? 'backup repository not provisioned' : 'backup repository not found';
-      throw notReady(`failed to wait BackupRepository, timeout exceeded: ${state}`);
+      const why = found?.status?.message ? `: ${found.status.message}` : '';
+      throw notReady(`failed to wait BackupRepository, timeout exceeded: ${state}${why}`);
     }
     await sleep(POLL_MS, undefined, { signal: query.signal });
   }

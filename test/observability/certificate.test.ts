@@ -34,6 +34,32 @@ const portOf = (address: string): number => Number(/\d+$/.exec(address)?.[0]);
 const fingerprintOf = ({ certificate }: { certificate: string }): string =>
   new X509Certificate(certificate).fingerprint256;
 
+/** RSA with 512 bits, valid until 2126 (openssl req -x509 -newkey rsa:512 -nodes -days 36500). */
+const WEAK = {
+  'tls.crt': `-----BEGIN CERTIFICATE-----
+MIIBdzCCASGgAwIBAgIUL1EG9zxYC1bhGirlouWTrOUOzkYwDQYJKoZIhvcNAQEL
+BQAwDzENMAsGA1UEAwwEd2VhazAgFw0yNjExMjkxMDMzNDBaGA8yMTI2MTEwNTEw
+MzM0MFowDzENMAsGA1UEAwwEd2VhazBcMA0GCSqGSIb3DQEBAQUAA0sAMEgCQQDZ
+knJSbVplqr5Vsl29CMkdpBMubwEPYpoQ/nZPe59kOabtY2mRq07K+VoHMo+EmBrQ
+mb42ZmDpFn4O8RRquOyfAgMBAAGjUzBRMB0GA1UdDgQWBBSl1mLG+aAO2yEAiT6e
+15NyKUWUxTAfBgNVHSMEGDAWgBSl1mLG+aAO2yEAiT6e15NyKUWUxTAPBgNVHRMB
+Af8EBTADAQH/MA0GCSqGSIb3DQEBCwUAA0EAy5FvzYOX1M02QExEE1CvhnYJ5rYe
+YiW6hRBdp+Vn6iWNPLrBtCA3SZ061BUWUAy6fO1Og6RVM4KM+5J3wjkMmQ==
+-----END CERTIFICATE-----
+`,
+  'tls.key': `-----BEGIN PRIVATE KEY-----
+MIIBVQIBADANBgkqhkiG9w0BAQEFAASCAT8wggE7AgEAAkEA2ZJyUm1aZaq+VbJd
+vQjJHaQTLm8BD2KaEP52T3ufZDmm7WNpkatOyvlaBzKPhJga0Jm+NmZg6RZ+DvEU
+arjsnwIDAQABAkEAsDoRRThzvuN0tX76tDGYjNyn+LVKm4aXGeqyM6EDMq6McPrU
+apTJITsPIKfUVUlulX0H1gCesq6R4g7+KWXFsQIhAP3yQYwncZ0QpRt2FjcX4Lrb
+a34XnZFOQwiiD6ivoYWZAiEA21Tik1ZXNc4oqlNAP/9ZhaqTiyaSHm8kKuhhFGuA
+9vcCIGsFBDCvksbRc/NtwZD4RCIbRGLASwwogkGKIrVBRv3JAiB2NUyb7ee4tvCR
+w6aYF04vTRyR3WrY/jt26KERuVLbRwIhANzfUB6DNsN94FZykC4aGnmTKSsHfjGb
+qhqIqU037s7R
+-----END PRIVATE KEY-----
+`,
+};
+
 describe('the certificate of --tls-certificate', () => {
   const SOURCES = { metrics: () => Promise.resolve('x 1\n'), notReady: () => undefined };
   let directory: string;
@@ -77,6 +103,7 @@ describe('the certificate of --tls-certificate', () => {
     ['a Secret that is not mounted', {}, /ENOENT.*tls\.crt/],
     ['a Secret without a key', { 'tls.crt': own.certificate }, /ENOENT.*tls\.key/],
     ['a bad certificate', { 'tls.crt': 'x', 'tls.key': own.key }, /tls\.crt is not a certificate/],
+    ['a key that TLS finds too short', WEAK, /TLS refuses it \(ERR_SSL_EE_KEY_TOO_SMALL\)/],
     ['a bad key', { 'tls.crt': own.certificate, 'tls.key': 'x' }, /tls\.key is not an unencrypted/],
     [
       "another certificate's key",
@@ -146,6 +173,33 @@ describe('the certificate of --tls-certificate', () => {
       .poll(async () => (await get(server.address)).fingerprint, PATIENT)
       .toBe(fingerprintOf(other));
     expect(errors.length).toBe(count);
+  });
+
+  it('stays with all servers if one of them refuses the new one, which is tried again', async () => {
+    mountPair(own);
+    using certificate = await open();
+    await using server = await serveStatus('0.0.0.0:0', SOURCES, certificate);
+    let refusals = 0;
+    let isRefused = true;
+    certificate.onChange(({ cert }) => {
+      if (cert !== other.certificate || !isRefused) return;
+      refusals++;
+      throw Object.assign(new Error(other.key), { code: 'ERR_SSL_EE_KEY_TOO_SMALL' });
+    });
+    mountPair(other);
+    await expect.poll(() => errors.length, PATIENT).toBe(1);
+    expect(errors[0]).toMatch(
+      /TLS refuses it \(ERR_SSL_EE_KEY_TOO_SMALL\).*last good certificate stays/,
+    );
+    expect(errors[0]).not.toContain('PRIVATE KEY');
+    await expect.poll(() => refusals, PATIENT).toBeGreaterThan(1);
+    expect(certificate.pair.cert).toBe(own.certificate);
+    expect((await get(server.address)).fingerprint).toBe(fingerprintOf(own));
+    isRefused = false;
+    await expect
+      .poll(async () => (await get(server.address)).fingerprint, PATIENT)
+      .toBe(fingerprintOf(other));
+    expect(errors).toHaveLength(1);
   });
 
   it('that has expired is served, refused by clients, and named in the log', async () => {

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, isCode } from '../../base/index.ts';
 import type {
   Body,
   Bucket,
@@ -86,9 +86,15 @@ export class EncryptingBucket implements Bucket {
     return this.#bucket.listFolders(prefix, options);
   }
 
-  /** Throws `UNSUPPORTED_URL` for an encrypted file too. */
+  /** Throws `UNSUPPORTED_URL` for an encrypted file too. A missing file has a URL, as in other buckets. */
   async signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string> {
-    if (isSecret(fileOf(key) ?? key)) await assertPlain(key, this.#bucket.get(key, options));
+    if (isSecret(fileOf(key) ?? key)) {
+      try {
+        await assertPlain(key, this.#bucket.get(key, options));
+      } catch (error) {
+        if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+      }
+    }
     return this.#bucket.signedUrl(key, lifetimeMs, options);
   }
 

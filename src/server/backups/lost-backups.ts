@@ -1,4 +1,4 @@
-import { BackupArchive } from '../../archive/index.ts';
+import { BackupArchive, keyMissing } from '../../archive/index.ts';
 import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
@@ -276,7 +276,8 @@ export class LostBackups {
     }
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
     const archive = opened && new BackupArchive(opened.bucket);
-    if (opened && archive && (await hasEnded(archive, backup, signal))) {
+    const end = archive ? await storedEnd(archive, backup, signal) : 'none';
+    if (opened && archive && end === 'stored') {
       await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
       // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
       assertLeading();
@@ -290,6 +291,8 @@ export class LostBackups {
     await this.#end(backup, left, signal, lost.thawed);
     lost.isThawed = true;
     this.#options.onRemoved();
+    // Its files may be a whole backup. They are not deleted before somebody can tell.
+    if (end === 'unknown') throw keyMissing(name);
     assertLeading();
     await this.#options.removeSnapshots(backup, { withKept: filesGo, signal });
     if (!archive || !filesGo) return;
@@ -337,20 +340,24 @@ export class LostBackups {
   }
 }
 
-/** Whether its files say that it is over: it was killed before its note went. */
-async function hasEnded(
+/**
+ * Whether its files say that it is over: it was killed before its note went. `unknown`: they say so, and
+ * the key that signed them is missing.
+ */
+async function storedEnd(
   archive: BackupArchive,
   { metadata: { name, uid } }: Backup,
   signal: AbortSignal,
-): Promise<boolean> {
+): Promise<'stored' | 'none' | 'unknown'> {
   try {
     const stored = await archive.open(name, { signal });
-    const { metadata } = stored;
+    const { metadata, status } = stored.metadata;
+    if (metadata.uid !== uid || !isOver(status?.phase ?? '')) return 'none';
+    if (stored.signature === 'unknown') return 'unknown';
     // A writer to the bucket must not keep operations from ending.
-    if (stored.mayBeForged || metadata.metadata.uid !== uid) return false;
-    return isOver(metadata.status?.phase ?? '');
+    return stored.mayBeForged ? 'none' : 'stored';
   } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
+    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return 'none';
     throw error;
   }
 }

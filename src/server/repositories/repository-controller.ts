@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Registry } from 'prom-client';
-import { type Logger, messageOf } from '../../base/index.ts';
+import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
 import { WELL_KNOWN_PASSWORD } from '../../archive/index.ts';
 import {
   BACKUP_REPOSITORIES,
@@ -250,8 +250,9 @@ class RepositoryRun {
     const assertLeading = (): void => this.#writer.assertLeading();
     let reason = '';
     let isLater = true;
+    const tell = (why: string): Promise<void> => this.#tellWaiting(why);
     while (isLater && !signal.aborted) {
-      await this.#untilDone(PASSWORD_RETRY_MS, async () => {
+      const look = async (): Promise<void> => {
         const outcome = await ensurePasswordSecret({
           ...{ client, namespace, signal, assertLeading },
           ...{ openStorage, directory, defaultCredentials },
@@ -269,11 +270,33 @@ class RepositoryRun {
             'created a random password for all repositories: keep a copy of this Secret outside of the cluster; without it no volume can be restored',
           );
         }
+        if (outcome.state === 'later') await tell(outcome.why);
         await this.#notePassword();
-      });
+      };
+      await this.#untilDone(PASSWORD_RETRY_MS, look, tell);
       // A location may be created at any time, and a backup right after it.
       const ms = this.#locations.list().length === 0 ? PASSWORD_RETRY_MS : UNREAD_MS;
       if (isLater) await sleep(ms, undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  /** Repositories that wait for the password say why. Those that are ready stay so. */
+  async #tellWaiting(why: string): Promise<void> {
+    const message = redactAndCut(`the repository waits for its password: ${why}`);
+    for (const repository of this.#repositories.list()) {
+      const { status, metadata } = repository;
+      const { phase = '' } = status ?? {};
+      if (!isKept(repository) || phase === 'Ready' || status?.message === message) continue;
+      try {
+        await this.#writer.update(repository, (draft) => {
+          draft.status = { ...draft.status, phase: phase === '' ? 'New' : phase, message };
+        });
+      } catch (error) {
+        // The next look tells it.
+        if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+        const fields = { repository: metadata.name, error: messageOf(error) };
+        this.#options.logger.debug(fields, 'the reason of the wait could not be written');
+      }
     }
   }
 
@@ -311,7 +334,11 @@ class RepositoryRun {
     return this.#connections.notePassword(passwordVersionOf(secret));
   }
 
-  async #untilDone(retryMs: number, task: () => Promise<void>): Promise<void> {
+  async #untilDone(
+    retryMs: number,
+    task: () => Promise<void>,
+    onFailure: (why: string) => Promise<void> = () => Promise.resolve(),
+  ): Promise<void> {
     const signal = this.#signal;
     while (!signal.aborted) {
       try {
@@ -323,6 +350,7 @@ class RepositoryRun {
         this.#passwordFailure = messageOf(error);
         const fields = { error: this.#passwordFailure };
         this.#options.logger.warn(fields, "the password's Secret could not be read or made");
+        await onFailure(this.#passwordFailure);
         await sleep(retryMs, undefined, { signal }).catch(() => undefined);
       }
     }

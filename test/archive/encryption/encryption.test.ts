@@ -153,6 +153,16 @@ describe('an encrypted backup', () => {
     });
   });
 
+  it('gets a URL for a file that is missing, as any other backup', async () => {
+    class SigningBucket extends MemoryBucket {
+      override signedUrl(): Promise<never> {
+        return Promise.resolve('https://bucket.example') as Promise<never>;
+      }
+    }
+    const bucket = await seenBy(new SigningBucket(), 'secret');
+    expect(await bucket.signedUrl('backups/b1/b1-logs.gz', 1000)).toBe('https://bucket.example');
+  });
+
   const PIECE = (64 << 10) + 16;
   const HEAD = 8 + 8 + 16 + 1 + 'uid-b1'.length;
   const attacks: readonly (readonly [string, (bytes: Buffer, other: Buffer) => Buffer])[] = [

@@ -2,7 +2,13 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { BackupArchive, bucketOf, TarballWriter } from '../../../src/archive/index.ts';
+import {
+  BackupArchive,
+  bucketOf,
+  signingBy,
+  signWith,
+  TarballWriter,
+} from '../../../src/archive/index.ts';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
@@ -205,6 +211,28 @@ describe('Backups that are lost', () => {
     await expect.poll(notes).toEqual([]);
     expect(keys()).toEqual(before);
   });
+
+  it('files of a backup whose key is missing stay until somebody can tell, and its pods are thawed', async () => {
+    const sign = async (current: string): Promise<void> => {
+      const signing = await signingBy({ current, others: [], earlierKeys: [] });
+      signWith(bucket, { signing, isRequired: false });
+    };
+    const backup = backupOf('b1', 'u1', 'InProgress');
+    await note(backup);
+    await journal(backup);
+    await sign('a secret');
+    await files(backupOf('b1', 'u1', 'Completed'));
+    const before = keys().filter((key) => !key.includes('longshore-journal'));
+    await sign('of a moment');
+    await lead();
+    await expect.poll(() => told, { timeout: 10_000 }).toContain('thaw p');
+    await sleep(500);
+    expect(keys()).toEqual(expect.arrayContaining(before));
+    expect(await notes()).toHaveLength(1);
+    await sign('a secret');
+    await expect.poll(notes, { timeout: 20_000 }).toEqual([]);
+    expect(keys()).toEqual(before);
+  }, 60_000);
 
   it('files of a backup that has ended as Completed stay, whoever deleted its Backup while no server led', async () => {
     await note(backupOf('b1', 'u1', 'InProgress'));

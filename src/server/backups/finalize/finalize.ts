@@ -4,6 +4,7 @@ import {
   mapLimited,
   messageOf,
   redactAndCut,
+  retryOf,
   rfc3339Seconds,
   unixSeconds,
 } from '../../../base/index.ts';
@@ -113,8 +114,9 @@ export async function finalize(
   await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
   const status = await ended(backup, archive, found, options).catch((error: unknown) => {
-    // Another look would find the same.
-    if (!isCode(error, 'DAMAGED_ARCHIVE', 'WRONG_SIGNATURE', 'NOT_SIGNED')) throw error;
+    // Another look would find the same, unless the key is only missing for now.
+    const isFinal = isCode(error, 'DAMAGED_ARCHIVE', 'WRONG_SIGNATURE', 'NOT_SIGNED');
+    if (!isFinal || retryOf(error) !== 'never') throw error;
     const text = `${messageOf(error)}; restore from another backup`;
     return lost(backup, redactAndCut(text), client.clock.nowNs());
   });
@@ -207,6 +209,7 @@ async function ended(
     const text = 'its files in the backup storage location are of another Backup by now';
     return lost(backup, text, nowNs);
   }
+  stored.assertCheckable(backup);
   stored.assertUnchanged(backup);
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
     await archive.seal(name, uid, { signal, assertAllowed: assertLeading });

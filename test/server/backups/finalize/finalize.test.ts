@@ -5,6 +5,7 @@ import {
   type BackupVolumeInfo,
   readTarball,
   signingBy,
+  signWith,
 } from '../../../../src/archive/index.ts';
 import type { BackupAction } from '../../../../src/backup/index.ts';
 import type { KubeObject } from '../../../../src/kube/index.ts';
@@ -107,6 +108,31 @@ describe('the finalizer of backups', () => {
     expect(world.status).toMatchObject({ phase: 'PartiallyFailed' });
     expect(world.status.failureReason).toContain('cannot find its signature any more');
   });
+
+  it.each(['another', undefined])(
+    'waits while the key that signed the files is missing (there is %s), and then completes the backup',
+    async (password) => {
+      const keyOf = (current: string) => signingBy({ current, others: [], earlierKeys: [] });
+      const signing = await keyOf('a secret');
+      const world = new World();
+      const sign = (by: typeof signing): void => {
+        world.signing = by;
+        signWith(world.bucket, { signing: by, isRequired: false });
+      };
+      sign(signing);
+      await world.begin(scratch, [{ action: 'a.io/move', operationId: 'op-1', item: ITEM }]);
+      world.answers.set('op-1', done);
+      await world.server(scratch).step();
+      world.backup.metadata.annotations = { 'longshore.io/signed': 'true' };
+      sign(password === undefined ? undefined : await keyOf(password));
+      const missing = { code: 'NOT_SIGNED', retry: 'backoff' };
+      await expect(world.server(scratch).finalize()).rejects.toMatchObject(missing);
+      expect(world.status.phase).toBe('Finalizing');
+      sign(signing);
+      await world.server(scratch).finalize();
+      expect(world.status.phase).toBe('Completed');
+    },
+  );
 
   it('leaves the tarball alone where no operation asks for items', async () => {
     const world = await finalizing({ items: [] });
