@@ -236,8 +236,8 @@ export function assertUnchanged(
 }
 
 /**
- * Throws `NOT_SIGNED`, for another try, if the Backup in the cluster was signed, and the key that
- * signed its files is missing: the Secret of the password may be written anew at this moment.
+ * Throws `NOT_SIGNED`, for another try, while the key that signed a Backup's files is missing. The
+ * Secret of the password may be written anew at this moment. Backups without the mark of a signature pass.
  */
 export function assertCheckable(
   { name, signature: state }: Pick<StoredFiles, 'name' | 'signature'>,

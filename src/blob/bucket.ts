@@ -7,8 +7,8 @@ export interface ObjectOptions extends SignalOptions {
   /** UID of the Backup or Restore whose file it is. An encrypted file is bound to it. */
   readonly ownerUid?: string | undefined;
   /**
-   * Of a file that only servers read: it is encrypted in every location, and a plain one in its place
-   * is refused. The bucket of a location does that; a store takes no notice.
+   * Encrypts a file that only servers read, in every location, and refuses a plain file in its place.
+   * The bucket of a location does that. A store takes no notice.
    */
   readonly isSealed?: boolean | undefined;
 }

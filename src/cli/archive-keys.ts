@@ -24,7 +24,7 @@ export async function passwordsIn(files: readonly string[]): Promise<string[]> {
   return passwords.filter((each) => each !== WELL_KNOWN_PASSWORD);
 }
 
-/** Prints the keys of the cluster's archives, or of passwords in files, each on a line. Throws `NO_PASSWORD`. */
+/** Prints the keys of a cluster, or of passwords in files, each on a line. Throws `NO_PASSWORD`. */
 export async function printArchiveKeys(flags: ClusterFlags & PasswordFileFlags): Promise<void> {
   if (flags.passwordFile) {
     const derived = await Promise.all((await passwordsIn(flags.passwordFile)).map(signingKey));

@@ -214,7 +214,7 @@ async function readPair(directory: string): Promise<CertificatePair> {
     throw unusable(directory, 'tls.key is not the key of tls.crt');
   }
   try {
-    // Such as a key that is too short for this version of OpenSSL.
+    // OpenSSL refuses, for example, a key that is too short.
     createSecureContext({ cert, key });
   } catch (cause) {
     throw unusable(directory, reasonOf(cause), cause);

@@ -8,16 +8,16 @@ import {
   SECRETS,
 } from '../kube/index.ts';
 
-/** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
+/** Velero has one password for all repositories (pkg/repository/keys/keys.go). */
 export const PASSWORD_KEY = 'repository-password';
-/** Beside it while the passwords of all repositories are being changed: the one that comes, then the one that was. */
+/** Data of a change of all passwords: the next password, then the previous one. */
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
 export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
 /** Where earlier versions kept the keys of archives: beside the password. Only read and removed now. */
 export const EARLIER_SIGNING_KEYS = 'longshore-earlier-signing-keys';
 /** Data of the Secret of the keys: one key in each line, in hexadecimal digits. */
 export const ARCHIVE_KEYS = 'keys';
-/** Tells what the Secret is for. Our choice: a label of an application would invite others to prune it. */
+/** Our choice of a label: the labels of an application would invite tools to prune the Secret. */
 const ARCHIVE_KEYS_LABEL = { 'longshore.io/archive-keys': 'true' } as const;
 /** Several processes may write the Secret at one time. Our choice. */
 const TRIES_MAX = 8;
@@ -94,7 +94,7 @@ async function findReadable(
 }
 
 /**
- * Adds keys of archives to their Secret, and those that an earlier version left beside the password.
+ * Adds keys of archives to their Secret, also the keys that an earlier version left beside the password.
  * Creates the Secret. A key in it is never removed. May be repeated, by several processes at one
  * time. Returns all keys that the Secret has then, and how many are new. Throws errors of the API
  * server.

@@ -125,7 +125,8 @@ const cannotEncrypt = (): CodedError =>
 
 /**
  * Files that a server believes after a restart. Velero reads `operations`: they are plain in a plain
- * location, with a stamp. Servers alone read what a run has `left`: it is encrypted if there is a key.
+ * location, with a stamp. Only servers read `left`, the notes of a run for its end. They are encrypted
+ * if there is a key.
  */
 function kindOf(key: string): 'operations' | 'left' | undefined {
   const [top = '', name = ''] = key.split('/');

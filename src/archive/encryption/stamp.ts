@@ -3,9 +3,10 @@ import { damaged } from '../damage.ts';
 import type { FileKey } from './encrypted-body.ts';
 
 /**
- * A stamp authenticates a gzip file that Velero reads too. It is an empty gzip member at the end,
- * whose extra field has a subfield of ours: the ID of the key, and an HMAC-SHA256 of the file's key in
- * the bucket and of the SHA-256 of all bytes before. RFC 1952 lets a file have several members. Readers skip the field.
+ * A stamp authenticates a gzip file that Velero reads too. The stamp is an empty gzip member at the
+ * end, with a subfield of ours in its extra field. The subfield has the ID of the key and an
+ * HMAC-SHA256. The HMAC covers the file's key in the bucket, and the SHA-256 of all bytes before.
+ * RFC 1952 lets a file have several members. Readers skip the field.
  */
 const START = Buffer.from([0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 0xff]);
 const SUBFIELD = Buffer.from('LS');

@@ -118,8 +118,8 @@ const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
  */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 /**
- * Secret with the keys that have signed and encrypted archives. It is apart from the password: a tool
- * that writes the password's Secret anew must not remove the keys of old archives.
+ * Secret with the keys that have signed and encrypted archives. A tool may write the password's
+ * Secret anew, and must not remove the keys of old archives with that.
  */
 export const ARCHIVE_KEYS_SECRET = 'longshore-archive-keys';
 const OWN_SECRETS = new Set([PASSWORD_SECRET, ARCHIVE_KEYS_SECRET]);

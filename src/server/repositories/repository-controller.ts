@@ -280,7 +280,7 @@ class RepositoryRun {
     }
   }
 
-  /** Repositories that wait for the password say why. Those that are ready stay so. */
+  /** Repositories that wait for the password say why. Ready repositories stay ready. */
   async #tellWaiting(why: string): Promise<void> {
     const message = redactAndCut(`the repository waits for its password: ${why}`);
     for (const repository of this.#repositories.list()) {

@@ -108,10 +108,9 @@ export class StoredTries<R extends TryRecords> {
 }
 
 /**
- * Annotation of a Backup or Restore whose journal is sealed: its segments are encrypted, and plain ones
- * are refused, as are other files that a server believes after a restart. It is written with the phase
- * `InProgress`, out of reach of a writer to the bucket. A run of an earlier version has none, and its
- * journal is plain.
+ * Annotation of a Backup or Restore whose journal is sealed. Plain segments are refused, and so are
+ * other plain files that a server believes after a restart. The annotation comes with the phase
+ * `InProgress`, out of reach of a writer to the bucket. A run of an earlier version lacks it.
  */
 const SEALED_JOURNAL = 'longshore.io/sealed-journal';
 
@@ -130,7 +129,7 @@ export function journalAnnotations(
   return canSeal || isGiven ? { [SEALED_JOURNAL]: String(canSeal) } : {};
 }
 
-/** Told when what a run has begun is ended as far as its journal can be read. */
+/** For the log, when a run is ended by the readable segments of its journal. */
 export const SEGMENT_UNREAD =
   'a segment of a journal cannot be believed, and is skipped: what it names is not ended';
 
@@ -141,7 +140,7 @@ export interface SegmentOptions<R extends TryRecords> {
   readonly signal: AbortSignal;
 }
 
-/** Throws `DAMAGED_JOURNAL`, also for a segment that a stranger wrote, and what the bucket throws. */
+/** Throws `DAMAGED_JOURNAL`, also for a segment of a stranger, and errors of the bucket. */
 export async function readSegment<R extends TryRecords>(
   bucket: Bucket,
   key: string,

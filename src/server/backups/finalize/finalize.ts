@@ -114,7 +114,7 @@ export async function finalize(
   await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
   const archive = new BackupArchive(opened.bucket, { logger: options.logger });
   const status = await ended(backup, archive, found, options).catch((error: unknown) => {
-    // Another look would find the same, unless the key is only missing for now.
+    // A later look finds the same, unless the key is only missing for now.
     const isFinal = isCode(error, 'DAMAGED_ARCHIVE', 'WRONG_SIGNATURE', 'NOT_SIGNED');
     if (!isFinal || retryOf(error) !== 'never') throw error;
     const text = `${messageOf(error)}; restore from another backup`;

@@ -36,8 +36,8 @@ export interface LeftRunPlace {
 }
 
 /**
- * Reads all segments of a journal that can be read, also of one that is damaged. Segments that cannot
- * be believed are skipped, and the log says so. Throws what the bucket throws.
+ * Reads all segments of a journal, also of a damaged journal. Segments that cannot be believed are
+ * skipped, and the log says so. Throws errors of the bucket.
  */
 export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
   const { bucket, backup, logger, signal } = place;

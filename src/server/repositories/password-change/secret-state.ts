@@ -46,7 +46,7 @@ export async function loadPasswordState(
 }
 
 /**
- * Writes the Secret once, based on what was read. The key of the password that it has goes into the
+ * Writes the Secret once, based on the version that was read. The key of the password that it has goes into the
  * Secret of the keys before: backups that it signed stay signed, and encrypted ones readable. Keys
  * that an earlier version kept beside the password are removed only after that.
  * Throws `KUBE_CONFLICT` if the Secret was written meanwhile.
