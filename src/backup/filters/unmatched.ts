@@ -8,6 +8,15 @@ const WARNED_MAX = 20;
 
 const IS_PATTERN = /[*?[{]/;
 
+interface NamedHooks {
+  readonly resources?:
+    | readonly {
+        readonly name?: string;
+        readonly includedNamespaces?: readonly string[] | null;
+      }[]
+    | null;
+}
+
 type Verb = 'selects' | 'excludes';
 
 /**
@@ -16,10 +25,10 @@ type Verb = 'selects' | 'excludes';
  */
 export class UnmatchedNames {
   readonly #log: Pick<BackupLog, 'warn'>;
-  readonly #where: 'cluster' | 'backup';
+  readonly #where: 'cluster' | 'backup' | 'restore';
   #count = 0;
 
-  constructor(where: 'cluster' | 'backup', log: Pick<BackupLog, 'warn'>) {
+  constructor(where: 'cluster' | 'backup' | 'restore', log: Pick<BackupLog, 'warn'>) {
     this.#where = where;
     this.#log = log;
   }
@@ -66,6 +75,13 @@ export class UnmatchedNames {
           : `"${name}" of ${field} ${verb} nothing: the ${this.#where} has no such namespace`,
       );
     this.#warn(reasons, field, verb);
+  }
+
+  /** Namespaces that the hooks of a spec name. A hook with a typo would never run. */
+  hooks(spec: NamedHooks | null | undefined, existing: ReadonlySet<string>): void {
+    for (const { name = '', includedNamespaces } of spec?.resources ?? []) {
+      this.namespaces(`includedNamespaces of hook "${name}"`, includedNamespaces ?? [], existing);
+    }
   }
 
   /** Label selectors, with those that an object has matched. */

@@ -177,6 +177,8 @@ function warnOfNames({
   const excluded = spec.excludedNamespaces ?? [];
   unmatched.namespaces('excludedNamespaces', excluded, existing, 'excludes');
   if (fine) unmatched.namespaces('namespacedFilterPolicies', fine.namespaces, existing);
+  // The backup is not empty because of its hooks.
+  new UnmatchedNames('cluster', log).hooks(spec.hooks, new Set(existing));
   const isNamed = namespaces.listed !== undefined;
   for (const name of namespaces.resolved) {
     if (!isNamed || terminating?.has(name) !== true) continue;

@@ -282,14 +282,10 @@ function warnOfAway({ restore: { spec }, log }: RestoreRunOptions, types: KnownT
 
 /** Names in the spec that select nothing in the backup. Returns how many there are. */
 function warnOfNames(
-  {
-    restore: { spec },
-    items,
-    types: known,
-    log,
-  }: RestoreRunOptions & { readonly types: KnownTypes },
+  { restore, items, types: known, log }: RestoreRunOptions & { readonly types: KnownTypes },
   selections: readonly RestoreSelection[],
 ): number {
+  const { spec } = restore;
   if (items.isEmpty) return 0;
   const unmatched = new UnmatchedNames('backup', log);
   const types = new Set<string>();
@@ -324,6 +320,9 @@ function warnOfNames(
   unmatched.namespaces('excludedNamespaces', excluded, namespaces, 'excludes');
   const mapped = Object.keys(spec.namespaceMapping ?? {});
   unmatched.namespaces('namespaceMapping', mapped, namespaces);
+  // Hooks go by the namespaces that pods are restored to.
+  const targets = new Set([...namespaces].map((name) => targetNamespace(name, restore)));
+  new UnmatchedNames('restore', log).hooks(spec.hooks, targets);
   const policyNamespaces = selections.flatMap((each) => each.policyNamespaces);
   unmatched.namespaces('namespacedFilterPolicies', policyNamespaces, namespaces);
   unmatched.filters(unmatchedByAll(selections, [...namespaces]));

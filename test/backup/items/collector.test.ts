@@ -145,6 +145,11 @@ describe('the items of a backup', () => {
       '"persistentvolumes" of excludedNamespaceScopedResources excludes nothing: the type is cluster-scoped',
     ],
     [
+      { hooks: { resources: [{ name: 'db', includedNamespaces: ['a', 'aa'] }] } },
+      ['*'],
+      '"aa" of includedNamespaces of hook "db" selects nothing: the cluster has no such namespace',
+    ],
+    [
       { excludedNamespaces: ['kube-sytem'] },
       ['*'],
       '"kube-sytem" of excludedNamespaces excludes nothing: the cluster has no such namespace',

@@ -524,6 +524,20 @@ describe('what is restored', () => {
     expect(log.lists.warnings.velero).toEqual([warning]);
   });
 
+  it('warns about namespaces of hooks by the names that pods are restored to', async () => {
+    const hook = (name: string, ...includedNamespaces: string[]) => ({ name, includedNamespaces });
+    const { log } = await run({
+      items: [stored('configmaps', 'a/c'), stored('configmaps', 'z/c')],
+      spec: {
+        namespaceMapping: { a: 'b' },
+        hooks: { resources: [hook('old', 'a', 'z'), hook('new', 'b', 'z'), hook('all')] },
+      },
+    });
+    expect(log.lists.warnings.velero).toEqual([
+      '"a" of includedNamespaces of hook "old" selects nothing: the restore has no such namespace',
+    ]);
+  });
+
   it('says nothing about names that the backup has, in whatever way they are written', async () => {
     const labels = { metadata: { labels: { app: 'web' } } };
     const items = [
