@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { BackupArchive, signingBy, signWith } from '../../../../src/archive/index.ts';
+import { BackupArchive, ScratchFile, signingBy, signWith } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError } from '../../../../src/base/index.ts';
+import { BACKUPS } from '../../../../src/kube/index.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 
 import { Rig, configMaps, reasonOf, pathsIn } from './support/rig.ts';
@@ -160,5 +162,60 @@ describe('a run that others interfere with', () => {
     });
     await rig.run();
     expect(ran).toEqual(['freeze', 'thaw', 'thaw']);
+  });
+
+  it('a signed backup names the newest signed one of its location, as it lies in the bucket', async () => {
+    const passwords = { current: 'a secret', others: [], earlierKeys: [] };
+    const signing = await signingBy(passwords);
+    const earlierOf = (
+      name: string,
+      at: string,
+      location = 'default',
+      isSigned = true,
+    ): object => ({
+      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', spec: { storageLocation: location } },
+      metadata: {
+        ...{ name, namespace: 'velero', uid: `uid-${name}` },
+        annotations: isSigned ? { 'longshore.io/signed': 'true' } : {},
+      },
+      status: { phase: 'Completed', completionTimestamp: at, expiration: '2027-01-01T00:00:00Z' },
+    });
+    const earlier = [
+      earlierOf('old', '2026-11-20T00:00:00Z'),
+      earlierOf('newest', '2026-11-22T00:00:00Z'),
+      earlierOf('unsigned', '2026-11-23T00:00:00Z', 'default', false),
+      earlierOf('elsewhere', '2026-11-24T00:00:00Z', 'other'),
+      // Its files are gone.
+      earlierOf('gone', '2026-11-25T00:00:00Z'),
+    ];
+    const collect = (resource: unknown, _: unknown, take: (item: unknown) => unknown[]): unknown =>
+      Promise.resolve(
+        resource === BACKUPS
+          ? earlier.flatMap(take)
+          : take({ metadata: { name: 'a' }, kind: 'Namespace' }),
+      );
+    const rig = new Rig({
+      cluster: configMaps(3),
+      client: { collect },
+      spec: { storageLocation: 'default' },
+    });
+    signWith(rig.bucket, { signing, isRequired: false });
+    const archive = new BackupArchive(rig.bucket);
+    const contents = await ScratchFile.create(tempDirectory('earlier'));
+    for (const metadata of earlier.slice(0, 4)) {
+      const { name } = (metadata as { metadata: { name: string } }).metadata;
+      await archive.put(name, {
+        ...{ itemOperations: [], volumeInfos: [], podVolumeBackups: [], volumeSnapshots: [] },
+        ...{ results: {}, resourceList: {}, contents, metadata },
+      });
+    }
+    await contents.close();
+    await rig.run();
+    const { link } = await archive.open('b1');
+    const { mac } = (await archive.open('newest')).link;
+    expect(link.previous).toEqual({
+      ...{ name: 'newest', uid: 'uid-newest', mac },
+      ...{ completed: '2026-11-22T00:00:00Z', expiration: '2027-01-01T00:00:00Z' },
+    });
   });
 });
