@@ -230,7 +230,7 @@ describe('a command fails', () => {
     });
     await expect(peer.run()).rejects.toMatchObject({
       code: 'KUBE_UNAVAILABLE',
-      message: expect.stringContaining('a message that is too long') as string,
+      message: expect.stringContaining('Too many message fragments') as string,
     });
   });
 

@@ -1,24 +1,17 @@
 import { createHash, randomBytes } from 'node:crypto';
 import type { Duplex } from 'node:stream';
+import { Receiver, Sender } from 'ws';
 import { CodedError } from '../../base/index.ts';
-
-/** RFC 6455, as much as a client needs that reads channels: binary and text messages, pings, the end. */
 
 /** RFC 6455, 1.3. */
 const ACCEPT_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
-const OPCODE_CONTINUED = 0;
-const OPCODE_TEXT = 1;
-const OPCODE_BINARY = 2;
-const OPCODE_CLOSE = 8;
-const OPCODE_PING = 9;
-const OPCODE_PONG = 10;
-/** Servers write no more than 32 KiB at once (kubelet: remotecommand); what claims more is no such server. */
-const FRAME_MAX = 16 << 20;
-/** Pieces of one message: each costs more than its bytes. Servers send messages whole. Our choice. */
+/** The kubelet writes at most 32 KiB at once (remotecommand). */
+const MESSAGE_MAX = 16 << 20;
+/** Pieces of one message. Each costs more than its bytes. Servers send messages whole. Our choice. */
 const PIECES_MAX = 4096;
-/** Pings are not answered while so many answers are unread: a node may lie, and pings are its to send. Our choice. */
-const UNREAD_MAX = 64 << 10;
-/** How long the last word may take. Our choice. */
+/** Pings get no answer while so many bytes are unsent: the node may be hostile. Our choice. */
+const UNSENT_MAX = 64 << 10;
+/** How long the close frame may take. Our choice. */
 const LEAVING_MS = 1000;
 const CLOSE_NORMAL = 1000;
 
@@ -46,46 +39,46 @@ export function handshakeFor(protocols: readonly string[]): Handshake {
 }
 
 /**
- * The messages of an upgraded connection, until the server ends it. Pings are answered. Leaving the loop closes the connection. Throws
- * `KUBE_UNAVAILABLE` when it breaks, or when what comes is no WebSocket.
+ * Yields the messages of an upgraded connection until the server ends it, and answers its pings.
+ * Leaving the loop closes the connection. Throws `KUBE_UNAVAILABLE` if the connection breaks or
+ * speaks no WebSocket.
  */
 export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<Buffer> {
-  let waiting = head;
-  let message: Buffer[] = [];
-  let bytes = 0;
+  const limits = { maxPayload: MESSAGE_MAX, maxFragments: PIECES_MAX };
+  const receiver = new Receiver({ ...limits, skipUTF8Validation: true });
+  const sender = new Sender(socket);
+  const messages: Buffer[] = [];
+  let isOver = false;
+  receiver.on('message', (message: Buffer) => messages.push(message));
+  receiver.on('conclude', () => (isOver = true));
+  receiver.on('ping', (data: Buffer) => {
+    if (socket.writableLength < UNSENT_MAX) sender.pong(data, true);
+  });
+  // The callback of each write gets the error as well.
+  receiver.on('error', () => undefined);
+  const read = (bytes: Buffer): Promise<void> =>
+    new Promise((resolve, reject) =>
+      receiver.write(bytes, (error) => {
+        if (error) reject(error);
+        else resolve();
+      }),
+    );
   try {
     const parts = socket[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
-    for (;;) {
-      for (let frame = frameOf(waiting); frame; frame = frameOf(waiting)) {
-        waiting = waiting.subarray(frame.length);
-        if (frame.opcode === OPCODE_CLOSE) return;
-        if (frame.opcode === OPCODE_PING) {
-          if (socket.writableLength < UNREAD_MAX)
-            socket.write(clientFrame(OPCODE_PONG, frame.payload));
-        } else if (frame.opcode === OPCODE_PONG) continue;
-        else if (![OPCODE_CONTINUED, OPCODE_TEXT, OPCODE_BINARY].includes(frame.opcode)) {
-          throw broken('the server sent a frame of an unknown kind');
-        } else {
-          bytes += frame.payload.length;
-          if (bytes > FRAME_MAX || message.length >= PIECES_MAX)
-            throw broken('the server sent a message that is too long');
-          message.push(frame.payload);
-          if (!frame.isLast) continue;
-          yield Buffer.concat(message);
-          message = [];
-          bytes = 0;
-        }
-      }
+    for (let bytes = head; ;) {
+      // What came whole before a broken frame counts.
+      const failed = await read(bytes).catch((error: unknown) => ({ error }));
+      yield* messages.splice(0);
+      if (failed) throw failed.error;
+      if (isOver) return;
       const next = await parts.next();
       if (next.done === true) throw broken('the connection ended in between');
-      waiting = Buffer.concat([waiting, next.value]);
+      bytes = next.value;
     }
   } catch (cause) {
     if (cause instanceof CodedError) throw cause;
     throw broken(cause instanceof Error ? cause.message : String(cause), cause);
   } finally {
-    const status = Buffer.alloc(2);
-    status.writeUInt16BE(CLOSE_NORMAL);
     // What comes now is of no interest, nor that the other side has gone first.
     socket.on('error', () => undefined);
     if (!socket.writable) socket.destroy();
@@ -95,7 +88,8 @@ export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<
       socket.on('close', () => {
         clearTimeout(late);
       });
-      socket.end(clientFrame(OPCODE_CLOSE, status), () => void socket.destroy());
+      sender.close(CLOSE_NORMAL, undefined, true);
+      socket.end(() => void socket.destroy());
     }
   }
 }
@@ -105,43 +99,3 @@ const broken = (why: string, cause?: unknown): CodedError =>
     retry: 'backoff',
     cause,
   });
-
-interface Frame {
-  readonly opcode: number;
-  readonly isLast: boolean;
-  readonly payload: Buffer;
-  /** With its header. */
-  readonly length: number;
-}
-
-/** The first frame, as soon as it is there whole. */
-function frameOf(bytes: Buffer): Frame | undefined {
-  if (bytes.length < 2) return undefined;
-  const [first = 0, second = 0] = bytes;
-  if ((second & 0x80) !== 0) throw broken('the server sent a masked frame');
-  const short = second & 0x7f;
-  const header = short === 126 ? 4 : short === 127 ? 10 : 2;
-  if (bytes.length < header) return undefined;
-  const size =
-    short === 126
-      ? bytes.readUInt16BE(2)
-      : short === 127
-        ? Number(bytes.readBigUInt64BE(2))
-        : short;
-  if (size > FRAME_MAX) throw broken('the server sent a frame that is too long');
-  if (bytes.length < header + size) return undefined;
-  return {
-    opcode: first & 0x0f,
-    isLast: (first & 0x80) !== 0,
-    payload: bytes.subarray(header, header + size),
-    length: header + size,
-  };
-}
-
-/** Clients mask what they send (RFC 6455, 5.3). For control frames: up to 125 bytes. */
-function clientFrame(opcode: number, payload: Buffer): Buffer {
-  const mask = randomBytes(4);
-  const short = payload.subarray(0, 125);
-  const masked = Buffer.from(short.map((byte, index) => byte ^ (mask[index % 4] ?? 0)));
-  return Buffer.concat([Buffer.from([0x80 | opcode, 0x80 | short.length]), mask, masked]);
-}
