@@ -72,8 +72,10 @@ describe.skipIf(process.platform !== 'linux')('after an installation in a checko
     const npm = `#!/bin/sh\n${compiles ? makes : 'exit 1'}\n`;
     fs.writeFileSync(join(folder, 'bin/npm'), npm, { mode: 0o755 });
     const { status, stderr } = check(folder);
-    expect(status).toBe(compiles ? 0 : 1);
+    // An installation needs Node and npm alone: the package is optional.
+    expect(status).toBe(0);
     expect(stderr).toContain('compiling zstd-napi from the sources of its package');
+    expect(stderr.includes('could not be compiled')).toBe(!compiles);
     if (compiles) expect(fs.readFileSync(join(folder, ADDON), 'utf8')).toBe('zstd-napi\n');
     else expect(fs.existsSync(join(folder, ADDON))).toBe(false);
   });
