@@ -236,8 +236,9 @@ export function assertUnchanged(
 }
 
 /**
- * Throws `NOT_SIGNED`, for another try, while the key that signed a Backup's files is missing. The
- * Secret of the password may be written anew at this moment. Backups without the mark of a signature pass.
+ * Throws `NOT_SIGNED`, for another try, while the key that signed a Backup's files is missing. A tool
+ * may be replacing the Secret of the password at this moment. Backups without the mark of a
+ * signature pass.
  */
 export function assertCheckable(
   { name, signature: state }: Pick<StoredFiles, 'name' | 'signature'>,
@@ -252,7 +253,7 @@ export function assertCheckable(
 export const keyMissing = (name: string): CodedError =>
   new CodedError(
     'NOT_SIGNED',
-    `the key that signed backup ${name} is not in this cluster at present: check the Secrets of the repository password and of the archive keys, or add the key with "longshore repository add-archive-keys"`,
+    `the key that signed backup ${name} is not in this cluster. Check the Secrets of the repository password and of the archive keys, or add the key with "longshore repository add-archive-keys"`,
     { retry: 'backoff' },
   );
 

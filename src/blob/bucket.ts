@@ -7,7 +7,7 @@ export interface ObjectOptions extends SignalOptions {
   /** UID of the Backup or Restore whose file it is. An encrypted file is bound to it. */
   readonly ownerUid?: string | undefined;
   /**
-   * Encrypts a file that only servers read, in every location, and refuses a plain file in its place.
+   * Encrypts a file that only servers read, in every location. Refuses a plain file in its place.
    * The bucket of a location does that. A store takes no notice.
    */
   readonly isSealed?: boolean | undefined;

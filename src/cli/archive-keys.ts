@@ -13,7 +13,7 @@ export interface PasswordFileFlags {
   readonly passwordFile?: readonly string[] | undefined;
 }
 
-/** Passwords in files, without the well-known one, which signs and encrypts nothing. Throws `NO_PASSWORD`. */
+/** Passwords in files, without the well-known one, which signs nothing. Throws `NO_PASSWORD`. */
 export async function passwordsIn(files: readonly string[]): Promise<string[]> {
   using prompt = new PasswordPrompt();
   const passwords: string[] = [];
@@ -41,7 +41,7 @@ export async function printArchiveKeys(flags: ClusterFlags & PasswordFileFlags):
   for (const key of keys) printLine(key);
 }
 
-/** Adds keys from standard input to their Secret. Throws `BAD_ARCHIVE_KEY`, and errors of the API server. */
+/** Adds keys from standard input. Throws `BAD_ARCHIVE_KEY`, and errors of the API server. */
 export async function addArchiveKeys(flags: ClusterFlags): Promise<void> {
   const keys = keysIn(await textOf(process.stdin), 'standard input');
   await withSession(flags, async (session) => {

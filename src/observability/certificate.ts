@@ -111,7 +111,7 @@ export class ServedCertificate implements Disposable {
     }
   }
 
-  /** Throws `CERTIFICATE_UNUSABLE` if a server does not take it. All servers keep the old one then. */
+  /** Throws `CERTIFICATE_UNUSABLE` if a server refuses it. All servers keep the old one then. */
   #replace(next: CertificatePair, nowMs: number): void {
     if (this.#isDisposed) return;
     const taken: ((pair: CertificatePair) => void)[] = [];

@@ -348,7 +348,7 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       await expect.poll(() => make(pod), { interval: 100 }).toContain('the image of its DaemonSet');
     });
 
-    it('admit the image behind a mirror, a digest and DNS options where the DaemonSet says so, and only these', async () => {
+    it('admit only the image mirrors, digests and DNS options that the DaemonSet names', async () => {
       const { spec } = await cluster.api.client.get(DAEMON_SETS, {
         namespace: 'velero',
         name: AGENT,

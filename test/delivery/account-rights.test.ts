@@ -282,7 +282,7 @@ describe.skipIf(!hasHelm())('a server that makes no restores, on a real API serv
     await (cluster as PolicedCluster | undefined)?.[Symbol.asyncDispose]();
   });
 
-  it('creates the Secrets of the password and of the keys of archives, and no other one', async () => {
+  it('creates the Secrets of the password and of archive keys alone', async () => {
     for (const name of ['velero-repo-credentials', 'longshore-archive-keys']) {
       expect(await ask(secrets, secretOf(name))).toBe('admitted');
     }

@@ -60,8 +60,8 @@ export async function* encrypted(
 }
 
 /**
- * Decrypts a file. `plain` reads a file that is not encrypted. `keyOf` finds a key by its ID. Throws
- * `DAMAGED_ARCHIVE` for a file that was changed, `NO_ARCHIVE_KEY`, and errors of the body.
+ * Decrypts a file. `plain` reads a file that is not encrypted. `keyOf` finds a key by its ID.
+ * Throws `DAMAGED_ARCHIVE` for a file that was changed, `NO_ARCHIVE_KEY`, and errors of the body.
  */
 export async function* decrypted(
   body: Body,

@@ -55,7 +55,7 @@ export class EncryptingBucket implements Bucket {
     return kind === 'left' ? keys?.fileKey !== undefined : kind === undefined && isSealed === true;
   }
 
-  /** Throws `NO_ARCHIVE_KEY`, `DAMAGED_ARCHIVE` too. A server without any key may have one again soon. */
+  /** Throws `NO_ARCHIVE_KEY` and `DAMAGED_ARCHIVE` too. A missing key may come back soon. */
   get(key: string, options: ObjectOptions = {}): AsyncIterable<Uint8Array> {
     const file = fileOf(key) ?? key;
     const body = this.#bucket.get(key, options);
@@ -86,7 +86,7 @@ export class EncryptingBucket implements Bucket {
     return this.#bucket.listFolders(prefix, options);
   }
 
-  /** Throws `UNSUPPORTED_URL` for an encrypted file too. A missing file has a URL, as in other buckets. */
+  /** Throws `UNSUPPORTED_URL` for an encrypted file. Missing files have URLs, as in other buckets. */
   async signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string> {
     if (isSecret(fileOf(key) ?? key)) {
       try {
@@ -124,9 +124,9 @@ const cannotEncrypt = (): CodedError =>
   new CodedError('CANNOT_ENCRYPT', `the location is not written to: ${CANNOT_ENCRYPT}`);
 
 /**
- * Files that a server believes after a restart. Velero reads `operations`: they are plain in a plain
- * location, with a stamp. Only servers read `left`, the notes of a run for its end. They are encrypted
- * if there is a key.
+ * Files that a server believes after a restart. Velero reads `operations`, which are plain in a
+ * plain location, with a stamp. Only servers read `left`, the notes of a run for its end. They are
+ * encrypted if there is a key.
  */
 function kindOf(key: string): 'operations' | 'left' | undefined {
   const [top = '', name = ''] = key.split('/');
@@ -137,7 +137,7 @@ function kindOf(key: string): 'operations' | 'left' | undefined {
   return key === restoreKey(name, 'afterRun') ? 'left' : undefined;
 }
 
-/** The Secret of the password may be there again in a moment: a tool is writing it anew. */
+/** A tool may be replacing the Secret of the password at this moment. */
 const noKeyNow = (key: string): CodedError =>
   new CodedError(
     'NO_ARCHIVE_KEY',

@@ -4,7 +4,7 @@ import type { FileKey } from './encrypted-body.ts';
 
 /**
  * A stamp authenticates a gzip file that Velero reads too. The stamp is an empty gzip member at the
- * end, with a subfield of ours in its extra field. The subfield has the ID of the key and an
+ * end, and its extra field has our subfield. The subfield has the ID of the key and an
  * HMAC-SHA256. The HMAC covers the file's key in the bucket, and the SHA-256 of all bytes before.
  * RFC 1952 lets a file have several members. Readers skip the field.
  */
@@ -44,8 +44,8 @@ export async function* stamped(
 }
 
 /**
- * The bytes of a file without its stamp. Throws `DAMAGED_ARCHIVE` at the end for a wrong stamp, and,
- * if `isSealed`, for a file without one. A file with the stamp of an unknown key counts as one without.
+ * The bytes of a file without its stamp. Throws `DAMAGED_ARCHIVE` at the end for a wrong stamp. If
+ * `isSealed`, throws it for a missing stamp, and for the stamp of an unknown key.
  */
 export async function* unstamped(
   body: AsyncIterable<Uint8Array>,

@@ -74,7 +74,7 @@ function addExportVerb(backup: Command): void {
     .requiredOption('--directory <dir>', 'where the folder backups/NAME is written')
     .option(
       '--bucket <location>',
-      'read this bucket, without a cluster: s3://bucket/prefix, file:///path, as for --repo',
+      'read this bucket without a cluster (s3://bucket/prefix or file:///path)',
     )
     .addOption(
       passwordFilesOption('with --bucket: a repository password that signed and encrypted it'),

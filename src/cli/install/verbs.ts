@@ -56,9 +56,11 @@ Examples:
     .addHelpText(
       'after',
       `
-What is under way is canceled first, so that nothing of it is left in the storage. Then servers and agents go, and only then the finalizers of
-objects that nobody looks after any more: neither they nor the namespace stay in Terminating. A namespace whose Secret velero-repo-credentials has a
-random password is left, and so is one with the Secret longshore-archive-keys: the backups in the bucket need them.
+Running operations are canceled first, so that nothing of them stays in the storage. Then servers and agents are deleted, and then the
+finalizers of the remaining objects. So no object and no namespace stays in Terminating.
+
+A namespace stays if its Secret velero-repo-credentials has a random password, or if it has the Secret longshore-archive-keys. The
+backups in the bucket need both.
 
 Example:
   $ longshore uninstall --force`,

@@ -131,7 +131,7 @@ export function journalAnnotations(
 
 /** For the log, when a run is ended by the readable segments of its journal. */
 export const SEGMENT_UNREAD =
-  'a segment of a journal cannot be believed, and is skipped: what it names is not ended';
+  'a segment of a journal is damaged or forged, so its operations are not ended';
 
 export interface SegmentOptions<R extends TryRecords> {
   readonly schema: z.ZodType<R>;

@@ -131,7 +131,7 @@ describe('the bucket of a location', () => {
     await using opened = await bucketsOf({}, cluster).buckets.open('default', signal);
     expect(opened.bucket).toBeDefined();
     expect(cluster.text('longshore-archive-keys', 'keys')).toBe(`${oldKey}\n${ownKey}\n`);
-    // A tool applies the password's Secret again, with another password, by which the next backup is signed.
+    // A tool replaces the password. The next backup is signed with a key of the new one.
     cluster.put('velero-repo-credentials', { 'repository-password': 'another' });
     await using again = await bucketsOf({}, cluster).buckets.open('default', signal);
     const signing = signingOf(again.bucket)?.signing;

@@ -435,7 +435,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       }
     });
 
-    /** What docs/passwords.md says about a Velero server that has used a repository moments before: Velero connects anew each time. */
+    /** docs/passwords.md says that Velero connects to a repository again for each use. */
     it.skipIf(!hasKopia)(
       'is refused once by a Kopia that has the format in its cache',
       async () => {

@@ -21,7 +21,7 @@ interface StoredSecret extends KubeObject {
   readonly data: Readonly<Record<string, string>>;
 }
 
-/** The Secrets of a cluster. `refused`: one that this account may not write. */
+/** The Secrets of a cluster. `refused`: the Secret that this account may not write. */
 class Cluster {
   readonly secrets = new Map<string, StoredSecret>();
   /** After each write. */
