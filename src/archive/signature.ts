@@ -236,7 +236,7 @@ export function assertUnchanged(
 }
 
 /**
- * Throws `NOT_SIGNED`, for another try, while the key that signed a Backup's files is missing. A tool
+ * Throws `NOT_SIGNED`, for another try, while the key that signed the files is missing. A tool
  * may be replacing the Secret of the password at this moment. Backups without the mark of a
  * signature pass.
  */

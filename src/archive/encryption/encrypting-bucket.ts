@@ -86,7 +86,7 @@ export class EncryptingBucket implements Bucket {
     return this.#bucket.listFolders(prefix, options);
   }
 
-  /** Throws `UNSUPPORTED_URL` for an encrypted file. Missing files have URLs, as in other buckets. */
+  /** Throws `UNSUPPORTED_URL` for an encrypted file. Missing files have URLs as elsewhere. */
   async signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string> {
     if (isSecret(fileOf(key) ?? key)) {
       try {
