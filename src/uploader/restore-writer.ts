@@ -50,6 +50,9 @@ export class RestoreWriter {
   #window: Waiting[] = [];
   #windowBytes = 0;
   #timer: NodeJS.Timeout | undefined;
+  /** Ranges that are read or wait to be read. */
+  #unread = 0;
+  #isDue = false;
 
   constructor(repository: Repository, signal: AbortSignal) {
     const { dataPath } = repository;
@@ -61,7 +64,7 @@ export class RestoreWriter {
     this.#ranges = createLimiter(dataPath.pool.threads + 2);
   }
 
-  /** Resolves with the attributes that could not be set, once the bytes are written; see `flush`. */
+  /** Resolves with the attributes that could not be set, once the bytes are written. */
   add(write: ContentWrite): Promise<NotSet> {
     return new Promise((resolve, reject) => {
       this.#plan({ write, resolve, reject });
@@ -71,22 +74,37 @@ export class RestoreWriter {
   #plan(item: Waiting): void {
     this.#window.push(item);
     this.#windowBytes += item.write.entry.packedLength;
-    if (this.#window.length >= WINDOW_WRITES || this.#windowBytes >= WINDOW_BYTES) this.flush();
-    else this.#timer ??= setTimeout(() => this.flush(), WINDOW_MS_MAX);
+    if (this.#window.length >= WINDOW_WRITES || this.#windowBytes >= WINDOW_BYTES) this.#send();
+    else this.#timer ??= setTimeout(() => this.#send(), WINDOW_MS_MAX);
   }
 
+  /**
+   * Restores the planned writes. While all threads have work, writes of other directories
+   * may join: small directories that lie beside each other in a pack take one request.
+   */
   flush(): void {
+    if (this.#unread < this.#pool.threads) this.#send();
+    else this.#isDue = true;
+  }
+
+  #send(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
+    this.#isDue = false;
     const window = this.#window;
     this.#window = [];
     this.#windowBytes = 0;
     const { bufferBytes } = this.#repository.contents.packBuffers;
     for (const range of planRanges(window, Math.min(bufferBytes, RANGE_BYTES_MAX))) {
+      this.#unread++;
       this.#ranges
         .run(() => this.#restore(range))
         .catch((error: unknown) => {
           for (const { reject } of range.items) reject(error);
+        })
+        .finally(() => {
+          this.#unread--;
+          if (this.#isDue) this.flush();
         });
     }
   }

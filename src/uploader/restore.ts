@@ -19,7 +19,8 @@ import { pinnedAt, TargetDirectory } from './target-directory.ts';
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
-const DIRECTORIES_MAX = 8;
+/** Directories restored at once: their files share requests. Our choice. */
+const DIRECTORIES_MAX = 16;
 /** Share of the descriptors that this process may have. */
 const HELD_DIRECTORIES_SHARE = 1 / 4;
 /** Deeper trees than this one give the descriptors of the directories above back meanwhile. Our choice. */

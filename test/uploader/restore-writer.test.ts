@@ -8,7 +8,7 @@ import { type ContentId, type IndexEntry, writeObject } from '../../src/reposito
 import { RestoreWriter } from '../../src/uploader/restore-writer.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
-import { createTest, openTest } from '../support/repositories.ts';
+import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('restore-writer');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -68,4 +68,35 @@ it('a content that cannot be loaded is not written later, when its descriptor is
   for (const descriptor of descriptors) fs.closeSync(descriptor);
   expect(fs.readFileSync(at('sound')).equals(noise('sound', BYTES))).toBe(true);
   expect(fs.statSync(at('innocent')).size).toBe(0);
+});
+
+class CountedPacks extends ForwardingStorage {
+  reads = 0;
+
+  override async getBlob(...given: Parameters<BlobStorage['getBlob']>): Promise<Uint8Array> {
+    if (given[0].startsWith('p')) this.reads++;
+    // A bucket answers late.
+    await new Promise((done) => void setTimeout(done, 5));
+    return super.getBlob(...given);
+  }
+}
+
+it('files of many small directories share requests', async () => {
+  const [source, target] = [at('small'), at('small-target')];
+  for (let i = 0; i < 400; i++) {
+    fs.mkdirSync(join(source, `${i % 20}/${i}`), { recursive: true });
+    fs.writeFileSync(join(source, `${i % 20}/${i}/file`), noise(String(i), 2000));
+  }
+  await createTest(at('small-repo'));
+  let counted: CountedPacks | undefined;
+  const wrap = (inner: BlobStorage): BlobStorage => (counted = new CountedPacks(inner));
+  await using repository = await openTest(at('small-repo'), { wrap });
+  const { rootEntry } = await backUp(repository, source);
+  await restore(repository, rootEntry, target);
+  expect(counted?.reads).toBeGreaterThan(0);
+  // A request for each directory would make 400.
+  expect(counted?.reads).toBeLessThan(150);
+  for (let i = 0; i < 400; i++) {
+    expect(fs.readFileSync(join(target, `${i % 20}/${i}/file`))).toEqual(noise(String(i), 2000));
+  }
 });
