@@ -1,4 +1,4 @@
-import { define, isCode } from '../base/index.ts';
+import { define, isCode, matchesSelector } from '../base/index.ts';
 import {
   BLOCK_MOVER,
   BUILT_IN_MOVERS,
@@ -7,7 +7,6 @@ import {
   type DaemonSet,
   KNOWN_MOVERS,
   type KubeClient,
-  matchesSelector,
   type Node,
   type Pod,
   PODS,

@@ -1,4 +1,5 @@
-import type { KubeObject, LabelSelector } from '../kube/index.ts';
+import type { LabelSelector } from '../base/index.ts';
+import type { KubeObject } from '../kube/index.ts';
 import type { OldLists, ScopedLists } from './filters/resources.ts';
 
 /** The parts of Velero's Backup (velero.io/v1, pkg/apis/velero/v1/backup_types.go) that are looked at here. */

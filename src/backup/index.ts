@@ -14,14 +14,6 @@ export {
   usesOldLists,
 } from './filters/resources.ts';
 export { labelErrors, listErrors, namespaceListErrors } from './filters/lists-errors.ts';
-export {
-  labelSelectorOf,
-  labelsProblem,
-  parseSelector,
-  type Selector,
-  selectorErrors,
-  selectorOf,
-} from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
 export { BACKUP_DEFAULTS, type BackupDefaults, setDefaults } from './backup-defaults.ts';
 export {

@@ -1,4 +1,10 @@
-import { jsonCopy, messageOf, type Nanoseconds, rfc3339Seconds } from '../base/index.ts';
+import {
+  jsonCopy,
+  messageOf,
+  type Nanoseconds,
+  rfc3339Seconds,
+  selectorErrors,
+} from '../base/index.ts';
 import {
   assertLasting,
   type KubeClient,
@@ -9,7 +15,6 @@ import {
 import { type BackupDefaults, durationErrors, setDefaults } from './backup-defaults.ts';
 import type { Backup, BackupSpec } from './backup-object.ts';
 import { type ResourceFinder, usesOldLists } from './filters/resources.ts';
-import { selectorErrors } from './filters/selectors.ts';
 import {
   excludeLabeledNamespaces,
   namespaceErrors,

@@ -62,6 +62,22 @@ export {
   optional,
 } from './go-struct.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
+export {
+  isLabelKey,
+  isLabelValue,
+  LABEL_OPERATORS,
+  type LabelSelector,
+  type LabelSelectorRequirement,
+  labelSelectorOf,
+  labelsProblem,
+  matchesSelector,
+  parseSelector,
+  requirementsOf,
+  type Selector,
+  selectorErrors,
+  selectorOf,
+  takesValues,
+} from './label-selectors.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';

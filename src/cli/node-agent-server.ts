@@ -12,14 +12,13 @@ import {
   FENCE_MARGIN_MS,
   FENCE_VARIABLE,
 } from '../agent/index.ts';
-import { CodedError, isCode, type Logger } from '../base/index.ts';
+import { CodedError, isCode, type Logger, matchesSelector } from '../base/index.ts';
 import { cgroupMemoryBytes, environment, podResourcesOf } from '../config/index.ts';
 import type { ExposeConfig } from '../exposer/index.ts';
 import {
   BLOCK_MOVER,
   CONFIG_MAPS,
   type KubeClient,
-  matchesSelector,
   NODES,
   PRIORITY_CLASSES,
   STORAGE_CLASSES,

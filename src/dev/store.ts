@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { type Clock, rfc3339Seconds } from '../base/index.ts';
+import { type Clock, isCode, parseSelector, rfc3339Seconds, type Selector } from '../base/index.ts';
 import { apiVersionOf, type KubeObject, type Metadata, type Resource } from '../kube/index.ts';
 import { ApiError, detailsOf, invalid, notFound, qualified } from './api-error.ts';
 import { copyJson, isSameJson } from './json.ts';
 import type { Stored } from './stored.ts';
 import { assertMetadata, validate } from './validation.ts';
-import { parseFieldSelector, parseLabelSelector } from './selectors.ts';
+import { parseFieldSelector } from './selectors.ts';
 
 export interface Change {
   readonly type: 'ADDED' | 'MODIFIED' | 'DELETED';
@@ -416,12 +416,22 @@ const suffix = (): string =>
 /** Velero's kinds have none; Kubernetes' own that are used here have one. */
 const hasStatusSubresource = ({ group }: Resource<KubeObject>): boolean => group !== 'velero.io';
 
+function readSelector(text: string): Selector {
+  try {
+    return parseSelector(text);
+  } catch (error) {
+    if (!isCode(error, 'BAD_SELECTOR')) throw error;
+    const message = `unable to parse requirement: ${String(error.facts['why'])}`;
+    throw new ApiError(400, 'BadRequest', message);
+  }
+}
+
 function matcher({ namespace, labelSelector, fieldSelector }: Selection): (o: Stored) => boolean {
-  const labels = parseLabelSelector(labelSelector ?? '');
+  const labels = readSelector(labelSelector ?? '');
   const fields = parseFieldSelector(fieldSelector ?? '');
   return (object) =>
     (namespace === undefined || object.metadata.namespace === namespace) &&
-    labels(object.metadata.labels ?? {}) &&
+    labels.matches(object.metadata.labels) &&
     fields(object);
 }
 

@@ -1,4 +1,5 @@
-import type { LabelSelectorRequirement, NodeSelectorTerm, PodSpec } from '../kube/index.ts';
+import { type LabelSelectorRequirement, requirementsOf } from '../base/index.ts';
+import type { NodeSelectorTerm, PodSpec } from '../kube/index.ts';
 import type { LoadAffinity } from './settings.ts';
 
 const NOT_WINDOWS: LabelSelectorRequirement = {
@@ -27,14 +28,8 @@ export function hostingAffinity(
   topology: readonly NodeSelectorTerm[] = [],
   excludedNodes: readonly string[] = [],
 ): PodSpec['affinity'] {
-  const { matchLabels = {}, matchExpressions = [] } = configured?.nodeSelector ?? {};
   const conditions: LabelSelectorRequirement[] = [
-    ...Object.entries(matchLabels).map(([key, value]) => ({
-      key,
-      operator: 'In',
-      values: [value],
-    })),
-    ...matchExpressions,
+    ...requirementsOf(configured?.nodeSelector ?? {}),
     NOT_WINDOWS,
   ];
   if (excludedNodes.length > 0) {

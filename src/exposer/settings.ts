@@ -1,5 +1,5 @@
-import type { Clock, Logger } from '../base/index.ts';
-import type { KubeClient, LabelSelector } from '../kube/index.ts';
+import type { Clock, LabelSelector, Logger } from '../base/index.ts';
+import type { KubeClient } from '../kube/index.ts';
 
 /** What hosting pods may use: only what is set. Quantities as Kubernetes writes them. */
 export interface PodResources {

@@ -14,8 +14,6 @@ export type {
   Event,
   Job,
   KubeObject,
-  LabelSelector,
-  LabelSelectorRequirement,
   Lease,
   Metadata,
   NewObject,
@@ -176,7 +174,7 @@ export {
   toneOf,
 } from './api/phases.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';
-export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
+export { validLabel } from './api/labels.ts';
 export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';

@@ -1,5 +1,5 @@
-import { goDurationNs, selectorOf } from '../backup/index.ts';
-import { messageOf } from '../base/index.ts';
+import { goDurationNs } from '../backup/index.ts';
+import { messageOf, selectorOf } from '../base/index.ts';
 import type { RestoreHook, RestoreHookSpec, RestoreSpec } from './restore-object.ts';
 
 const NOT_WHOLE =

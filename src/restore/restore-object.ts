@@ -1,5 +1,5 @@
-import { lookup } from '../base/index.ts';
-import type { KubeObject, LabelSelector } from '../kube/index.ts';
+import { type LabelSelector, lookup } from '../base/index.ts';
+import type { KubeObject } from '../kube/index.ts';
 
 /** The parts of Velero's Restore (velero.io/v1, pkg/apis/velero/v1/restore_types.go) that are looked at here. */
 export interface Restore extends KubeObject {

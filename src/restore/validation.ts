@@ -1,5 +1,5 @@
-import { goDurationNs, labelErrors, listErrors, selectorErrors } from '../backup/index.ts';
-import { jsonCopy, lookup, messageOf } from '../base/index.ts';
+import { goDurationNs, labelErrors, listErrors } from '../backup/index.ts';
+import { jsonCopy, lookup, messageOf, selectorErrors } from '../base/index.ts';
 import {
   assertLasting,
   BACKUP_STORAGE_LOCATIONS,

@@ -1,4 +1,5 @@
 import type { Node } from 'yaml';
+import { isLabelKey, isLabelValue, LABEL_OPERATORS, takesValues } from '../base/index.ts';
 import { cut, joined, type YamlDocument } from './yaml-document.ts';
 import { fieldsOf, textsAt } from './yaml-fields.ts';
 
@@ -10,8 +11,6 @@ export interface PolicyLabelSelector {
     readonly values: readonly string[];
   }[];
 }
-
-const OPERATORS = ['In', 'NotIn', 'Exists', 'DoesNotExist'];
 
 /** Undefined for one that says nothing, as in Velero. */
 export function readLabelSelector(
@@ -43,21 +42,18 @@ export function readLabelSelector(
     const wrong = (what: string): void => {
       document.wrong(each.node, each.path, what);
     };
-    if (!OPERATORS.includes(operator))
+    if (!LABEL_OPERATORS.some((known) => known === operator))
       wrong(
         `the operator is In, NotIn, Exists or DoesNotExist, and not ${JSON.stringify(cut(operator))}`,
       );
-    else if (operator.endsWith('In') && values.length === 0) wrong(`${operator} needs values`);
-    else if (!operator.endsWith('In') && values.length > 0) wrong(`${operator} takes no values`);
+    else if (takesValues(operator) && values.length === 0) wrong(`${operator} needs values`);
+    else if (!takesValues(operator) && values.length > 0) wrong(`${operator} takes no values`);
     checkLabel(document, { key, values, node: each.node, path: each.path });
     return [{ key, operator, values }];
   });
   const isEmpty = Object.keys(matchLabels).length === 0 && matchExpressions.length === 0;
   return isEmpty ? undefined : { matchLabels, matchExpressions };
 }
-
-const LABEL_NAME = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/;
-const PREFIX = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 
 function checkLabel(
   document: YamlDocument,
@@ -68,14 +64,10 @@ function checkLabel(
     path,
   }: { key: string; values: readonly string[]; node: Node | null; path: string },
 ): void {
-  const [name = '', prefix, ...more] = key.split('/').reverse();
-  const isKey =
-    LABEL_NAME.test(name) &&
-    more.length === 0 &&
-    (prefix === undefined || (prefix.length <= 253 && PREFIX.test(prefix)));
-  if (!isKey) document.wrong(node, path, `${JSON.stringify(cut(key))} is no key of a label`);
+  if (!isLabelKey(key))
+    document.wrong(node, path, `${JSON.stringify(cut(key))} is no key of a label`);
   for (const value of values) {
-    if (value === '' || LABEL_NAME.test(value)) continue;
+    if (isLabelValue(value)) continue;
     document.wrong(node, path, `${JSON.stringify(cut(value))} is no value of a label`);
   }
 }

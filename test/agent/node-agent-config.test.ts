@@ -7,6 +7,7 @@ import {
   moverSettingsIn,
   parseNodeAgentConfig,
 } from '../../src/agent/index.ts';
+import { matchesSelector } from '../../src/base/index.ts';
 import {
   MOVER_SETTINGS,
   moverSettingProblem,
@@ -14,7 +15,6 @@ import {
   moverVariables,
 } from '../../src/mover/index.ts';
 import { podResourcesOf } from '../../src/config/index.ts';
-import { matchesSelector } from '../../src/kube/index.ts';
 
 const parse = (value: object): ReturnType<typeof parseNodeAgentConfig> =>
   parseNodeAgentConfig('node-agent-config', { json: JSON.stringify(value) });

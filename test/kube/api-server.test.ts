@@ -193,6 +193,13 @@ for (const [name, start, isThere] of SERVERS)
       expect(await names({ fieldSelector: 'metadata.name=blue' })).toEqual(['blue']);
     });
 
+    it('refuses a selector that it cannot read', async () => {
+      for (const labelSelector of ['color in', 'color=red=blue', '-color', 'color in (red']) {
+        const list = client.list(CONFIG_MAPS, { namespace, labelSelector });
+        expect(await codeOf(list)).toBe('KUBE_REFUSED');
+      }
+    });
+
     it('holds what has a finalizer until it has none', async () => {
       const { metadata } = await client.create(
         DATA_UPLOADS,

@@ -1,9 +1,8 @@
-import { compileGlob } from '../../base/index.ts';
-import type { KubeObject, LabelSelector } from '../../kube/index.ts';
+import { compileGlob, type LabelSelector, type Selector, selectorOf } from '../../base/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
 import { NameLists } from './name-lists.ts';
 import { type ResourceFinder, typeOf } from './resources.ts';
-import { type Selector, selectorOf } from './selectors.ts';
 import { MatchedFilter, type UnmatchedPart } from './unmatched.ts';
 
 /** As a Kubernetes LabelSelector. */

@@ -1,7 +1,7 @@
+import type { Selector } from '../../base/index.ts';
 import { NameList } from './name-lists.ts';
 import type { BackupLog } from '../results.ts';
 import { type AskedTypes, type ResourceFinder, typeOf } from './resources.ts';
-import type { Selector } from './selectors.ts';
 
 /** Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands. */
 const WARNED_MAX = 20;

@@ -1,7 +1,6 @@
-import { messageOf } from '../../base/index.ts';
+import { messageOf, selectorOf } from '../../base/index.ts';
 import type { BackupSpec, ExecHook } from '../backup-object.ts';
 import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
-import { selectorOf } from '../filters/selectors.ts';
 import { goDurationNs } from './durations.ts';
 
 /** Everything that is wrong with the hooks of a Backup, each with its place. Velero finds these when a pod's turn has come, or never. */

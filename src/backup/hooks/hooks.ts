@@ -1,9 +1,8 @@
-import { isCode, lookup } from '../../base/index.ts';
+import { isCode, lookup, type Selector, selectorOf } from '../../base/index.ts';
 import type { KubeObject, Pod } from '../../kube/index.ts';
 import type { BackupSpec, ExecHook, ResourceHook } from '../backup-object.ts';
 import { NameLists } from '../filters/name-lists.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
-import { type Selector, selectorOf } from '../filters/selectors.ts';
 import type { BackupLog } from '../results.ts';
 import type { HookCounts } from '../run/contract.ts';
 import { typeLists } from '../run/resolved-actions.ts';

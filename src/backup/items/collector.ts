@@ -1,4 +1,11 @@
-import { exactJson, isCode, mapLimited, messageOf } from '../../base/index.ts';
+import {
+  exactJson,
+  isCode,
+  mapLimited,
+  messageOf,
+  type Selector,
+  selectorOf,
+} from '../../base/index.ts';
 import {
   apiVersionOf,
   type Discovery,
@@ -11,7 +18,6 @@ import type { BackupSpec } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
-import { type Selector, selectorOf } from '../filters/selectors.ts';
 import { MatchedSelectors, UnmatchedNames } from '../filters/unmatched.ts';
 import { orderOf } from '../ordered-resources.ts';
 import type { BackupLog } from '../results.ts';

@@ -1,7 +1,7 @@
+import { parseSelector } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { NameLists } from '../filters/name-lists.ts';
 import { type ResourceFinder, typeOf } from '../filters/resources.ts';
-import { parseSelector } from '../filters/selectors.ts';
 import type { ActionSelector } from './contract.ts';
 
 /** An action and which items it is asked about. */

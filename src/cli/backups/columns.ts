@@ -1,5 +1,4 @@
-import { selectorOf } from '../../backup/index.ts';
-import { ageText, parseGoTime } from '../../base/index.ts';
+import { ageText, parseGoTime, selectorOf } from '../../base/index.ts';
 import { numberText } from '../amounts.ts';
 import type { Column } from '../table.ts';
 import { timeText } from '../times.ts';

@@ -1,11 +1,12 @@
+import { goDurationNs, goDurationText } from '../../backup/index.ts';
 import {
-  goDurationNs,
-  goDurationText,
+  define,
+  isCode,
+  type LabelSelector,
   labelSelectorOf,
   labelsProblem,
-} from '../../backup/index.ts';
-import { define, isCode, lookup } from '../../base/index.ts';
-import type { LabelSelector } from '../../kube/index.ts';
+  lookup,
+} from '../../base/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { UsageError } from '../usage-error.ts';
 

@@ -1,5 +1,4 @@
-import { CodedError, isCode } from '../../base/index.ts';
-import { parseSelector } from '../../backup/index.ts';
+import { CodedError, isCode, parseSelector } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { UsageError } from '../usage-error.ts';
 import { missing, type Noun } from './noun.ts';

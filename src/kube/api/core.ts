@@ -1,3 +1,5 @@
+import type { LabelSelector, LabelSelectorRequirement } from '../../base/index.ts';
+
 /** The parts of Kubernetes' own objects that are looked at here; all else passes through untouched. */
 
 export interface OwnerReference {
@@ -35,17 +37,6 @@ export interface KubeObject {
 export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
   metadata: Partial<Metadata>;
 };
-
-export interface LabelSelectorRequirement {
-  key: string;
-  operator: string;
-  values?: string[] | undefined;
-}
-
-export interface LabelSelector {
-  matchLabels?: Record<string, string> | undefined;
-  matchExpressions?: LabelSelectorRequirement[] | undefined;
-}
 
 export interface EnvVar {
   name: string;

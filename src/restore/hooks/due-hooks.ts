@@ -1,11 +1,5 @@
-import { lookup } from '../../base/index.ts';
-import {
-  commandOf,
-  goDurationNs,
-  NameLists,
-  type Selector,
-  selectorOf,
-} from '../../backup/index.ts';
+import { lookup, type Selector, selectorOf } from '../../base/index.ts';
+import { commandOf, goDurationNs, NameLists } from '../../backup/index.ts';
 import type { KubeObject, Pod } from '../../kube/index.ts';
 import type { RestoreHook, RestoreSpec } from '../restore-object.ts';
 

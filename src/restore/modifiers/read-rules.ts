@@ -1,12 +1,14 @@
 import type { Node } from 'yaml';
 import { RE2JS } from 're2js';
-import { NameLists, type Selector, selectorOf } from '../../backup/index.ts';
+import { NameLists } from '../../backup/index.ts';
 import {
   CodedError,
   compileGlob,
   type Glob,
   globAlternatives,
   messageOf,
+  type Selector,
+  selectorOf,
 } from '../../base/index.ts';
 import type { PatchOperation } from '../../kube/index.ts';
 import { cut, type Field, fieldsOf, YamlDocument } from '../../volume-policy/index.ts';

@@ -3,11 +3,10 @@ import {
   MatchedSelectors,
   NameLists,
   type ResourceFinder,
-  type Selector,
-  selectorOf,
   typeLists,
   type UnmatchedPart,
 } from '../../backup/index.ts';
+import { type Selector, selectorOf } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import type { Restore } from '../restore-object.ts';
 import type { ItemFolder } from './contract.ts';

@@ -1,4 +1,4 @@
-import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.ts';
+import { isCode, type Logger, namedFirst, parseSelector, redactAndCut } from '../../base/index.ts';
 import {
   BACKUP_UID,
   DATA_DOWNLOADS,
@@ -88,12 +88,11 @@ async function runningOf(
   resource: Resource<KubeObject>,
   query: Parameters<KubeClient['collect']>[1] & { readonly labelSelector: string },
 ): Promise<KubeObject['metadata'][]> {
+  const selector = parseSelector(query.labelSelector);
   try {
     return await client.collect(resource, query, (object) => {
       const { metadata, spec, status } = object as Movement;
-      const isOther = !Object.entries(metadata.labels ?? {}).some(
-        ([key, value]) => `${key}=${value}` === query.labelSelector,
-      );
+      const isOther = !selector.matches(metadata.labels);
       const isOver = spec?.cancel === true || isMovementOver(status?.phase);
       return isOther || isOver ? [] : [metadata];
     });

@@ -1,12 +1,12 @@
 import {
   isCode,
+  labelsProblem,
   messageOf,
   type Nanoseconds,
   rfc3339Seconds,
   SECOND_NS,
   unixSeconds,
 } from '../../base/index.ts';
-import { labelsProblem } from '../../backup/index.ts';
 import { type Cron, latestTime, parseCron, type Zone } from '../../cron/index.ts';
 import type { Schedule, ScheduleStatus } from './schedule.ts';
 

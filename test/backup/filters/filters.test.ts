@@ -1,9 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { compileGlob } from '../../../src/base/index.ts';
+import { compileGlob, parseSelector, selectorOf } from '../../../src/base/index.ts';
 import { NamespaceFilter } from '../../../src/backup/filters/namespaces.ts';
 import { oldResourceFilter, scopedResourceFilter } from '../../../src/backup/filters/resources.ts';
-import { parseSelector, selectorOf } from '../../../src/backup/filters/selectors.ts';
 
 const name = fc.stringMatching(/^[a-c]{1,3}(-[a-c1-2]{1,2})?$/);
 const pattern = fc.stringMatching(/^[a-c*?-]{1,5}$/).filter((text) => !text.includes('**'));

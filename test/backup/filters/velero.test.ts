@@ -13,9 +13,13 @@ import {
   type ResourceFilter,
   scopedResourceFilter,
 } from '../../../src/backup/filters/resources.ts';
-import { selectorOf } from '../../../src/backup/filters/selectors.ts';
-import { CodedError, compileGlob } from '../../../src/base/index.ts';
-import { Discovery, type LabelSelector } from '../../../src/kube/index.ts';
+import {
+  CodedError,
+  compileGlob,
+  type LabelSelector,
+  selectorOf,
+} from '../../../src/base/index.ts';
+import { Discovery } from '../../../src/kube/index.ts';
 
 /** The same questions, answered by Velero v1.18.3's own code: test/golden/velero/filters/README.md. */
 interface Namespaces {

@@ -1,5 +1,5 @@
-import { asError, CodedError, isCode } from '../../../src/base/index.ts';
-import { NamespaceFilter, parseSelector, typeOf } from '../../../src/backup/index.ts';
+import { asError, CodedError, isCode, parseSelector } from '../../../src/base/index.ts';
+import { NamespaceFilter, typeOf } from '../../../src/backup/index.ts';
 import { Discovery, type KubeObject, type Resource } from '../../../src/kube/index.ts';
 
 interface Kind {

@@ -1,5 +1,10 @@
 import { createHash } from 'node:crypto';
-import { CodedError, lookup } from '../../../base/index.ts';
+import {
+  CodedError,
+  type LabelSelectorRequirement,
+  lookup,
+  requirementsOf,
+} from '../../../base/index.ts';
 import { podResourcesOf } from '../../../config/index.ts';
 import {
   apiVersionOf,
@@ -8,11 +13,10 @@ import {
   type Deployment,
   type EnvVar,
   type Job,
-  type LabelSelectorRequirement,
   type NewObject,
   NOT_IN_BACKUPS,
-  TLS_VOLUME,
   type PodSpec,
+  TLS_VOLUME,
   type Toleration,
 } from '../../../kube/index.ts';
 import type { JobConfig } from './job-config.ts';
@@ -199,12 +203,8 @@ function tolerationsOf({ tolerations = [] }: PodSpec): Toleration[] {
 }
 
 function affinityOf({ loadAffinity }: JobConfig): NonNullable<PodSpec['affinity']> {
-  const { matchLabels = {}, matchExpressions = [] } = loadAffinity?.[0]?.nodeSelector ?? {};
-  const labels = Object.entries(matchLabels).map(([key, value]) => ({
-    ...{ key, operator: 'In' },
-    values: [value],
-  }));
-  const terms = [{ matchExpressions: [...labels, ...matchExpressions, NOT_WINDOWS] }];
+  const conditions = requirementsOf(loadAffinity?.[0]?.nodeSelector ?? {});
+  const terms = [{ matchExpressions: [...conditions, NOT_WINDOWS] }];
   return {
     nodeAffinity: { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: terms } },
   };

@@ -1,6 +1,6 @@
 import type { StoredArchive } from '../../../archive/index.ts';
-import { type BackupLog, type FinePolicies, parseSelector } from '../../../backup/index.ts';
-import { CodedError, silentLogger } from '../../../base/index.ts';
+import type { BackupLog, FinePolicies } from '../../../backup/index.ts';
+import { CodedError, parseSelector, silentLogger } from '../../../base/index.ts';
 import {
   type BackupIdentity,
   type Discovery,

@@ -1,11 +1,21 @@
-import { CodedError, define, isCode, messageOf } from '../../base/index.ts';
-import {
-  type LabelSelector,
-  type LabelSelectorRequirement,
-  matchesRequirement,
-} from '../../kube/index.ts';
+import { CodedError, isCode, messageOf } from './errors.ts';
+import { define, lookup } from './own-keys.ts';
+
+/** Label selectors: one parser, matcher, printer and validator for all forms that they have. */
 
 type Labels = Readonly<Record<string, string>>;
+
+export interface LabelSelectorRequirement {
+  key: string;
+  operator: string;
+  values?: string[] | undefined;
+}
+
+/** As objects of the API have it. */
+export interface LabelSelector {
+  matchLabels?: Record<string, string> | undefined;
+  matchExpressions?: LabelSelectorRequirement[] | undefined;
+}
 
 /** A label selector that was checked. */
 export interface Selector {
@@ -16,29 +26,76 @@ export interface Selector {
 
 interface Requirement {
   readonly key: string;
-  readonly operator: 'In' | 'NotIn' | 'Exists' | 'DoesNotExist';
+  readonly operator: LabelOperator;
   readonly values: readonly string[];
   /** How it is written. */
   readonly text: string;
 }
 
-const OPERATORS = ['In', 'NotIn', 'Exists', 'DoesNotExist'] as const;
+export const LABEL_OPERATORS = ['In', 'NotIn', 'Exists', 'DoesNotExist'] as const;
+type LabelOperator = (typeof LABEL_OPERATORS)[number];
 const PART = '[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?';
 const SUBDOMAIN = '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*';
 const KEY = new RegExp(`^(?:(?<domain>${SUBDOMAIN})/)?${PART}$`);
 const VALUE = new RegExp(`^(${PART})?$`);
 const DOMAIN_MAX = 253;
 const VALUE_MAX = 63;
-/** Longer ones are not looked at. A domain, a slash and a name. */
+/** A domain, a slash and a name. A longer key is refused unread. */
 const KEY_MAX = 317;
 
-/** Throws `BAD_SELECTOR`. Kubernetes: apimachinery, metav1.LabelSelectorAsSelector and labels.NewRequirement. */
+/** All conditions of a selector in one list. */
+export const requirementsOf = ({
+  matchLabels,
+  matchExpressions,
+}: LabelSelector): LabelSelectorRequirement[] => [
+  ...Object.entries(matchLabels ?? {}).map(([key, value]) => ({
+    key,
+    operator: 'In',
+    values: [value],
+  })),
+  ...(matchExpressions ?? []),
+];
+
+/** Whether the labels fulfil the selector. A selector without conditions takes all. */
+export const matchesSelector = (selector: LabelSelector, labels: Labels = {}): boolean =>
+  requirementsOf(selector).every((requirement) => matchesRequirement(requirement, labels));
+
+/** An operator of a newer Kubernetes takes nothing. */
+function matchesRequirement(
+  {
+    key,
+    operator,
+    values = [],
+  }: Readonly<Omit<LabelSelectorRequirement, 'values'>> & {
+    readonly values?: readonly string[] | undefined;
+  },
+  labels: Labels,
+): boolean {
+  const value = lookup(labels, key);
+  switch (operator) {
+    case 'In':
+      return value !== undefined && values.includes(value);
+    case 'NotIn':
+      return value === undefined || !values.includes(value);
+    case 'Exists':
+      return value !== undefined;
+    case 'DoesNotExist':
+      return value === undefined;
+    default:
+      return false;
+  }
+}
+
+/**
+ * Throws `BAD_SELECTOR`. Kubernetes: apimachinery, metav1.LabelSelectorAsSelector and
+ * labels.NewRequirement.
+ */
 export function selectorOf({ matchLabels, matchExpressions }: LabelSelector): Selector {
   const equal = Object.entries(matchLabels ?? {}).map(([key, value]) =>
     checked({ key, operator: 'In', values: [value], text: `${key}=${value}` }),
   );
   const expressions = (matchExpressions ?? []).map(({ key, operator, values }) => {
-    const known = OPERATORS.find((each) => each === operator);
+    const known = LABEL_OPERATORS.find((each) => each === operator);
     if (!known) throw bad(`"${operator}" is not a valid label selector operator`);
     const list = values ?? [];
     return checked({ key, operator: known, values: list, text: textOf(key, known, list) });
@@ -46,7 +103,7 @@ export function selectorOf({ matchLabels, matchExpressions }: LabelSelector): Se
   return made([...equal, ...expressions]);
 }
 
-/** As {@link selectorOf}, for the form that `kubectl --selector` and actions of plugins have: `app=web,tier in (a,b),!old`. */
+/** The form of `kubectl --selector`: `app=web,tier in (a,b),!old`. Throws `BAD_SELECTOR`. */
 export function parseSelector(text: string): Selector {
   return made(termsOf(text));
 }
@@ -57,7 +114,8 @@ function termsOf(text: string): Requirement[] {
 }
 
 /**
- * A selector as the API has it, of what is typed at a command line. Throws `BAD_SELECTOR`, also for `!=`, which Velero's command line refuses.
+ * Turns a selector of the command line into the form of the API. Throws `BAD_SELECTOR`, also for
+ * `!=`, because Velero's command line refuses it.
  * Kubernetes: apimachinery, metav1.ParseToLabelSelector.
  */
 export function labelSelectorOf(text: string): LabelSelector {
@@ -112,7 +170,7 @@ function parseTerm(term: string): Requirement {
   return checked({ key, operator, values: [], text: textOf(key, operator, []) });
 }
 
-function textOf(key: string, operator: Requirement['operator'], values: readonly string[]): string {
+function textOf(key: string, operator: LabelOperator, values: readonly string[]): string {
   switch (operator) {
     case 'In':
       return `${key} in (${[...values].sort().join(',')})`;
@@ -125,15 +183,22 @@ function textOf(key: string, operator: Requirement['operator'], values: readonly
   }
 }
 
+export function isLabelKey(key: string): boolean {
+  const form = key.length > KEY_MAX ? null : KEY.exec(key);
+  return form !== null && (form.groups?.domain ?? '').length <= DOMAIN_MAX;
+}
+export const isLabelValue = (value: string): boolean =>
+  value.length <= VALUE_MAX && VALUE.test(value);
+/** The other operators take none. */
+export const takesValues = (operator: string): boolean => operator === 'In' || operator === 'NotIn';
+
 function checked(requirement: Requirement): Requirement {
   const { key, operator, values } = requirement;
-  const form = key.length > KEY_MAX ? null : KEY.exec(key);
-  if (!form || (form.groups?.domain ?? '').length > DOMAIN_MAX)
-    throw bad(`"${key.slice(0, KEY_MAX)}" is no key of a label`);
-  const wantsValues = operator === 'In' || operator === 'NotIn';
+  if (!isLabelKey(key)) throw bad(`"${key.slice(0, KEY_MAX)}" is no key of a label`);
+  const wantsValues = takesValues(operator);
   if (wantsValues && values.length === 0) throw bad(`"${operator}" of "${key}" needs values`);
   if (!wantsValues && values.length > 0) throw bad(`"${operator}" of "${key}" takes no values`);
-  const wrong = values.find((value) => value.length > VALUE_MAX || !VALUE.test(value));
+  const wrong = values.find((value) => !isLabelValue(value));
   if (wrong !== undefined) throw bad(`"${wrong.slice(0, KEY_MAX)}" is no value of a label`);
   return requirement;
 }
@@ -150,7 +215,7 @@ function made(requirements: readonly Requirement[]): Selector {
 const bad = (why: string): CodedError =>
   new CodedError('BAD_SELECTOR', `the label selector cannot be used: ${why}`, { facts: { why } });
 
-/** What is wrong with the selectors of a Backup or a Restore. */
+/** All faults in the selectors of a Backup or a Restore. */
 export function selectorErrors({
   labelSelector,
   orLabelSelectors,
