@@ -10,7 +10,7 @@ import {
   type PodVolumeRestore,
 } from '../kube/index.ts';
 import type { Parents, StoredVolume } from '../mover/index.ts';
-import { askPatiently } from './asking.ts';
+import { askPatiently } from './rights.ts';
 
 /**
  * A page of PodVolumeBackups takes some 4 MB of memory, and those of a large cluster together more than a data mover has. Beyond so

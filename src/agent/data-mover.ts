@@ -20,7 +20,7 @@ import {
 } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
 import { Ahead } from './ahead.ts';
-import { askPatiently } from './asking.ts';
+import { askPatiently } from './rights.ts';
 import { COMPLETED_REASON } from './told-result.ts';
 import {
   ensureBackupRepository,

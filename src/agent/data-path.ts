@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isCode, type Logger, messageOf } from '../base/index.ts';
+import { backoffMs, isCode, type Logger, messageOf } from '../base/index.ts';
 import { type Event, EVENTS, type KubeClient, withOwnSignal } from '../kube/index.ts';
 import type { MoverResult } from './directions/direction.ts';
 import type { Movement } from './movement.ts';
@@ -126,8 +126,8 @@ export class DataPath {
         }
       }
       // Also after a watch that ended well: behind some proxies each ends at once.
-      const most = Math.min(PAUSE_MS_MAX, PAUSE_MS * 2 ** failures);
-      const pauseMs = failures === 0 ? PAUSE_MS : most * (0.5 + Math.random() / 2);
+      const limits = { firstMs: 2 * PAUSE_MS, maxMs: PAUSE_MS_MAX, jitter: 0.5 };
+      const pauseMs = failures === 0 ? PAUSE_MS : backoffMs(failures, limits);
       await sleep(pauseMs, undefined, { signal }).catch(() => undefined);
     }
   }

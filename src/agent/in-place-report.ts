@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { CodedError, formatBytes, isCode, type Logger, messageOf } from '../base/index.ts';
 import { DATA_DOWNLOADS, type DataDownload, type KubeClient } from '../kube/index.ts';
 import type { InPlaceReport } from '../mover/index.ts';
-import { askPatiently } from './asking.ts';
 import { moverOf } from './named-mover.ts';
+import { askPatiently } from './rights.ts';
 
 /** On a DataDownload whose volume was brought back in place: what its data mover did, or would do. */
 const REPORT = 'longshore.io/in-place-report';

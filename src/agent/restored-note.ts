@@ -2,9 +2,8 @@ import { z } from 'zod';
 import { CodedError, isCanceled, isCode, type Logger, messageOf } from '../base/index.ts';
 import { type KubeClient, POD_VOLUME_RESTORES, type PodVolumeRestore } from '../kube/index.ts';
 import type { WrittenVolume } from '../mover/index.ts';
-import { askPatiently } from './asking.ts';
 import { moverOf } from './named-mover.ts';
-import { isRightGone } from './rights.ts';
+import { askPatiently, isRightGone } from './rights.ts';
 
 /**
  * On a PodVolumeRestore whose data are all in the volume. Its mover writes it before it makes the mark that lets the pod go on:

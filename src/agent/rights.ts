@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCode, messageOf, withRetry } from '../base/index.ts';
 import { isUnauthorized, meaningOf } from '../kube/index.ts';
 
 /** How long a right may be missing before what needs it fails. */
@@ -15,8 +15,23 @@ export const isRightGone = (error: unknown): boolean =>
 export const isQuotaFull = (error: unknown): boolean =>
   isCode(error, 'KUBE_FORBIDDEN') && messageOf(error).includes('exceeded quota');
 
+const PAUSE_MS = 5000;
+
+/** Retries while the API server is away, or a right is missing: neither is a reason to fail a volume. */
+export function askPatiently<T>(
+  task: () => Promise<T>,
+  { timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal },
+): Promise<T> {
+  const attemptsMax = Math.ceil(timeoutMs / PAUSE_MS);
+  return withRetry(waitingForRights(task), {
+    budgetOf: () => ({ attemptsMax, delayMsMax: PAUSE_MS }),
+    firstDelayMs: 200,
+    signal,
+  });
+}
+
 /** The task, to be tried again while only a right is missing, for as long as it may be. */
-export function waitingForRights<T>(task: () => Promise<T>): () => Promise<T> {
+function waitingForRights<T>(task: () => Promise<T>): () => Promise<T> {
   let refusedMs: number | undefined;
   return async () => {
     try {

@@ -1,3 +1,4 @@
+import { backoffMs } from '../base/index.ts';
 import type { Movement } from './movement.ts';
 import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
@@ -56,8 +57,8 @@ export class Targets<M extends Movement> {
     const record = this.#memory.of(uid);
     if (record.targetChanges !== changes) return;
     const times = (record.missing?.times ?? 0) + 1;
-    const most = Math.min(PAUSE_MAX_MS, PAUSE_FIRST_MS * 2 ** Math.min(times - 1, 30));
-    const pauseMs = most * (0.75 + Math.random() / 4);
+    const limits = { firstMs: PAUSE_FIRST_MS, maxMs: PAUSE_MAX_MS, jitter: 0.25 };
+    const pauseMs = backoffMs(times, limits);
     record.missing = { times, sinceMs: performance.now(), pauseMs, isOwn };
   }
 }

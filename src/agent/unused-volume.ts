@@ -7,7 +7,7 @@ import {
   usersOfClaim,
 } from '../exposer/index.ts';
 import type { KubeClient } from '../kube/index.ts';
-import { askPatiently } from './asking.ts';
+import { askPatiently } from './rights.ts';
 
 /** As long as a data mover that cannot read its CR goes on (`--fence-timeout`). */
 const BLIND_MS_MAX = 240_000;

@@ -79,7 +79,7 @@ export {
   takesValues,
 } from './label-selectors.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
-export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
+export { backoffMs, type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { LOG_LEVELS, type LogLevel, type LogLine, textLogLine } from './log-line.ts';
 export { Secret } from './secret.ts';

@@ -8,7 +8,29 @@ export interface RetryBudget {
   tryingMsMax?: number;
 }
 
+export interface BackoffOptions {
+  /** After the first failure. */
+  readonly firstMs: number;
+  readonly maxMs: number;
+  /** The share of the delay that is left to chance, so that many do not come back at once. */
+  readonly jitter?: number;
+  /** Between 0 and 1. */
+  readonly random?: () => number;
+}
+
+/** More doublings would exceed every bound. */
+const DOUBLINGS_MAX = 30;
+
+/** The delay before the next try. `failures`: in a row, at least 1. */
+export function backoffMs(failures: number, options: BackoffOptions): number {
+  const { firstMs, maxMs, jitter = 0, random = Math.random } = options;
+  const mostMs = Math.min(maxMs, firstMs * 2 ** Math.min(failures - 1, DOUBLINGS_MAX));
+  return jitter === 0 ? mostMs : mostMs * (1 - jitter + random() * jitter);
+}
+
 export interface RetryOptions {
+  /** Errors for which this is false are thrown at once. */
+  passes?: (error: unknown) => boolean;
   /** May depend on what went wrong last. */
   budgetOf: (error: unknown) => RetryBudget;
   firstDelayMs: number;
@@ -39,12 +61,12 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
     try {
       return await task();
     } catch (error) {
-      if (retryOf(error) === 'never') throw error;
+      if (retryOf(error) === 'never' || options.passes?.(error) === false) throw error;
       const budget = options.budgetOf(error);
       const { attemptsMax, delayMsMax } = budget;
       if (attempt >= attemptsMax) throw spent(error, attempt, performance.now() - startMs);
-      const backoffMs = Math.min(delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
-      const delayMs = Math.max(backoffMs * (0.5 + Math.random() / 2), askedDelayMs(error));
+      const limits = { firstMs: options.firstDelayMs, maxMs: delayMsMax, jitter: 0.5 };
+      const delayMs = Math.max(backoffMs(attempt, limits), askedDelayMs(error));
       const elapsedMs = performance.now() - startMs;
       if (elapsedMs + delayMs > (budget.tryingMsMax ?? tryingMsMax))
         throw spent(error, attempt, elapsedMs);

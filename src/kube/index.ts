@@ -211,10 +211,11 @@ export {
   askedFor,
   isRefusedForNow,
   judged,
-  whileUnauthorized,
   LastingRefusals,
   Patience,
+  patiently,
   REFUSED_MS,
+  whileUnauthorized,
 } from './client/patience.ts';
 export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';

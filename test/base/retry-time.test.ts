@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { CodedError, withRetry } from '../../src/base/index.ts';
+import { backoffMs, CodedError, isCode, withRetry } from '../../src/base/index.ts';
 
 /** A service that asks for a pause each time. */
 async function tries(retryAfterMs: number, tryingMsMax?: number): Promise<[number, unknown]> {
@@ -37,4 +37,28 @@ it('a pause that would end too late is not begun', async () => {
 
 it('short pauses are repeated as often as there are tries', async () => {
   expect((await tries(2))[0]).toBe(16);
+});
+
+it('an error that does not pass is thrown at once, as it is', async () => {
+  const errors = ['STORAGE_THROTTLED', 'STORAGE_DENIED'].map(
+    (code) => new CodedError(code, 'no', { retry: 'backoff' }),
+  );
+  let count = 0;
+  const task = () => Promise.reject(errors[count++] ?? new Error('asked too often'));
+  const error: unknown = await withRetry(task, {
+    passes: (each) => isCode(each, 'STORAGE_THROTTLED'),
+    budgetOf: () => ({ attemptsMax: 5, delayMsMax: 1 }),
+    firstDelayMs: 1,
+  }).catch((caught: unknown) => caught);
+  expect(error).toBe(errors[1]);
+});
+
+it('delays double up to a bound, and the jitter only shortens them', () => {
+  const limits = { firstMs: 100, maxMs: 1000 };
+  expect([1, 2, 3, 4, 5, 5000].map((failures) => backoffMs(failures, limits))).toEqual([
+    ...[100, 200, 400, 800, 1000, 1000],
+  ]);
+  const jittered = (random: number) =>
+    backoffMs(2, { ...limits, jitter: 0.5, random: () => random });
+  expect([0, 0.5, 1].map(jittered)).toEqual([100, 150, 200]);
 });

@@ -1,5 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../base/index.ts';
+import {
+  backoffMs,
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  retryOf,
+} from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import { isUnauthorized } from '../client/answers.ts';
@@ -153,8 +160,8 @@ export class Cache<T extends KubeObject> {
 
   async #pause(error: unknown, signal: AbortSignal): Promise<void> {
     const { logger, resource } = this.#options;
-    const most = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** this.#attempts++);
-    const delayMs = most * (0.5 + Math.random() / 2);
+    const limits = { firstMs: BACKOFF_FIRST_MS, maxMs: BACKOFF_MAX_MS, jitter: 0.5 };
+    const delayMs = backoffMs(++this.#attempts, limits);
     const log = this.#attempts > 3 ? logger.warn.bind(logger) : logger.debug.bind(logger);
     log({ resource: resource.plural, error: messageOf(error) }, 'watch ended; starting it again');
     await sleep(delayMs, undefined, { signal }).catch(() => undefined);

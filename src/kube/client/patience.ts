@@ -1,4 +1,4 @@
-import { CodedError, isCode, retryOf, withRetry } from '../../base/index.ts';
+import { CodedError, isCode, retryOf, type RetryOptions, withRetry } from '../../base/index.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeObject } from '../api/core.ts';
 import { isExtensionAway, isUnauthorized, meaningOf, ofExtension } from './answers.ts';
@@ -174,8 +174,9 @@ export class Patience {
     });
     try {
       const answer = await withRetry(once, {
+        passes: (error) => !isAway(error) || !this.#gone.has(server),
         budgetOf: (error) => ({
-          attemptsMax: isAway(error) && this.#gone.has(server) ? 1 : Infinity,
+          attemptsMax: Infinity,
           delayMsMax: isAway(error) ? DELAY_MS_MAX : REFUSED_DELAY_MS_MAX,
           // A refusal has its own bound: it often follows when the API server is back.
           tryingMsMax: meaningOf(error) === 'refused for now' ? Infinity : awayMs,
@@ -207,17 +208,30 @@ const isAway = (error: unknown): boolean => meaningOf(error) === 'away';
 export const isRefusedForNow = (error: unknown): boolean =>
   isUnauthorized(error) && retryOf(error) === 'backoff';
 
+export interface PatientOptions
+  extends Omit<JudgedOptions, 'only'>, Partial<Omit<RetryOptions, 'tryingMsMax'>> {
+  readonly delayMsMax?: number;
+  readonly forMs?: number | undefined;
+}
+
+/**
+ * Retries a task that sends requests to the API server. `passes` tells which errors are retried,
+ * and `forMs` how long. A missing right is retried for {@link REFUSED_MS}. The task may run twice.
+ */
+export function patiently<T>(task: () => Promise<T>, options: PatientOptions = {}): Promise<T> {
+  const { forMs, delayMsMax = REFUSED_DELAY_MS_MAX, ...rest } = options;
+  return withRetry(judged(task, { ...options, only: isUnauthorized }), {
+    budgetOf: () => ({ attemptsMax: Infinity, delayMsMax }),
+    firstDelayMs: FIRST_DELAY_MS,
+    ...rest,
+    ...(forMs !== undefined && { tryingMsMax: forMs }),
+  });
+}
+
 /** Retries what the API server has refused before it did anything, for {@link REFUSED_MS}. */
 export function whileUnauthorized<T>(
   task: () => Promise<T>,
   { signal, ...options }: JudgedOptions & { readonly signal?: AbortSignal | undefined },
 ): Promise<T> {
-  return withRetry(judged(task, { ...options, only: isUnauthorized }), {
-    budgetOf: (error) => ({
-      attemptsMax: isUnauthorized(error) ? Infinity : 1,
-      delayMsMax: REFUSED_DELAY_MS_MAX,
-    }),
-    firstDelayMs: FIRST_DELAY_MS,
-    signal,
-  });
+  return patiently(task, { ...options, signal, passes: isUnauthorized });
 }

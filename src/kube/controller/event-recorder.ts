@@ -1,4 +1,11 @@
-import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
+import {
+  backoffMs,
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  rfc3339Seconds,
+} from '../../base/index.ts';
 import type { Event, KubeObject, NewObject } from '../api/core.ts';
 import { EVENTS } from '../api/resources.ts';
 import { meaningOf } from '../client/answers.ts';
@@ -18,6 +25,7 @@ export interface EventRecorderOptions {
 const MESSAGE_BYTES_MAX = 1024;
 const KEPT_MAX = 256;
 const ATTEMPTS_MAX = 5;
+const FIRST_DELAY_MS = 500;
 /** Events that wait to be written; what is more is not told of. */
 const WAITING_MAX = 256;
 const FLUSH_MS = 10_000;
@@ -121,7 +129,8 @@ export class EventRecorder {
           logger.warn(fields, 'an event could not be written');
           return;
         }
-        await new Promise((resume) => setTimeout(resume, 250 * 2 ** attempt));
+        const delayMs = backoffMs(attempt, { firstMs: FIRST_DELAY_MS, maxMs: Infinity });
+        await new Promise((resume) => setTimeout(resume, delayMs));
       }
     }
   }

@@ -1,3 +1,5 @@
+import { backoffMs } from '../../base/index.ts';
+
 export interface WorkQueueOptions {
   /** First delay of a key that failed; doubles up to the last. */
   readonly backoffFirstMs: number;
@@ -66,11 +68,11 @@ export class WorkQueue {
 
   /** Adds it after a delay that grows with every call until {@link forget}. */
   addFailed(key: string): void {
-    const failures = this.#failures.get(key) ?? 0;
-    this.#failures.set(key, failures + 1);
+    const failures = (this.#failures.get(key) ?? 0) + 1;
+    this.#failures.set(key, failures);
     const { backoffFirstMs, backoffMaxMs, random = Math.random } = this.#options;
-    const delayMs = Math.min(backoffMaxMs, backoffFirstMs * 2 ** Math.min(failures, 30));
-    this.addAfter(key, delayMs * (0.75 + random() / 4));
+    const limits = { firstMs: backoffFirstMs, maxMs: backoffMaxMs, jitter: 0.25, random };
+    this.addAfter(key, backoffMs(failures, limits));
   }
 
   forget(key: string): void {

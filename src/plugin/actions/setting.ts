@@ -1,20 +1,12 @@
 import { createHash } from 'node:crypto';
-import {
-  isCode,
-  type Logger,
-  lookup,
-  parseDuration,
-  retryOf,
-  withRetry,
-} from '../../base/index.ts';
+import { isCode, type Logger, lookup, parseDuration, retryOf } from '../../base/index.ts';
 import {
   type DataDownload,
   type DataUpload,
   isFinalizing,
-  isUnauthorized,
-  judged,
   type KubeClient,
   type KubeObject,
+  patiently as askPatiently,
 } from '../../kube/index.ts';
 import type { VolumePolicies } from '../../volume-policy/index.ts';
 import type { Backup, ResourceIdentifier, RestoredBackup } from '../contract.ts';
@@ -73,27 +65,14 @@ export const DELETION_MS = 60_000;
 const TRYING_MS_MAX = 60_000;
 
 /** Retries a request while the API server is away, busy or refuses it for now. For what may be done twice. */
-export function patiently<T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-  const once = judged(task, { only: isUnauthorized });
-  return withRetry(
-    async () => {
-      try {
-        return await once();
-      } catch (error) {
-        // Somebody else was first: asking again changes nothing.
-        if (isCode(error, 'KUBE_CONFLICT', 'KUBE_GONE'))
-          throw Object.assign(error, { retry: 'never' });
-        throw error;
-      }
-    },
-    {
-      budgetOf: () => ({ attemptsMax: 100, delayMsMax: 5000 }),
-      firstDelayMs: 100,
-      tryingMsMax: TRYING_MS_MAX,
-      signal,
-    },
-  );
-}
+export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
+  askPatiently(task, {
+    // Somebody else was first: asking again changes nothing.
+    passes: (error) => !isCode(error, 'KUBE_CONFLICT', 'KUBE_GONE'),
+    firstDelayMs: 100,
+    forMs: TRYING_MS_MAX,
+    signal,
+  });
 
 /** The API server is away: what it would say may be known at the next call. */
 export const isAway = (error: unknown): boolean =>

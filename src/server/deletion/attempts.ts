@@ -1,13 +1,6 @@
-import {
-  isCode,
-  type Logger,
-  messageOf,
-  redactAndCut,
-  retryOf,
-  withRetry,
-} from '../../base/index.ts';
+import { isCode, type Logger, messageOf, redactAndCut, retryOf } from '../../base/index.ts';
 
-import { isUnauthorized, judged } from '../../kube/index.ts';
+import { patiently } from '../../kube/index.ts';
 
 export interface AttemptsOptions {
   readonly logger: Logger;
@@ -64,15 +57,14 @@ export class Attempts {
     const { logger, backup, signal, patienceMs, onWaiting } = this.#options;
     const startMs = performance.now();
     let hasFailed = false;
-    const once = judged(task, { only: isUnauthorized });
     try {
-      return await withRetry(() => once().catch(rethrown), {
+      return await patiently(() => task().catch(rethrown), {
         budgetOf: (error) => ({
           attemptsMax: isCode(error, ...PLUGIN_CODES) ? PLUGIN_ATTEMPTS : Infinity,
           delayMsMax: DELAY_MS_MAX,
         }),
         firstDelayMs: Math.min(FIRST_DELAY_MS, patienceMs / 4),
-        tryingMsMax: Math.max(0, patienceMs - this.#waitedMs),
+        forMs: Math.max(0, patienceMs - this.#waitedMs),
         signal,
         onRetry: (error, attempt) => {
           hasFailed = true;

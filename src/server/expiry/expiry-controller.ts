@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  backoffMs,
   type Clock,
   isCode,
   type Logger,
@@ -93,7 +94,8 @@ export class ExpiryController implements ServerController {
         if (signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
         this.#failure = messageOf(error);
         logger.warn({ error: this.#failure }, 'expired backups could not be looked for');
-        restMs = Math.min(frequencyMs, RETRY_MS_MAX, retryMs * 2 ** Math.min(failures++, 10));
+        const maxMs = Math.min(frequencyMs, RETRY_MS_MAX);
+        restMs = backoffMs(++failures, { firstMs: retryMs, maxMs });
       }
       await sleep(restMs, undefined, { signal }).catch(() => undefined);
     }

@@ -1,4 +1,11 @@
-import { isCanceled, isCode, messageOf, redactAndCut, rfc3339Seconds } from '../../base/index.ts';
+import {
+  backoffMs,
+  isCanceled,
+  isCode,
+  messageOf,
+  redactAndCut,
+  rfc3339Seconds,
+} from '../../base/index.ts';
 import {
   type BackupRepository,
   CONFIG_MAPS,
@@ -254,6 +261,6 @@ const isOfCluster = (error: unknown): boolean =>
 const NOT_OURS = ['WRONG_PASSWORD', 'REPOSITORY_CORRUPTED', 'STORAGE_NOT_EMPTY'] as const;
 
 function restMs({ atMs, failures }: Attempt): number {
-  const delayMs = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** Math.min(failures - 1, 10));
+  const delayMs = backoffMs(failures, { firstMs: RETRY_FIRST_MS, maxMs: RETRY_MAX_MS });
   return Math.max(0, atMs + delayMs - performance.now());
 }

@@ -1,5 +1,5 @@
-import { isUnauthorized, judged } from '../../kube/index.ts';
-import { CodedError, type Logger, messageOf, retryOf, withRetry } from '../../base/index.ts';
+import { patiently as retried } from '../../kube/index.ts';
+import { CodedError, type Logger, messageOf, retryOf } from '../../base/index.ts';
 
 /** How long a bucket may be away while a backup waits for it. Our choice: longer than services restart, shorter than a night. */
 const PATIENCE_MS = 20 * 60_000;
@@ -19,22 +19,15 @@ export async function patiently<T>(
   { what, logger, signal, patienceMs = PATIENCE_MS }: PatienceOptions,
 ): Promise<T> {
   // A refusal that lasts is the answer.
-  const once = judged(task, { only: isUnauthorized });
-  return withRetry(
-    () => {
-      signal.throwIfAborted();
-      return once();
+  return retried(task, {
+    delayMsMax: DELAY_MS_MAX,
+    firstDelayMs: Math.min(FIRST_DELAY_MS, patienceMs / 4),
+    forMs: patienceMs,
+    signal,
+    onRetry: (error, attempt) => {
+      logger.warn({ error: messageOf(error), attempt }, `cannot ${what}, and try again`);
     },
-    {
-      budgetOf: () => ({ attemptsMax: Infinity, delayMsMax: DELAY_MS_MAX }),
-      firstDelayMs: Math.min(FIRST_DELAY_MS, patienceMs / 4),
-      tryingMsMax: patienceMs,
-      signal,
-      onRetry: (error, attempt) => {
-        logger.warn({ error: messageOf(error), attempt }, `cannot ${what}, and try again`);
-      },
-    },
-  ).catch((error: unknown) => {
+  }).catch((error: unknown) => {
     signal.throwIfAborted();
     if (retryOf(error) === 'never') throw error;
     const text = `cannot ${what}: ${messageOf(error)}`;

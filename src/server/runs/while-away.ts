@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  backoffMs,
   CodedError,
   createLimiter,
   isCode,
@@ -8,17 +9,16 @@ import {
   lookup,
   messageOf,
   retryOf,
-  withRetry,
 } from '../../base/index.ts';
 import { assertAlone } from '../../backup/index.ts';
 import {
   isExtensionAway,
   isStoreAway,
   isUnauthorized,
-  judged,
   type KubeClient,
   LastingRefusals,
   meaningOf,
+  patiently as retried,
   REFUSED_MS,
 } from '../../kube/index.ts';
 import { patiently } from './patience.ts';
@@ -93,6 +93,8 @@ function waiterOf({
       return false;
     }
   };
+  const pause = (failures: number, maxMs: number): Promise<void> =>
+    sleep(backoffMs(failures, { firstMs: AGAIN_MS, maxMs }), undefined, { signal });
   return async (task, againMax = AGAIN_MAX, isOnce = false) => {
     const sinceMs = performance.now();
     for (let again = 0, tries = 0; ; tries++) {
@@ -104,14 +106,13 @@ function waiterOf({
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
         if (isOnce && isSent(error)) throw error;
         if (isStoreAway(error) && performance.now() - sinceMs <= patienceMs) {
-          const delayMs = Math.min(STORE_DELAY_MS_MAX, AGAIN_MS * 2 ** tries);
-          await sleep(delayMs, undefined, { signal });
+          await pause(tries + 1, STORE_DELAY_MS_MAX);
           continue;
         }
         if (await answers()) {
           const max = againMax > 0 && isOwnFailure(error) ? FAILED_AGAIN_MAX : againMax;
           if (again >= (isAnswer(error) ? max : AGAIN_MAX)) throw error;
-          await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
+          await pause(++again, Infinity);
           continue;
         }
         // It may come and go for ever.
@@ -142,18 +143,15 @@ function whileBusy<T>(
     isFirst = false;
     return task();
   };
-  const once = judged(ask, {
+  return retried(ask, {
+    passes: (error) => isCode(error, 'KUBE_THROTTLED') || isUnauthorized(error),
     refusedMs: Math.min(patienceMs, REFUSED_MS),
-    only: isUnauthorized,
     refusals,
     right,
-  });
-  return withRetry(once, {
-    budgetOf: (error) => ({
-      attemptsMax: isCode(error, 'KUBE_THROTTLED') || isUnauthorized(error) ? Infinity : 1,
-      delayMsMax: BUSY_DELAY_MS_MAX,
-    }),
-    ...{ firstDelayMs: AGAIN_MS, tryingMsMax: Math.min(patienceMs, BUSY_MS_MAX), signal },
+    delayMsMax: BUSY_DELAY_MS_MAX,
+    firstDelayMs: AGAIN_MS,
+    forMs: Math.min(patienceMs, BUSY_MS_MAX),
+    signal,
   });
 }
 
