@@ -7,8 +7,8 @@ import { gzipSync } from 'node:zlib';
 import { parseArgs } from 'node:util';
 import { BackupArchive } from '../src/archive/index.ts';
 import { CodedError, ManualClock, parseGoTime, silentLogger } from '../src/base/index.ts';
-import type { Backup } from '../src/backup/index.ts';
 import { BlobNotFoundError, type Bucket } from '../src/blob/index.ts';
+import type { Backup } from '../src/kube/index.ts';
 import { syncLocation } from '../src/server/sync/sync-location.ts';
 import { SyncMemory } from '../src/server/sync/sync-memory.ts';
 
@@ -75,7 +75,7 @@ const client = {
       // As the cache of the server keeps them.
       const { phase } = object.status as { phase: string };
       const kept = { metadata, spec: { storageLocation: 'default' }, status: { phase } };
-      known.set(metadata.name, kept as unknown as Backup);
+      known.set(metadata.name, kept);
     }
     return Promise.resolve({ ...object, metadata });
   },

@@ -1,7 +1,8 @@
 import type { NativeSnapshot } from '../archive/index.ts';
 import { CodedError, define, isCode } from '../base/index.ts';
-import type { Backup, BackupLog, VolumeStepResult } from '../backup/index.ts';
+import type { BackupLog, VolumeStepResult } from '../backup/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   DATA_UPLOADS,
   isOfBackup,

@@ -1,7 +1,7 @@
 import type { NativeSnapshot } from '../archive/index.ts';
 import { CodedError, isCode, lookup, messageOf } from '../base/index.ts';
-import type { Backup, BackupLog } from '../backup/index.ts';
-import type { PersistentVolume } from '../kube/index.ts';
+import type { BackupLog } from '../backup/index.ts';
+import type { Backup, PersistentVolume } from '../kube/index.ts';
 import type { AskedSnapshot, Snapshotters } from './contract.ts';
 import { type AskedSnapshotter, unlessSilent } from './silent-plugins.ts';
 import type { SnapshotLocation } from './snapshot-locations.ts';

@@ -1,6 +1,7 @@
 import { CodedError, isCode } from '../base/index.ts';
-import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
+import type { BackupLog, StartedOperation } from '../backup/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   isMovementOver,

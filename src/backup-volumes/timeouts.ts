@@ -1,5 +1,6 @@
 import type { Nanoseconds } from '../base/index.ts';
-import { type Backup, type BackupLog, goDurationNs } from '../backup/index.ts';
+import { type BackupLog, goDurationNs } from '../backup/index.ts';
+import type { Backup } from '../kube/index.ts';
 import { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 
 /** On a Backup, in place of the server's `--fs-backup-timeout`. Velero: pkg/apis/velero/v1/labels_annotations.go (v1.18.3). */

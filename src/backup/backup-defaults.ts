@@ -1,4 +1,4 @@
-import type { BackupSpec } from './backup-object.ts';
+import type { BackupSpec } from '../kube/index.ts';
 import { goDurationNs } from './hooks/durations.ts';
 
 /** What a server is told by its flags, for Backups that say nothing. */

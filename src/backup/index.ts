@@ -5,16 +5,13 @@
 export { NamespaceFilter } from './filters/namespaces.ts';
 export {
   oldResourceFilter,
-  type OldLists,
   type ResourceFilter,
   type ResourceFinder,
-  type ScopedLists,
   scopedResourceFilter,
   typeOf,
   usesOldLists,
 } from './filters/resources.ts';
 export { labelErrors, listErrors, namespaceListErrors } from './filters/lists-errors.ts';
-export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
 export { BACKUP_DEFAULTS, type BackupDefaults, setDefaults } from './backup-defaults.ts';
 export {
   moverErrors,

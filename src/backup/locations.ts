@@ -2,7 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, lookup, messageOf } from '../base/index.ts';
 import {
   assertLasting,
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
+  type BackupSpec,
   type KubeClient,
   type KubeObject,
   type ObjectRef,
@@ -10,7 +12,6 @@ import {
   VOLUME_SNAPSHOT_LOCATIONS,
 } from '../kube/index.ts';
 import type { BackupDefaults } from './backup-defaults.ts';
-import type { Backup, BackupSpec } from './backup-object.ts';
 
 export interface LocationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;

@@ -1,5 +1,5 @@
 import { lookup } from '../base/index.ts';
-import type { BackupSpec } from './backup-object.ts';
+import type { BackupSpec } from '../kube/index.ts';
 import type { ResourceFinder } from './filters/resources.ts';
 
 /** Names of `orderedResources` for one resource, in order. Blanks around them are no part of them. */

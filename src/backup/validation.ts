@@ -7,13 +7,14 @@ import {
 } from '../base/index.ts';
 import {
   assertLasting,
+  type Backup,
+  type BackupSpec,
   type KubeClient,
   type KubeObject,
   type ServerVersion,
   validLabel,
 } from '../kube/index.ts';
 import { type BackupDefaults, durationErrors, setDefaults } from './backup-defaults.ts';
-import type { Backup, BackupSpec } from './backup-object.ts';
 import { type ResourceFinder, usesOldLists } from './filters/resources.ts';
 import {
   excludeLabeledNamespaces,

@@ -1,15 +1,15 @@
 import { readFileSync } from 'node:fs';
 import { isMoverServed } from '../agent/index.ts';
-import {
-  type Backup as StoredBackup,
-  type BackupSpec,
-  moverErrors,
-  setDefaults,
-} from '../backup/index.ts';
+import { moverErrors, setDefaults } from '../backup/index.ts';
 import { CodedError, isCode, matchesGlob, messageOf } from '../base/index.ts';
-import { BACKUPS, type KubeClient } from '../kube/index.ts';
 import {
   type Backup,
+  type Backup as StoredBackup,
+  BACKUPS,
+  type BackupSpec,
+  type KubeClient,
+} from '../kube/index.ts';
+import {
   choicesOf,
   globalPoliciesOf,
   namespacesOf,

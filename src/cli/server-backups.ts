@@ -1,7 +1,7 @@
 import { isMoverServed } from '../agent/index.ts';
 import { join } from 'node:path';
 import { BackupArchive } from '../archive/index.ts';
-import type { Backup, PolicySummary, ReadAhead } from '../backup/index.ts';
+import type { PolicySummary, ReadAhead } from '../backup/index.ts';
 import {
   ClusterVolumes,
   loadSnapshotLocations,
@@ -9,9 +9,8 @@ import {
 } from '../backup-volumes/index.ts';
 import { CodedError, type Logger } from '../base/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
+import { type Backup, Discovery, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
 import {
-  type Backup as PluginBackup,
   choicesOf,
   namespacesOf,
   PinnedPolicies,
@@ -159,18 +158,17 @@ export async function openBackups(
               client: patient,
             }) => {
               const policies = await policiesOf(backup);
-              const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
-              const names = spec.volumeSnapshotLocations ?? [];
+              const names = backup.spec.volumeSnapshotLocations ?? [];
               const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
                 ...{ client: patient, backup, signal, hasCsi: settings.hasCsi },
                 ...{ log: log.results, tryLog: log.ofTry },
                 helper: new VolumeHelper({
                   policies,
-                  ...choicesOf(backup as unknown as PluginBackup),
+                  ...choicesOf(backup),
                   backupExcludePvc: false,
                   volumes: new ListedVolumes(readsOf(patient, { signal }), {
-                    namespaces: namespacesOf(backup as unknown as PluginBackup),
+                    namespaces: namespacesOf(backup),
                   }),
                 }),
                 locations,

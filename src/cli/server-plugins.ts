@@ -3,9 +3,8 @@ import { whyUnserved } from '../agent/index.ts';
 import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { inPlaceHindrance } from '../exposer/index.ts';
-import type { DataDownload, DataUpload, KubeClient, KubeObject } from '../kube/index.ts';
+import type { Backup, DataDownload, DataUpload, KubeClient, KubeObject } from '../kube/index.ts';
 import {
-  type Backup,
   openActions,
   PinnedPolicies,
   PluginHost,

@@ -1,6 +1,5 @@
-import type { Backup } from '../backup/index.ts';
-import type { KubeClient } from '../kube/index.ts';
-import { type Backup as PluginBackup, globalPoliciesOf, ownPoliciesOf } from '../plugin/index.ts';
+import type { Backup, KubeClient } from '../kube/index.ts';
+import { globalPoliciesOf, ownPoliciesOf } from '../plugin/index.ts';
 import { type VolumePolicies, withGlobalPolicies } from '../volume-policy/index.ts';
 
 /** On a Backup: the name of the ConfigMap that has the policies for all backups. */
@@ -24,10 +23,10 @@ export async function serverPoliciesOf(
 export function notedPolicies(
   { metadata, ...backup }: Backup,
   globalPolicies: string | undefined,
-): PluginBackup {
+): Backup {
   const annotations = {
     ...metadata.annotations,
     ...(globalPolicies !== undefined && { [GLOBAL_POLICIES]: globalPolicies }),
   };
-  return { ...backup, metadata: { ...metadata, annotations } } as unknown as PluginBackup;
+  return { ...backup, metadata: { ...metadata, annotations } };
 }

@@ -4,11 +4,10 @@ import { BackupArchive } from '../archive/index.ts';
 import { loadSnapshotLocations } from '../backup-volumes/index.ts';
 import { CodedError } from '../base/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { type ConfigMap, DEPLOYMENTS, Discovery } from '../kube/index.ts';
+import { type ConfigMap, DEPLOYMENTS, Discovery, type Restore } from '../kube/index.ts';
 import {
   parsePriorities,
   ResourceModifiers,
-  type Restore,
   RESTORE_PRIORITIES,
   type RestorePolicySummary,
   type RestorePriorities,

@@ -1,5 +1,6 @@
 import { isCode, messageOf } from '../base/index.ts';
-import type { Backup, OperationProgress, PluginManager, Restore } from '../plugin/index.ts';
+import type { Backup, Restore } from '../kube/index.ts';
+import type { OperationProgress, PluginManager } from '../plugin/index.ts';
 import type { Observation } from './observe.ts';
 import { actionOf, isOfBackup, type Operation } from './operation.ts';
 import type { OperationAsker } from './operation-map.ts';

@@ -38,6 +38,24 @@ export type {
   VolumeSnapshotClass,
   VolumeSnapshotContent,
 } from './api/core.ts';
+export type {
+  Backup,
+  BackupSpec,
+  BackupStatus,
+  ExecHook,
+  HookSpec,
+  OldLists,
+  ResourceHook,
+  ScopedLists,
+} from './api/backup.ts';
+export {
+  type LocalReference,
+  type Restore,
+  type RestoreHook,
+  type RestoreHookSpec,
+  type RestoreSpec,
+  targetNamespace,
+} from './api/restore.ts';
 export {
   apiVersionOf,
   BACKUP_REPOSITORIES,

@@ -1,5 +1,13 @@
 import { CodedError, isCode } from '../base/index.ts';
-import { CONFIG_MAPS, type ConfigMap, type KubeClient, PODS, PVCS, PVS } from '../kube/index.ts';
+import {
+  type Backup,
+  CONFIG_MAPS,
+  type ConfigMap,
+  type KubeClient,
+  PODS,
+  PVCS,
+  PVS,
+} from '../kube/index.ts';
 import {
   ListedVolumes,
   type ListedVolumesOptions,
@@ -10,7 +18,6 @@ import {
   withGlobalPolicies,
 } from '../volume-policy/index.ts';
 import { patiently } from './actions/setting.ts';
-import type { Backup } from './contract.ts';
 
 /** Velero's server notes here which ConfigMap has the policies for all backups, in its own namespace. */
 const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';

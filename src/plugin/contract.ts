@@ -1,5 +1,5 @@
 import type { Logger } from '../base/index.ts';
-import type { KubeObject } from '../kube/index.ts';
+import type { Backup, KubeObject, Restore } from '../kube/index.ts';
 
 /**
  * What an item action is to whoever calls it: Velero's server through the protocol, or a server of ours in its own process. As Velero's
@@ -40,50 +40,6 @@ export interface OperationProgress {
   /** RFC 3339; undefined where nobody knows. */
   readonly started: string | undefined;
   readonly updated: string | undefined;
-}
-
-/** The parts of Velero's Backup (velero.io/v1) that actions look at. */
-export interface Backup extends KubeObject {
-  spec: {
-    includedNamespaces?: string[] | null;
-    excludedNamespaces?: string[] | null;
-    includedResources?: string[] | null;
-    excludedResources?: string[] | null;
-    includedNamespaceScopedResources?: string[] | null;
-    excludedNamespaceScopedResources?: string[] | null;
-    labelSelector?: object | null;
-    orLabelSelectors?: object[] | null;
-    snapshotVolumes?: boolean | null;
-    snapshotMoveData?: boolean | null;
-    datamover?: string;
-    storageLocation?: string;
-    volumeSnapshotLocations?: string[] | null;
-    defaultVolumesToFsBackup?: boolean | null;
-    defaultVolumesToRestic?: boolean | null;
-    /** A duration as Go writes it. */
-    csiSnapshotTimeout?: string;
-    resourcePolicy?: { kind: string; name: string } | null;
-    uploaderConfig?: { parallelFilesUpload?: number } | null;
-    volumeGroupSnapshotLabelKey?: string;
-  };
-  status?: { phase?: string; startTimestamp?: string | null };
-}
-
-/** The parts of Velero's Restore (velero.io/v1) that actions look at. */
-export interface Restore extends KubeObject {
-  spec: {
-    backupName?: string;
-    restorePVs?: boolean | null;
-    namespaceMapping?: Record<string, string> | null;
-    /** What becomes of the data of volumes that are there already: `none`, `full`, `incremental`, or nothing. */
-    existingVolumeDataPolicy?: string | null;
-    uploaderConfig?: {
-      writeSparseFiles?: boolean | null;
-      parallelFilesDownload?: number;
-      deleteExtraFiles?: boolean | null;
-    } | null;
-  };
-  status?: { phase?: string };
 }
 
 export interface BackupOutput {

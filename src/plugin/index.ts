@@ -25,14 +25,12 @@ export {
   VolumeHelpers,
 } from './backup-policies.ts';
 export type {
-  Backup,
   ObjectStore,
   OperationProgress,
   Plugin,
   PluginKind,
   ResourceIdentifier,
   ResourceSelector,
-  Restore,
   RestoreItemAction,
   VolumeSnapshotter,
 } from './contract.ts';

@@ -12,8 +12,10 @@ import {
   type PersistentVolumeClaim,
   PVCS,
   PVS,
+  type Restore,
+  targetNamespace,
 } from '../kube/index.ts';
-import { isMadeBy, type Restore, targetNamespace } from '../restore/index.ts';
+import { isMadeBy } from '../restore/index.ts';
 import { planVolume, type VolumeFacts } from './decisions.ts';
 
 /** One thing that was done about a volume, as JSON, for whoever continues the restore. */

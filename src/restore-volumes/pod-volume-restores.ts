@@ -9,11 +9,11 @@ import {
   PODS,
   type PodVolumeRestore,
   PVCS,
+  type Restore,
   RESTORE_NAME,
   validLabel,
 } from '../kube/index.ts';
 import { EnsuredRepositories } from '../repository-access/index.ts';
-import type { Restore } from '../restore/index.ts';
 import { podVolumeName } from '../backup-volumes/index.ts';
 import { type FileBackup, fileBackupsOf } from './file-backups.ts';
 import type { FileBackups } from './shared-claims.ts';

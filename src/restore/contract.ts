@@ -1,6 +1,5 @@
-import type { ActionContext, ActionSelector, Backup, ResourceIdentifier } from '../backup/index.ts';
-import type { KubeObject } from '../kube/index.ts';
-import type { Restore } from './restore-object.ts';
+import type { ActionContext, ActionSelector, ResourceIdentifier } from '../backup/index.ts';
+import type { Backup, KubeObject, Restore } from '../kube/index.ts';
 
 export interface RestoreActionInput {
   /** As earlier actions left it. Namespaces are those of the backup. */

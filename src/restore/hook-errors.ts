@@ -1,6 +1,6 @@
 import { goDurationNs } from '../backup/index.ts';
 import { messageOf, selectorOf } from '../base/index.ts';
-import type { RestoreHook, RestoreHookSpec, RestoreSpec } from './restore-object.ts';
+import type { RestoreHook, RestoreHookSpec, RestoreSpec } from '../kube/index.ts';
 
 const NOT_WHOLE =
   "invalid InitContainer in restore hook, it doesn't have Command, Name or Image field";

@@ -2,7 +2,6 @@
  * What is done with the objects of a backup on their way into a cluster. Velero's pkg/restore is the rule. Knows the API server only by what it
  * asks of it; knows no archive, no storage and no phases.
  */
-export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
 export {
   leftOutText,
   leftOutWarning,

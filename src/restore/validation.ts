@@ -10,6 +10,9 @@ import {
   isUnstored,
   type KubeClient,
   type KubeObject,
+  type LocalReference,
+  type Restore,
+  type RestoreSpec,
   SCHEDULE_UID,
   SCHEDULES,
   SIGNED,
@@ -17,7 +20,6 @@ import {
   validLabel,
 } from '../kube/index.ts';
 import { refusedHooks, unreadableHooks } from './hook-errors.ts';
-import type { LocalReference, Restore, RestoreSpec } from './restore-object.ts';
 
 /** What validation must know of the resource policies of a Restore. */
 export interface RestorePolicySummary {

@@ -1,9 +1,10 @@
 import * as fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { CodedError, isCode, silentLogger } from '../../src/base/index.ts';
-import { type Backup, Results } from '../../src/backup/index.ts';
+import { Results } from '../../src/backup/index.ts';
 import { ClusterVolumes } from '../../src/backup-volumes/index.ts';
 import {
+  type Backup,
   BACKUP_REPOSITORIES,
   CONFIG_MAPS,
   type KubeClient,
@@ -24,7 +25,7 @@ import {
 import { openActions } from '../../src/plugin/actions/index.ts';
 import { snapshotHindrances } from '../../src/plugin/actions/snapshot-class.ts';
 import { choicesOf, policiesOfBackup, readsOf } from '../../src/plugin/backup-policies.ts';
-import type { Backup as PluginBackup, VolumeSnapshotter } from '../../src/plugin/index.ts';
+import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-policy/index.ts';
 
 type Resource = AnyResource<KubeObject>;
@@ -312,7 +313,7 @@ const SNAPSHOTTER = {
 /** What a backup does with each volume, by its name as policy-check has it. */
 async function backedUp(
   world: World,
-  backup: PluginBackup,
+  backup: Backup,
   policies: string,
   { hasCsi, hasSnapshotLocation }: Server,
 ): Promise<Map<string, string[]>> {
@@ -325,7 +326,7 @@ async function backedUp(
   });
   const cluster = new ClusterVolumes({
     ...{ client, helper, signal, hasCsi, log: new Results(silentLogger) },
-    ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000, backup: backup as unknown as Backup },
+    ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000, backup: backup },
     locations: hasSnapshotLocation
       ? [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never]
       : [],
@@ -399,7 +400,7 @@ it('policy-check says of each volume what a backup does with it, and a volume go
             volumeGroupSnapshotLabelKey: GROUP,
             ...(some.length > 0 && { resourcePolicy: { kind: 'configmap', name: 'p' } }),
           },
-        } as unknown as PluginBackup;
+        } as unknown as Backup;
         const client = clientOf(world, document, []);
         const checked = await checkVolumes(
           new ListedVolumes(readsOf(client), { keep: () => true }),

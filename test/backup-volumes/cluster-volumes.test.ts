@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
-import { type Backup, Results } from '../../src/backup/index.ts';
+import { Results } from '../../src/backup/index.ts';
 import {
   ClusterVolumes,
   operationTimeoutNs,
@@ -8,7 +8,7 @@ import {
   type VolumeFact,
 } from '../../src/backup-volumes/index.ts';
 import { podVolumeTimeoutMs } from '../../src/backup-volumes/timeouts.ts';
-import type { KubeClient, KubeObject } from '../../src/kube/index.ts';
+import type { Backup, KubeClient, KubeObject } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import type { VolumeHelper } from '../../src/volume-policy/index.ts';
 

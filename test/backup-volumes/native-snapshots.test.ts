@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
-import { type Backup, Results } from '../../src/backup/index.ts';
+import { Results } from '../../src/backup/index.ts';
 import {
   FailedSnapshotError,
   NativeSnapshots,
   zoneOf,
 } from '../../src/backup-volumes/native-snapshots.ts';
-import type { PersistentVolume } from '../../src/kube/index.ts';
+import type { Backup, PersistentVolume } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 
 const signal = new AbortController().signal;

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { type Backup, Results } from '../../src/backup/index.ts';
+import { Results } from '../../src/backup/index.ts';
 import { PodVolumeBackups } from '../../src/backup-volumes/pod-volume-backups.ts';
 import { CodedError } from '../../src/base/index.ts';
-import type { KubeClient, KubeObject, Pod, Resource } from '../../src/kube/index.ts';
+import type { Backup, KubeClient, KubeObject, Pod, Resource } from '../../src/kube/index.ts';
 
 const signal = new AbortController().signal;
 const BACKUP = {

@@ -1,9 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  type Backup,
   BACKUP_DEFAULTS,
-  type BackupSpec,
   collectItems,
   FineFilters,
   type FinishedItem,
@@ -14,7 +12,7 @@ import {
   validateBackup,
 } from '../../src/backup/index.ts';
 import { parseJsonExact } from '../../src/base/index.ts';
-import type { KubeObject, Resource } from '../../src/kube/index.ts';
+import type { Backup, BackupSpec, KubeObject, Resource } from '../../src/kube/index.ts';
 import { FakeCluster } from './support/cluster.ts';
 
 // Names that objects of the language have members of, very long names, and names with dots.

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
-  type Backup,
   collectItems,
   type FinishedItem,
   idOf,
@@ -12,6 +11,7 @@ import {
 } from '../../src/backup/index.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import {
+  type Backup,
   CONFIG_MAPS,
   connectToCluster,
   Discovery,

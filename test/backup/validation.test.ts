@@ -1,13 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import {
-  BACKUP_DEFAULTS,
-  type Backup,
-  type BackupSpec,
-  validateBackup,
-  type ValidationSources,
-} from '../../src/backup/index.ts';
+import { BACKUP_DEFAULTS, validateBackup, type ValidationSources } from '../../src/backup/index.ts';
 import { CodedError, exactJson, parseJsonExact } from '../../src/base/index.ts';
-import type { KubeObject, Resource } from '../../src/kube/index.ts';
+import type { Backup, BackupSpec, KubeObject, Resource } from '../../src/kube/index.ts';
 
 const object = (name: string, more: object = {}): KubeObject =>
   ({ metadata: { name, namespace: 'velero' }, ...more }) as never;

@@ -5,6 +5,7 @@ import { CodedError } from '../../src/base/index.ts';
 import type { DevEnvironment } from '../../src/cli/dev-environment.ts';
 import { withDemoServer } from '../../src/cli/demo-server.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
@@ -12,7 +13,7 @@ import {
   type Resource,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
-import { type Backup, PinnedPolicies, policiesOfBackup } from '../../src/plugin/index.ts';
+import { PinnedPolicies, policiesOfBackup } from '../../src/plugin/index.ts';
 import type { VolumePolicies } from '../../src/volume-policy/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { withCalls } from '../support/with-calls.ts';

@@ -3,13 +3,18 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Backup } from '../../src/backup/index.ts';
 import { CodedError, silentLogger } from '../../src/base/index.ts';
 import { type BackupFlags, backupSettingsOf } from '../../src/cli/server-backup-settings.ts';
 import { warnOfUnknownActions } from '../../src/cli/server-backups.ts';
 import { serverPoliciesOf } from '../../src/cli/server-policies.ts';
 import { ApiServer } from '../../src/dev/index.ts';
-import { BACKUPS, connectToCluster, type KubeClient, NAMESPACES } from '../../src/kube/index.ts';
+import {
+  type Backup,
+  BACKUPS,
+  connectToCluster,
+  type KubeClient,
+  NAMESPACES,
+} from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { sharedPackage } from '../support/package.ts';
 

@@ -4,7 +4,7 @@ import { afterAll, afterEach, beforeEach, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { gunzipped } from '../../src/archive/gzip.ts';
 import { BackupArchive, TarballWriter } from '../../src/archive/index.ts';
-import { type Backup, BACKUP_DEFAULTS } from '../../src/backup/index.ts';
+import { BACKUP_DEFAULTS } from '../../src/backup/index.ts';
 import { HOUR_NS, rfc3339Seconds, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { Bucket } from '../../src/blob/index.ts';
 import { openBackups } from '../../src/cli/server-backups.ts';
@@ -13,6 +13,7 @@ import type { Common } from '../../src/cli/server-common.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import { newOperation, orderedRecord } from '../../src/item-operations/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   connectToCluster,
   type KubeClient,
@@ -139,7 +140,7 @@ it('an operation is as old as the API server says, though the clock of the node 
     metadata: REF,
     spec: { storageLocation: 'default', itemOperationTimeout: '4h0m0s' },
     status: { phase: 'WaitingForPluginOperations', backupItemOperationsAttempted: 1 },
-  } as never);
+  });
   const subject = { kind: 'Backup', name: 'b1', uid: backup.metadata.uid } as const;
   const item = { group: '', resource: 'configmaps', namespace: 'a', name: 'c' };
   const created = rfc3339Seconds(apiNowNs());

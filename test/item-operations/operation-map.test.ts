@@ -20,7 +20,8 @@ import {
   type PollOptions,
   type Subject,
 } from '../../src/item-operations/index.ts';
-import type { Backup, OperationProgress, PluginManager, Restore } from '../../src/plugin/index.ts';
+import type { Backup, Restore } from '../../src/kube/index.ts';
+import type { OperationProgress, PluginManager } from '../../src/plugin/index.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';
 import { readJsonGzip } from '../support/golden-bucket.ts';
 

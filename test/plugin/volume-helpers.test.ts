@@ -4,8 +4,13 @@ import { copyFileSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { CONFIG_MAPS, type PersistentVolumeClaim, PVCS } from '../../src/kube/index.ts';
-import { type Backup, VolumeHelpers } from '../../src/plugin/index.ts';
+import {
+  type Backup,
+  CONFIG_MAPS,
+  type PersistentVolumeClaim,
+  PVCS,
+} from '../../src/kube/index.ts';
+import { VolumeHelpers } from '../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { sharedPackage } from '../support/package.ts';
 

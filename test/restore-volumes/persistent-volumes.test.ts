@@ -6,9 +6,9 @@ import type {
   PersistentVolume,
   PersistentVolumeClaim,
   Resource,
+  Restore,
 } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
-import type { Restore } from '../../src/restore/index.ts';
 import type { VolumeFacts } from '../../src/restore-volumes/index.ts';
 import { RestoredVolumes, type VolumeFact } from '../../src/restore-volumes/index.ts';
 

@@ -6,8 +6,8 @@ import type {
   Pod,
   PodVolumeBackup,
   Resource,
+  Restore,
 } from '../../src/kube/index.ts';
-import type { Restore } from '../../src/restore/index.ts';
 import {
   FileBackups,
   type FileRestoreFact,

@@ -5,12 +5,12 @@ import {
   type KubeClient,
   type KubeObject,
   type Resource,
+  type Restore,
+  type RestoreSpec,
   validLabel,
 } from '../../src/kube/index.ts';
 import {
   leftOutWarning,
-  type Restore,
-  type RestoreSpec,
   type RestoreValidationSources,
   validateRestore,
 } from '../../src/restore/index.ts';

@@ -1,10 +1,11 @@
 import {
+  type Backup,
   type KubeClient,
   type KubeObject,
   type PersistentVolumeClaim,
   PVCS,
+  type Restore,
 } from '../../src/kube/index.ts';
-import type { Backup, Restore } from '../../src/plugin/index.ts';
 import { NAMESPACE } from './dev-cluster.ts';
 
 /** A Backup as Velero's server hands it to a plugin. */

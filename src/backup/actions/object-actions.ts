@@ -1,5 +1,6 @@
 import { jsonCopy } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   CLUSTER_ROLE_BINDINGS,
   type KubeClient,
@@ -13,7 +14,6 @@ import type {
   BlockAction,
   ResourceIdentifier,
 } from '../run/contract.ts';
-import type { Backup } from '../backup-object.ts';
 import { type Fields, listAt, structAt, textAt, textsAt } from './fields.ts';
 
 /** What is asked of the API server, each list once for a backup. */

@@ -1,4 +1,4 @@
-import type { Discovery } from '../../kube/index.ts';
+import type { Discovery, OldLists, ScopedLists } from '../../kube/index.ts';
 import { NameList, NameLists } from './name-lists.ts';
 import type { NamespaceFilter } from './namespaces.ts';
 
@@ -31,22 +31,6 @@ export interface ResourceFilter {
 }
 
 const NAMESPACES_TYPE = 'namespaces';
-
-/** The older fields of a spec. */
-export interface OldLists {
-  includedResources?: readonly string[] | null | undefined;
-  excludedResources?: readonly string[] | null | undefined;
-  /** Undefined: objects without a namespace only where all namespaces are taken. */
-  includeClusterResources?: boolean | null | undefined;
-}
-
-/** The newer fields, one pair for each scope. */
-export interface ScopedLists {
-  includedNamespaceScopedResources?: readonly string[] | null | undefined;
-  excludedNamespaceScopedResources?: readonly string[] | null | undefined;
-  includedClusterScopedResources?: readonly string[] | null | undefined;
-  excludedClusterScopedResources?: readonly string[] | null | undefined;
-}
 
 /** Whether a spec has any of the older fields; with none at all it counts as new. */
 export const usesOldLists = (spec: OldLists): boolean =>

@@ -1,6 +1,5 @@
 import { messageOf } from '../../base/index.ts';
-import { assertLasting, type KubeClient, NAMESPACES } from '../../kube/index.ts';
-import type { BackupSpec } from '../backup-object.ts';
+import { assertLasting, type BackupSpec, type KubeClient, NAMESPACES } from '../../kube/index.ts';
 import { listErrors, namespaceListErrors, scopedListErrors } from './lists-errors.ts';
 import { usesOldLists } from './resources.ts';
 

@@ -1,5 +1,5 @@
 import { messageOf, selectorOf } from '../../base/index.ts';
-import type { BackupSpec, ExecHook } from '../backup-object.ts';
+import type { BackupSpec, ExecHook } from '../../kube/index.ts';
 import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
 import { goDurationNs } from './durations.ts';
 

@@ -1,6 +1,5 @@
 import { isCode, lookup, type Selector, selectorOf } from '../../base/index.ts';
-import type { KubeObject, Pod } from '../../kube/index.ts';
-import type { BackupSpec, ExecHook, ResourceHook } from '../backup-object.ts';
+import type { BackupSpec, ExecHook, KubeObject, Pod, ResourceHook } from '../../kube/index.ts';
 import { NameLists } from '../filters/name-lists.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
 import type { BackupLog } from '../results.ts';

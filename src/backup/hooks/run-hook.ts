@@ -1,6 +1,5 @@
 import { CodedError, messageOf } from '../../base/index.ts';
-import { isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
-import type { ExecHook } from '../backup-object.ts';
+import { type ExecHook, isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
 import { goDurationNs } from './durations.ts';
 

@@ -8,13 +8,13 @@ import {
 } from '../../base/index.ts';
 import {
   apiVersionOf,
+  type BackupSpec,
   type Discovery,
   type KubeClient,
   type KubeObject,
   type ServedResource,
   type ServedVersion,
 } from '../../kube/index.ts';
-import type { BackupSpec } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';

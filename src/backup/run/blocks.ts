@@ -1,6 +1,5 @@
 import { isCode, messageOf, parseJsonExact } from '../../base/index.ts';
-import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
-import type { Backup } from '../backup-object.ts';
+import type { Backup, Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
 import { typeOf } from '../filters/resources.ts';
 import { idOf, type Item } from '../items/item.ts';
 import type { ItemList } from '../items/item-list.ts';

@@ -1,5 +1,4 @@
-import type { KubeObject } from '../../kube/index.ts';
-import type { Backup } from '../backup-object.ts';
+import type { Backup, KubeObject } from '../../kube/index.ts';
 
 /** What the parts around a run of a backup have to do. Plugins, archives and journals fit these; none of them is known here. */
 

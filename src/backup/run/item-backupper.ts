@@ -7,12 +7,12 @@ import {
   sortedGoJson,
 } from '../../base/index.ts';
 import {
+  type Backup,
   type Discovery,
   isLeftOutOfBackups,
   type KubeClient,
   type KubeObject,
 } from '../../kube/index.ts';
-import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';

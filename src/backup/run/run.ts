@@ -1,6 +1,5 @@
 import { asError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
-import type { Discovery, KubeClient } from '../../kube/index.ts';
-import type { Backup } from '../backup-object.ts';
+import type { Backup, Discovery, KubeClient } from '../../kube/index.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import type { ResourceFilter } from '../filters/resources.ts';

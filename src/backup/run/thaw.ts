@@ -1,6 +1,5 @@
 import { isCode, mapLimited, messageOf, retryOf } from '../../base/index.ts';
-import { type KubeClient, PODS } from '../../kube/index.ts';
-import type { Backup } from '../backup-object.ts';
+import { type Backup, type KubeClient, PODS } from '../../kube/index.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
 import { Hooks } from '../hooks/hooks.ts';
 import type { PodExec } from '../hooks/run-hook.ts';

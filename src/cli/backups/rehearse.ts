@@ -5,13 +5,18 @@ import { join } from 'node:path';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import { identityOfStored } from '../../item-operations/index.ts';
-import { CONFIG_MAPS, DEPLOYMENTS, Discovery, type KubeObject } from '../../kube/index.ts';
+import {
+  CONFIG_MAPS,
+  DEPLOYMENTS,
+  Discovery,
+  type KubeObject,
+  type Restore,
+} from '../../kube/index.ts';
 import {
   type RehearsalResult,
   type RehearsedItem,
   rehearseRestore,
   ResourceModifiers,
-  type Restore,
   validateRestore,
 } from '../../restore/index.ts';
 import { inPlaceHindrance } from '../../exposer/index.ts';

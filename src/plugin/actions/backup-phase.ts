@@ -1,6 +1,5 @@
 import { isCode } from '../../base/index.ts';
-import { BACKUP_UID, BACKUPS, type KubeObject } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
+import { type Backup, BACKUP_UID, BACKUPS, type KubeObject } from '../../kube/index.ts';
 import type { Setting } from './setting.ts';
 import { CANCEL_ANNOTATION, FOR_BACKUP, MADE_BY_ANNOTATION, MOVED } from './velero-names.ts';
 

@@ -1,10 +1,10 @@
 import { CodedError, isCode, lookup } from '../../base/index.ts';
 import {
+  type Backup,
   type PersistentVolumeClaim,
   VOLUME_GROUP_SNAPSHOT_CLASSES,
   type VolumeGroupSnapshotClass,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import { patiently, type Setting } from './setting.ts';
 import { GROUP_CLASS, GROUP_CLASS_OF_PVC } from './velero-names.ts';
 

@@ -1,20 +1,21 @@
 import { isCode, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
   DATA_UPLOADS,
+  isFailed,
   isGathering,
   isMovementOver,
-  isFailed,
   isOver,
   isUsable,
   type KubeObject,
+  type Restore,
   RESTORES,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshotContent,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
-import type { Backup, Restore } from '../contract.ts';
 import { DELETED, phaseOf, purposeOf } from './backup-phase.ts';
 import { removeContent } from './group-handles.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';

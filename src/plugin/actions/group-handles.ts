@@ -1,9 +1,11 @@
 import { CodedError, define, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   type KubeClient,
   type NewObject,
   NOT_IN_BACKUPS,
+  type Restore,
   RESTORE_NAME,
   validLabel,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
@@ -11,7 +13,7 @@ import {
   type VolumeSnapshotContent,
   waitFor,
 } from '../../kube/index.ts';
-import type { Backup, CallContext, DeleteItemAction, Restore } from '../contract.ts';
+import type { CallContext, DeleteItemAction } from '../contract.ts';
 import { changeContent } from './deletion-policy.ts';
 import { DELETION_MS, nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { restoredName } from './restored-name.ts';

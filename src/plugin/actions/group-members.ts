@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   validLabel,
@@ -8,7 +9,6 @@ import {
   type VolumeGroupSnapshot,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import {
   durationMs,
   patiently,

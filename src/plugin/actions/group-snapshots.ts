@@ -1,5 +1,6 @@
 import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
   type PersistentVolumeClaim,
   PVCS,
@@ -7,7 +8,6 @@ import {
   type VolumeGroupSnapshot,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import { contentOfGroup } from './group-contents.ts';
 import { assertSameWay, driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import { detachAll, membersOf } from './group-members.ts';

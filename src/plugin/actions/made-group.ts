@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
   type NewObject,
   NOT_IN_BACKUPS,
@@ -11,7 +12,6 @@ import {
   type VolumeSnapshot,
   waitGone,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import { changeContent } from './deletion-policy.ts';
 import { keepGroup } from './group-handles.ts';
 import { isDetached, LOOK_MS, marksFor, membersOf } from './group-members.ts';

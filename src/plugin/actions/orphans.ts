@@ -1,16 +1,16 @@
 import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
   DATA_UPLOADS,
-  isGathering,
   isFailed,
+  isGathering,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import { phaseOf, purposeOf } from './backup-phase.ts';
 import { isAbandoned, keepAgain } from './deletion-policy.ts';
 import { removeLeftContents, removeStubs } from './group-contents.ts';

@@ -1,4 +1,5 @@
 import {
+  type Backup,
   BACKUP_UID,
   isMovementOver,
   POD_VOLUME_BACKUPS,
@@ -8,7 +9,6 @@ import {
 } from '../../kube/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
 import type {
-  Backup,
   BackupItemAction,
   BackupOutput,
   CallContext,

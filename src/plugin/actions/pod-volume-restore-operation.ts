@@ -7,12 +7,12 @@ import {
   POD_VOLUME_RESTORES,
   PODS,
   type PodVolumeRestore,
+  type Restore,
   waitFor,
 } from '../../kube/index.ts';
 import type {
   CallContext,
   OperationProgress,
-  Restore,
   RestoreItemAction,
   RestoreOutput,
 } from '../contract.ts';

@@ -2,6 +2,7 @@ import { CodedError, messageOf, quantityBytes, quantityOf, Semaphore } from '../
 import {
   annotatedExcludes,
   apiVersionOf,
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   BACKUPS,
@@ -17,7 +18,6 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../kube/index.ts';
 import type {
-  Backup,
   BackupItemAction,
   BackupOutput,
   CallContext,

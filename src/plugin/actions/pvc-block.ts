@@ -1,6 +1,11 @@
 import { lookup } from '../../base/index.ts';
-import { type KubeObject, type PersistentVolumeClaim, PVCS } from '../../kube/index.ts';
-import type { Backup, CallContext, ItemBlockAction, ResourceIdentifier } from '../contract.ts';
+import {
+  type Backup,
+  type KubeObject,
+  type PersistentVolumeClaim,
+  PVCS,
+} from '../../kube/index.ts';
+import type { CallContext, ItemBlockAction, ResourceIdentifier } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { identifier, patiently, type Setting } from './setting.ts';
 

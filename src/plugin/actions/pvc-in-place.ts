@@ -6,10 +6,10 @@ import {
   type NewObject,
   type PersistentVolume,
   type PersistentVolumeClaim,
+  type Restore,
   SERVED_MOVERS,
   validLabel,
 } from '../../kube/index.ts';
-import type { Restore } from '../contract.ts';
 import { nameFor, placeOf } from './setting.ts';
 import { OPERATION_ID } from './velero-names.ts';
 import type { UploadResult } from './upload-result.ts';

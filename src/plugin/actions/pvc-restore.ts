@@ -12,6 +12,7 @@ import {
   type PersistentVolumeClaim,
   PVCS,
   PVS,
+  type Restore,
   RESTORE_NAME,
   RESTORES,
   validLabel,
@@ -19,7 +20,6 @@ import {
 import type {
   CallContext,
   OperationProgress,
-  Restore,
   RestoredBackup,
   RestoreInput,
   RestoreItemAction,

@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto';
 import { lookup } from '../../base/index.ts';
-import { VOLUME_SNAPSHOT_CONTENTS } from '../../kube/index.ts';
-import type { Restore } from '../contract.ts';
+import { type Restore, VOLUME_SNAPSHOT_CONTENTS } from '../../kube/index.ts';
 import { patiently, type Setting } from './setting.ts';
 
 /** A name for one restore. Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName. */

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { isCode, type Logger, lookup, parseDuration, retryOf } from '../../base/index.ts';
 import {
+  type Backup,
   type DataDownload,
   type DataUpload,
   isFinalizing,
@@ -9,7 +10,7 @@ import {
   patiently as askPatiently,
 } from '../../kube/index.ts';
 import type { VolumePolicies } from '../../volume-policy/index.ts';
-import type { Backup, ResourceIdentifier, RestoredBackup } from '../contract.ts';
+import type { ResourceIdentifier, RestoredBackup } from '../contract.ts';
 import type { RecentAnswers } from './recent-answers.ts';
 import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
 

@@ -1,5 +1,6 @@
 import { messageOf, parseGoTime, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   type KubeObject,
@@ -10,7 +11,6 @@ import {
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
 import type {
-  Backup,
   BackupItemAction,
   BackupOutput,
   CallContext,

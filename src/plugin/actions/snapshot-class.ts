@@ -1,5 +1,6 @@
 import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   type KubeClient,
   type KubeObject,
   type PersistentVolumeClaim,
@@ -17,7 +18,6 @@ import {
   type VolumeGroup,
   type WantedSnapshot,
 } from '../../volume-policy/index.ts';
-import type { Backup } from '../contract.ts';
 import {
   assertSameWay,
   chosenGroupClass,

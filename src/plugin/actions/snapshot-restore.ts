@@ -1,16 +1,11 @@
 import { CodedError, lookup, messageOf } from '../../base/index.ts';
 import {
+  type Restore,
   VOLUME_SNAPSHOT_CLASSES,
   type VolumeSnapshot,
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
-import type {
-  CallContext,
-  Restore,
-  RestoreInput,
-  RestoreItemAction,
-  RestoreOutput,
-} from '../contract.ts';
+import type { CallContext, RestoreInput, RestoreItemAction, RestoreOutput } from '../contract.ts';
 import { ensureStub } from './group-handles.ts';
 import { restoredSnapshotName } from './restored-name.ts';
 import {

@@ -1,5 +1,6 @@
 import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   type NewObject,
@@ -14,7 +15,6 @@ import {
   waitFor,
   waitGone,
 } from '../../kube/index.ts';
-import type { Backup } from '../contract.ts';
 import { goesOn } from './backup-phase.ts';
 import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {

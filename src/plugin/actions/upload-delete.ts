@@ -1,5 +1,6 @@
 import { isCode } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   CONFIG_MAPS,
   type ConfigMap,
@@ -9,7 +10,7 @@ import {
   NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
-import type { Backup, CallContext, DeleteItemAction } from '../contract.ts';
+import type { CallContext, DeleteItemAction } from '../contract.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { SNAPSHOT_INFO } from './velero-names.ts';
 

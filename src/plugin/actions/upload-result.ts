@@ -9,12 +9,12 @@ import {
   type KubeObject,
   type NewObject,
   NOT_IN_BACKUPS,
+  type Restore,
   RESTORES,
   validLabel,
 } from '../../kube/index.ts';
 import type {
   CallContext,
-  Restore,
   RestoredBackup,
   RestoreInput,
   RestoreItemAction,

@@ -1,5 +1,10 @@
 import { CodedError, isCode } from '../../base/index.ts';
-import { type PersistentVolume, type PersistentVolumeClaim, PVS } from '../../kube/index.ts';
+import {
+  type Backup,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  PVS,
+} from '../../kube/index.ts';
 import {
   type Decision,
   factsOfPv,
@@ -12,7 +17,6 @@ import {
   whyUnbound,
 } from '../../volume-policy/index.ts';
 import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
-import type { Backup } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 

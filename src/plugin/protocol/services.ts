@@ -1,13 +1,6 @@
 import { CodedError, lookup } from '../../base/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
-import type {
-  Backup,
-  OperationProgress,
-  Plugin,
-  PluginKind,
-  ResourceIdentifier,
-  Restore,
-} from '../contract.ts';
+import type { Backup, KubeObject, Restore } from '../../kube/index.ts';
+import type { OperationProgress, Plugin, PluginKind, ResourceIdentifier } from '../contract.ts';
 import { invalidOperationId, withoutOperations } from '../operation-errors.ts';
 import { bytesOf, durationOnWire, objectFrom, progressOnWire } from './conversions.ts';
 import type { Call, Handler } from './grpc-server.ts';

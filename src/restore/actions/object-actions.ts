@@ -3,11 +3,12 @@ import type { ActionContext, ResourceIdentifier } from '../../backup/index.ts';
 import {
   type KubeClient,
   type KubeObject,
+  type Restore,
   SERVICE_ACCOUNTS,
   STORAGE_CLASSES,
+  targetNamespace,
 } from '../../kube/index.ts';
 import type { RestoreAction, RestoreActionInput, RestoreActionOutput } from '../contract.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 import { PluginConfigs } from './plugin-config.ts';
 import { withoutGivenPorts } from './service-ports.ts';

@@ -1,5 +1,4 @@
-import { isSameJson, type KubeObject } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
+import { isSameJson, type KubeObject, type Restore, targetNamespace } from '../../kube/index.ts';
 import { type Fields, listAt, textOf } from './fields.ts';
 
 /**

@@ -1,7 +1,6 @@
 import { lookup, type Selector, selectorOf } from '../../base/index.ts';
 import { commandOf, goDurationNs, NameLists } from '../../backup/index.ts';
-import type { KubeObject, Pod } from '../../kube/index.ts';
-import type { RestoreHook, RestoreSpec } from '../restore-object.ts';
+import type { KubeObject, Pod, RestoreHook, RestoreSpec } from '../../kube/index.ts';
 
 /** The hooks of a Restore, with whom they are for. */
 export interface HookGroup {

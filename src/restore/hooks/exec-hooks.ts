@@ -1,7 +1,6 @@
 import { type BackupLog, type HookCounts, type PodExec, runExecHook } from '../../backup/index.ts';
 import { CodedError, createLimiter, messageOf } from '../../base/index.ts';
-import { isPodOver, lastingContainers, type Pod } from '../../kube/index.ts';
-import type { RestoreSpec } from '../restore-object.ts';
+import { isPodOver, lastingContainers, type Pod, type RestoreSpec } from '../../kube/index.ts';
 import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from './due-hooks.ts';
 import { PodState, TIMER_MS_MAX } from './pod-state.ts';
 import type { PodWatch } from './pod-watch.ts';

@@ -1,10 +1,15 @@
 import { createHash } from 'node:crypto';
 import { commandOf } from '../../backup/index.ts';
 import { CodedError, lookup } from '../../base/index.ts';
-import type { Container, KubeObject, Pod } from '../../kube/index.ts';
+import {
+  type Container,
+  type KubeObject,
+  type Pod,
+  type Restore,
+  targetNamespace,
+} from '../../kube/index.ts';
 import { type Fields, isFields } from '../actions/fields.ts';
 import type { RestoreAction } from '../contract.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import { groupsFor, hookGroups } from './due-hooks.ts';
 
 const KEY = 'init.hook.restore.velero.io/';

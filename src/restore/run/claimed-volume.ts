@@ -11,8 +11,9 @@ import {
   type PersistentVolumeClaim,
   PVCS,
   PVS,
+  type Restore,
+  targetNamespace,
 } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, DoneItem, ItemFile } from './contract.ts';
 import type { ItemNotes } from './existing.ts';
 import { readItem } from './item-file.ts';

@@ -8,10 +8,10 @@ import {
   type KubeObject,
   type Patience,
   type Resource,
+  type Restore,
 } from '../../kube/index.ts';
 import { type Fields, fieldsAt, isFields, listAt, textOf } from '../actions/fields.ts';
 import { isCopy, isOfCopy, missingSubjects, subjectText } from '../actions/subjects.ts';
-import type { Restore } from '../restore-object.ts';
 import type { RestoreOutcome } from './contract.ts';
 import { restoreLabels, withLabels, withoutServersFields } from './object-form.ts';
 import type { ServerObjects } from './server-objects.ts';

@@ -1,5 +1,4 @@
 import {
-  type Backup,
   type BackupLog,
   type Resolved,
   type ResourceIdentifier,
@@ -9,6 +8,7 @@ import { CodedError, isCode, lookup, messageOf } from '../../base/index.ts';
 import {
   apiVersionOf,
   askedFor,
+  type Backup,
   type BackupIdentity,
   type Discovery,
   isExtensionAway,
@@ -25,11 +25,12 @@ import {
   type Pod,
   PODS,
   type Resource,
+  type Restore,
+  targetNamespace,
   UPLOADS_TYPE,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import { type AfterCreation, finishCreated } from './after-creation.ts';
 import type {
   BackedUpItems,

@@ -1,8 +1,15 @@
 import { define, jsonCopy, lookup } from '../../base/index.ts';
-import { JOBS, type KubeObject, type ObjectRef, PODS, type Resource } from '../../kube/index.ts';
+import {
+  JOBS,
+  type KubeObject,
+  type ObjectRef,
+  PODS,
+  type Resource,
+  type Restore,
+  targetNamespace,
+} from '../../kube/index.ts';
 import { CONTROLLER_LABELS } from '../actions/object-actions.ts';
 import { type Fields, fieldsAt, listAt, textOf } from '../actions/fields.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { isCompleted } from './object-form.ts';

@@ -1,5 +1,4 @@
-import { isSameJson, type KubeObject } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
+import { isSameJson, type KubeObject, type Restore, targetNamespace } from '../../kube/index.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { pathOf, readItem } from './item-file.ts';
 import { withoutServersFields } from './object-form.ts';

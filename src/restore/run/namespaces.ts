@@ -7,8 +7,8 @@ import {
   type KubeObject,
   NAMESPACES,
   type Patience,
+  type Restore,
 } from '../../kube/index.ts';
-import type { Restore } from '../restore-object.ts';
 import type { BackedUpItems } from './contract.ts';
 import { readItem } from './item-file.ts';
 

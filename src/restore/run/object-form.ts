@@ -1,7 +1,12 @@
 import { lookup } from '../../base/index.ts';
-import { BACKUP_NAME, type KubeObject, RESTORE_NAME, validLabel } from '../../kube/index.ts';
+import {
+  BACKUP_NAME,
+  type KubeObject,
+  type Restore,
+  RESTORE_NAME,
+  validLabel,
+} from '../../kube/index.ts';
 import { fieldsAt, listAt, textOf } from '../actions/fields.ts';
-import type { Restore } from '../restore-object.ts';
 
 /** Forms that an object has on its way into the cluster. None of these changes what it is given. */
 

@@ -1,7 +1,6 @@
 import type { BackupLog, ResourceFinder } from '../../backup/index.ts';
 import { messageOf, namedFirst } from '../../base/index.ts';
-import { isTransientType, UPLOADS_TYPE } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
+import { isTransientType, type Restore, targetNamespace, UPLOADS_TYPE } from '../../kube/index.ts';
 import type { BackedUpItems, ItemFile, ItemFolder } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { orderedTypes, type RestorePriorities } from './priorities.ts';

@@ -1,8 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BackupLog } from '../../backup/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
-import { isExtensionAway, type KubeObject } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
+import {
+  isExtensionAway,
+  type KubeObject,
+  type Restore,
+  targetNamespace,
+} from '../../kube/index.ts';
 import type {
   BackedUpItems,
   FinishedRestoreItem,

@@ -1,6 +1,5 @@
 import type { FinePolicies, ResourceFinder } from '../../backup/index.ts';
-import { type KubeClient, PODS } from '../../kube/index.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
+import { type KubeClient, PODS, type Restore, targetNamespace } from '../../kube/index.ts';
 import type { BackedUpItems, ItemFile } from './contract.ts';
 import { readItem } from './item-file.ts';
 import { jobOfPod, type JobPodOptions } from './job-pods.ts';

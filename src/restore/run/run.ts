@@ -1,28 +1,29 @@
 import {
-  type Backup,
   type BackupLog,
   type FinePolicies,
   ProgressTeller,
-  type ResourceNames,
   resolveActions,
+  type ResourceNames,
   UnmatchedNames,
   type UnmatchedPart,
 } from '../../backup/index.ts';
 import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
   askedFor,
+  type Backup,
   type BackupIdentity,
   type Discovery,
   type KubeClient,
   Patience,
   type Pod,
   PODS,
+  type Restore,
+  targetNamespace,
   UPLOADS_TYPE,
 } from '../../kube/index.ts';
 import type { RestoreAction } from '../contract.ts';
 import type { RestoreHooks } from '../hooks/exec-hooks.ts';
 import type { ResourceModifiers } from '../modifiers/modifiers.ts';
-import { type Restore, targetNamespace } from '../restore-object.ts';
 import type {
   BackedUpItems,
   PersistentVolumeSteps,

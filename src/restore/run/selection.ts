@@ -7,8 +7,7 @@ import {
   type UnmatchedPart,
 } from '../../backup/index.ts';
 import { type Selector, selectorOf } from '../../base/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
-import type { Restore } from '../restore-object.ts';
+import type { KubeObject, Restore } from '../../kube/index.ts';
 import type { ItemFolder } from './contract.ts';
 
 /** Restored whatever the lists say: they lead to the data of volumes. */

@@ -1,4 +1,4 @@
-import type { Backup } from '../../backup/index.ts';
+import type { Backup } from '../../kube/index.ts';
 import { isJournalSealed } from '../runs/stored-tries.ts';
 
 /** Of a Backup, for the map of its operations. */

@@ -1,6 +1,6 @@
 import { type Clock, type Logger, systemClock } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   Controller,
   hasPlace,
   isInLine,

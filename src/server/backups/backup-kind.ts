@@ -1,5 +1,4 @@
-import type { Backup } from '../../backup/index.ts';
-import { BACKUPS, type Resource } from '../../kube/index.ts';
+import { type Backup, BACKUPS, type BackupStatus, type Resource } from '../../kube/index.ts';
 import type { FollowedKind } from '../operations/followed-kind.ts';
 
 /** With the fields that are looked at. */
@@ -15,18 +14,5 @@ export const FOLLOWED_BACKUPS: FollowedKind<Backup> = {
   },
 };
 
-/** The part of a Backup's status that the controllers after its run read and write. */
-export interface AfterRunStatus {
-  readonly phase?: string;
-  readonly errors?: number;
-  readonly warnings?: number;
-  readonly failureReason?: string;
-  readonly completionTimestamp?: string | null;
-  readonly backupItemOperationsAttempted?: number;
-  readonly backupItemOperationsCompleted?: number;
-  readonly backupItemOperationsFailed?: number;
-  readonly csiVolumeSnapshotsCompleted?: number;
-}
-
-export const statusOf = ({ status }: Backup): AfterRunStatus => (status ?? {}) as AfterRunStatus;
+export const statusOf = ({ status }: Backup): Readonly<BackupStatus> => status ?? {};
 export const phaseOf = (backup: Backup): string => statusOf(backup).phase ?? '';

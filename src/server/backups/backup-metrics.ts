@@ -1,26 +1,24 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
 import { parseGoTime } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { hasEnded, isOver, isSynced, isUsable } from '../../kube/index.ts';
-import { phaseOf } from './backup-kind.ts';
+import {
+  type Backup,
+  type BackupStatus,
+  hasEnded,
+  isOver,
+  isSynced,
+  isUsable,
+} from '../../kube/index.ts';
+import { phaseOf, statusOf } from './backup-kind.ts';
 import { SnapshotMetrics } from './snapshot-metrics.ts';
 
 const LABELS = ['schedule'] as const;
 /** Velero: pkg/metrics/metrics.go. */
 const DURATION_BUCKETS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 
-interface CountedStatus {
-  readonly errors?: number;
-  readonly warnings?: number;
-  readonly startTimestamp?: string;
-  readonly completionTimestamp?: string;
-  readonly progress?: { readonly totalItems?: number };
-}
-
 /** A backup that is over, with the time of its end. */
 interface Ended {
   readonly backup: Backup;
-  readonly status: CountedStatus;
+  readonly status: Readonly<BackupStatus>;
   readonly endMs: number;
 }
 
@@ -239,7 +237,7 @@ export class BackupMetrics {
   /** The backup has its last phase now. */
   ended(backup: Backup): void {
     const labels = this.#labelsOf(backup);
-    const { warnings = 0, ...status } = (backup.status ?? {}) as CountedStatus;
+    const { warnings = 0, ...status } = statusOf(backup);
     const phase = phaseOf(backup);
     if (!hasEnded(phase)) return;
     const which = phase === 'Completed' ? 'success' : phase === 'Failed' ? 'failure' : 'partial';
@@ -279,7 +277,7 @@ const CLOCK_MS = 5000;
 function isOfThisCluster(backup: Backup): boolean {
   if (isSynced(backup)) return false;
   const { metadata, status } = backup;
-  const startMs = msOf((status as CountedStatus | undefined)?.startTimestamp);
+  const startMs = msOf(status?.startTimestamp);
   const createdMs = msOf(metadata.creationTimestamp);
   return startMs === undefined || createdMs === undefined || startMs + CLOCK_MS >= createdMs;
 }
@@ -301,7 +299,7 @@ function newestOf(
   const newest = new Map<string, Ended>();
   for (const backup of backups) {
     if (!isCounted(phaseOf(backup))) continue;
-    const status = (backup.status ?? {}) as CountedStatus;
+    const status = statusOf(backup);
     // A backup that was not valid has no end, and began when it was created.
     const endMs =
       msOf(status.completionTimestamp) ??
@@ -319,9 +317,9 @@ function newestOf(
   return newest;
 }
 
-function msOf(text: string | undefined): number | undefined {
+function msOf(text: string | null | undefined): number | undefined {
   try {
-    return text === undefined ? undefined : Number(parseGoTime(text) / 1_000_000n);
+    return text === undefined || text === null ? undefined : Number(parseGoTime(text) / 1_000_000n);
   } catch {
     return undefined;
   }

@@ -8,7 +8,6 @@ import {
   Stopwatch,
 } from '../../base/index.ts';
 import {
-  type Backup,
   type BackupDefaults,
   type PolicySummary,
   type Progress,
@@ -16,6 +15,7 @@ import {
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
+  type Backup,
   type Discovery,
   hasHadRun,
   isPassing,

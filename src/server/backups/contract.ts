@@ -1,8 +1,9 @@
 import type { RestoreRef } from '../../archive/index.ts';
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import type { Backup, BackupAction, BlockAction, Progress } from '../../backup/index.ts';
+import type { BackupAction, BlockAction, Progress } from '../../backup/index.ts';
 import type { OperationAsker } from '../../item-operations/index.ts';
+import type { Backup } from '../../kube/index.ts';
 import type { VolumeSnapshotter } from '../../plugin/index.ts';
 import type { RestoreBucket } from '../restores/files/restore-bucket.ts';
 

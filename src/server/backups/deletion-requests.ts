@@ -1,6 +1,6 @@
 import { isCode, type Logger, untilAborted } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
   BACKUPS,
   Cache,

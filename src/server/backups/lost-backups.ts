@@ -1,8 +1,8 @@
 import { BackupArchive, keyMissing } from '../../archive/index.ts';
 import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
+  type Backup,
   Controller,
   type Discovery,
   hasHadRun,

@@ -7,8 +7,7 @@ import {
   SECOND_NS,
   Stopwatch,
 } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { isPassing } from '../../kube/index.ts';
+import { type Backup, isPassing } from '../../kube/index.ts';
 import type { RunsView } from '../runs/runs-view.ts';
 
 export interface PhaseWriterOptions {

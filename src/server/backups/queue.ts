@@ -1,5 +1,6 @@
-import { type Backup, NamespaceFilter } from '../../backup/index.ts';
-import { hasPlace, isNew } from '../../kube/index.ts';
+import { NamespaceFilter } from '../../backup/index.ts';
+import { type Backup, hasPlace, isNew } from '../../kube/index.ts';
+import { statusOf } from './backup-kind.ts';
 
 /** A step of a backup on its way to its run. */
 export interface QueueStep {
@@ -9,12 +10,6 @@ export interface QueueStep {
   readonly position: number | undefined;
 }
 
-interface QueuedStatus {
-  phase?: string;
-  queuePosition?: number;
-}
-
-const statusOf = ({ status = {} }: Backup): QueuedStatus => status as QueuedStatus;
 const positionOf = (backup: Backup): number => statusOf(backup).queuePosition ?? 0;
 
 const byAge = (a: Backup, b: Backup): number =>

@@ -1,6 +1,5 @@
-import type { Backup } from '../../backup/index.ts';
 import type { Logger } from '../../base/index.ts';
-import { isOver, type KubeClient, SYNCED_UID } from '../../kube/index.ts';
+import { type Backup, isOver, type KubeClient, SYNCED_UID } from '../../kube/index.ts';
 import { FileWriters } from '../runs/file-writers.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { BACKUP_RESOURCE, phaseOf } from './backup-kind.ts';

@@ -1,5 +1,5 @@
 import { Counter, type Registry } from 'prom-client';
-import type { Backup } from '../../backup/index.ts';
+import type { Backup } from '../../kube/index.ts';
 
 /**
  * Backups that have series of their own, which are three each: the newest. Velero keeps those of all backups until its server is restarted.

@@ -1,7 +1,7 @@
 import type { BackupArchive, NativeSnapshot } from '../../archive/index.ts';
 import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import type { SnapshotLocation } from '../../backup-volumes/index.ts';
+import type { Backup } from '../../kube/index.ts';
 import type { ActionSession, ActionSessions } from './contract.ts';
 
 export interface StoredSnapshotsOptions {

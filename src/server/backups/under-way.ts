@@ -1,6 +1,6 @@
 import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   CONFIG_MAPS,
   type ConfigMap,
   isPassing,

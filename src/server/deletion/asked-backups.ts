@@ -1,6 +1,6 @@
 import type { Logger } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,

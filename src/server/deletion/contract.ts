@@ -1,6 +1,6 @@
-import type { ActionSelector, Backup } from '../../backup/index.ts';
+import type { ActionSelector } from '../../backup/index.ts';
 import type { Logger } from '../../base/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
+import type { Backup, KubeObject } from '../../kube/index.ts';
 import type { RepositoryAccess } from '../../repository-access/index.ts';
 import type { ActionSession } from '../backups/contract.ts';
 

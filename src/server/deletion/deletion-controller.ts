@@ -8,8 +8,14 @@ import {
   redactAndCut,
   untilAborted,
 } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { BACKUP_UID, keyOf, refOf, type Result, withOwnSignal } from '../../kube/index.ts';
+import {
+  type Backup,
+  BACKUP_UID,
+  keyOf,
+  refOf,
+  type Result,
+  withOwnSignal,
+} from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 import { isAbout } from '../backups/deletion-requests.ts';
 import type { FileWriters } from '../runs/file-writers.ts';

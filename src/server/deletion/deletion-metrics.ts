@@ -1,5 +1,5 @@
 import { Counter, type Registry } from 'prom-client';
-import type { Backup } from '../../backup/index.ts';
+import type { Backup } from '../../kube/index.ts';
 
 const LABELS = ['schedule'] as const;
 

@@ -1,10 +1,11 @@
 import { BackupArchive, ScratchFile, type StoredArchive } from '../../archive/index.ts';
 import { isCode, type Logger, namedFirst, redactAndCut } from '../../base/index.ts';
-import { type Backup, type Resolved, resolveActions } from '../../backup/index.ts';
+import { resolveActions, type Resolved } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import { identityOfStored } from '../../item-operations/index.ts';
 import {
+  type Backup,
   type BackupIdentity,
   BACKUPS,
   type ConfigMap,

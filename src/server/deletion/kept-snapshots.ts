@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { CodedError, isCode, type Logger, mapLimited } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   CONTENT_FINALIZER,

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, namedFirst } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   CONFIG_MAPS,
@@ -16,7 +17,6 @@ import {
   type Resource,
   validLabel,
 } from '../../kube/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import { SNAPSHOT_INFO } from './held-data.ts';
 
 export interface MoversOptions {

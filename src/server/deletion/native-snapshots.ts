@@ -1,5 +1,5 @@
 import { isCode, type Logger, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
+import type { Backup } from '../../kube/index.ts';
 import {
   deleteNativeSnapshot,
   type StoredSnapshot,

@@ -1,7 +1,7 @@
 import { BackupArchive, isArchiveName, isFinal, type StoredArchive } from '../../archive/index.ts';
 import { CodedError, isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   type KubeClient,

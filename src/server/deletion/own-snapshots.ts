@@ -1,6 +1,5 @@
 import { namedFirst } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { isSynced } from '../../kube/index.ts';
+import { type Backup, isSynced } from '../../kube/index.ts';
 import type { KeptSnapshot } from './held-data.ts';
 import { csiKey, type OtherBackups, providerKey, repositoryKey } from './other-backups.ts';
 

@@ -1,8 +1,7 @@
 import { BackupArchive, isStoredOf, type StoredArchive } from '../../archive/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import { isFailed } from '../../kube/index.ts';
+import { type Backup, isFailed } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 
 /**

@@ -1,5 +1,5 @@
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   type BackupStorageLocation,
   hasHadRun,
   isFinalizing,

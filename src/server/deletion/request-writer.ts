@@ -1,6 +1,6 @@
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_UID,
   DELETE_BACKUP_REQUESTS,

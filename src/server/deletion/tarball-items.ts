@@ -6,8 +6,8 @@ import {
   ScratchFile,
 } from '../../archive/index.ts';
 import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
-import type { Backup, Resolved } from '../../backup/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
+import type { Resolved } from '../../backup/index.ts';
+import type { Backup, KubeObject } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
 import type { DeleteAction } from './contract.ts';
 import { CALL_MS_MAX, within } from './within.ts';

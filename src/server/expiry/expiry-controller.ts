@@ -10,6 +10,7 @@ import {
   systemClock,
 } from '../../base/index.ts';
 import {
+  type Backup,
   BACKUP_NAME,
   BACKUP_STORAGE_LOCATIONS,
   BACKUP_UID,
@@ -22,7 +23,6 @@ import {
   NOT_IN_BACKUPS,
   validLabel,
 } from '../../kube/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';

@@ -1,6 +1,5 @@
 import { type Nanoseconds, parseGoTime } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { type BackupStorageLocation, hasHadRun } from '../../kube/index.ts';
+import { type Backup, type BackupStorageLocation, hasHadRun } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 

@@ -6,8 +6,7 @@ import {
   type Nanoseconds,
   rfc3339Seconds,
 } from '../../base/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
-import type { Restore } from '../../restore/index.ts';
+import type { KubeClient, Restore } from '../../kube/index.ts';
 import { Waits } from './finalize/waits.ts';
 import { RESTORE_RESOURCE } from './restore-kind.ts';
 

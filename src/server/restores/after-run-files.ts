@@ -1,4 +1,4 @@
-import type { Restore } from '../../restore/index.ts';
+import type { Restore } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { type AfterRun, loadAfterRun, storeAfterRun } from './contract.ts';
 import type { FileWriters } from '../runs/file-writers.ts';

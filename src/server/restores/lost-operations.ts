@@ -1,9 +1,8 @@
 import { countsOf, type Operation } from '../../item-operations/index.ts';
-import { partialPhase } from '../../kube/index.ts';
+import { partialPhase, type Restore } from '../../kube/index.ts';
 import { type Change, changeOf } from '../operations/change.ts';
 import type { LogLine } from '../operations/failures.ts';
 import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
-import type { Restore } from '../../restore/index.ts';
 
 /**
  * Operations that the status of a Restore counts and that its operations file does not have: the file is gone, or it was damaged. Nobody knows

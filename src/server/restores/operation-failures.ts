@@ -1,5 +1,5 @@
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
-import type { Restore } from '../../restore/index.ts';
+import type { Restore } from '../../kube/index.ts';
 import { failureLines, type LogLine } from '../operations/failures.ts';
 import { lostLines } from './lost-operations.ts';
 

@@ -14,14 +14,11 @@ import {
   keyOf,
   type KubeClient,
   refOf,
+  type Restore,
   type Result,
 } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import {
-  type Restore,
-  type RestoreValidationSources,
-  validateRestore,
-} from '../../restore/index.ts';
+import { type RestoreValidationSources, validateRestore } from '../../restore/index.ts';
 import { hasSecretPassword } from '../backups/buckets.ts';
 import type { Buckets } from '../backups/contract.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';

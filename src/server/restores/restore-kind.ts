@@ -1,6 +1,5 @@
-import { isNew, type Resource, RESTORES } from '../../kube/index.ts';
+import { isNew, type Resource, type Restore, RESTORES } from '../../kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
-import type { Restore } from '../../restore/index.ts';
 import { isJournalSealed } from '../runs/stored-tries.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
 

@@ -1,6 +1,6 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
 import { lookup } from '../../base/index.ts';
-import type { Restore } from '../../restore/index.ts';
+import type { Restore } from '../../kube/index.ts';
 import { phaseOf } from './restore-kind.ts';
 
 const LABELS = ['schedule'] as const;

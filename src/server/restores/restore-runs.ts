@@ -7,8 +7,8 @@ import {
   redactAndCut,
 } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
-import { keyOf } from '../../kube/index.ts';
-import type { Restore, RestoreProgress } from '../../restore/index.ts';
+import { keyOf, type Restore } from '../../kube/index.ts';
+import type { RestoreProgress } from '../../restore/index.ts';
 import { withUntold } from '../operations/cancel.ts';
 import { endingSignal } from '../runs/ending.ts';
 import { CANCELED, isCanceled } from '../runs/canceled.ts';

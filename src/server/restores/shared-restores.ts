@@ -1,6 +1,5 @@
 import type { Logger } from '../../base/index.ts';
-import { isOver, type KubeClient } from '../../kube/index.ts';
-import type { Restore } from '../../restore/index.ts';
+import { isOver, type KubeClient, type Restore } from '../../kube/index.ts';
 import { SharedObjects, type WatchedObjects } from '../shared-objects.ts';
 import { phaseOf, RESTORE_RESOURCE, UNPUBLISHED } from './restore-kind.ts';
 

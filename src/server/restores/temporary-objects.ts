@@ -4,10 +4,10 @@ import {
   type ConfigMap,
   isOver,
   type KubeClient,
+  type Restore,
   type Result,
   validLabel,
 } from '../../kube/index.ts';
-import type { Restore } from '../../restore/index.ts';
 import { Sweep } from '../sweep.ts';
 import { phaseOf } from './restore-kind.ts';
 

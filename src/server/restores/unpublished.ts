@@ -1,7 +1,6 @@
 import { RestoreArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import { isOver, type KubeClient, type Result } from '../../kube/index.ts';
-import type { Restore } from '../../restore/index.ts';
+import { isOver, type KubeClient, type Restore, type Result } from '../../kube/index.ts';
 import { Sweep } from '../sweep.ts';
 import type { Buckets } from '../backups/contract.ts';
 import type { FileWriters } from '../runs/file-writers.ts';

@@ -1,5 +1,4 @@
-import type { Backup } from '../../backup/index.ts';
-import { isGathering, isSynced, keyOf } from '../../kube/index.ts';
+import { type Backup, isGathering, isSynced, keyOf } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 import { SCHEDULE_LABEL } from './schedule.ts';
 

@@ -1,6 +1,6 @@
-import type { Backup } from '../../backup/index.ts';
 import {
   apiVersionOf,
+  type Backup,
   isSynced,
   type NewObject,
   SCHEDULE_UID,

@@ -12,8 +12,14 @@ import {
   unixSeconds,
 } from '../../base/index.ts';
 import { localZone, type Zone } from '../../cron/index.ts';
-import type { Backup } from '../../backup/index.ts';
-import { type KubeClient, keyOf, refOf, type Result, validLabel } from '../../kube/index.ts';
+import {
+  type Backup,
+  keyOf,
+  type KubeClient,
+  refOf,
+  type Result,
+  validLabel,
+} from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
 import { versionOf } from '../runs/runs-view.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';

@@ -9,9 +9,8 @@ import {
   redactAndCut,
   messageOf,
 } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import type { Bucket, Retention } from '../../blob/index.ts';
-import { isOver } from '../../kube/index.ts';
+import { type Backup, isOver } from '../../kube/index.ts';
 import { phaseOf, statusOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 

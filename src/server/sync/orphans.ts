@@ -1,5 +1,4 @@
-import type { Backup } from '../../backup/index.ts';
-import { type BackupStorageLocation, isUsable, validLabel } from '../../kube/index.ts';
+import { type Backup, type BackupStorageLocation, isUsable, validLabel } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 import { SYNCED_PLACE } from './place.ts';
 import { LOCATION_LABEL, locationOf } from './synced-objects.ts';

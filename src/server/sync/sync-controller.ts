@@ -10,16 +10,16 @@ import {
   redactAndCut,
   untilAborted,
 } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import { parseBackupStorageLocation, RETENTION, retentionOf } from '../../config/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
   Cache,
   type EventRecorder,
-  type KubeClient,
   keyOf,
+  type KubeClient,
   refOf,
   withOwnSignal,
 } from '../../kube/index.ts';

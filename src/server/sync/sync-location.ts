@@ -13,8 +13,8 @@ import {
   redactAndCut,
   rfc3339Seconds,
 } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   type BackupStorageLocation,
   isOfBackup,

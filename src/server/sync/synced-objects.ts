@@ -1,7 +1,7 @@
 import type { StoredBackup } from '../../archive/index.ts';
-import type { Backup } from '../../backup/index.ts';
 import {
   apiVersionOf,
+  type Backup,
   BACKUP_UID,
   BACKUPS,
   isMovementOver,

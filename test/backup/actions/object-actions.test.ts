@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { type Backup, openObjectActions } from '../../../src/backup/index.ts';
+import { openObjectActions } from '../../../src/backup/index.ts';
 import { CodedError } from '../../../src/base/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { Backup, KubeObject } from '../../../src/kube/index.ts';
 
 const BACKUP = { metadata: { name: 'b1', uid: 'u' }, spec: {} } as unknown as Backup;
 const context = { signal: new AbortController().signal };

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { type Backup, openObjectActions } from '../../../src/backup/index.ts';
+import { openObjectActions } from '../../../src/backup/index.ts';
 import { messageOf } from '../../../src/base/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { Backup, KubeObject } from '../../../src/kube/index.ts';
 import { type ActionCase, backupFor, CASES } from '../../golden/backup-actions/cases.ts';
 import { plain } from '../../golden/backup-actions/plain.ts';
 

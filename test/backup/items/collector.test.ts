@@ -1,6 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import {
-  type BackupSpec,
   collectItems,
   idOf,
   oldResourceFilter,
@@ -9,6 +8,7 @@ import {
   Spool,
   usesOldLists,
 } from '../../../src/backup/index.ts';
+import type { BackupSpec } from '../../../src/kube/index.ts';
 import { FakeCluster, named, refusal } from '../support/cluster.ts';
 
 const spools: Spool[] = [];

@@ -1,8 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import {
-  type Backup,
   type BackupAction,
-  type BackupSpec,
   collectItems,
   type FinishedItem,
   type ReadAhead,
@@ -11,7 +9,13 @@ import {
   scopedResourceFilter,
   Spool,
 } from '../../../src/backup/index.ts';
-import { type KubeClient, type KubeObject, ReadsAhead } from '../../../src/kube/index.ts';
+import {
+  type Backup,
+  type BackupSpec,
+  type KubeClient,
+  type KubeObject,
+  ReadsAhead,
+} from '../../../src/kube/index.ts';
 import { FakeCluster, refusal } from '../support/cluster.ts';
 
 const spools: Spool[] = [];

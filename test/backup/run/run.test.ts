@@ -1,11 +1,9 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import {
   type ActionOutput,
-  type Backup,
   type BackupAction,
   type BackupRunOptions,
   type BackupRunResult,
-  type BackupSpec,
   type BlockAction,
   collectItems,
   type FinishedItem,
@@ -18,7 +16,7 @@ import {
   Spool,
 } from '../../../src/backup/index.ts';
 import { asError, CanceledError, CodedError } from '../../../src/base/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { Backup, BackupSpec, KubeObject } from '../../../src/kube/index.ts';
 import { FakeCluster, named, refusal } from '../support/cluster.ts';
 
 const spools: Spool[] = [];

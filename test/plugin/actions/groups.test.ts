@@ -2,23 +2,24 @@ import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CodedError, isCode, type Logger, silentLogger } from '../../../src/base/index.ts';
 import {
+  type Backup,
   BACKUPS,
   CONFIG_MAPS,
   DATA_UPLOADS,
   type KubeClient,
   PVCS,
+  RESTORES,
   VOLUME_GROUP_SNAPSHOT_CLASSES,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOTS,
-  RESTORES,
   type VolumeGroupSnapshot,
   type VolumeGroupSnapshotContent,
   type VolumeSnapshot,
   type VolumeSnapshotContent,
 } from '../../../src/kube/index.ts';
-import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
+import type { BackupOutput } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf, pvcOf, restoreOf } from '../../support/plugin-items.ts';

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
 import {
+  type Backup,
   BACKUPS,
   DATA_UPLOADS,
   type DataUpload,
@@ -9,7 +10,6 @@ import {
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
 } from '../../../src/kube/index.ts';
-import type { Backup } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf, pvcOf, restoreOf } from '../../support/plugin-items.ts';

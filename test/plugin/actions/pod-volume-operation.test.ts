@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { KubeClient, PodVolumeBackup } from '../../../src/kube/index.ts';
-import { openActions, type Backup } from '../../../src/plugin/index.ts';
+import type { Backup, KubeClient, PodVolumeBackup } from '../../../src/kube/index.ts';
+import { openActions } from '../../../src/plugin/index.ts';
 
 const BACKUP = {
   metadata: { name: 'b1', namespace: 'velero', uid: 'u' },

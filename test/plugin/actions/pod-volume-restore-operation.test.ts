@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { KubeClient, PodVolumeRestore, Resource } from '../../../src/kube/index.ts';
-import { openActions, type Restore } from '../../../src/plugin/index.ts';
+import type { KubeClient, PodVolumeRestore, Resource, Restore } from '../../../src/kube/index.ts';
+import { openActions } from '../../../src/plugin/index.ts';
 
 const RESTORE = {
   metadata: { name: 'r1', namespace: 'velero', uid: 'u' },

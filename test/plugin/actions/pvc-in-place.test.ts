@@ -14,8 +14,8 @@ import {
   PODS,
   PVCS,
   PVS,
+  type Restore,
 } from '../../../src/kube/index.ts';
-import type { Restore } from '../../../src/plugin/index.ts';
 import { isInPlaceOperation, type OpenActions, openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';

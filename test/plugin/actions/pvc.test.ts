@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { type Logger, silentLogger } from '../../../src/base/index.ts';
 import {
+  type Backup,
   BACKUPS,
   CONFIG_MAPS,
   DATA_DOWNLOADS,
@@ -16,7 +17,7 @@ import {
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
-import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
+import type { BackupOutput } from '../../../src/plugin/contract.ts';
 import { type OpenActions, openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';

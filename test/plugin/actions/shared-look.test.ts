@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { silentLogger } from '../../../src/base/index.ts';
-import type { KubeClient, KubeObject, Resource } from '../../../src/kube/index.ts';
-import { type Backup, openActions } from '../../../src/plugin/index.ts';
+import type { Backup, KubeClient, KubeObject, Resource } from '../../../src/kube/index.ts';
+import { openActions } from '../../../src/plugin/index.ts';
 import { SharedLook } from '../../../src/plugin/actions/shared-look.ts';
 
 const OWNER = { namespace: 'velero', uid: 'u' };

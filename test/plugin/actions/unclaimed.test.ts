@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { DataDownload, KubeClient, KubeObject } from '../../../src/kube/index.ts';
-import { isWaitNote, openActions, type Restore } from '../../../src/plugin/index.ts';
+import type { DataDownload, KubeClient, KubeObject, Restore } from '../../../src/kube/index.ts';
+import { isWaitNote, openActions } from '../../../src/plugin/index.ts';
 
 /** Movements that no node-agent takes up. */
 

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { messageOf, silentLogger } from '../../../src/base/index.ts';
-import type { KubeObject, VolumeSnapshot } from '../../../src/kube/index.ts';
-import { type Backup, openActions, type OpenActions } from '../../../src/plugin/index.ts';
+import type { Backup, KubeObject, VolumeSnapshot } from '../../../src/kube/index.ts';
+import { openActions, type OpenActions } from '../../../src/plugin/index.ts';
 import { type ActionCase, backupFor, CASES } from '../../golden/backup-actions/cases.ts';
 import { plain } from '../../golden/backup-actions/plain.ts';
 import { ItemCluster } from '../../support/item-cluster.ts';

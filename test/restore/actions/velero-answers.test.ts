@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { exactJson, isCode, messageOf, parseJsonExact } from '../../../src/base/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
-import { openRestoreActions, type Restore } from '../../../src/restore/index.ts';
+import type { KubeObject, Restore } from '../../../src/kube/index.ts';
+import { openRestoreActions } from '../../../src/restore/index.ts';
 import { type ActionCase, CASES } from '../../golden/restore-actions/cases.ts';
 
 interface Answer {

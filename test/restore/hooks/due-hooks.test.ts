@@ -2,10 +2,9 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { goDurationNs } from '../../../src/backup/index.ts';
 import { messageOf } from '../../../src/base/index.ts';
-import type { KubeObject, Pod } from '../../../src/kube/index.ts';
+import type { KubeObject, Pod, Restore, RestoreSpec } from '../../../src/kube/index.ts';
 import { dueExecHooks, hookGroups } from '../../../src/restore/hooks/due-hooks.ts';
 import { initHookAction } from '../../../src/restore/hooks/init-hooks.ts';
-import type { Restore, RestoreSpec } from '../../../src/restore/index.ts';
 import { CASES, type HookCase } from '../../golden/restore-hooks/cases.ts';
 
 interface Answer {

@@ -1,9 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { About, PodExec } from '../../../src/backup/index.ts';
-import type { Pod } from '../../../src/kube/index.ts';
+import type { Pod, RestoreHook, RestoreSpec } from '../../../src/kube/index.ts';
 import { type HookRecord, RestoreHooks } from '../../../src/restore/hooks/exec-hooks.ts';
-import type { RestoreSpec } from '../../../src/restore/index.ts';
-import type { RestoreHook } from '../../../src/restore/restore-object.ts';
 import { trimmedPod } from '../../../src/restore/hooks/pod-watch.ts';
 
 type Change = Parameters<

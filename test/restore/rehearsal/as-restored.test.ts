@@ -2,12 +2,12 @@ import * as fc from 'fast-check';
 import { expect, it } from 'vitest';
 import type { About, BackupLog } from '../../../src/backup/index.ts';
 import { sentenceOf } from '../../../src/backup/results.ts';
+import type { RestoreSpec } from '../../../src/kube/index.ts';
 import {
   type FinishedRestoreItem,
   openRestoreActions,
   rehearseRestore,
   ResourceModifiers,
-  type RestoreSpec,
   runRestore,
 } from '../../../src/restore/index.ts';
 import type { BackedUpItems, ItemFile, ItemFolder } from '../../../src/restore/run/contract.ts';

@@ -1,11 +1,10 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { Results } from '../../../src/backup/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { KubeObject, RestoreSpec } from '../../../src/kube/index.ts';
 import {
   type FinishedRestoreItem,
   openRestoreActions,
-  type RestoreSpec,
   runRestore,
 } from '../../../src/restore/index.ts';
 import { RestoredVolumes } from '../../../src/restore-volumes/index.ts';

@@ -5,8 +5,9 @@ import {
   type KubeObject,
   Patience,
   type Resource,
+  type RestoreSpec,
 } from '../../../src/kube/index.ts';
-import { openRestoreActions, type RestoreSpec } from '../../../src/restore/index.ts';
+import { openRestoreActions } from '../../../src/restore/index.ts';
 import { settleExisting } from '../../../src/restore/run/existing.ts';
 import {
   restoreLabels,

@@ -1,13 +1,12 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import type { Contents } from '../../../src/archive/index.ts';
 import { Results } from '../../../src/backup/index.ts';
-import type { KubeObject } from '../../../src/kube/index.ts';
+import type { KubeObject, RestoreSpec } from '../../../src/kube/index.ts';
 import {
   isPodRestored,
   openRestoreActions,
   parsePriorities,
   type RestoreRunOptions,
-  type RestoreSpec,
   runRestore,
 } from '../../../src/restore/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';

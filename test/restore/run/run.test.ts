@@ -2,14 +2,13 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { Contents } from '../../../src/archive/index.ts';
 import { type BackupLog, Results } from '../../../src/backup/index.ts';
 import { codeOf } from '../../../src/base/index.ts';
-import type { BackupIdentity, KubeObject, Pod } from '../../../src/kube/index.ts';
+import type { BackupIdentity, KubeObject, Pod, RestoreSpec } from '../../../src/kube/index.ts';
 import {
   type FinishedRestoreItem,
   parsePriorities,
   type RestoreAction,
   type RestoreRunOptions,
   type RestoreRunResult,
-  type RestoreSpec,
   runRestore,
 } from '../../../src/restore/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';

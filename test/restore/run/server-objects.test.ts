@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Results } from '../../../src/backup/index.ts';
-import { type RestoreSpec, runRestore } from '../../../src/restore/index.ts';
+import type { RestoreSpec } from '../../../src/kube/index.ts';
+import { runRestore } from '../../../src/restore/index.ts';
 import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
 import { RestoreCluster } from '../support/cluster.ts';
 import { restoreOf } from '../support/restore.ts';

@@ -1,4 +1,4 @@
-import type { Restore, RestoreSpec } from '../../../src/restore/index.ts';
+import type { Restore, RestoreSpec } from '../../../src/kube/index.ts';
 
 /** As the controller completes it. */
 const NEVER = [

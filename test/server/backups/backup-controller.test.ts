@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
-import { BACKUP_DEFAULTS, type Backup } from '../../../src/backup/index.ts';
+import { BACKUP_DEFAULTS } from '../../../src/backup/index.ts';
 import {
   BackupArchive,
   journalFolder,
@@ -11,13 +11,14 @@ import { CodedError, rfc3339Seconds, silentLogger, untilAborted } from '../../..
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
-  EVENTS,
   BACKUPS,
   CONFIG_MAPS,
   connectToCluster,
   DELETE_BACKUP_REQUESTS,
   Discovery,
+  EVENTS,
   type KubeClient,
   NAMESPACES,
   waitFor,

@@ -1,6 +1,6 @@
 import { Registry } from 'prom-client';
 import { beforeEach, describe, expect, it } from 'vitest';
-import type { Backup } from '../../../src/backup/index.ts';
+import type { Backup } from '../../../src/kube/index.ts';
 import { BackupMetrics } from '../../../src/server/index.ts';
 
 /** A Backup in a phase, of a schedule where one is given. */

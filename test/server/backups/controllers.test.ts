@@ -4,10 +4,10 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { BackupArchive, RestoreArchive } from '../../../src/archive/index.ts';
 import { CodedError, HOUR_NS, silentLogger, systemClock } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { archiveStore, OperationMap } from '../../../src/item-operations/index.ts';
 import {
+  type Backup,
   connectToCluster,
   Discovery,
   EVENTS,
@@ -50,7 +50,7 @@ async function start(
     metadata: REF,
     spec: { storageLocation: 'default', includedNamespaces: ['app'] },
     status: { phase: 'WaitingForPluginOperations', backupItemOperationsAttempted: 1 },
-  } as never);
+  });
   world.backup = backup;
   await world.begin(scratch, []);
   const archives = {

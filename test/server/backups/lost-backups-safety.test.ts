@@ -10,14 +10,14 @@ import {
   TarballWriter,
 } from '../../../src/archive/index.ts';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
+  type Backup,
   BACKUPS,
   CONFIG_MAPS,
-  CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
+  CUSTOM_RESOURCE_DEFINITIONS,
   type KubeClient,
   NAMESPACES,
   PODS,
@@ -78,17 +78,16 @@ describe('Backups that are lost', () => {
     await server[Symbol.asyncDispose]();
   });
 
-  const backupOf = (name: string, uid: string, phase: string, more: object = {}): Backup =>
-    ({
-      apiVersion: 'velero.io/v1',
-      kind: 'Backup',
-      metadata: {
-        ...{ namespace: VELERO, name, uid, resourceVersion: '1' },
-        creationTimestamp: '2026-11-21T01:00:00Z',
-      },
-      spec: { storageLocation: 'default', ...more },
-      status: { phase, startTimestamp: '2026-11-21T02:00:00Z' },
-    }) as Backup;
+  const backupOf = (name: string, uid: string, phase: string, more: object = {}): Backup => ({
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
+    metadata: {
+      ...{ namespace: VELERO, name, uid, resourceVersion: '1' },
+      creationTimestamp: '2026-11-21T01:00:00Z',
+    },
+    spec: { storageLocation: 'default', ...more },
+    status: { phase, startTimestamp: '2026-11-21T02:00:00Z' },
+  });
 
   async function note(backup: Backup): Promise<void> {
     const options = { client, logger: silentLogger, namespace: VELERO };

@@ -3,14 +3,14 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { NativeSnapshot } from '../../../src/archive/index.ts';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
+  type Backup,
   BACKUPS,
   CONFIG_MAPS,
-  CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
+  CUSTOM_RESOURCE_DEFINITIONS,
   DATA_UPLOADS,
   type KubeClient,
   type KubeObject,
@@ -34,17 +34,16 @@ afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
 });
 
-const backupOf = (index: number, spec: object = {}): Backup =>
-  ({
-    apiVersion: 'velero.io/v1',
-    kind: 'Backup',
-    metadata: {
-      ...{ namespace: VELERO, name: `b${index}`, uid: `u${index}`, resourceVersion: '1' },
-      creationTimestamp: '2026-11-21T01:00:00Z',
-    },
-    spec: { storageLocation: 'default', ...spec },
-    status: { phase: 'InProgress', startTimestamp: '2026-11-21T02:00:00Z' },
-  }) as Backup;
+const backupOf = (index: number, spec: object = {}): Backup => ({
+  apiVersion: 'velero.io/v1',
+  kind: 'Backup',
+  metadata: {
+    ...{ namespace: VELERO, name: `b${index}`, uid: `u${index}`, resourceVersion: '1' },
+    creationTimestamp: '2026-11-21T01:00:00Z',
+  },
+  spec: { storageLocation: 'default', ...spec },
+  status: { phase: 'InProgress', startTimestamp: '2026-11-21T02:00:00Z' },
+});
 
 describe('Backups that were deleted while no server led', () => {
   let server: ApiServer;
@@ -204,7 +203,7 @@ describe('Backups that were deleted while no server led', () => {
     const { signal } = new AbortController();
     const noting = { client, logger: silentLogger, namespace: VELERO };
     const notes = new UnderWayNotes({ ...noting, assertLeading: () => undefined });
-    await notes.write({ ...given, metadata } as Backup, signal);
+    await notes.write({ ...given, metadata }, signal);
     // Nothing is in the journal.
     const base = { backupStorageLocation: 'default', uploaderType: 'kopia' };
     for (const [name, uid, status] of [

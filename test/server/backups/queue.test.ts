@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Backup } from '../../../src/backup/index.ts';
+import type { Backup } from '../../../src/kube/index.ts';
 import { planQueue } from '../../../src/server/backups/queue.ts';
 
 const NAMESPACES = ['a', 'b', 'c'];

@@ -2,9 +2,9 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, expect, it } from 'vitest';
 import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
+  type Backup,
   CONFIG_MAPS,
   connectToCluster,
   type KubeClient,

@@ -8,15 +8,15 @@ import { CodedError, silentLogger, systemClock } from '../../../src/base/index.t
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
-  connectToCluster,
   CONFIG_MAPS,
+  connectToCluster,
   EVENTS,
   type KubeClient,
   NAMESPACES,
   PODS,
+  type Restore,
   waitFor,
 } from '../../../src/kube/index.ts';
-import type { Restore } from '../../../src/restore/index.ts';
 import { BACKUP_RESOURCE } from '../../../src/server/backups/backup-kind.ts';
 import {
   CANCEL_ANNOTATION,

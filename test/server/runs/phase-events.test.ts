@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { type Logger, silentLogger, systemClock } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
-import type { KubeClient } from '../../../src/kube/index.ts';
+import type { Backup, KubeClient } from '../../../src/kube/index.ts';
 import { BACKUP_PHASES } from '../../../src/server/backups/phase-meanings.ts';
 import { PhaseEvents } from '../../../src/server/runs/phase-events.ts';
 

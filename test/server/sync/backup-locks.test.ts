@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError, HOUR_NS, parseGoTime, rfc3339Seconds } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import type { Retention } from '../../../src/blob/index.ts';
+import type { Backup } from '../../../src/kube/index.ts';
 import { BackupLocks } from '../../../src/server/sync/backup-locks.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { recordingLogger } from '../../support/repositories.ts';

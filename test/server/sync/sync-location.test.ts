@@ -10,9 +10,9 @@ import {
   SECOND_NS,
   silentLogger,
 } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   type BackupStorageLocation,

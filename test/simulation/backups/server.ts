@@ -1,13 +1,17 @@
 import { Registry } from 'prom-client';
 import { BackupArchive, bucketOf } from '../../../src/archive/index.ts';
 import { BACKUP_DEFAULTS, openObjectActions } from '../../../src/backup/index.ts';
-import type { Backup, BackupAction } from '../../../src/backup/index.ts';
+import type { BackupAction } from '../../../src/backup/index.ts';
 import { ClusterVolumes, POD_VOLUME_ACTION } from '../../../src/backup-volumes/index.ts';
 import { type Clock, CodedError } from '../../../src/base/index.ts';
 import { OperationMap, pluginAsker } from '../../../src/item-operations/index.ts';
-import { Discovery, type KubeClient, type KubeObject } from '../../../src/kube/index.ts';
 import {
-  type Backup as PluginBackup,
+  type Backup,
+  Discovery,
+  type KubeClient,
+  type KubeObject,
+} from '../../../src/kube/index.ts';
+import {
   choicesOf,
   namespacesOf,
   openActions,
@@ -90,7 +94,7 @@ export function backupControllers(
             ...{ directory: SCRATCH, logLevel: 'info', logFormat: 'text', workers: 3 },
             archiveOf: (each) => new BackupArchive(each, { logger }),
             openVolumes: ({ client: patient, backup, log, signal }) => {
-              const asked = backup as unknown as PluginBackup;
+              const asked = backup;
               const volumes = new ListedVolumes(readsOf(patient, { signal }), {
                 namespaces: namespacesOf(asked),
               });
@@ -156,11 +160,7 @@ function sessionsOf(client: KubeClient, world: ServerWorld): ActionSessions {
         name,
         appliesTo: { includedResources: [resource] },
         execute: (item, about, context) =>
-          (hosted[name] as BackupItemAction).execute(
-            item,
-            about as unknown as PluginBackup,
-            context,
-          ),
+          (hosted[name] as BackupItemAction).execute(item, about, context),
       });
       const every: BackupAction = {
         name: 'simulation/every',
@@ -189,7 +189,7 @@ function sessionsOf(client: KubeClient, world: ServerWorld): ActionSessions {
             ],
             blockActions: own.blockActions,
           }),
-        asker: pluginAsker(manager as never, backup as unknown as PluginBackup),
+        asker: pluginAsker(manager as never, backup),
         snapshotter: () => {
           throw new Error('there is none');
         },

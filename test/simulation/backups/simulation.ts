@@ -7,10 +7,10 @@ import {
 } from '../../../src/archive/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { type Clock, messageOf } from '../../../src/base/index.ts';
-import type { Backup } from '../../../src/backup/index.ts';
 import type { Store } from '../../../src/dev/store.ts';
 import { backupOperationSchema } from '../../../src/item-operations/index.ts';
 import {
+  type Backup,
   BACKUP_REPOSITORIES,
   BACKUPS,
   CONFIG_MAPS,

@@ -18,7 +18,6 @@ import {
 } from '../../../archive/index.ts';
 import {
   BackedUp,
-  type Backup,
   type BackupAction,
   ItemBackupper,
   NamespaceFilter,
@@ -37,7 +36,9 @@ import {
   postOperationItems,
 } from '../../../item-operations/index.ts';
 import {
+  type Backup,
   BACKUP_UID,
+  type BackupStatus,
   DATA_UPLOADS,
   type DataUpload,
   type Discovery,
@@ -55,7 +56,7 @@ import {
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { subjectOf } from '../after-run.ts';
-import { type AfterRunStatus, BACKUP_RESOURCE, phaseOf, statusOf } from '../backup-kind.ts';
+import { BACKUP_RESOURCE, phaseOf, statusOf } from '../backup-kind.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
 import { FinalizedFiles } from './finalized-files.ts';
 import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';
@@ -140,7 +141,7 @@ async function wasSigned(
 
 async function write(
   { metadata }: Backup,
-  status: AfterRunStatus,
+  status: BackupStatus,
   options: FinalizeOptions & { readonly isSigned?: boolean },
 ): Promise<void> {
   const { client, map, signal, assertLeading, isSigned } = options;
@@ -184,7 +185,7 @@ async function knownOperations(
 }
 
 /** Nothing can be completed. */
-const lost = (backup: Backup, failureReason: string, nowNs: bigint): AfterRunStatus => ({
+const lost = (backup: Backup, failureReason: string, nowNs: bigint): BackupStatus => ({
   phase: 'PartiallyFailed',
   errors: (statusOf(backup).errors ?? 0) + 1,
   failureReason,
@@ -197,7 +198,7 @@ async function ended(
   archive: BackupArchive,
   { operations, damage }: KnownOperations,
   options: FinalizeOptions,
-): Promise<AfterRunStatus> {
+): Promise<BackupStatus> {
   const { client, signal, logger, scratch, assertLeading } = options;
   const { name, uid } = backup.metadata;
   await archive.assertNotApart(name, { signal });
@@ -213,7 +214,7 @@ async function ended(
   stored.assertUnchanged(backup);
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
     await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
-    return taken(known.status as AfterRunStatus);
+    return taken(known.status as BackupStatus);
   }
   const log = new FinalizerLog(logger, client.clock);
   if (damage !== undefined) log.error(`${damage}; ${OPERATIONS_LOST}`);
@@ -225,7 +226,7 @@ async function ended(
   const { attempted, completed, failed } = countsOf(operations);
   const snapshots = csiSnapshotsCompleted(operations);
   const isWell = !isPartial(phaseOf(backup)) && errorCount === 0;
-  const status: AfterRunStatus = {
+  const status: BackupStatus = {
     phase: isWell ? 'Completed' : 'PartiallyFailed',
     completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
     ...(errorCount > 0 && { errors: (before.errors ?? 0) + errorCount }),
@@ -280,7 +281,7 @@ async function openedArchive(
 }
 
 /** As an earlier try, or another server, has stored it. */
-const taken = (status: AfterRunStatus): AfterRunStatus => ({
+const taken = (status: BackupStatus): BackupStatus => ({
   phase: status.phase ?? '',
   completionTimestamp: status.completionTimestamp ?? null,
   ...(status.errors !== undefined && { errors: status.errors }),

@@ -1,4 +1,4 @@
-import type { Backup } from '../../../backup/index.ts';
+import type { Backup } from '../../../kube/index.ts';
 import {
   FollowedOperations,
   type OperationsSettings,

@@ -1,8 +1,7 @@
 import { isCode } from '../../../base/index.ts';
 import { BackupArchive, type Results } from '../../../archive/index.ts';
-import type { Backup } from '../../../backup/index.ts';
 import { countsOf, type Operation, type OperationMap } from '../../../item-operations/index.ts';
-import { isWaiting, type KubeClient } from '../../../kube/index.ts';
+import { type Backup, isWaiting, type KubeClient } from '../../../kube/index.ts';
 import { failureLines, failureResults, logText, mergedResults } from '../../operations/failures.ts';
 import {
   type OperationsStep,

@@ -1,5 +1,5 @@
 import type { NativeSnapshot } from '../../../archive/index.ts';
-import type { Backup, BackupRunResult, Results } from '../../../backup/index.ts';
+import type { BackupRunResult, Results } from '../../../backup/index.ts';
 import type { UploadOperation, VolumeOutcome } from '../../../backup-volumes/index.ts';
 import {
   type BackupOperation,
@@ -7,7 +7,7 @@ import {
   isAnyRunning,
   type Operation,
 } from '../../../item-operations/index.ts';
-import { phaseAfterRun } from '../../../kube/index.ts';
+import { type Backup, phaseAfterRun } from '../../../kube/index.ts';
 
 /** What a backup says of itself after its items: the phase that follows, and what is counted. */
 

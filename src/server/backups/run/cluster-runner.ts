@@ -14,7 +14,6 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import {
-  type Backup,
   collectItems,
   FineFilters,
   type FinePolicies,
@@ -24,7 +23,6 @@ import {
   type ReadAhead,
   type ResourceFilter,
   runBackup,
-  type ScopedLists,
   scopedResourceFilter,
   Spool,
   type StartedOperation,
@@ -37,12 +35,14 @@ import {
   orderedRecord,
 } from '../../../item-operations/index.ts';
 import {
+  type Backup,
   BACKUPS,
   type Discovery,
   isOver,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
+  type ScopedLists,
   SIGNED,
 } from '../../../kube/index.ts';
 import {

@@ -1,19 +1,11 @@
 import type { Logger } from '../../../base/index.ts';
-import {
-  type Backup,
-  type BackupAction,
-  type BlockAction,
-  openObjectActions,
-} from '../../../backup/index.ts';
+import { type BackupAction, type BlockAction, openObjectActions } from '../../../backup/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
-import type { Backup as PluginBackup, PluginHost } from '../../../plugin/index.ts';
-import type { KubeClient, KubeObject } from '../../../kube/index.ts';
+import type { PluginHost } from '../../../plugin/index.ts';
+import type { Backup, KubeClient, KubeObject } from '../../../kube/index.ts';
 import type { DeletionSession, DeletionSessions } from '../../deletion/contract.ts';
 import type { ActionSessions } from '../contract.ts';
 import { patientClient } from '../../runs/while-away.ts';
-
-/** What a Backup is for actions: all of it. */
-const asPlugins = (backup: Backup): PluginBackup => backup as unknown as PluginBackup;
 
 /** The actions of the plugins of a host, with those for plain objects before them. */
 export class HostSessions implements ActionSessions, DeletionSessions {
@@ -38,7 +30,7 @@ export class HostSessions implements ActionSessions, DeletionSessions {
         const actions = manager.backupItemActions().map(async (hosted): Promise<BackupAction> => ({
           name: hosted.name,
           appliesTo: await hosted.appliesTo({ signal }),
-          execute: (item, about, context) => hosted.action.execute(item, asPlugins(about), context),
+          execute: (item, about, context) => hosted.action.execute(item, about, context),
         }));
         const blockActions = manager
           .itemBlockActions()
@@ -46,7 +38,7 @@ export class HostSessions implements ActionSessions, DeletionSessions {
             name: hosted.name,
             appliesTo: await hosted.appliesTo({ signal }),
             relatedItems: (item, about, context) =>
-              hosted.action.relatedItems(item, asPlugins(about), context),
+              hosted.action.relatedItems(item, about, context),
           }));
         return {
           actions: [...own.actions, ...(await Promise.all(actions))],
@@ -59,10 +51,10 @@ export class HostSessions implements ActionSessions, DeletionSessions {
             name: hosted.name,
             appliesTo: await hosted.appliesTo({ signal }),
             execute: (item: KubeObject, about: Backup, context: { readonly signal: AbortSignal }) =>
-              hosted.action.execute(item, asPlugins(about), context),
+              hosted.action.execute(item, about, context),
           })),
         ),
-      asker: pluginAsker(manager, asPlugins(backup)),
+      asker: pluginAsker(manager, backup),
       snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
       [Symbol.asyncDispose]: () => manager.close(),
     };

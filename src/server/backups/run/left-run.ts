@@ -1,6 +1,6 @@
 import { BackupArchive, journalFolder, type NativeSnapshot } from '../../../archive/index.ts';
 import { isCode, type Logger, messageOf } from '../../../base/index.ts';
-import { type Backup, Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
+import { Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
 import {
   type AskedSnapshot,
   nativeSnapshotsIn,
@@ -8,7 +8,7 @@ import {
 } from '../../../backup-volumes/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
 import type { OperationMap, Subject } from '../../../item-operations/index.ts';
-import type { Discovery, KubeClient } from '../../../kube/index.ts';
+import type { Backup, Discovery, KubeClient } from '../../../kube/index.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../../operations/cancel.ts';

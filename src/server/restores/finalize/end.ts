@@ -1,6 +1,6 @@
 import type { RestoreArchive, RestoreVolumeInfo } from '../../../archive/index.ts';
 import { countsOf, type Operation } from '../../../item-operations/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import { type LogLine, logText, mergedResults, resultsOf } from '../../operations/failures.ts';
 import type { FinalizerLog } from '../../operations/finalizer-log.ts';

@@ -17,8 +17,8 @@ import {
   isPartial,
   type KubeClient,
   type ObjectRef,
+  type Restore,
 } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
 import type { Buckets, OpenBucket } from '../../backups/contract.ts';
 import { FinalizerLog } from '../../operations/finalizer-log.ts';
 import { saidIn } from '../../operations/failures.ts';

@@ -1,7 +1,12 @@
 import { HOUR_NS, type Logger, type Nanoseconds } from '../../../base/index.ts';
 import type { OperationMap } from '../../../item-operations/index.ts';
-import { isFinalizing, isOver, isWaiting, type KubeClient } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import {
+  isFinalizing,
+  isOver,
+  isWaiting,
+  type KubeClient,
+  type Restore,
+} from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import { patientClient } from '../../runs/while-away.ts';

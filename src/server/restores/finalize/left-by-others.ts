@@ -1,7 +1,7 @@
 import { BackupArchive, RestoreArchive } from '../../../archive/index.ts';
 import { isCode } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
-import { type Restore, targetNamespace } from '../../../restore/index.ts';
+import { type Restore, targetNamespace } from '../../../kube/index.ts';
 import { type AfterRun, nothingLeft, type ProvisionedClaim } from '../contract.ts';
 
 /**

@@ -8,9 +8,9 @@ import {
   type PodVolumeRestore,
   PVCS,
   refOf,
+  type Restore,
   validLabel,
 } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
 import type { AfterRun } from '../contract.ts';
 import { unboundClaims, updatedRestoreVolumeInfos } from './volume-updates.ts';
 

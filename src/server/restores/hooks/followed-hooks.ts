@@ -9,13 +9,8 @@ import {
   messageOf,
   rfc3339Seconds,
 } from '../../../base/index.ts';
-import { type KubeClient, keyOf } from '../../../kube/index.ts';
-import {
-  type PodWatch,
-  type Restore,
-  RestoreHooks,
-  watchRestoredPods,
-} from '../../../restore/index.ts';
+import { keyOf, type KubeClient, type Restore } from '../../../kube/index.ts';
+import { type PodWatch, RestoreHooks, watchRestoredPods } from '../../../restore/index.ts';
 import type { AfterRunFiles } from '../after-run-files.ts';
 import { afterRunAbsent } from '../absences.ts';
 import type { AfterRun, HookFailure } from '../contract.ts';

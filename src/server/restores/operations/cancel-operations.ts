@@ -1,7 +1,6 @@
 import { isCode, messageOf, redactAndCut, type Logger } from '../../../base/index.ts';
 import type { OperationAsker, OperationMap } from '../../../item-operations/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { KubeClient, Restore } from '../../../kube/index.ts';
 import { cancelOperations } from '../../operations/cancel.ts';
 import { subjectOf } from '../restore-kind.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';

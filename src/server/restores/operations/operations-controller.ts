@@ -1,5 +1,5 @@
 import type { Logger, Nanoseconds } from '../../../base/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import {
   FollowedOperations,

@@ -1,8 +1,7 @@
 import { type Results, RestoreArchive } from '../../../archive/index.ts';
 import { isCode } from '../../../base/index.ts';
 import type { Operation, OperationMap } from '../../../item-operations/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { KubeClient, Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { logText, mergedResults, resultsOf } from '../../operations/failures.ts';
 import {

@@ -9,15 +9,12 @@ import {
   type PersistentVolumeClaim,
   phaseAfterRun,
   PVCS,
+  type Restore,
+  targetNamespace,
   VOLUME_SNAPSHOTS,
 } from '../../../kube/index.ts';
 import { inPlacePolicyOf, isInPlaceOperation } from '../../../plugin/index.ts';
-import {
-  type DoneItem,
-  type Restore,
-  type RestoreRunResult,
-  targetNamespace,
-} from '../../../restore/index.ts';
+import type { DoneItem, RestoreRunResult } from '../../../restore/index.ts';
 import {
   POD_VOLUME_RESTORE_ACTION,
   type RestoredClaim,

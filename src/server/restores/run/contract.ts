@@ -1,6 +1,7 @@
 import type { Logger } from '../../../base/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import type { VolumeSnapshotter } from '../../../plugin/index.ts';
-import type { Restore, RestoreAction, RestoreProgress } from '../../../restore/index.ts';
+import type { RestoreAction, RestoreProgress } from '../../../restore/index.ts';
 import type { AskingSession } from '../../operations/session-asker.ts';
 
 /** What the controller of restores asks of others. It decides when a Restore runs and writes its phases; a runner makes one restore. */

@@ -1,11 +1,10 @@
 import type { Logger } from '../../../base/index.ts';
 import type { BackupLog, PodExec } from '../../../backup/index.ts';
-import type { KubeClient, Pod } from '../../../kube/index.ts';
+import type { KubeClient, Pod, Restore } from '../../../kube/index.ts';
 import {
   type HookRecord,
   type PodHooksLeft,
   type PodWatch,
-  type Restore,
   RestoreHooks,
   watchRestoredPods,
 } from '../../../restore/index.ts';

@@ -1,17 +1,14 @@
 import type { Logger } from '../../../base/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import {
   type HostedAction,
   isInPlaceOperation,
   type PluginHost,
-  type Restore as PluginRestore,
   type RestoreItemAction,
 } from '../../../plugin/index.ts';
-import type { Restore, RestoreAction } from '../../../restore/index.ts';
+import type { RestoreAction } from '../../../restore/index.ts';
 import type { RestoreSession, RestoreSessions } from './contract.ts';
-
-/** What a Restore is for actions: all of it. */
-const asPlugins = (restore: Restore): PluginRestore => restore;
 
 /** The actions of the plugins of a host. */
 export class HostRestoreSessions implements RestoreSessions {
@@ -35,7 +32,7 @@ export class HostRestoreSessions implements RestoreSessions {
             }),
           ),
         ),
-      asker: pluginAsker(manager, asPlugins(restore)),
+      asker: pluginAsker(manager, restore),
       snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
       [Symbol.asyncDispose]: () => manager.close(),
     };
@@ -55,7 +52,7 @@ export function asRestoreAction({
   return {
     ...{ name, appliesTo },
     execute: async ({ restore: about, ...input }, context) => {
-      const given = { ...input, restore: asPlugins(about) };
+      const given = { ...input, restore: about };
       const { skipRestore, ...output } = await action.execute(given, context);
       const isInPlace = isInPlaceOperation(output.operationId ?? '');
       return {
@@ -65,7 +62,7 @@ export function asRestoreAction({
       };
     },
     areAdditionalItemsReady: (items, about, context) =>
-      action.areAdditionalItemsReady(items, asPlugins(about), context),
+      action.areAdditionalItemsReady(items, about, context),
   };
 }
 type RestoreCalls = 'execute' | 'areAdditionalItemsReady';

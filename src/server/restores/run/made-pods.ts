@@ -1,12 +1,7 @@
 import { lookup } from '../../../base/index.ts';
 import type { FinePolicies } from '../../../backup/index.ts';
-import type { Discovery, KubeClient } from '../../../kube/index.ts';
-import {
-  type BackedUpItems,
-  type DoneItem,
-  isPodRestored,
-  type Restore,
-} from '../../../restore/index.ts';
+import type { Discovery, KubeClient, Restore } from '../../../kube/index.ts';
+import { type BackedUpItems, type DoneItem, isPodRestored } from '../../../restore/index.ts';
 
 export interface MadePodsOptions {
   readonly client: Pick<KubeClient, 'find'>;

@@ -9,6 +9,8 @@ import {
   type ObjectRef,
   PVCS,
   type Resource,
+  type Restore,
+  targetNamespace,
 } from '../../../kube/index.ts';
 import {
   inPlacePolicyOf,
@@ -24,9 +26,7 @@ import {
   openRestoreActions,
   type PersistentVolumeSteps,
   type PodVolumeSteps,
-  type Restore,
   type RestoreAction,
-  targetNamespace,
 } from '../../../restore/index.ts';
 import {
   FileBackups,

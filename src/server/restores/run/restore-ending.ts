@@ -9,9 +9,8 @@ import {
   redactAndCut,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
+import type { KubeClient, Restore } from '../../../kube/index.ts';
 import { type OperationMap, orderedRecord, type Subject } from '../../../item-operations/index.ts';
-import type { Restore } from '../../../restore/index.ts';
 import type { OpenBucket } from '../../backups/contract.ts';
 import { cancelMovements, cancelOperations } from '../../operations/cancel.ts';
 import { endingSignal } from '../../runs/ending.ts';

@@ -15,18 +15,22 @@ import {
   orderedRecord,
   type Round,
 } from '../../../item-operations/index.ts';
-import type { ConfigMap, Discovery, KubeClient } from '../../../kube/index.ts';
+import {
+  type ConfigMap,
+  type Discovery,
+  type KubeClient,
+  type Restore,
+  targetNamespace,
+} from '../../../kube/index.ts';
 import { inPlacePolicyOf } from '../../../plugin/index.ts';
 import {
   type DoneItem,
   initHookAction,
   openRestoreActions,
-  type Restore,
   type RestoreAction,
   type RestorePriorities,
-  runRestore,
   type RestoreRunResult,
-  targetNamespace,
+  runRestore,
   type VersionChoice,
 } from '../../../restore/index.ts';
 import {

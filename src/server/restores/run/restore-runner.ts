@@ -1,6 +1,6 @@
 import { asError, type Clock, systemClock } from '../../../base/index.ts';
 import type { Subject } from '../../../item-operations/index.ts';
-import type { Restore } from '../../../restore/index.ts';
+import type { Restore } from '../../../kube/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';

@@ -1,16 +1,18 @@
 import type { BackupArchive, Contents } from '../../../archive/index.ts';
-import type { Backup, FinePolicies } from '../../../backup/index.ts';
+import type { FinePolicies } from '../../../backup/index.ts';
 import { CodedError, type Logger, messageOf, retryOf } from '../../../base/index.ts';
 import { identityOfStored } from '../../../item-operations/index.ts';
 import {
+  type Backup,
   type BackupIdentity,
   BACKUPS,
   CONFIG_MAPS,
   type ConfigMap,
   type KubeClient,
   type Resource,
+  type Restore,
 } from '../../../kube/index.ts';
-import { ResourceModifiers, type Restore } from '../../../restore/index.ts';
+import { ResourceModifiers } from '../../../restore/index.ts';
 import { patiently } from '../../runs/patience.ts';
 import { loadVolumeSources, type VolumeSources } from './volume-sources.ts';
 

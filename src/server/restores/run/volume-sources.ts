@@ -11,10 +11,11 @@ import {
   type PersistentVolume,
   POD_VOLUME_BACKUPS,
   type PodVolumeBackup,
+  type Restore,
   UPLOADS_TYPE,
   validLabel,
 } from '../../../kube/index.ts';
-import type { BackedUpItems, Restore } from '../../../restore/index.ts';
+import type { BackedUpItems } from '../../../restore/index.ts';
 import type { VolumeFacts } from '../../../restore-volumes/index.ts';
 
 /** What a backup has of the volumes that were in it. */

@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
 import { BackupArchive, bucketOf, readTarball } from '../../../../src/archive/index.ts';
 import { CanceledError, CodedError, isCode, silentLogger } from '../../../../src/base/index.ts';
-import type { Backup, BackupAction, ResourceIdentifier } from '../../../../src/backup/index.ts';
+import type { BackupAction, ResourceIdentifier } from '../../../../src/backup/index.ts';
 import { type Bucket } from '../../../../src/blob/index.ts';
 import {
   archiveStore,
@@ -11,7 +11,7 @@ import {
   OperationMap,
 } from '../../../../src/item-operations/index.ts';
 import { RestoreArchive } from '../../../../src/archive/index.ts';
-import type { Discovery, KubeClient } from '../../../../src/kube/index.ts';
+import type { Backup, Discovery, KubeClient } from '../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../src/server/index.ts';
 import { FakeCluster, named } from '../../../backup/support/cluster.ts';
 import { bucketThrough } from '../../../support/bucket-through.ts';

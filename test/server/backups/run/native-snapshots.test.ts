@@ -9,10 +9,9 @@ import {
   RestoreArchive,
 } from '../../../../src/archive/index.ts';
 import { CanceledError, silentLogger } from '../../../../src/base/index.ts';
-import type { Backup } from '../../../../src/backup/index.ts';
 import { ClusterVolumes } from '../../../../src/backup-volumes/index.ts';
 import { archiveStore, OperationMap } from '../../../../src/item-operations/index.ts';
-import type { KubeClient } from '../../../../src/kube/index.ts';
+import type { Backup, KubeClient } from '../../../../src/kube/index.ts';
 import { type HostOptions, PluginHost } from '../../../../src/plugin/index.ts';
 import { ClusterRunner, HostSessions } from '../../../../src/server/index.ts';
 import type { VolumeHelper } from '../../../../src/volume-policy/index.ts';

@@ -7,7 +7,7 @@ import {
   RestoreArchive,
   TarballWriter,
 } from '../../../../src/archive/index.ts';
-import type { Backup, BackupAction } from '../../../../src/backup/index.ts';
+import type { BackupAction } from '../../../../src/backup/index.ts';
 import {
   archiveStore,
   type BegunOperation,
@@ -15,7 +15,7 @@ import {
   OperationMap,
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
-import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import type { Backup, KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
 import { statusOf } from '../../../../src/server/backups/backup-kind.ts';
 import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
 import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';

@@ -12,17 +12,17 @@ import {
   TarballWriter,
 } from '../../../../src/archive/index.ts';
 import { asError, CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
-import type { Backup } from '../../../../src/backup/index.ts';
 import { BlobNotFoundError, blobId, type Bucket } from '../../../../src/blob/index.ts';
 import { ApiServer } from '../../../../src/dev/index.ts';
 import {
+  type Backup,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
   connectToCluster,
+  DATA_DOWNLOADS,
   DELETE_BACKUP_REQUESTS,
   Discovery,
-  DATA_DOWNLOADS,
   type KubeClient,
   type KubeObject,
   NAMESPACES,

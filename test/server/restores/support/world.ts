@@ -6,9 +6,8 @@ import {
   orderedRecord,
 } from '../../../../src/item-operations/index.ts';
 import type { Bucket } from '../../../../src/blob/index.ts';
-import type { KubeClient, KubeObject, Pod, Resource } from '../../../../src/kube/index.ts';
+import type { KubeClient, KubeObject, Pod, Resource, Restore } from '../../../../src/kube/index.ts';
 import { MADE_BY_ANNOTATION } from '../../../../src/plugin/index.ts';
-import type { Restore } from '../../../../src/restore/index.ts';
 import { Absences } from '../../../../src/server/restores/absences.ts';
 import { AfterRunFiles } from '../../../../src/server/restores/after-run-files.ts';
 import {

@@ -2,14 +2,14 @@ import * as fs from 'node:fs';
 import { afterAll } from 'vitest';
 import { BackupArchive, readTarball, RestoreArchive } from '../../../../../src/archive/index.ts';
 import { CodedError, silentLogger } from '../../../../../src/base/index.ts';
-import type { Backup, BackupAction } from '../../../../../src/backup/index.ts';
+import type { BackupAction } from '../../../../../src/backup/index.ts';
 import type { BackupVolumes } from '../../../../../src/backup-volumes/index.ts';
 import {
   archiveStore,
   type OperationAsker,
   OperationMap,
 } from '../../../../../src/item-operations/index.ts';
-import { type KubeClient } from '../../../../../src/kube/index.ts';
+import type { Backup, KubeClient } from '../../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../../src/server/index.ts';
 import type { VolumesContext } from '../../../../../src/server/backups/run/cluster-runner.ts';
 import { FakeCluster } from '../../../../backup/support/cluster.ts';

@@ -9,8 +9,8 @@ import {
   type OperationAsker,
   OperationMap,
 } from '../../../../../src/item-operations/index.ts';
-import type { KubeClient, Pod } from '../../../../../src/kube/index.ts';
-import type { Restore, RestoreAction } from '../../../../../src/restore/index.ts';
+import type { KubeClient, Pod, Restore } from '../../../../../src/kube/index.ts';
+import type { RestoreAction } from '../../../../../src/restore/index.ts';
 import { RestoreBucket } from '../../../../../src/server/restores/files/restore-bucket.ts';
 import { ClusterRestoreRunner } from '../../../../../src/server/restores/run/restore-runner.ts';
 import { parsePolicyConfigMap } from '../../../../../src/volume-policy/index.ts';

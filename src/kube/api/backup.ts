@@ -1,11 +1,26 @@
-import type { LabelSelector } from '../base/index.ts';
-import type { KubeObject } from '../kube/index.ts';
-import type { OldLists, ScopedLists } from './filters/resources.ts';
+import type { LabelSelector } from '../../base/index.ts';
+import type { KubeObject } from './core.ts';
 
-/** The parts of Velero's Backup (velero.io/v1, pkg/apis/velero/v1/backup_types.go) that are looked at here. */
+/** Velero's Backup (pkg/apis/velero/v1/backup_types.go), with the fields that this project reads. */
 export interface Backup extends KubeObject {
   spec: BackupSpec;
   status?: BackupStatus;
+}
+
+/** The older fields of a spec. */
+export interface OldLists {
+  includedResources?: readonly string[] | null | undefined;
+  excludedResources?: readonly string[] | null | undefined;
+  /** Undefined: objects without a namespace only where all namespaces are taken. */
+  includeClusterResources?: boolean | null | undefined;
+}
+
+/** The newer fields, one pair for each scope. */
+export interface ScopedLists {
+  includedNamespaceScopedResources?: readonly string[] | null | undefined;
+  excludedNamespaceScopedResources?: readonly string[] | null | undefined;
+  includedClusterScopedResources?: readonly string[] | null | undefined;
+  excludedClusterScopedResources?: readonly string[] | null | undefined;
 }
 
 export interface BackupSpec extends OldLists, ScopedLists {
@@ -13,6 +28,7 @@ export interface BackupSpec extends OldLists, ScopedLists {
   excludedNamespaces?: readonly string[] | null | undefined;
   labelSelector?: LabelSelector | null | undefined;
   orLabelSelectors?: readonly LabelSelector[] | null | undefined;
+  snapshotVolumes?: boolean | null;
   snapshotMoveData?: boolean | null;
   datamover?: string;
   /** Durations are as Go writes them, such as `720h0m0s`. */
@@ -24,6 +40,8 @@ export interface BackupSpec extends OldLists, ScopedLists {
   defaultVolumesToRestic?: boolean | null;
   storageLocation?: string;
   volumeSnapshotLocations?: readonly string[] | null;
+  resourcePolicy?: { readonly kind: string; readonly name: string } | null;
+  uploaderConfig?: { readonly parallelFilesUpload?: number } | null;
   /** By plural: names, or `namespace/name`, with commas between. */
   orderedResources?: Readonly<Record<string, string>> | null;
   hooks?: { readonly resources?: readonly HookSpec[] | null } | null;
@@ -55,8 +73,19 @@ export interface ExecHook {
 export interface BackupStatus {
   version?: number;
   formatVersion?: string;
-  /** RFC 3339 in whole seconds. */
-  expiration?: string;
+  phase?: string;
+  /** RFC 3339 in whole seconds, as all times here. */
+  startTimestamp?: string | null;
+  completionTimestamp?: string | null;
+  expiration?: string | null;
   validationErrors?: string[];
+  failureReason?: string;
+  queuePosition?: number;
+  errors?: number;
+  warnings?: number;
   progress?: { totalItems?: number; itemsBackedUp?: number };
+  backupItemOperationsAttempted?: number;
+  backupItemOperationsCompleted?: number;
+  backupItemOperationsFailed?: number;
+  csiVolumeSnapshotsCompleted?: number;
 }

@@ -1,10 +1,15 @@
-import { type LabelSelector, lookup } from '../base/index.ts';
-import type { KubeObject } from '../kube/index.ts';
+import { type LabelSelector, lookup } from '../../base/index.ts';
+import type { KubeObject } from './core.ts';
 
-/** The parts of Velero's Restore (velero.io/v1, pkg/apis/velero/v1/restore_types.go) that are looked at here. */
+/** Velero's Restore (pkg/apis/velero/v1/restore_types.go), with the fields that this project reads. */
 export interface Restore extends KubeObject {
   spec: RestoreSpec;
-  status?: { phase?: string; validationErrors?: string[] };
+  status?: RestoreStatus;
+}
+
+export interface RestoreStatus {
+  phase?: string;
+  validationErrors?: string[];
 }
 
 /** An object of the Restore's own namespace. */
