@@ -10,11 +10,7 @@ export type {
   VolumeFact,
   VolumeOutcome,
 } from './contract.ts';
-export {
-  ClusterVolumes,
-  type ClusterVolumesOptions,
-  nativeSnapshotsIn,
-} from './cluster-volumes.ts';
+export { ClusterVolumes, nativeSnapshotsIn } from './cluster-volumes.ts';
 export { podVolumeName } from './pod-volume-name.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 export { loadSnapshotLocations, type SnapshotLocation } from './snapshot-locations.ts';

@@ -17,29 +17,19 @@ export {
   moverErrors,
   type PolicySummary,
   validateBackup,
-  type ValidatedBackup,
   type ValidationSources,
 } from './validation.ts';
-export {
-  type About,
-  type BackupLog,
-  type ResultEntry,
-  type ResultLists,
-  Results,
-  sentenceOf,
-} from './results.ts';
-export { idOf, type Item, refOf } from './items/item.ts';
+export { type About, type BackupLog, type ResultLists, Results, sentenceOf } from './results.ts';
+export { idOf, refOf } from './items/item.ts';
 export type { ReadAhead } from './run/lookahead.ts';
 export { ItemList } from './items/item-list.ts';
-export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
-export { type CollectOptions, collectItems } from './items/collector.ts';
-export { Hooks, type HookPhase } from './hooks/hooks.ts';
+export { Spool } from './items/spool.ts';
+export { collectItems } from './items/collector.ts';
 export { commandOf, type ExecQuestion, type PodExec, runExecHook } from './hooks/run-hook.ts';
 export type {
   ActionContext,
   ActionOutput,
   ActionSelector,
-  ArchiveFile,
   BackupAction,
   BlockAction,
   FinishedItem,
@@ -51,7 +41,7 @@ export type {
   VolumeStepResult,
   VolumeSteps,
 } from './run/contract.ts';
-export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
+export { ItemBackupper } from './run/item-backupper.ts';
 export { BackedUp, type ResourceNames } from './run/backed-up.ts';
 export { ProgressTeller } from './run/progress.ts';
 export { resolveActions, type Resolved, typeLists } from './run/resolved-actions.ts';
@@ -62,8 +52,8 @@ export {
   runBackup,
 } from './run/run.ts';
 export { assertAlone } from './run/alone.ts';
-export { type ThawOptions, thawPods } from './run/thaw.ts';
-export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
+export { thawPods } from './run/thaw.ts';
+export { openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
 export { NameLists } from './filters/name-lists.ts';

@@ -4,17 +4,14 @@
  */
 export {
   asError,
-  AssertionError,
   assert,
   CanceledError,
-  type CanceledBy,
   CodedError,
   type CodedErrorOptions,
   codeOf,
   isCanceled,
   isCode,
   messageOf,
-  type Retry,
   systemCode,
 } from './errors.ts';
 export {
@@ -28,7 +25,6 @@ export {
   SECOND_NS,
   SystemClock,
   systemClock,
-  type SystemTime,
   toDate,
   unixSeconds,
 } from './clock.ts';
@@ -50,17 +46,7 @@ export {
   exactJson,
   sortedGoJson,
 } from './go-json.ts';
-export {
-  always,
-  type GoField,
-  type GoStruct,
-  goStruct,
-  listOf,
-  mapField,
-  nested,
-  omitEmpty,
-  optional,
-} from './go-struct.ts';
+export { always, goStruct, listOf, mapField, nested, omitEmpty, optional } from './go-struct.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export {
   isLabelKey,
@@ -79,9 +65,9 @@ export {
   takesValues,
 } from './label-selectors.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
-export { backoffMs, type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
+export { backoffMs, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
-export { LOG_LEVELS, type LogLevel, type LogLine, textLogLine } from './log-line.ts';
+export { LOG_LEVELS, type LogLevel, textLogLine } from './log-line.ts';
 export { Secret } from './secret.ts';
 export {
   asBuffer,
@@ -93,8 +79,7 @@ export {
   totalLength,
 } from './bytes.ts';
 export { descriptorsMax, shareOfDescriptors } from './descriptors.ts';
-export { isPosixLoaded, pinnedPath, type Posix, posix } from './posix.ts';
-export type { AttributeCalls } from './native-xattrs.ts';
+export { isPosixLoaded, pinnedPath, posix } from './posix.ts';
 export type { FileStatus, NativeLibrary, StatusReader } from './native-status.ts';
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';

@@ -15,21 +15,20 @@ export {
   type PutOptions,
   refusesWrites,
   type Retention,
-  type RetentionMode,
   type SignalOptions,
   type UnfinishedPutsOptions,
 } from './storage.ts';
-export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
-export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';
+export { checkStorage, type CheckResult } from './check.ts';
+export { absoluteLocation, parseLocation } from './location.ts';
 export type { Body, Bucket, ObjectOptions, ObjectPutOptions } from './bucket.ts';
 export { openBucket, openStorage, type OpenStorageOptions } from './registry.ts';
-export { openFilesystemStorage, type StorageModes } from './filesystem/filesystem-storage.ts';
-export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
-export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
+export { type StorageModes } from './filesystem/filesystem-storage.ts';
+export { type FaultPlan, faulty } from './wrappers/faulty.ts';
+export { metered, type MeteredStorage } from './wrappers/metered.ts';
 export { guarded, type WriteGuard } from './wrappers/guarded.ts';
 export { readOnly } from './wrappers/read-only.ts';
 export { keepReserve, type ReservedStorage, withReserve } from './wrappers/reserve.ts';
-export { type CacheOptions, withCache } from './wrappers/cached.ts';
-export { type StorageRetryOptions, withRetries } from './wrappers/retrying.ts';
-export { type StorageActivity, watched, type WatchedStorage } from './wrappers/watched.ts';
-export { type ThrottleLimits, withThrottle } from './wrappers/throttled.ts';
+export { withCache } from './wrappers/cached.ts';
+export { withRetries } from './wrappers/retrying.ts';
+export { type StorageActivity, watched } from './wrappers/watched.ts';
+export { withThrottle } from './wrappers/throttled.ts';

@@ -26,8 +26,6 @@ export {
   DEFAULT_ENCRYPTION,
   ENCRYPTION_NAMES,
   type Encryptor,
-  SEAL_OVERHEAD_BYTES,
-  type StreamOpener,
 } from './encryption/encryption.ts';
 export {
   compressContent,
@@ -44,9 +42,7 @@ export {
   createKernelMemory,
   HASH_LANES,
   Kernels,
-  type StreamedMessage,
   THREADS_MAX,
 } from './wasm/kernels.ts';
-export type { Spans } from './spans.ts';
 export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';
 export type { CodecKeys } from './keys.ts';

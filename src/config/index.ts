@@ -19,11 +19,9 @@ export {
   REPOSITORY_FOLDER,
   repositoryLocation,
   RETENTION,
-  RETENTION_MODE,
   retentionOf,
   type StorageKind,
   storageKindOf,
-  WRITE_ONCE,
 } from './backup-storage-location.ts';
 export { POD_RESOURCES_SHAPE, podResourcesOf } from './pod-resources.ts';
-export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';
+export { cgroupMemoryBytes } from './cgroup.ts';

@@ -3,5 +3,5 @@
  * nothing of repositories or of where the device comes from, and writes nothing.
  */
 export type { Device } from './device.ts';
-export type { DeviceEntry, DeviceFile, WalkedFile } from './file-system.ts';
+export type { DeviceEntry, DeviceFile } from './file-system.ts';
 export { openDevice } from './open-device.ts';

@@ -2,16 +2,7 @@
  * Turns a snapshot, or a PVC that waits for its data, into a volume that a hosting pod has mounted, and cleans up
  * afterwards. Knows nothing of the phases of the CRs.
  */
-export type {
-  BackupPvcConfig,
-  CacheVolumeConfig,
-  ExcludeConfig,
-  ExposeConfig,
-  ExposeContext,
-  ExposerOptions,
-  LoadAffinity,
-  PodResources,
-} from './settings.ts';
+export type { ExcludeConfig, ExposeConfig, ExposeContext, ExposerOptions } from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { InPlaceExposer } from './in-place.ts';
@@ -26,13 +17,7 @@ export {
   terminationOf,
   unrecoverable,
 } from './pod-health.ts';
-export {
-  BACKUP_KIND,
-  PodVolumeExposer,
-  RESTORE_KIND,
-  restoreTargetOf,
-  type RestoreTarget,
-} from './pod-volume.ts';
+export { BACKUP_KIND, PodVolumeExposer, RESTORE_KIND, restoreTargetOf } from './pod-volume.ts';
 export { isWaitOver, WAIT_CONTAINER } from './wait-container.ts';
-export { type HostedKind, hostedName, volumeBytesOf } from './hosting-pod.ts';
+export { hostedName, volumeBytesOf } from './hosting-pod.ts';
 export { VOLUMES } from './volumes.ts';

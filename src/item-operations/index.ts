@@ -3,7 +3,7 @@
  * what plugins say (pure functions), and the map that keeps them in memory and in the operations file. Knows no controller: who polls, and
  * what phase follows, is decided elsewhere.
  */
-export { type Archives, archiveStore, identityOfStored } from './archive-store.ts';
+export { archiveStore, identityOfStored } from './archive-store.ts';
 export { merged } from './merge.ts';
 export {
   countsOf,
@@ -12,7 +12,6 @@ export {
   newlyFailed,
   type Observation,
   observed,
-  type OperationCounts,
 } from './observe.ts';
 export {
   actionOf,
@@ -24,17 +23,14 @@ export {
   keyOf,
   newOperation,
   type Operation,
-  type OperationPhase,
   orderedRecord,
   postOperationItems,
-  type RestoreOperation,
   restoreOperationSchema,
   type Subject,
 } from './operation.ts';
 export {
   type OperationAsker,
   OperationMap,
-  type OperationMapOptions,
   type OperationStore,
   type PollOptions,
   type Round,

@@ -3,7 +3,6 @@
  * queues, controllers. Knows nothing of volumes or repositories.
  */
 export type {
-  Condition,
   ConfigMap,
   ClusterRoleBinding,
   Container,
@@ -29,7 +28,6 @@ export type {
   StorageClass,
   Toleration,
   Volume,
-  VolumeAttachment,
   VolumeMount,
   VolumeSnapshot,
   VolumeGroupSnapshot,
@@ -43,7 +41,6 @@ export type {
   BackupSpec,
   BackupStatus,
   ExecHook,
-  HookSpec,
   OldLists,
   ResourceHook,
   ScopedLists,
@@ -77,7 +74,6 @@ export {
   DEPLOYMENTS,
   DOWNLOAD_REQUESTS,
   type DownloadRequest,
-  type DownloadTargetKind,
   EVENTS,
   isBuiltInMover,
   JOBS,
@@ -104,9 +100,7 @@ export {
   type ServerStatusRequest,
   STORAGE_CLASSES,
   SUBJECT_ACCESS_REVIEWS,
-  type SubjectAccessReview,
   TOKEN_REVIEWS,
-  type TokenReview,
   type UserInfo,
   VOLUME_ATTACHMENTS,
   VOLUME_GROUP_SNAPSHOT_CLASSES,
@@ -125,9 +119,7 @@ export {
   isInPlace,
 } from './api/in-place.ts';
 export {
-  type AgentExcludes,
   annotatedExcludes,
-  type ExcludedPaths,
   excludedPathsOf,
   excludesOfPodVolume,
   excludesVariable,
@@ -202,13 +194,7 @@ export {
   CONTENT_FINALIZER,
   untilHandleTold,
 } from './snapshot-contents.ts';
-export {
-  type CallOptions,
-  KubeClient,
-  type ObjectRef,
-  type WatchEvent,
-  type WriteOptions,
-} from './client/client.ts';
+export { KubeClient, type ObjectRef, type WatchEvent, type WriteOptions } from './client/client.ts';
 export { ReadsAhead } from './client/reads-ahead.ts';
 export { type ConnectOptions, connectToCluster } from './client/connect.ts';
 export { Controller, type ControllerOptions, type Result } from './controller/controller.ts';
@@ -220,12 +206,10 @@ export {
   isOfGateway,
   isStoreAway,
   isUnauthorized,
-  type Meaning,
   meaningOf,
   ofExtension,
 } from './client/answers.ts';
 export {
-  type Asked,
   askedFor,
   isRefusedForNow,
   judged,
@@ -239,9 +223,9 @@ export { EventRecorder, type EventRecorderOptions } from './controller/event-rec
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
 export { shortNamesOf } from './api/short-names.ts';
-export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
+export { Discovery, type ServerVersion } from './discovery/discovery.ts';
 export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
-export type { ExecOptions, ExecOutput } from './client/exec.ts';
+export type { ExecOutput } from './client/exec.ts';
 export {
   applyJsonPatch,
   PATCH_FAILED,

@@ -11,8 +11,6 @@ export {
 } from './settings.ts';
 export {
   backupVolume,
-  type BackupVolumeOptions,
-  type BackupVolumeResult,
   type Parents,
   type PodOrigin,
   type PvcOrigin,
@@ -24,12 +22,5 @@ export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
 export { type InPlaceReport, restoreVolumeInPlace } from './restore-in-place.ts';
 export type { LackingAttributes } from './restore-progress.ts';
 export { NOT_MOUNTED_SUFFIX } from './same-volume.ts';
-export {
-  POD_VOLUME_REQUESTOR,
-  podVolumeSource,
-  REPOSITORY_CLIENT,
-  REQUESTOR,
-  UPLOAD_TAG,
-  volumeSource,
-} from './snapshot-source.ts';
+export { podVolumeSource, UPLOAD_TAG, volumeSource } from './snapshot-source.ts';
 export { describeMove, type VolumeMoveOptions } from './volume.ts';

@@ -4,12 +4,7 @@
  * Knows nothing of repositories and of how volumes are moved.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
-export {
-  inPlacePolicyOf,
-  isInPlaceOperation,
-  misfitOf,
-  notInPlace,
-} from './actions/pvc-in-place.ts';
+export { inPlacePolicyOf, isInPlaceOperation } from './actions/pvc-in-place.ts';
 export { isWaitNote } from './actions/unclaimed.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
@@ -28,16 +23,12 @@ export type {
   ObjectStore,
   OperationProgress,
   Plugin,
-  PluginKind,
   ResourceIdentifier,
-  ResourceSelector,
   RestoreItemAction,
   VolumeSnapshotter,
 } from './contract.ts';
 export { type HostOptions, PluginHost, type PluginManager } from './host/plugin-host.ts';
-export type { HostedKind, PluginId, PluginProblem, RegisteredPlugin } from './host/registry.ts';
 export type { HostedAction } from './host/remote-plugin.ts';
 export { createHostLogger } from './protocol/host-log.ts';
-export type { HostEnvironment } from './protocol/handshake.ts';
-export { pluginsFor, type PluginSettings, podVolumeRestorePlugin } from './plugins.ts';
-export { PluginServer, type ServeOptions } from './protocol/serve.ts';
+export { pluginsFor, podVolumeRestorePlugin } from './plugins.ts';
+export { PluginServer } from './protocol/serve.ts';

@@ -3,7 +3,6 @@
  * no bytes, and makes none of them ready: that is the server's work.
  */
 export {
-  type AccessOptions,
   ensureBackupRepository,
   findBackupRepository,
   loadRepositoryAccess,
@@ -18,7 +17,6 @@ export {
   loadCustomerKeyFile,
   loadLocation,
   loadLocationFiles,
-  type LocationFilesOptions,
   openLocationBucket,
   secretsOf,
 } from './location-files.ts';

@@ -2,20 +2,13 @@
  * A Kopia repository: format, index, contents, objects, manifests, maintenance. Knows blobs below it;
  * must not know snapshots, policies or where volumes come from.
  */
-export {
-  DEFAULT_MEMORY_BYTES,
-  MEMORY_BYTES_MIN,
-  type MemoryPlan,
-  planBytes,
-  planMemory,
-} from './memory-plan.ts';
+export { DEFAULT_MEMORY_BYTES, MEMORY_BYTES_MIN, planBytes, planMemory } from './memory-plan.ts';
 export {
   type Client,
   clientName,
   type DataPath,
   type DataPathOptions,
   openRepository,
-  type OpenRepositoryOptions,
   Repository,
   SLAB_BYTES,
 } from './repository.ts';
@@ -34,9 +27,7 @@ export {
   type Format,
   FORMAT_BLOB,
   loadFormat,
-  type OpenFormatOptions,
 } from './format/format-blob.ts';
-export type { EpochParameters, RepositoryParameters } from './format/parameters.ts';
 export type { IndexEntry } from './index/entry.ts';
 export type { IndexMarks, MarkedRow } from './index/index-marks.ts';
 export { ScratchFile } from './index/scratch-file.ts';
@@ -45,13 +36,12 @@ export {
   contentIdOf,
   contentIdOfKey,
   contentKey,
-  type ContentPrefix,
   hashOf,
   parseContentId,
   prefixOf,
 } from './content/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
-export type { NewContent, WriteSession } from './content/write-session.ts';
+export type { NewContent } from './content/write-session.ts';
 export { BLOCKS_MAX, groupByBlock } from './content/metadata-blocks.ts';
 export { readPieceKeys } from './object/piece-keys.ts';
 export { encodeIndirect, type IndirectEntry, objectLength } from './object/indirect.ts';
@@ -83,13 +73,7 @@ export {
   writeObject,
   type WriteObjectOptions,
 } from './object/object-writer.ts';
-export {
-  type Labels,
-  latestManifest,
-  type Manifest,
-  type ManifestId,
-  ManifestManager,
-} from './manifest/manifest-manager.ts';
+export { type Manifest, type ManifestId } from './manifest/manifest-manager.ts';
 export {
   assertAnswers,
   isSampled,
@@ -114,7 +98,6 @@ export { DamagedContents } from './content/damaged-contents.ts';
 export {
   defaultParameters,
   loadMaintenanceParameters,
-  type MaintenanceParameters,
   putMaintenanceParameters,
 } from './maintenance/parameters.ts';
 export {
@@ -125,7 +108,7 @@ export {
   runMaintenance,
 } from './maintenance/run.ts';
 export type { SafetyLevel } from './maintenance/safety.ts';
-export { loadSchedule, SCHEDULE_BLOB } from './maintenance/schedule.ts';
+export { loadSchedule } from './maintenance/schedule.ts';
 export {
   type TaskContext,
   type TaskPlan,

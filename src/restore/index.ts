@@ -10,19 +10,13 @@ export {
   type RestorePolicySummary,
   type RestoreValidationSources,
   scheduleUidOf,
-  type ValidatedRestore,
   validateRestore,
 } from './validation.ts';
-export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './contract.ts';
-export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';
-export { type ModifiedItem, ResourceModifiers } from './modifiers/modifiers.ts';
+export type { RestoreAction } from './contract.ts';
+export { openRestoreActions } from './actions/object-actions.ts';
+export { ResourceModifiers } from './modifiers/modifiers.ts';
 export { initHookAction } from './hooks/init-hooks.ts';
-export {
-  type HookRecord,
-  type PodHooksLeft,
-  RestoreHooks,
-  type RestoreHooksOptions,
-} from './hooks/exec-hooks.ts';
+export { type HookRecord, type PodHooksLeft, RestoreHooks } from './hooks/exec-hooks.ts';
 export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
 export { readYamlObject } from './modifiers/yaml-values.ts';
 export { PluginConfigs } from './actions/plugin-config.ts';
@@ -30,28 +24,22 @@ export type {
   BackedUpItems,
   DoneItem,
   FinishedRestoreItem,
-  ItemFile,
-  ItemFolder,
-  ItemKey,
   PersistentVolumeSteps,
   PodVolumeSteps,
   RestoreJournal,
-  RestoreOutcome,
   RestoreSink,
   StartedRestoreOperation,
 } from './run/contract.ts';
 export {
   type RehearsalNote,
-  type RehearsalOptions,
   type RehearsalResult,
   type RehearsedItem,
-  type RehearsedVolumeSteps,
   rehearseRestore,
 } from './rehearsal/rehearsal.ts';
 export type { VolumesInPlace } from './run/in-place.ts';
 export { type VersionChoice, wantedVersions } from './run/versions.ts';
 export { isMadeBy } from './run/object-form.ts';
-export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
+export { isPodRestored } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
 export {
   type RestoreProgress,

@@ -12,16 +12,12 @@ export {
   encodeDirectory,
   parseEntry,
   parseSummary,
-  encodeEntry,
   type EntryError,
-  type EntryType,
   isCheckpointed,
-  parseMode,
 } from './directory.ts';
 export {
   encodeSnapshot,
   getSnapshot,
-  getSnapshotManifest,
   listReadableSnapshots,
   listSnapshots,
   type NewSnapshot,
@@ -29,21 +25,17 @@ export {
   parseSnapshot,
   saveSnapshot,
   type Snapshot,
-  type SnapshotFilter,
-  type SnapshotStats,
   USER_TAG_PREFIX,
 } from './snapshot-manifest.ts';
-export { formatSource, parseSource, type SourceInfo, sourceLabels } from './source.ts';
+export { formatSource, parseSource, type SourceInfo } from './source.ts';
 export {
   compressorForFile,
   DEFAULT_POLICY,
   formatTarget,
-  mergePolicies,
   parseTarget,
   type Policy,
   policySchema,
   type PolicyTarget,
-  type StoredPolicy,
 } from './policy/policy.ts';
 export {
   deletePolicy,
@@ -57,13 +49,9 @@ export {
   PolicyTree,
   putPolicy,
 } from './policy/policy-manager.ts';
-export {
-  type IgnorePattern,
-  parseIgnoreFile,
-  parseIgnorePattern,
-} from './policy/ignore-pattern.ts';
+export { parseIgnoreFile, parseIgnorePattern } from './policy/ignore-pattern.ts';
 export { parsePathPattern, type PathPattern } from './policy/path-pattern.ts';
-export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
+export { expiredSnapshots, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, readDirectory, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { changePins } from './pins.ts';
@@ -72,21 +60,10 @@ export { SnapshotIds } from './snapshot-ids.ts';
 export { findInDirectory } from './find-in-directory.ts';
 export { resolveEntry, resolveOrigin } from './resolve-entry.ts';
 export { type Batches, walkDirectories, type WalkedEntry, walkTree } from './tree-walk.ts';
-export {
-  newTreeCounters,
-  PROBLEMS_MAX,
-  type SnapshotVerifyResult,
-  type TreeCounters,
-  type TreeProblem,
-  verifyTrees,
-} from './verify.ts';
-export { type DamagedSnapshot, type DamageSearchResult, searchDamage } from './damage-search.ts';
-export {
-  type VerificationProblem,
-  type VerificationReport,
-  verifyRepository,
-} from './verification.ts';
-export { forgetSnapshots, type ForgetResult } from './forget.ts';
+export { newTreeCounters, type TreeCounters, verifyTrees } from './verify.ts';
+export { type DamagedSnapshot } from './damage-search.ts';
+export { type VerificationReport, verifyRepository } from './verification.ts';
+export { forgetSnapshots } from './forget.ts';
 export { planGarbageCollection } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';
 export { attachRoot, findLostRoots, type LostRoot } from './lost-roots.ts';

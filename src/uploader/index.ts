@@ -7,7 +7,7 @@ export type { KeptExtras } from '../volume-files/index.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';
 export { EstimateAhead } from './estimate-ahead.ts';
 export { SourceEstimate } from './source-estimate.ts';
-export { createSnapshot, SPLITTER_TAG, type UploadOptions, type UploadResult } from './upload.ts';
+export { createSnapshot, type UploadOptions, type UploadResult } from './upload.ts';
 export {
   type AttributesNotSet,
   describeNotSet,
@@ -26,7 +26,6 @@ export { Selection } from './selection.ts';
 export { restoreBlocks } from './restore-volume.ts';
 export {
   type Change,
-  type ChangeKind,
   type InPlaceCounters,
   type InPlaceOptions,
   newInPlaceCounters,

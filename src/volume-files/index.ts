@@ -27,8 +27,6 @@ export { type BytePath, fsPath, toldCode } from './byte-path.ts';
 export {
   CAPABILITY,
   DEFAULT_LIST,
-  type ExtraAttributes,
-  type ExtraPlace,
   type ExtraRules,
   hasExtra,
   type KeptExtras,
@@ -63,11 +61,4 @@ export type {
   ThreadPool,
   ThreadPoolFactory,
 } from './thread-pool.ts';
-export {
-  type FilePlace,
-  makeNode,
-  type NewFile,
-  type PlaceInFile,
-  writeIntoFile,
-  writeNewFile,
-} from './write-file.ts';
+export { makeNode, type NewFile, writeIntoFile, writeNewFile } from './write-file.ts';
