@@ -91,7 +91,7 @@ module.exports = {
     headStart,
     acrossByIndex,
     inRepository('format', []),
-    inRepository('index', ['content/content-id']),
+    inRepository('index', []),
     inRepository('content', ['format', 'index']),
     inRepository('object', ['content', 'index', 'format']),
     inRepository('manifest', ['content', 'index', 'format']),

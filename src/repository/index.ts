@@ -39,7 +39,7 @@ export {
   hashOf,
   parseContentId,
   prefixOf,
-} from './content/content-id.ts';
+} from './index/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
 export type { NewContent } from './content/write-session.ts';
 export { BLOCKS_MAX, groupByBlock } from './content/metadata-blocks.ts';

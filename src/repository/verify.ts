@@ -8,7 +8,7 @@ import {
   Stopwatch,
 } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
-import { type ContentId, hashOf } from './content/content-id.ts';
+import { type ContentId, hashOf } from './index/content-id.ts';
 import { FORMAT_BLOB } from './format/format-blob.ts';
 import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { contentIdOf, contentKey } from '../../src/repository/content/content-id.ts';
+import { contentIdOf, contentKey } from '../../src/repository/index/content-id.ts';
 import { CommittedIndex } from '../../src/repository/index/committed-index.ts';
 import { memorySource } from '../../src/repository/index/byte-source.ts';
 import { IndexBody } from '../../src/repository/index/index-body.ts';

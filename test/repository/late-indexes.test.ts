@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { unixSeconds } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, listAll } from '../../src/blob/index.ts';
 import type { ContentId } from '../../src/repository/index.ts';
-import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import { POISON_BLOB } from '../../src/repository/content/legacy-index-store.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { maintain, makeVictim, missing, open, type Victim } from '../support/hostile-bucket.ts';

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { CodedError, ManualClock, silentLogger } from '../../src/base/index.ts';
 import { type BlobId, type BlobStorage, blobId } from '../../src/blob/index.ts';
 import { Arena, contentIv, createEncryptor, createHasher, Kernels } from '../../src/codec/index.ts';
-import { type ContentId, contentIdOf } from '../../src/repository/content/content-id.ts';
+import { type ContentId, contentIdOf } from '../../src/repository/index/content-id.ts';
 import { ContentManager } from '../../src/repository/content/content-manager.ts';
 import type { ContentManagerOptions } from '../../src/repository/content/content-options.ts';
 import { arenaPackBuffers, type PackBuffers } from '../../src/repository/content/pack-buffers.ts';

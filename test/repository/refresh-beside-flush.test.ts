@@ -9,7 +9,7 @@ import {
   openRepository,
   type Repository,
 } from '../../src/repository/index.ts';
-import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const PASSWORD = new Secret('test password');

@@ -9,7 +9,7 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import { CommittedIndex } from '../../src/repository/index/committed-index.ts';
 import { memorySource } from '../../src/repository/index/byte-source.ts';
 import { IndexBody } from '../../src/repository/index/index-body.ts';

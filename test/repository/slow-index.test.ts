@@ -5,7 +5,7 @@ import { afterAll, expect, it } from 'vitest';
 import { CodedError } from '../../src/base/index.ts';
 import { type BlobId, blobId, type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
-import { parseContentId } from '../../src/repository/content/content-id.ts';
+import { parseContentId } from '../../src/repository/index/content-id.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
 import { tempDirectory } from '../support/kopia.ts';

@@ -3,7 +3,7 @@ import { HOUR_NS, ManualClock, Secret, silentLogger } from '../../src/base/index
 import { type BlobId, listAll } from '../../src/blob/index.ts';
 import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
 import { contentIv } from '../../src/codec/index.ts';
-import { type ContentId, contentIdOf, hashOf } from '../../src/repository/content/content-id.ts';
+import { type ContentId, contentIdOf, hashOf } from '../../src/repository/index/content-id.ts';
 import { loadLocalIndex } from '../../src/repository/content/local-index.ts';
 import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';

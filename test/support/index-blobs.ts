@@ -1,5 +1,5 @@
 import type { BlobMetadata, BlobStorage } from '../../src/blob/index.ts';
-import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import { type BlobCodec, sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import type { IndexEntry } from '../../src/repository/index/entry.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';

@@ -2,7 +2,7 @@ import { expect } from 'vitest';
 import { CodedError, HOUR_NS, OffsetClock, SECOND_NS } from '../../src/base/index.ts';
 import { type BlobStorage, faulty } from '../../src/blob/index.ts';
 import type { ContentId, MaintenanceReport } from '../../src/repository/index.ts';
-import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import type { IndexEntry } from '../../src/repository/index/entry.ts';
 import { maintain, open, type Victim } from './hostile-bucket.ts';
 import { putIndex } from './index-blobs.ts';

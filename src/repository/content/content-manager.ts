@@ -4,7 +4,7 @@ import type { EntryRange, IndexRow } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { IndexMarks } from '../index/index-marks.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
-import { type ContentId, contentIdOfKey, hashOf } from './content-id.ts';
+import { type ContentId, contentIdOfKey, hashOf } from '../index/content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import { ContentWriter, type WriteContentOptions } from './content-writer.ts';
 import { DamagedContents } from './damaged-contents.ts';

@@ -1,6 +1,6 @@
 import { type Compressor, compressContent, contentIv } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
-import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from '../index/content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import type { DamagedContents } from './damaged-contents.ts';
 import type { WriteSession } from './write-session.ts';

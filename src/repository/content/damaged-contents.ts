@@ -1,6 +1,6 @@
 import { isCode } from '../../base/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
-import type { ContentId } from './content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 
 /**
  * Damage that is told apart, some 150 bytes each. A pack with more damaged contents counts as damaged as a whole: then what is

@@ -2,7 +2,7 @@ import { asError, type Nanoseconds } from '../../base/index.ts';
 import { blobId } from '../../blob/index.ts';
 import type { SealedItem } from '../../volume-files/index.ts';
 import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
-import { type ContentId, prefixOf } from './content-id.ts';
+import { type ContentId, prefixOf } from '../index/content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';

@@ -4,7 +4,7 @@ import {
   contentKey,
   keyBytesOf,
   writeContentKey,
-} from '../content/content-id.ts';
+} from './content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
 import { IndexMarks } from './index-marks.ts';

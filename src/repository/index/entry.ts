@@ -1,4 +1,4 @@
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from './content-id.ts';
 
 /** Where a content is, as one index says. */
 export interface IndexEntry {

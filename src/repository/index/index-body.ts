@@ -1,4 +1,4 @@
-import { type ContentId, contentIdOfKey } from '../content/content-id.ts';
+import { type ContentId, contentIdOfKey } from './content-id.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
 import {
   badIndex,

@@ -1,4 +1,4 @@
-import { type ContentId, keyBytesOf, writeContentKey } from '../content/content-id.ts';
+import { type ContentId, keyBytesOf, writeContentKey } from './content-id.ts';
 import { type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
 import { badIndex } from './index-layout.ts';

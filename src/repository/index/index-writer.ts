@@ -1,5 +1,5 @@
 import { assert } from '../../base/index.ts';
-import { keyBytesOf, writeContentKey } from '../content/content-id.ts';
+import { keyBytesOf, writeContentKey } from './content-id.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
 import type { IndexBody, IndexRows } from './index-body.ts';
 

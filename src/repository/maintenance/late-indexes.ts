@@ -1,7 +1,7 @@
 import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
 import { blobId, type BlobId, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
-import { type ContentId, prefixOf } from '../content/content-id.ts';
+import { type ContentId, prefixOf } from '../index/content-id.ts';
 import { loadIndexBlob } from '../content/index-blobs.ts';
 import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';

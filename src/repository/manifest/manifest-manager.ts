@@ -14,7 +14,7 @@ import {
   unixSeconds,
 } from '../../base/index.ts';
 import { compressorByName } from '../../codec/index.ts';
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import {

@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import { type ContentId, parseContentId, prefixOf } from '../content/content-id.ts';
+import { type ContentId, parseContentId, prefixOf } from '../index/content-id.ts';
 
 /** `I*`, `Z?`, content id: `Ix9f…` is an indirect file, `k0e…` a directory in one content. */
 export type ObjectId = string & { readonly brand: 'ObjectId' };

@@ -1,6 +1,6 @@
 import { CodedError } from '../../base/index.ts';
 import { decompressContent } from '../../codec/index.ts';
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
 import { endOf, type IndirectEntry, IndirectDecoder, objectLength } from './indirect.ts';
 import { indexObjectOf, type ObjectId, parseObjectId } from './object-id.ts';

@@ -5,7 +5,7 @@ import {
   type Splitter,
   type SplitterSpec,
 } from '../../codec/index.ts';
-import type { ContentPrefix } from '../content/content-id.ts';
+import type { ContentPrefix } from '../index/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
 import { encodeIndirect, type IndirectEntry } from './indirect.ts';
 import type { ObjectId } from './object-id.ts';

@@ -1,5 +1,5 @@
 import { CodedError, Column } from '../../base/index.ts';
-import { type ContentId, contentIdOfKey, writeContentKey } from '../content/content-id.ts';
+import { type ContentId, contentIdOfKey, writeContentKey } from '../index/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
 import type { ObjectId } from './object-id.ts';
 import { readPiece, streamPieces } from './object-reader.ts';

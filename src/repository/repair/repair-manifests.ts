@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { isCode, lookup } from '../../base/index.ts';
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { decodeManifests, type StoredEntry } from '../manifest/manifest-content.ts';
 import type { ManifestId } from '../manifest/manifest-manager.ts';

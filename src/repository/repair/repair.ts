@@ -1,6 +1,6 @@
 import { CodedError, isCode, type Logger, mapLimited, messageOf } from '../../base/index.ts';
 import { blobId, type BlobMetadata, hasBlob } from '../../blob/index.ts';
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 import { loadLocalIndex } from '../content/local-index.ts';
 import { sealBlob } from '../content/sealed-blob.ts';
 import { sessionOfBlob } from '../content/session.ts';

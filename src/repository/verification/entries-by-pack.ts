@@ -1,5 +1,5 @@
 import { setImmediate } from 'node:timers/promises';
-import type { ContentId } from '../content/content-id.ts';
+import type { ContentId } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import { EntryList } from './entry-list.ts';

@@ -1,4 +1,4 @@
-import { contentIdOfKey, keyBytesOf, writeContentKey } from '../content/content-id.ts';
+import { contentIdOfKey, keyBytesOf, writeContentKey } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
 /** Timestamp, offset, both lengths, compression, encryption, version of the format and whether it is deleted. */

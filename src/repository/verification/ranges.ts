@@ -1,6 +1,6 @@
 import { giveBack } from '../../base/index.ts';
 import { blobId } from '../../blob/index.ts';
-import { hashOf } from '../content/content-id.ts';
+import { hashOf } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 

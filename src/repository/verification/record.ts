@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { z } from 'zod';
 import { formatGoTime, type Nanoseconds, parseGoTime } from '../../base/index.ts';
-import { type ContentId, parseContentId } from '../content/content-id.ts';
+import { type ContentId, parseContentId } from '../index/content-id.ts';
 import { DamagedContents } from '../content/damaged-contents.ts';
 import type { ManifestId } from '../manifest/manifest-manager.ts';
 import type { Repository } from '../repository.ts';
