@@ -14,10 +14,10 @@ import {
   RestoreMetrics,
   Server,
 } from '../../src/server/index.ts';
-import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
+import { registerLocationMetrics } from '../../src/server/locations/location-controller.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
-import { registerScheduleMetrics } from '../../src/server/schedules/schedule-metrics.ts';
-import { registerSyncMetrics } from '../../src/server/sync/sync-metrics.ts';
+import { registerScheduleMetrics } from '../../src/server/schedules/schedule-controller.ts';
+import { registerSyncMetrics } from '../../src/server/sync/sync-controller.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8');

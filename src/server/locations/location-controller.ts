@@ -1,4 +1,4 @@
-import type { Registry } from 'prom-client';
+import { Gauge, type Registry } from 'prom-client';
 import {
   asError,
   codeOf,
@@ -19,9 +19,7 @@ import {
 } from '../../kube/index.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
-import { planSingleDefault } from './default-location.ts';
 import { LocationChecks } from './location-checks.ts';
-import { registerLocationMetrics } from './location-metrics.ts';
 import type { LocationStoreOptions } from './location-stores.ts';
 import { frequencyMsOf, restUntilValidation } from './validation-plan.ts';
 
@@ -294,4 +292,49 @@ const stateOf = ({ metadata, spec }: BackupStorageLocation): string =>
 function unavailable(name: string, problem: Error): string {
   const text = redact(`BackupStorageLocation "${name}" is unavailable: ${messageOf(problem)}`);
   return text.length > MESSAGE_CHARS_MAX ? `${text.slice(0, MESSAGE_CHARS_MAX)}…` : text;
+}
+
+/** The one that stays the default of several, and those that do not. */
+interface SingleDefault {
+  readonly kept: BackupStorageLocation;
+  readonly others: readonly BackupStorageLocation[];
+}
+
+/**
+ * Of several default locations the one that was created last stays, of those of one second the first by name (Velero:
+ * backup_storage_location_controller.go, ensureSingleDefaultBSL). Undefined where there are no two.
+ */
+export function planSingleDefault(
+  locations: readonly BackupStorageLocation[],
+): SingleDefault | undefined {
+  const defaults = locations
+    .filter(({ spec, metadata }) => spec?.default === true && !metadata.deletionTimestamp)
+    .sort((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
+  if (defaults.length < 2) return undefined;
+  const kept = defaults.reduce((before, next) =>
+    createdMs(next) > createdMs(before) ? next : before,
+  );
+  return { kept, others: defaults.filter((location) => location !== kept) };
+}
+
+const createdMs = ({ metadata }: BackupStorageLocation): number =>
+  Date.parse(metadata.creationTimestamp) || 0;
+
+/** Velero's metric of locations, by its name. One that was never validated has none, as with Velero. */
+export function registerLocationMetrics(
+  registry: Registry,
+  locations: () => Iterable<{ readonly name: string; readonly isAvailable: boolean }>,
+): void {
+  new Gauge({
+    name: 'velero_backup_location_status_gauge',
+    help: 'Whether a backup storage location is available (1) or not (0)',
+    labelNames: ['backup_location_name'],
+    registers: [registry],
+    collect() {
+      this.reset();
+      for (const { name, isAvailable } of locations()) {
+        this.set({ backup_location_name: name }, isAvailable ? 1 : 0);
+      }
+    },
+  });
 }

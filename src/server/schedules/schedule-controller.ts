@@ -1,4 +1,4 @@
-import type { Registry } from 'prom-client';
+import { Gauge, type Registry } from 'prom-client';
 import {
   type Clock,
   CodedError,
@@ -14,22 +14,63 @@ import {
 import { localZone, type Zone } from '../../cron/index.ts';
 import {
   type Backup,
+  isGathering,
+  isSynced,
   keyOf,
   type KubeClient,
   refOf,
   type Result,
   validLabel,
 } from '../../kube/index.ts';
-import { BACKUP_RESOURCE } from '../backups/backup-kind.ts';
+import { BACKUP_RESOURCE, phaseOf } from '../backups/backup-kind.ts';
 import { versionOf } from '../runs/runs-view.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
 import { LeadingController, type LeadParts } from '../leading-controller.ts';
 import { WatchedKind } from '../watched-kind.ts';
-import { PendingBackups } from './pending-backups.ts';
-import { type Schedule, SCHEDULE_RESOURCE } from './schedule.ts';
+import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts';
 import { backupOf, isOfSchedule } from './schedule-backup.ts';
-import { registerScheduleMetrics } from './schedule-metrics.ts';
 import { planSchedule, type SchedulePlan, secondsOf } from './schedule-plan.ts';
+
+/** Which schedules have a backup that is not made yet. */
+class PendingBackups {
+  /** Keys of backups by the label of their schedule. */
+  readonly #bySchedule = new Map<string, Set<string>>();
+  readonly #onFree: (label: string) => void;
+
+  /** `onFree`: the last one of a schedule is made, or gone. */
+  constructor(onFree: (label: string) => void) {
+    this.#onFree = onFree;
+  }
+
+  /** `label`: as backups have it. */
+  has(label: string): boolean {
+    return this.#bySchedule.has(label);
+  }
+
+  /** A change of a Backup. */
+  see(after: Backup | undefined, before: Backup | undefined): void {
+    const [label, labelBefore] = [pendingOf(after), pendingOf(before)];
+    const key = keyOf((after ?? before)?.metadata ?? { name: '' });
+    if (label !== undefined) {
+      const keys = this.#bySchedule.get(label) ?? new Set();
+      this.#bySchedule.set(label, keys.add(key));
+    }
+    if (labelBefore === undefined || labelBefore === label) return;
+    const keys = this.#bySchedule.get(labelBefore);
+    keys?.delete(key);
+    if (keys?.size !== 0) return;
+    this.#bySchedule.delete(labelBefore);
+    this.#onFree(labelBefore);
+  }
+}
+
+/** The label of the schedule that waits for it. */
+function pendingOf(backup: Backup | undefined): string | undefined {
+  const label = backup?.metadata.labels?.[SCHEDULE_LABEL];
+  // Velero (schedule_controller.go, checkIfBackupInNewOrProgress) misses Backups in its queue. A queue that
+  // stands still gets another Backup each time.
+  return backup && !isSynced(backup) && isGathering(phaseOf(backup)) ? label : undefined;
+}
 
 export interface ScheduleControllerOptions {
   readonly client: KubeClient;
@@ -308,4 +349,21 @@ class ScheduleRun {
 function newer(cached: Schedule, written: Schedule | undefined): Schedule {
   if (!written || written.metadata.uid !== cached.metadata.uid) return cached;
   return versionOf(written) > versionOf(cached) ? written : cached;
+}
+
+/** Velero's metric of schedules (1.19), by its name: seconds between the next two times of each one that is on. */
+export function registerScheduleMetrics(
+  registry: Registry,
+  intervals: () => Iterable<{ readonly schedule: string; readonly seconds: number }>,
+): void {
+  new Gauge({
+    name: 'velero_schedule_expected_interval_seconds',
+    help: 'Expected interval between consecutive scheduled backups, in seconds',
+    labelNames: ['schedule'],
+    registers: [registry],
+    collect() {
+      this.reset();
+      for (const { schedule, seconds } of intervals()) this.set({ schedule }, seconds);
+    },
+  });
 }

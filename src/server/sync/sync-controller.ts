@@ -1,4 +1,4 @@
-import type { Registry } from 'prom-client';
+import { Gauge, type Registry } from 'prom-client';
 import { BackupArchive } from '../../archive/index.ts';
 import {
   CanceledError,
@@ -32,7 +32,6 @@ import { SideWork } from '../side-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
 import { BackupLocks } from './backup-locks.ts';
 import { SyncMemory } from './sync-memory.ts';
-import { registerSyncMetrics, type SyncedLocation } from './sync-metrics.ts';
 import { isNeverSynced, restUntilSync } from './sync-plan.ts';
 
 export interface SyncControllerOptions {
@@ -357,4 +356,41 @@ class SyncRun {
       if (held !== undefined) yield { name: refOf(key).name, refused, held };
     }
   }
+}
+
+interface SyncedLocation {
+  readonly name: string;
+  /** Backups that cannot be made known. */
+  readonly refused: number;
+  /** Backups in the cluster that are not in the bucket. */
+  readonly held: number;
+}
+
+/** Ours: Velero has no metrics of its sync. */
+export function registerSyncMetrics(
+  registry: Registry,
+  locations: () => Iterable<SyncedLocation>,
+): void {
+  const gauge = (name: string, help: string, value: (location: SyncedLocation) => number): Gauge =>
+    new Gauge({
+      ...{ name: `longshore_backup_sync_${name}`, help },
+      labelNames: ['backup_location_name'],
+      registers: [registry],
+      collect() {
+        this.reset();
+        for (const location of locations()) {
+          this.set({ backup_location_name: location.name }, value(location));
+        }
+      },
+    });
+  gauge(
+    'refused_backups',
+    'Backups of a location that cannot be made known in the cluster, as their metadata are damaged',
+    ({ refused }) => refused,
+  );
+  gauge(
+    'missing_backups',
+    'Backups in the cluster whose files are not in their location',
+    ({ held }) => held,
+  );
 }

@@ -6,10 +6,13 @@ import type { BlobStorage } from '../../../src/blob/index.ts';
 import type { BackupStorageLocation } from '../../../src/kube/index.ts';
 import { loadLocationFiles } from '../../../src/repository-access/index.ts';
 import { parseBackupStorageLocation } from '../../../src/config/index.ts';
-import { planSingleDefault } from '../../../src/server/locations/default-location.ts';
-import { CHECK_MS, LocationChecks } from '../../../src/server/locations/location-checks.ts';
+import {
+  assertValidStore,
+  CHECK_MS,
+  LocationChecks,
+} from '../../../src/server/locations/location-checks.ts';
+import { planSingleDefault } from '../../../src/server/locations/location-controller.ts';
 import { openLocation } from '../../../src/server/locations/location-stores.ts';
-import { assertValidStore } from '../../../src/server/locations/validity.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 
 const signal = new AbortController().signal;

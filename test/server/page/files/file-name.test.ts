@@ -1,6 +1,9 @@
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { contentDisposition, downloadName } from '../../../../src/server/page/files/file-name.ts';
+import {
+  contentDisposition,
+  downloadName,
+} from '../../../../src/server/page/files/files-handler.ts';
 
 /** Of any code points, lone surrogates too, mostly of those that are short. */
 const texts = fc

@@ -20,13 +20,13 @@ import {
   RestoreBucket,
   type RestoreBucketOptions,
 } from '../../../../src/server/restores/files/restore-bucket.ts';
+import { endRestore } from '../../../../src/server/restores/operations/operations-controller.ts';
 import { FileWriters } from '../../../../src/server/runs/file-writers.ts';
 import { finalizeRestore } from '../../../../src/server/restores/finalize/finalize.ts';
 import { Waits } from '../../../../src/server/restores/finalize/waits.ts';
 import { FollowedHooks } from '../../../../src/server/restores/hooks/followed-hooks.ts';
 import { RestoreLocations } from '../../../../src/server/restores/locations.ts';
 import { restoreOperationStore } from '../../../../src/server/restores/operation-store.ts';
-import { endRestore } from '../../../../src/server/restores/operations/cancel-operations.ts';
 import { restoreOperationsStep } from '../../../../src/server/restores/operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../../../../src/server/restores/restore-kind.ts';
 import {
