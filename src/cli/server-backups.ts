@@ -7,7 +7,8 @@ import {
   loadSnapshotLocations,
   operationTimeoutNs,
 } from '../backup-volumes/index.ts';
-import { CodedError, type Logger } from '../base/index.ts';
+import { CodedError, createLimiter, type Logger } from '../base/index.ts';
+import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
 import { type Backup, Discovery, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
 import {
@@ -22,8 +23,11 @@ import {
   BackupMetrics,
   backupOperationStore,
   ClusterRunner,
+  DeletionController,
+  type DeletionControllerOptions,
   DeletionMetrics,
   FinalizerController,
+  type ForgetSnapshots,
   HostSessions,
   OperationMetrics,
   OperationsController,
@@ -33,17 +37,18 @@ import {
   type UnsavedOperations,
   unsavedOperationsOf,
 } from '../server/index.ts';
+import { forgetSnapshots } from '../snapshot/index.ts';
 import {
   ListedVolumes,
   movingRules,
   VolumeHelper,
   type VolumePolicies,
 } from '../volume-policy/index.ts';
+import { openContext } from './context.ts';
 import type { BackupSettings } from './server-backup-settings.ts';
 import { locationBuckets } from './server-buckets.ts';
 import { serverClock } from './server-clock.ts';
 import type { Common } from './server-common.ts';
-import { deletionController } from './server-deletion.ts';
 import { GLOBAL_POLICIES, serverPoliciesOf } from './server-policies.ts';
 
 export type BackupControllerName =
@@ -260,4 +265,39 @@ export async function warnOfUnknownActions(
   } catch {
     // That its plugins could not be loaded is said by whoever needs them.
   }
+}
+
+/** Of one open repository; the server has other work beside it. Our choice. */
+const MEMORY = '256MiB';
+/** Repositories open at once, of all locations. Our choice. */
+const OPEN_AT_ONCE = 2;
+
+type Parts = Pick<
+  DeletionControllerOptions,
+  | 'buckets'
+  | 'sessions'
+  | 'discovery'
+  | 'snapshotLocations'
+  | 'directory'
+  | 'isMadeHere'
+  | 'metrics'
+>;
+
+/** The controller of deletions on top of what backups are made with. */
+function deletionController(common: Common, parts: Parts): DeletionController {
+  const { client, logger, namespace, host, backups } = common;
+  const places = createLimiter(OPEN_AT_ONCE);
+  const forget: ForgetSnapshots = ({ location, password }, ids, { signal, mayForget }) =>
+    places.run(async () => {
+      signal.throwIfAborted();
+      // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
+      const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
+      await using opened = await openContext(options, { password, logger, cache: false });
+      return await forgetSnapshots(opened.repository, ids, { signal, mayForget });
+    });
+  return new DeletionController({
+    ...{ client, logger, namespace, host, writers: backups.writers, ...parts },
+    forget,
+    defaultCredentials: (kind) => environment.credentialsFile(kind),
+  });
 }

@@ -134,23 +134,24 @@ export {
   isLeftOutOfBackups,
   isOfBackup,
   isOwnObject,
-  isTransientType,
   isSnapshotOfBackup,
   isSynced,
+  isTransientType,
   isUploadOfBackup,
   NOT_IN_BACKUPS,
   PASSWORD_CHANGE_LEASE,
   PASSWORD_SECRET,
-  SECOND_VOLUME_PREFIX,
-  SIGNED,
-  SYNCED_UID,
-  SERVER_LEASE,
-  UNDER_WAY_PREFIX,
-  UPLOADS_TYPE,
   RESTORE_NAME,
   SCHEDULE_UID,
+  SECOND_VOLUME_PREFIX,
+  SERVER_LEASE,
+  SIGNED,
   SYNCED_SCHEDULE_UID,
+  SYNCED_UID,
   TLS_VOLUME,
+  UNDER_WAY_PREFIX,
+  UPLOADS_TYPE,
+  validLabel,
 } from './api/own-objects.ts';
 export {
   FINAL_MOVEMENT_PHASES,
@@ -184,7 +185,6 @@ export {
   toneOf,
 } from './api/phases.ts';
 export { containerStatusesOf, lastingContainers } from './api/containers.ts';
-export { validLabel } from './api/labels.ts';
 export { Cache, type CacheOptions, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
@@ -233,7 +233,6 @@ export {
   PATCH_TEST_FAILED,
   type PatchOperation,
 } from './patches/json-patch.ts';
-export { applyMergePatch } from './patches/merge-patch.ts';
+export { applyMergePatch, createMergePatch } from './patches/merge-patch.ts';
 export { applyStrategicMergePatch } from './patches/strategic-merge-patch.ts';
-export { createMergePatch } from './patches/create-merge-patch.ts';
 export { isSame as isSameJson } from './patches/values.ts';

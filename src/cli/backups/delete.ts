@@ -1,5 +1,13 @@
+import { createInterface } from 'node:readline/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, messageOf, namedFirst } from '../../base/index.ts';
+import {
+  CodedError,
+  isCanceled,
+  isCode,
+  mapLimited,
+  messageOf,
+  namedFirst,
+} from '../../base/index.ts';
 import {
   BACKUP_NAME,
   BACKUP_UID,
@@ -16,9 +24,8 @@ import {
 import { countOf } from '../amounts.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printable, printLine } from '../terminal.ts';
-import { confirmed } from './confirm.ts';
+import { UsageError } from '../usage-error.ts';
 import { BACKUP, type Noun } from './noun.ts';
-import { releaseBackups } from './released-backups.ts';
 import {
   assertNoneMissing,
   assertSelected,
@@ -223,3 +230,75 @@ async function waitDeleted(
 
 const statusOf = (request: KubeObject | undefined): { phase?: string; errors?: string[] } =>
   (request as { status?: { phase?: string; errors?: string[] } } | undefined)?.status ?? {};
+
+/** Asks on the terminal. Throws {@link UsageError} where nobody can be asked, `NOT_CONFIRMED` without a yes. */
+async function confirmed(
+  question: string,
+  { confirm }: { confirm?: boolean },
+  signal: AbortSignal,
+): Promise<void> {
+  if (confirm === true) return;
+  if (!process.stdin.isTTY) throw new UsageError('give --confirm where nobody can be asked');
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  // The end of the input is no answer, and no answer comes after it.
+  const closed = new Promise<string>((resolve) => {
+    terminal.once('close', () => {
+      // Ctrl-C closes it as well, and says so afterwards.
+      setImmediate(resolve, '');
+    });
+  });
+  try {
+    const asked = terminal.question(`${printable(question)} [y/N] `, { signal });
+    const said = await Promise.race([asked, closed]);
+    if (/^y(es)?$/i.test(said.trim())) return;
+  } catch (error) {
+    if (!isCanceled(error)) throw error;
+    process.stderr.write('\n');
+    throw new CodedError('CANCELED', 'nothing was deleted', { cause: error });
+  } finally {
+    terminal.close();
+  }
+  throw new CodedError('NOT_CONFIRMED', 'nothing was deleted');
+}
+
+/** Requests at a time, and looks at all of them. Our choices. */
+const AT_ONCE = 8;
+const LOOKS_MAX = 5;
+
+/**
+ * Takes a Schedule's ownership away from its Backups, which those have that it makes with `useOwnerReferencesInBackup`. The garbage collector would delete
+ * them with it, and one that does not know them yet does so even where they are to be orphaned. Tells how many there were. Throws `BUSY_BACKUPS` where
+ * they change all the time, and the errors of the API.
+ */
+export async function releaseBackups(
+  { name, uid }: { readonly name: string; readonly uid: string },
+  { client, namespace, signal }: Session,
+): Promise<number> {
+  const labelSelector = `velero.io/schedule-name=${validLabel(name)}`;
+  const isOwned = ({ metadata }: KubeObject): boolean =>
+    (metadata.ownerReferences ?? []).some((owner) => owner.uid === uid);
+  for (let looks = 0, released = 0; looks < LOOKS_MAX; looks++) {
+    const options = { namespace, labelSelector, signal };
+    const owned = await client.collect(BACKUP.resource, options, (backup) =>
+      isOwned(backup) ? [backup.metadata] : [],
+    );
+    if (owned.length === 0) return released;
+    await mapLimited(owned, AT_ONCE, async (metadata) => {
+      const { uid: backupUid, resourceVersion, ownerReferences = [] } = metadata;
+      const others = ownerReferences.filter((owner) => owner.uid !== uid);
+      const left = others.length > 0 ? others : null;
+      const body = { metadata: { uid: backupUid, resourceVersion, ownerReferences: left } };
+      try {
+        await client.patch(BACKUP.resource, { namespace, name: metadata.name }, body, { signal });
+        released++;
+      } catch (error) {
+        // It was written meanwhile, or is gone: the next look tells.
+        if (!isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) throw error;
+      }
+    });
+  }
+  throw new CodedError(
+    'BUSY_BACKUPS',
+    'its backups, which belong to it, change all the time and would be deleted with it: try again later',
+  );
+}

@@ -1,7 +1,7 @@
+import { createHash } from 'node:crypto';
 import { lookup } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
-import { validLabel } from './labels.ts';
 
 /** Objects of Velero and Longshore themselves: which backup they belong to, and which are never an application's. */
 
@@ -217,3 +217,13 @@ interface SnapshotSpec {
 
 /** Whether a backup leaves an object out unless one of its own operations names it. */
 export const isLeftOutOfBackups = (type: string): boolean => NEVER_BACKED_UP.has(type);
+
+const LABEL_MAX = 63;
+const KEPT = 57;
+
+/** A label value that fits: longer ones are cut and end in their hash (Velero: pkg/label, GetValidName). */
+export function validLabel(text: string): string {
+  if (text.length <= LABEL_MAX) return text;
+  const hash = createHash('sha256').update(text).digest('hex');
+  return text.slice(0, KEPT) + hash.slice(0, LABEL_MAX - KEPT);
+}

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { CodedError } from '../../../src/base/index.ts';
-import { releaseBackups } from '../../../src/cli/backups/released-backups.ts';
+import { releaseBackups } from '../../../src/cli/backups/delete.ts';
 import type { Session } from '../../../src/cli/backups/session.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 
