@@ -1,5 +1,6 @@
 import { stringify } from 'yaml';
 import type { MovementDescription } from '../agent/index.ts';
+import { MOVING_FIRST } from '../kube/index.ts';
 import {
   documentOf,
   MOVING_HEADER,
@@ -28,7 +29,7 @@ export interface Screen {
 
 /** One that ended while it was watched is shown for so long. */
 const ENDED_MS = 30_000;
-const FIRST_PHASES = ['InProgress', 'Canceling', 'Prepared', 'Accepted'];
+const FIRST_PHASES: readonly string[] = MOVING_FIRST;
 
 export interface Outputs {
   readonly write: (text: string) => Promise<void>;

@@ -179,6 +179,7 @@ export {
   isUsable,
   isWaiting,
   type MovementPhase,
+  MOVING_FIRST,
   partialPhase,
   phaseAfterRun,
   type Tone,

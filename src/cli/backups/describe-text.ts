@@ -1,5 +1,5 @@
 import { formatBytes } from '../../base/index.ts';
-import { hasMovementFailed, type Tone, toneOf } from '../../kube/index.ts';
+import { hasMovementFailed, MOVING_FIRST, type Tone, toneOf } from '../../kube/index.ts';
 import { countOf, numberText } from '../amounts.ts';
 import { formatElapsed } from '../progress/lines.ts';
 import type { Column } from '../table.ts';
@@ -169,7 +169,7 @@ const decidedOf = (volumes: readonly DescribedVolume[]): string[] =>
     decidedBy === undefined ? [] : [`${volume}: decided by ${decidedBy}`],
   );
 
-const FIRST = ['Failed', 'Canceled', 'InProgress', 'Canceling', 'Prepared', 'Accepted', 'New'];
+const FIRST: readonly string[] = ['Failed', 'Canceled', ...MOVING_FIRST];
 
 /** What failed first, then what goes on. */
 function volumeLines(all: readonly DescribedVolume[], limit: number): string[] {

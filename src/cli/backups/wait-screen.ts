@@ -1,5 +1,6 @@
 import type { MovementDescription } from '../../agent/index.ts';
 import { formatBytes } from '../../base/index.ts';
+import { MOVING_FIRST } from '../../kube/index.ts';
 import { countOf, numberText } from '../amounts.ts';
 import { LiveBlock, type Terminal } from '../live-block.ts';
 import { type Figures, ProgressTracker, type Sample } from '../progress/figures.ts';
@@ -71,7 +72,7 @@ export class LiveWait implements WaitScreen {
   }
 }
 
-const PLACES = ['InProgress', 'Canceling', 'Prepared', 'Accepted', 'New', 'Failed', 'Canceled'];
+const PLACES: readonly string[] = [...MOVING_FIRST, 'Failed', 'Canceled'];
 
 /** What moves first, then what waits, then what has failed, then what is done. */
 function volumeLines(all: readonly MovementDescription[], rateOf: RateOf, room: number): string[] {

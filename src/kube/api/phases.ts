@@ -109,6 +109,9 @@ export const MOVEMENT_PHASES = [
 ] as const;
 export type MovementPhase = (typeof MOVEMENT_PHASES)[number];
 
+/** The order of lists for users: moving volumes first, then the waiting ones. */
+export const MOVING_FIRST = ['InProgress', 'Canceling', 'Prepared', 'Accepted', 'New'] as const;
+
 /** Phases that are never overwritten. */
 export const FINAL_MOVEMENT_PHASES = ['Completed', 'Failed', 'Canceled'] as const;
 export type FinalMovementPhase = (typeof FINAL_MOVEMENT_PHASES)[number];

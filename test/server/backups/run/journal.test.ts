@@ -3,7 +3,8 @@ import { gunzipSync } from 'node:zlib';
 import { afterAll, describe, expect, it } from 'vitest';
 import { EncryptingBucket, readTarball, signingBy } from '../../../../src/archive/index.ts';
 import { CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
-import type { Backup, FinishedItem } from '../../../../src/backup/index.ts';
+import type { FinishedItem } from '../../../../src/backup/index.ts';
+import type { Backup } from '../../../../src/kube/index.ts';
 import {
   Journal,
   type JournalOptions,
