@@ -1,7 +1,7 @@
 import type { LabelSelector } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 
-/** Velero's Backup (pkg/apis/velero/v1/backup_types.go), with the fields that this project reads. */
+/** Velero's Backup (pkg/apis/velero/v1/backup_types.go), with the fields read here. */
 export interface Backup extends KubeObject {
   spec: BackupSpec;
   status?: BackupStatus;
@@ -11,7 +11,7 @@ export interface Backup extends KubeObject {
 export interface OldLists {
   includedResources?: readonly string[] | null | undefined;
   excludedResources?: readonly string[] | null | undefined;
-  /** Undefined: objects without a namespace only where all namespaces are taken. */
+  /** Undefined: cluster-scoped objects are included only if all namespaces are included. */
   includeClusterResources?: boolean | null | undefined;
 }
 
@@ -42,7 +42,7 @@ export interface BackupSpec extends OldLists, ScopedLists {
   volumeSnapshotLocations?: readonly string[] | null;
   resourcePolicy?: { readonly kind: string; readonly name: string } | null;
   uploaderConfig?: { readonly parallelFilesUpload?: number } | null;
-  /** By plural: names, or `namespace/name`, with commas between. */
+  /** Plural names as keys. Values: names or `namespace/name`, comma-separated. */
   orderedResources?: Readonly<Record<string, string>> | null;
   hooks?: { readonly resources?: readonly HookSpec[] | null } | null;
 }
@@ -65,7 +65,7 @@ export interface ResourceHook {
 export interface ExecHook {
   readonly container?: string;
   readonly command?: readonly string[] | null;
-  /** `Fail` ends what is done with the pod; anything else goes on. */
+  /** `Fail` stops the backup of the pod. All other values continue. */
   readonly onError?: string;
   readonly timeout?: string;
 }
@@ -74,7 +74,7 @@ export interface BackupStatus {
   version?: number;
   formatVersion?: string;
   phase?: string;
-  /** RFC 3339 in whole seconds, as all times here. */
+  /** All times are RFC 3339 in whole seconds. */
   startTimestamp?: string | null;
   completionTimestamp?: string | null;
   expiration?: string | null;

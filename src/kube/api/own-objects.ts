@@ -221,7 +221,7 @@ export const isLeftOutOfBackups = (type: string): boolean => NEVER_BACKED_UP.has
 const LABEL_MAX = 63;
 const KEPT = 57;
 
-/** A label value that fits: longer ones are cut and end in their hash (Velero: pkg/label, GetValidName). */
+/** Cuts a long label value, and ends it in its hash. Velero: pkg/label, GetValidName. */
 export function validLabel(text: string): string {
   if (text.length <= LABEL_MAX) return text;
   const hash = createHash('sha256').update(text).digest('hex');

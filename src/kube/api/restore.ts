@@ -1,7 +1,7 @@
 import { type LabelSelector, lookup } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 
-/** Velero's Restore (pkg/apis/velero/v1/restore_types.go), with the fields that this project reads. */
+/** Velero's Restore (pkg/apis/velero/v1/restore_types.go), with the fields read here. */
 export interface Restore extends KubeObject {
   spec: RestoreSpec;
   status?: RestoreStatus;
@@ -31,20 +31,20 @@ export interface RestoreSpec {
   /** From the namespaces of the backup to those of the cluster. */
   namespaceMapping?: Readonly<Record<string, string>> | null;
   restorePVs?: boolean | null;
-  /** Of which resources the status is restored, too; nothing said means none. */
+  /** Resources whose status is restored. The default is none. */
   restoreStatus?: {
     readonly includedResources?: readonly string[] | null;
     readonly excludedResources?: readonly string[] | null;
   } | null;
   preserveNodePorts?: boolean | null;
-  /** `none`, `update`, or nothing. */
+  /** `none`, `update`, or empty. */
   existingResourcePolicy?: string | null;
-  /** Of the data of volumes that are there already: `none`, `full`, `incremental`, or nothing. */
+  /** Existing volume data: `none`, `full`, `incremental`, or empty. */
   existingVolumeDataPolicy?: string | null;
   uploaderConfig?: {
     readonly writeSparseFiles?: boolean | null;
     readonly parallelFilesDownload?: number;
-    /** Of volumes that are brought back in place. */
+    /** Only for volumes that are restored in place. */
     readonly deleteExtraFiles?: boolean | null;
   } | null;
   /** A duration as Go writes it, such as `4h0m0s`. */
@@ -64,7 +64,7 @@ export interface RestoreHookSpec {
 
 export interface RestoreHook {
   readonly init?: {
-    /** Containers of Kubernetes, whatever else they have. */
+    /** Kubernetes containers, with all their fields. */
     readonly initContainers?: readonly unknown[] | null;
     readonly timeout?: string;
   } | null;
@@ -78,6 +78,6 @@ export interface RestoreHook {
   } | null;
 }
 
-/** Where what was in a namespace of the backup is restored to. */
+/** The namespace into which a namespace of the backup is restored. */
 export const targetNamespace = (namespace: string, { spec }: Restore): string =>
   lookup(spec.namespaceMapping, namespace) ?? namespace;
