@@ -89,6 +89,13 @@ export default tseslint.config(
       // The rule takes `.at()` and parsed input for always defined; the compiler knows better.
       '@typescript-eslint/no-unnecessary-condition': 'off',
       '@typescript-eslint/no-misused-spread': 'off',
+      'no-restricted-syntax': [
+        'error',
+        {
+          selector: 'ObjectExpression > SpreadElement > ObjectExpression',
+          message: 'Write the fields themselves: a spread literal hides misspelled fields.',
+        },
+      ],
     },
   },
   {

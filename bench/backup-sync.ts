@@ -33,7 +33,9 @@ function metadataOf(name: string): Buffer {
   const labels = Object.fromEntries(Array.from({ length: 10 }, (_, at) => [`label-${at}`, 'x']));
   return Buffer.from(
     JSON.stringify({
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name, labels } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      metadata: { name, labels },
       spec: { includedNamespaces: Array.from({ length: 40 }, (_, at) => `namespace-${at}`) },
       status: { phase: 'Completed' },
     }),
@@ -111,10 +113,14 @@ async function sync(what: string): Promise<void> {
   }, 20);
   const startMs = performance.now();
   const report = await syncLocation({
-    ...{ client: client as never, logger: silentLogger, namespace: 'velero', memory },
+    client: client as never,
+    logger: silentLogger,
+    namespace: 'velero',
+    memory,
     backups: { get: ({ name }) => known.get(name), list: () => [...known.values()] },
     archive: new BackupArchive(bucket),
-    ...{ location: location as never, locationNow: () => location as never },
+    location: location as never,
+    locationNow: () => location as never,
     onExpired: () => undefined,
     assertLeading: () => undefined,
     signal: new AbortController().signal,

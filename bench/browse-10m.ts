@@ -52,8 +52,11 @@ const TEXT = 'the bytes of a file\n';
 const PLAIN = { mode: 0o644, mtimeNs: 1_795_687_200_000_000_000n, uid: 1000, gid: 1000 };
 
 const optionsOf = ({ splitter }: Repository, prefix: '' | 'k') => ({
-  ...{ prefix, compressor: undefined, metadataCompressor: undefined },
-  ...{ splitter, indexSplitter: splitter },
+  prefix,
+  compressor: undefined,
+  metadataCompressor: undefined,
+  splitter,
+  indexSplitter: splitter,
 });
 
 /** A directory of numbered files. */
@@ -66,7 +69,10 @@ async function writeFiles(
   function* parts(): Generator<Uint8Array> {
     for (let at = 0; at < count; at += BATCH) {
       const entries = Array.from({ length: Math.min(BATCH, count - at) }, (_, index) => ({
-        ...{ ...PLAIN, type: 'f', size: TEXT.length, objectId: file },
+        ...PLAIN,
+        type: 'f',
+        size: TEXT.length,
+        objectId: file,
         name: `file-${String(from + at + index).padStart(8, '0')}-of-an-application.json`,
       }));
       yield Buffer.from(encoder.entries(entries));
@@ -78,7 +84,11 @@ async function writeFiles(
 }
 
 const summaryOf = (files: number, dirs: number): DirectorySummary => ({
-  ...{ files, dirs, size: files * TEXT.length, symlinks: 0, numFailed: 0 },
+  files,
+  dirs,
+  size: files * TEXT.length,
+  symlinks: 0,
+  numFailed: 0,
   maxTimeNs: PLAIN.mtimeNs,
 });
 
@@ -123,12 +133,21 @@ async function makeSnapshot(repository: Repository): Promise<string> {
   const rootEntry = { ...directoryOf('root', root), mode: 0o755 };
   const counts = { fileCount: root.summary.files, dirCount: root.summary.dirs };
   const id = saveSnapshot(repository, {
-    ...{ source: { host: 'default', userName: 'default', path: 'snapshot-data' }, description: '' },
-    ...{ startTimeNs: PLAIN.mtimeNs, endTimeNs: PLAIN.mtimeNs, rootEntry },
+    source: { host: 'default', userName: 'default', path: 'snapshot-data' },
+    description: '',
+    startTimeNs: PLAIN.mtimeNs,
+    endTimeNs: PLAIN.mtimeNs,
+    rootEntry,
     stats: {
-      ...{ ...counts, totalSize: root.summary.size, excludedTotalSize: 0, cachedFiles: 0 },
-      ...{ nonCachedFiles: 0, excludedFileCount: 0, excludedDirCount: 0 },
-      ...{ ignoredErrorCount: 0, errorCount: 0 },
+      ...counts,
+      totalSize: root.summary.size,
+      excludedTotalSize: 0,
+      cachedFiles: 0,
+      nonCachedFiles: 0,
+      excludedFileCount: 0,
+      excludedDirCount: 0,
+      ignoredErrorCount: 0,
+      errorCount: 0,
     },
   });
   await repository.flush();
@@ -167,7 +186,11 @@ function print(way: string, what: string, all: readonly Measured[]): void {
   const seconds = all.map((each) => each.seconds).sort((a, b) => a - b);
   const peaks = all.flatMap(({ peakMiB }) => (peakMiB === undefined ? [] : [peakMiB]));
   const shown = {
-    ...{ files: FILES, way, what, median: seconds[seconds.length >> 1], longest: seconds.at(-1) },
+    files: FILES,
+    way,
+    what,
+    median: seconds[seconds.length >> 1],
+    longest: seconds.at(-1),
     ...(peaks.length > 0 && { peakMiB: Math.max(...peaks) }),
   };
   console.log(
@@ -206,12 +229,15 @@ const head = {
   spec: { storageLocation: 'default' },
 };
 const status = { phase: 'Completed', startTimestamp: '2026-11-26T09:50:00Z' };
-await cluster.client.create(BACKUPS, { metadata, spec: head.spec, status } as never);
+await cluster.client.create(BACKUPS, { metadata, spec: head.spec, status });
 const folder = join(store, 'backups/nightly');
 fs.mkdirSync(folder, { recursive: true });
 fs.writeFileSync(join(folder, 'velero-backup.json'), JSON.stringify({ ...head, status }));
 const info = {
-  ...{ pvcName: 'data', pvcNamespace: 'app', backupMethod: 'CSISnapshot', snapshotDataMoved: true },
+  pvcName: 'data',
+  pvcNamespace: 'app',
+  backupMethod: 'CSISnapshot',
+  snapshotDataMoved: true,
   snapshotDataMovementInfo: { uploaderType: 'kopia', snapshotHandle: id, size: 5 },
 };
 fs.writeFileSync(join(folder, 'nightly-volumeinfo.json.gz'), gzipSync(JSON.stringify([info])));

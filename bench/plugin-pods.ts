@@ -70,7 +70,7 @@ for (const count of counts) {
     metadata: { name: backup.metadata.name, namespace: 'velero' },
     spec: backup.spec,
     status: backup.status,
-  } as never);
+  });
   backup.metadata.uid = metadata.uid;
   await using host = await PluginHost.open({
     folder,

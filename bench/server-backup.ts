@@ -53,7 +53,7 @@ async function backUp(
   await client.create(BACKUPS, {
     metadata: { name, namespace: 'velero' },
     spec: { storageLocation: 'default', snapshotVolumes: false, ...spec },
-  } as never);
+  });
   let startMs: number | undefined;
   for (;;) {
     const { status = {} } = (await client.get(BACKUPS, { name, namespace: 'velero' })) as {

@@ -136,7 +136,7 @@ async function measureServer(side: string): Promise<{ api: Counts; bucket: numbe
       datamover: MOVER,
       itemOperationTimeout: '4h0m0s',
     },
-  } as never);
+  });
   for (;;) {
     const { status } = (await client.get(BACKUPS, ref)) as { status?: { phase?: string } };
     if (status?.phase === 'WaitingForPluginOperations') break;

@@ -117,13 +117,18 @@ async function measureServer(side: string, pid: number, boundSeconds?: number): 
     await client.create(RESTORES, {
       metadata: { name, namespace: VELERO },
       spec: { backupName: scenario, namespaceMapping: mappingOf(side) },
-    } as never);
+    });
     const ended = await untilEnd(client, RESTORES, name, boundSeconds);
     seconds.set(`${side} ${scenario}`, ended.seconds);
     console.log(
       JSON.stringify({
-        ...{ side, scenario, phase: ended.phase, warnings: ended.warnings, errors: ended.errors },
-        ...{ seconds: round(ended.seconds), items: ended.progress?.itemsRestored },
+        side,
+        scenario,
+        phase: ended.phase,
+        warnings: ended.warnings,
+        errors: ended.errors,
+        seconds: round(ended.seconds),
+        items: ended.progress?.itemsRestored,
         cpuSeconds: round(cpuSecondsOf(pid) - before),
         peakMiB: round(peakOf(pid) / 1024),
         load: load(),
@@ -149,7 +154,7 @@ async function measureServer(side: string, pid: number, boundSeconds?: number): 
     await client.create(BACKUPS, {
       metadata: { name, namespace: VELERO },
       spec: { storageLocation: 'default', snapshotVolumes: false, ...spec },
-    } as never);
+    });
     const { phase, seconds: took } = await untilEnd(client, BACKUPS, name);
     console.log(`backup ${name}: ${phase} in ${round(took)} s`);
   }

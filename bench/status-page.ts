@@ -48,7 +48,8 @@ const backupOf = (at: number, items: number): object => ({
 const volumeOf = (at: number, bytesDone: number): object =>
   uploadOf(`volume-${at}`, `backup-${at % RUNNING}`, {
     phase: at < VOLUMES ? 'InProgress' : 'Completed',
-    ...{ node: `node-${at % 200}`, startTimestamp: '2026-11-26T09:50:00Z' },
+    node: `node-${at % 200}`,
+    startTimestamp: '2026-11-26T09:50:00Z',
     progress: { bytesDone, totalBytes: 1 << 30 },
     ...(at >= VOLUMES && { completionTimestamp: '2026-11-26T09:55:00Z' }),
   });

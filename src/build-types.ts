@@ -14,8 +14,12 @@ export function buildTypes(root: string, source: string, out: string): void {
   const { options } = ts.convertCompilerOptionsFromJson(
     {
       ...parsed.compilerOptions,
-      ...{ noEmit: false, declaration: true, emitDeclarationOnly: true, noCheck: true },
-      ...{ outDir: out, rootDir: `${root}src` },
+      noEmit: false,
+      declaration: true,
+      emitDeclarationOnly: true,
+      noCheck: true,
+      outDir: out,
+      rootDir: `${root}src`,
     },
     dirname(config),
   );

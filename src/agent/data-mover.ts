@@ -353,7 +353,7 @@ async function moveBytes(
   movement: Movement,
   repository: Repository,
   reporting: Reporting,
-): Promise<{ totalBytes?: number }> {
+): Promise<{ readonly [field: string]: unknown; readonly totalBytes?: number }> {
   const { kind, volumePath: path, isBlock, logger, progressIntervalMs, stallMs } = options;
   const volumeMode = isBlock ? 'Block' : 'Filesystem';
   const asking = { client: options.client, logger, timeoutMs: options.resourceTimeoutMs };
@@ -380,7 +380,9 @@ async function moveBytes(
       ignoreUnreadable: ignoreUnreadable === 'true',
     });
     return {
-      ...{ snapshotID: snapshotId, emptySnapshot: false, source: { byPath: path, volumeMode } },
+      snapshotID: snapshotId,
+      emptySnapshot: false,
+      source: { byPath: path, volumeMode },
       ...(totalBytes > 0 && { totalBytes }),
       ...(incrementalBytes > 0 && { incrementalBytes }),
       ...(unreadable > 0 && { unreadable }),
@@ -405,7 +407,9 @@ async function moveBytes(
     const isTouched = hadMoverBefore(download);
     await using unused = new UnusedVolume({ ...asking, claim, isTouched });
     const { totalBytes, ...lacking } = await restoreVolumeInPlace({
-      ...{ ...common, ...order, snapshotId: download.spec.snapshotID },
+      ...common,
+      ...order,
+      snapshotId: download.spec.snapshotID,
       usedByOther: unused.used,
       assertUsable: (when, signal) => unused.assertUnused(when, signal),
       onDone: (report, signal) => noteInPlaceReport(download, report, { ...asking, signal }),

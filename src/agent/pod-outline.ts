@@ -11,7 +11,10 @@ export function outlineOf({
     ...(apiVersion !== undefined && { apiVersion }),
     ...(kind !== undefined && { kind }),
     metadata: {
-      ...{ name, uid, resourceVersion, creationTimestamp },
+      name,
+      uid,
+      resourceVersion,
+      creationTimestamp,
       ...(namespace !== undefined && { namespace }),
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
     },

@@ -217,7 +217,8 @@ function shortened<M extends Movement & KubeObject>(movement: M): M {
   const { metadata, spec, status } = movement;
   return {
     ...movement,
-    ...{ metadata: shownOf(metadata), spec: shownOf(spec) },
+    metadata: shownOf(metadata),
+    spec: shownOf(spec),
     ...(status && { status: shownOf(status) }),
   };
 }

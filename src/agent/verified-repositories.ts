@@ -77,7 +77,10 @@ export async function verifyBackupRepositories(
   );
   ready.sort((a, b) => (timeOf(a) < timeOf(b) ? -1 : 1));
   const recorder = new EventRecorder({
-    ...{ client, clock: client.clock, logger, host },
+    client,
+    clock: client.clock,
+    logger,
+    host,
     component: 'longshore-verify',
   });
   const since = new Stopwatch(client.clock);
@@ -121,8 +124,14 @@ async function verifyOne(
     );
     const load = (isWriting: boolean): Promise<RepositoryAccess> =>
       loadRepositoryAccess({
-        ...{ client, namespace, volumeNamespace, storageLocation, signal },
-        ...{ isWriting, directory, defaultCredentials },
+        client,
+        namespace,
+        volumeNamespace,
+        storageLocation,
+        signal,
+        isWriting,
+        directory,
+        defaultCredentials,
       });
     let isReadOnly = false;
     const access = await load(true).catch((error: unknown) => {
@@ -132,7 +141,9 @@ async function verifyOne(
     });
     const before = verificationOf(repository);
     const found = await options.verify(access, {
-      ...{ budgetNs, isReadOnly, position: before?.position },
+      budgetNs,
+      isReadOnly,
+      position: before?.position,
     });
     const verdict = isReadOnly ? withKnown(found, before) : found;
     await annotate(repository, verdict, options);

@@ -107,12 +107,20 @@ export class ClusterVolumes implements BackupVolumes {
     const { client, backup, log, signal, locations, snapshotters, willSnapshot } = options;
     const { tryLog = log } = options;
     this.#podVolumes = new PodVolumeBackups({
-      ...{ client, backup, log, signal },
+      client,
+      backup,
+      log,
+      signal,
       resourceTimeoutMs: options.resourceTimeoutMs,
       timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, tryLog),
     });
     this.#snapshots = new NativeSnapshots({
-      ...{ backup, locations, snapshotters, willSnapshot, log, signal },
+      backup,
+      locations,
+      snapshotters,
+      willSnapshot,
+      log,
+      signal,
     });
   }
 
@@ -226,7 +234,9 @@ export class ClusterVolumes implements BackupVolumes {
     }
     if (operations.length > 0) {
       facts.push({
-        ...{ kind: 'pod', uid, claims },
+        kind: 'pod',
+        uid,
+        claims,
         names: operations.map(({ operationId }) => operationId),
         ...(Object.keys(decided).length > 0 && { decided }),
       });
@@ -281,7 +291,8 @@ export class ClusterVolumes implements BackupVolumes {
       facts.push({ kind: 'skipped', pv: name, approach, reason, ...(rule && { rule }) });
     };
     const result = (): VolumeStepResult => ({
-      ...{ facts, errors },
+      facts,
+      errors,
       hasEffect: facts.some(({ kind }) => kind === 'native'),
     });
     if (!yes) {
@@ -291,7 +302,10 @@ export class ClusterVolumes implements BackupVolumes {
     const isNamed = action?.type === 'snapshot-csi' || action?.type === 'snapshot-datamover';
     const hasClaim = !isNamed || (await helper.hasClaim(pv));
     const planned = {
-      ...{ action, hasCsi, hasClaim, isCsi: Boolean(spec.csi) },
+      action,
+      hasCsi,
+      hasClaim,
+      isCsi: Boolean(spec.csi),
       movesData: backup.spec.snapshotMoveData === true,
     };
     const refuse = (reason: string): VolumeStepResult => {
@@ -366,8 +380,14 @@ export class ClusterVolumes implements BackupVolumes {
     const skipped = this.#skipped.summary();
     log.info(`Summary for skipped PVs: ${JSON.stringify(skipped)}`);
     const volumeInfos = volumeInfosOf({
-      ...{ backupName: name, skipped, snapshots, contents, uploads, operations },
-      ...{ volumes: [...this.#volumes.values()], decided: this.#decided },
+      backupName: name,
+      skipped,
+      snapshots,
+      contents,
+      uploads,
+      operations,
+      volumes: [...this.#volumes.values()],
+      decided: this.#decided,
       native: this.#native,
       podVolumes: made.map((each) => ({
         made: each,
@@ -399,10 +419,12 @@ export class ClusterVolumes implements BackupVolumes {
     const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
     try {
       const snapshots: VolumeSnapshot[] = await client.list(VOLUME_SNAPSHOTS, {
-        ...{ labelSelector, signal },
+        labelSelector,
+        signal,
       });
       const contents: VolumeSnapshotContent[] = await client.list(VOLUME_SNAPSHOT_CONTENTS, {
-        ...{ labelSelector, signal },
+        labelSelector,
+        signal,
       });
       return {
         snapshots: snapshots.filter(

@@ -192,7 +192,9 @@ export class PodVolumeBackups {
     const node = spec.nodeName ?? '';
     const { namespace } = backup.metadata;
     const agents = await client.list(PODS, {
-      ...{ namespace, labelSelector: AGENT_LABELS, signal },
+      namespace,
+      labelSelector: AGENT_LABELS,
+      signal,
       fieldSelector: `spec.nodeName=${node}`,
     });
     if (agents.some(({ status }) => status?.phase === 'Running')) return;
@@ -235,8 +237,11 @@ function podVolumeBackupOf(
       name: podVolumeName(backup.name, `${backup.uid} ${uid} ${volume}`),
       ownerReferences: [
         {
-          ...{ apiVersion: 'velero.io/v1', kind: 'Backup', controller: true },
-          ...{ name: backup.name, uid: backup.uid },
+          apiVersion: 'velero.io/v1',
+          kind: 'Backup',
+          controller: true,
+          name: backup.name,
+          uid: backup.uid,
         },
       ],
       labels: {
@@ -253,8 +258,12 @@ function podVolumeBackupOf(
       pod: { kind: 'Pod', namespace, name, uid },
       volume,
       tags: {
-        ...{ backup: backup.name, 'backup-uid': backup.uid, pod: name, 'pod-uid': uid },
-        ...{ ns: namespace, volume },
+        backup: backup.name,
+        'backup-uid': backup.uid,
+        pod: name,
+        'pod-uid': uid,
+        ns: namespace,
+        volume,
         ...(pvc && { 'pvc-uid': pvc.uid }),
       },
       backupStorageLocation: storageLocation,

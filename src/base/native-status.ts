@@ -45,8 +45,18 @@ const ALSO = 0x4 | CHANGE_TIME | 0x100;
 /** `struct statx`, and where its fields are: https://man7.org/linux/man-pages/man2/statx.2.html */
 const STATUS_BYTES = 256;
 const FIELDS = {
-  ...{ mask: 0, uid: 20, gid: 24, mode: 28, size: 40, seconds: 112, nanoseconds: 120 },
-  ...{ major: 136, minor: 140, links: 16, inode: 32, changed: 96 },
+  mask: 0,
+  uid: 20,
+  gid: 24,
+  mode: 28,
+  size: 40,
+  seconds: 112,
+  nanoseconds: 120,
+  major: 136,
+  minor: 140,
+  links: 16,
+  inode: 32,
+  changed: 96,
 };
 /** `struct linux_dirent64`: inode, offset, 16 bits of length, type, name. */
 const LENGTH_AT = 16;

@@ -79,7 +79,7 @@ export async function backUp({ client }: DevEnvironment): Promise<void> {
   await client.create(BACKUPS, {
     metadata: { namespace: DEV_NAMESPACE, name: 'nightly' },
     spec: { includedNamespaces: ['app'], snapshotMoveData: true, storageLocation: 'default' },
-  } as never);
+  });
   await followRun(client, BACKUPS, 'nightly', (status: BackupStatus) => ({
     items: [status.progress?.itemsBackedUp, status.progress?.totalItems],
     operations: [status.backupItemOperationsCompleted, status.backupItemOperationsAttempted],

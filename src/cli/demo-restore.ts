@@ -42,7 +42,7 @@ export async function demoRestore(
     await client.create(RESTORES, {
       metadata: { namespace: DEV_NAMESPACE, name: 'oops' },
       spec: { backupName: 'nightly' },
-    } as never);
+    });
     await followRun(client, RESTORES, 'oops', (status: RestoreStatus) => ({
       items: [status.progress?.itemsRestored, status.progress?.totalItems],
       operations: [status.restoreItemOperationsCompleted, status.restoreItemOperationsAttempted],

@@ -23,29 +23,44 @@ export async function withDemoServer(
   await mkdir(scratch);
   const reads = new ReadsAhead(client);
   const plugins = ServerPlugins.begin({
-    ...{ client: reads.client, logger: silentLogger, folder: join(directory, 'plugins') },
-    ...{ ...FEATURES, makesBackups: true, makesRestores: true, flags: [] },
+    client: reads.client,
+    logger: silentLogger,
+    folder: join(directory, 'plugins'),
+    ...FEATURES,
+    makesBackups: true,
+    makesRestores: true,
+    flags: [],
     host: 'demo',
   });
   const cluster = { client, reads, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
   const registry = new Registry();
   const common: Common = {
-    ...{ ...cluster, registry, directory: scratch, plugins },
+    ...cluster,
+    registry,
+    directory: scratch,
+    plugins,
     operationMetrics: new OperationMetrics({ registry, clock: client.clock }),
     backups: new SharedBackups(cluster),
   };
   const settings = backupSettingsOf({
-    ...{ concurrentBackups: '1', itemBlockWorkerCount: '1' },
-    ...{ itemOperationSyncFrequency: '1s', defaultBackupTtl: '720h0m0s' },
-    ...{ defaultItemOperationTimeout: '4h0m0s', fsBackupTimeout: '4h0m0s' },
-    ...{ resourceTimeout: '10m0s', volumeGroupSnapshotLabelKey: 'velero.io/volume-group' },
-    ...{ ...FEATURES, logLevel: 'info', logFormat: 'text' },
+    concurrentBackups: '1',
+    itemBlockWorkerCount: '1',
+    itemOperationSyncFrequency: '1s',
+    defaultBackupTtl: '720h0m0s',
+    defaultItemOperationTimeout: '4h0m0s',
+    fsBackupTimeout: '4h0m0s',
+    resourceTimeout: '10m0s',
+    volumeGroupSnapshotLabelKey: 'velero.io/volume-group',
+    ...FEATURES,
+    logLevel: 'info',
+    logFormat: 'text',
   });
   const backups = await openBackups(common, FEATURES, { ...settings, isDeletionHere: true }, () =>
     Promise.resolve(true),
   );
   const restores = openRestores(common, FEATURES, {
-    ...{ ...settings, ...restoreSettingsOf({ deployment: 'longshore-server' }) },
+    ...settings,
+    ...restoreSettingsOf({ deployment: 'longshore-server' }),
     itemOperationTimeout: settings.defaults.itemOperationTimeout,
   });
   const abort = new AbortController();

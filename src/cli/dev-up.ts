@@ -87,7 +87,9 @@ export async function runCluster(flags: UpFlags): Promise<void> {
         ],
       ]),
       {
-        ...{ signal: interrupt.signal, pluginFlags: [], logLevel: flags.logLevel },
+        signal: interrupt.signal,
+        pluginFlags: [],
+        logLevel: flags.logLevel,
         onServing: (page) => {
           printCommands(
             'Make a volume, back it up, look into the backup, and restore it into another namespace:',

@@ -54,7 +54,8 @@ export async function moveVolume(
     // Told in the CR, as what is wrong with the location is.
     if (settings instanceof Error) throw settings;
     return {
-      ...{ repo, client: 'default@default' },
+      repo,
+      client: 'default@default',
       ...storageFlagsOf(settings),
       ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
     };

@@ -37,7 +37,10 @@ export function moverLogStore({
       const opened = await openLocationBucket(
         location,
         {
-          ...{ client, namespace, directory, signal },
+          client,
+          namespace,
+          directory,
+          signal,
           defaultCredentials: (kind) => environment.credentialsFile(kind),
         },
         async (place) =>

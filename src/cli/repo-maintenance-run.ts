@@ -57,8 +57,13 @@ export async function maintainRepository(flags: RepoMaintenanceFlags): Promise<v
         openContext({ repo: location, client: 'default@default' }, { password, logger }),
       maintain: (repository, signal) =>
         runMaintenance(repository, {
-          ...{ mode: 'auto', safety: 'full', force: false, dryRun: false },
-          ...{ signal, logger, collectGarbage: planGarbageCollection },
+          mode: 'auto',
+          safety: 'full',
+          force: false,
+          dryRun: false,
+          signal,
+          logger,
+          collectGarbage: planGarbageCollection,
         }),
       signal: interrupt.signal,
     });

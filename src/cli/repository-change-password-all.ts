@@ -47,7 +47,12 @@ export async function changeAll(flags: ChangePasswordAllFlags): Promise<void> {
   const dryRun = flags.dryRun === true;
   try {
     const report = await changeAllPasswords({
-      ...{ client, namespace, logger, directory, signal, dryRun },
+      client,
+      namespace,
+      logger,
+      directory,
+      signal,
+      dryRun,
       clock: client.clock,
       defaultCredentials: (kind) => environment.credentialsFile(kind),
       openStorage: (repo) => openRepositoryStorage({ repo }, logger, { cache: false }),

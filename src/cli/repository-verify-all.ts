@@ -31,7 +31,12 @@ export async function verifyAll(flags: VerifyAllFlags): Promise<void> {
   const interrupt = interruptSignal();
   try {
     const results = await verifyBackupRepositories({
-      ...{ client, namespace, logger, directory, budgetNs, signal: interrupt.signal },
+      client,
+      namespace,
+      logger,
+      directory,
+      budgetNs,
+      signal: interrupt.signal,
       host: environment.nodeName ?? hostname(),
       defaultCredentials: (kind) => environment.credentialsFile(kind),
       verify: (access, how) =>
@@ -69,19 +74,28 @@ async function verifyOne(
 ): Promise<RepositoryVerdict> {
   const { memoryLimit } = flags;
   const common = {
-    ...{ repo: location, client: 'default@default' },
+    repo: location,
+    client: 'default@default',
     ...(memoryLimit !== undefined && { memoryLimit }),
   };
   await using context = await openContext(common, { cache: false, password, logger });
   const counters: VerifyCounters = { contents: 0, packs: 0, bytesRead: 0 };
   const report = await verifyRepository(context.repository, {
-    ...{ share, budgetNs, position, record: !isReadOnly, signal, logger },
+    share,
+    budgetNs,
+    position,
+    record: !isReadOnly,
+    signal,
+    logger,
     counters,
     treeCounters: newTreeCounters(),
   });
   const { damagedContents, damagedPacks, concerned, readShare } = report;
   return {
-    ...{ damagedContents, damagedPacks, readShare, position: report.position },
+    damagedContents,
+    damagedPacks,
+    readShare,
+    position: report.position,
     packBytes: counters.packBytes,
     damagedSnapshots: concerned.damaged.length + concerned.notNamed,
     problem: problemOf(report),

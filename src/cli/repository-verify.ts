@@ -93,8 +93,14 @@ async function verify(options: VerbOptions<VerifyFlags>): Promise<void> {
   );
   try {
     const report = await verifyRepository(repository, {
-      ...{ share, readAll, budgetNs, record: options.record },
-      ...{ logger, counters, treeCounters, signal: interrupt.signal },
+      share,
+      readAll,
+      budgetNs,
+      record: options.record,
+      logger,
+      counters,
+      treeCounters,
+      signal: interrupt.signal,
       onProblem: () => errors++,
     });
     progress.stop();

@@ -82,7 +82,8 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
     globalPolicies: flags.globalBackupVolumePoliciesConfigmap,
     trustsMustInclude: flags.trustMustIncludeAnnotations === true,
     hasCsi: flags.features?.split(',').includes('EnableCSI') === true,
-    ...{ logLevel: flags.logLevel, logFormat: flags.logFormat },
+    logLevel: flags.logLevel,
+    logFormat: flags.logFormat,
   };
 }
 

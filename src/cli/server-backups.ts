@@ -106,7 +106,9 @@ export async function openBackups(
   }
   const snapshotLocations = (names: readonly string[], signal: AbortSignal) =>
     loadSnapshotLocations(names, {
-      ...{ client, namespace, signal },
+      client,
+      namespace,
+      signal,
       directory: join(directory, 'snapshot-credentials'),
     });
   if (settings.timeoutsOfActions.size > 0 && plugins) {
@@ -132,7 +134,14 @@ export async function openBackups(
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     clock,
-    ...{ client, logger, namespace, host: common.host, backups, buckets, sessions, operations },
+    client,
+    logger,
+    namespace,
+    host: common.host,
+    backups,
+    buckets,
+    sessions,
+    operations,
     discovery: theDiscovery,
     snapshotLocations,
     removeSnapshots: ({ metadata: { name, uid } }, options) =>
@@ -142,17 +151,15 @@ export async function openBackups(
         (found) =>
           new ClusterRunner({
             // Runs alone: whoever ends a backup must not see it as it was before its last change.
-            ...{
-              client: reads.client,
-              readAhead,
-              discovery: found,
-              buckets,
-              sessions,
-              operations,
-              directory,
-              logger,
-              clock,
-            },
+            client: reads.client,
+            readAhead,
+            discovery: found,
+            buckets,
+            sessions,
+            operations,
+            directory,
+            logger,
+            clock,
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
             openVolumes: async ({
               backup,
@@ -166,8 +173,12 @@ export async function openBackups(
               const names = backup.spec.volumeSnapshotLocations ?? [];
               const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
-                ...{ client: patient, backup, signal, hasCsi: settings.hasCsi },
-                ...{ log: log.results, tryLog: log.ofTry },
+                client: patient,
+                backup,
+                signal,
+                hasCsi: settings.hasCsi,
+                log: log.results,
+                tryLog: log.ofTry,
                 helper: new VolumeHelper({
                   policies,
                   ...choicesOf(backup),
@@ -184,7 +195,8 @@ export async function openBackups(
               });
             },
             loadPolicies: policiesOf,
-            ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
+            logLevel: settings.logLevel,
+            logFormat: settings.logFormat,
             workers: settings.workers,
             trustsMustInclude: settings.trustsMustInclude,
             timeoutNsOf,
@@ -201,7 +213,8 @@ export async function openBackups(
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
       return {
-        ...{ hasFineFilters, movingRules: movingRules(policies) },
+        hasFineFilters,
+        movingRules: movingRules(policies),
         hasIncludeExclude: policies.includeExcludePolicy !== undefined,
       };
     },
@@ -214,11 +227,18 @@ export async function openBackups(
     metrics,
   });
   const shared = {
-    ...{ client, logger, host: common.host, buckets, sessions, map: operations },
-    ...{ scratch: directory, backups },
+    client,
+    logger,
+    host: common.host,
+    buckets,
+    sessions,
+    map: operations,
+    scratch: directory,
+    backups,
   };
   return {
-    ...{ metrics, deletionMetrics },
+    metrics,
+    deletionMetrics,
     controllers: {
       backup: controller,
       'backup-operations': new OperationsController({
@@ -241,8 +261,13 @@ export async function openBackups(
         },
       }),
       'backup-deletion': deletionController(common, {
-        ...{ buckets, sessions, discovery: theDiscovery, snapshotLocations },
-        ...{ directory, isMadeHere: settings.isMadeHere !== false, metrics: deletionMetrics },
+        buckets,
+        sessions,
+        discovery: theDiscovery,
+        snapshotLocations,
+        directory,
+        isMadeHere: settings.isMadeHere !== false,
+        metrics: deletionMetrics,
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),
@@ -296,7 +321,12 @@ function deletionController(common: Common, parts: Parts): DeletionController {
       return await forgetSnapshots(opened.repository, ids, { signal, mayForget });
     });
   return new DeletionController({
-    ...{ client, logger, namespace, host, writers: backups.writers, ...parts },
+    client,
+    logger,
+    namespace,
+    host,
+    writers: backups.writers,
+    ...parts,
     forget,
     defaultCredentials: (kind) => environment.credentialsFile(kind),
   });

@@ -11,7 +11,10 @@ export function locationBuckets(
 ): LocationBuckets {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   return new LocationBuckets({
-    ...{ client, namespace, directory, logger },
+    client,
+    namespace,
+    directory,
+    logger,
     defaultCredentials: (kind) => environment.credentialsFile(kind),
     openBucket: (location) => openBucket(location),
   });

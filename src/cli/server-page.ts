@@ -215,7 +215,16 @@ export class FollowedVolumes implements VolumeSource {
         row;
       const ended = endedMs(movement);
       return {
-        ...{ kind, name, uid, volume, phase, node, ageSeconds, bytesDone, totalBytes, isOver },
+        kind,
+        name,
+        uid,
+        volume,
+        phase,
+        node,
+        ageSeconds,
+        bytesDone,
+        totalBytes,
+        isOver,
         waitsFor: redactAndCut(row.waitsFor),
         bytesPerSecond: rate,
         secondsLeft: secondsLeft(row, rate),

@@ -65,7 +65,8 @@ export class ServerPlugins implements AsyncDisposable {
     const makesAny = makesBackups || makesRestores;
     const events = serverEvents({ client, logger, host });
     const setting = {
-      ...{ client, logger },
+      client,
+      logger,
       policiesOf: (backup: Backup) =>
         this.policies.of(backup.metadata.uid, () => policiesOfBackup(client, backup)),
       ...(makesAny && {

@@ -111,12 +111,21 @@ export function openRestores(
     runner ??= Discovery.open(client, { hasAllVersions, logger }).then(
       (discovery) =>
         new ClusterRestoreRunner({
-          ...{ client, discovery, buckets, sessions, operations, directory, logger, clock },
+          client,
+          discovery,
+          buckets,
+          sessions,
+          operations,
+          directory,
+          logger,
+          clock,
           hasAllVersions,
           archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
           snapshotLocations: (names, signal) =>
             loadSnapshotLocations(names, {
-              ...{ client, namespace, signal },
+              client,
+              namespace,
+              signal,
               directory: join(directory, 'snapshot-credentials'),
             }),
           helper: {
@@ -128,7 +137,12 @@ export function openRestores(
             tag: VERSION,
           },
           readPolicies: parsePolicyConfigMap,
-          ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
+          priorities,
+          terminatingMs,
+          resourceTimeoutMs,
+          logLevel,
+          logFormat,
+          timeoutNsOf,
           trustsMustInclude,
         }),
     );
@@ -140,7 +154,11 @@ export function openRestores(
   return {
     controllers: {
       restore: new RestoreController({
-        ...{ ...shared, namespace, host, operations, runner: theRunner },
+        ...shared,
+        namespace,
+        host,
+        operations,
+        runner: theRunner,
         validation: {
           itemOperationTimeout: settings.itemOperationTimeout,
           readPolicies: restorePoliciesOf,
@@ -150,14 +168,17 @@ export function openRestores(
         clock,
       }),
       'restore-operations': new RestoreOperationsController({
-        ...{ ...after, sessions },
+        ...after,
+        sessions,
         metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         timeoutNs: settings.operationTimeoutNs,
-        ...{ timeoutNsOf, resourceTimeoutNs },
+        timeoutNsOf,
+        resourceTimeoutNs,
       }),
       'restore-finalizer': new RestoreFinalizerController({
-        ...{ ...after, namespace },
+        ...after,
+        namespace,
         resourceTimeoutNs,
         hookTimeoutNs: settings.operationTimeoutNs,
       }),

@@ -134,13 +134,25 @@ export async function runServer(
   const plugins =
     needsBackups || makesRestores || names.includes('server-status-request')
       ? ServerPlugins.begin({
-          ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
-          ...{ makesBackups, makesRestores, host },
+          client: reads.client,
+          logger,
+          folder: flags.pluginDir,
+          features: flags.features,
+          makesBackups,
+          makesRestores,
+          host,
           flags: pluginFlags,
         })
       : undefined;
   const common = {
-    ...{ client, reads, logger, namespace, host, registry, directory, plugins },
+    client,
+    reads,
+    logger,
+    namespace,
+    host,
+    registry,
+    directory,
+    plugins,
     backups: new SharedBackups({ client, logger, namespace }),
     ...((needsBackups || makesRestores) && {
       operationMetrics: new OperationMetrics({ registry, clock: client.clock }),
@@ -149,13 +161,18 @@ export async function runServer(
   const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;
   const restores = makesRestores
     ? openRestores(common, flags, {
-        ...{ ...settings.backups, ...settings.restores },
+        ...settings.backups,
+        ...settings.restores,
         itemOperationTimeout: settings.backups.defaults.itemOperationTimeout,
       })
     : undefined;
   const opened: Opened = { backups, restores };
   const server = new Server({
-    ...{ client, logger, namespace, host, registry },
+    client,
+    logger,
+    namespace,
+    host,
+    registry,
     controllers: names.map((name) => controllerOf(name, common, flags, settings, opened)),
   });
   const collectNoMore = collectAtRest();
@@ -169,7 +186,8 @@ export async function runServer(
     await using page = await statusPageOf(flags, common, certificate);
     logger.info(
       {
-        ...{ address: status.address, controllers: names },
+        address: status.address,
+        controllers: names,
         ...(page && { statusPage: page.address }),
       },
       'serving metrics and health',
@@ -265,7 +283,8 @@ function controllerOf(
     environment.credentialsFile(kind);
   const own = { client, logger, namespace, host };
   const stores = {
-    ...{ directory: join(directory, name), defaultCredentials },
+    directory: join(directory, name),
+    defaultCredentials,
     openStorage: (location: string) => openStorage(location),
   };
   switch (name) {
@@ -282,15 +301,21 @@ function controllerOf(
       return restores.controllers[name];
     case 'gc':
       return new ExpiryController({
-        ...{ client, logger, namespace, frequencyMs: settings.expiryFrequencyMs },
+        client,
+        logger,
+        namespace,
+        frequencyMs: settings.expiryFrequencyMs,
       });
     case 'backup-repo':
       return new RepositoryController({
-        ...{ ...own, registry },
+        ...own,
+        registry,
         connection: {
           openStorage: (repo, { create }) =>
             openRepositoryStorage({ repo }, logger, { cache: false, create }),
-          ...{ directory, defaultCredentials, frequency: settings.maintainFrequency },
+          directory,
+          defaultCredentials,
+          frequency: settings.maintainFrequency,
           configMap: flags.backupRepositoryConfigmap,
         },
         jobs: {
@@ -304,24 +329,32 @@ function controllerOf(
       });
     case 'backup-storage-location':
       return new LocationController({
-        ...{ ...own, registry, stores },
+        ...own,
+        registry,
+        stores,
         validationFrequencyMs: settings.validationFrequencyMs,
         defaultLocation: flags.defaultBackupStorageLocation,
       });
     case 'backup-sync':
       return new SyncController({
-        ...{ ...own, registry, backups: common.backups, periodMs: settings.syncPeriodMs },
+        ...own,
+        registry,
+        backups: common.backups,
+        periodMs: settings.syncPeriodMs,
         buckets: locationBuckets(common, stores.directory),
       });
     case 'schedule':
       return new ScheduleController({
-        ...{ ...own, registry, backups: common.backups },
+        ...own,
+        registry,
+        backups: common.backups,
         skipsImmediately: settings.skipsImmediately,
         ...(backups && { series: seriesOf(backups) }),
       });
     case 'download-request':
       return new DownloadController({
-        ...{ ...own, stores },
+        ...own,
+        stores,
         buckets: locationBuckets(common, stores.directory),
         unsavedOperations: {
           save: async (owner, signal) => {
@@ -332,7 +365,9 @@ function controllerOf(
       });
     case 'server-status-request':
       return new StatusRequestController({
-        ...{ client, logger, namespace },
+        client,
+        logger,
+        namespace,
         // Which Velero, for its CLI, and which program.
         serverVersion: `${VELERO_VERSION}+longshore.${VERSION}`,
         plugins: async () => (await common.plugins?.list()) ?? [],

@@ -59,7 +59,8 @@ function cronOf(texts: readonly string[], zone: Zone): Cron {
   const { fields, hasBothDays } = parseFields(texts);
   return {
     nextAfter: (seconds) => nextTime(fields, zone, seconds),
-    ...{ hasBothDays, isManual: false },
+    hasBothDays,
+    isManual: false,
   };
 }
 
@@ -109,7 +110,9 @@ function describedCron(text: string, zone: Zone): Cron {
   const delay = Number(ns / SECOND_NS);
   return {
     nextAfter: (seconds) => Math.floor(seconds) + delay,
-    ...{ hasBothDays: false, isManual: false, everySeconds: delay },
+    hasBothDays: false,
+    isManual: false,
+    everySeconds: delay,
   };
 }
 

@@ -207,7 +207,7 @@ export class DevCluster {
       ...(withControllers && {
         status: { phase: 'Available', lastValidationTime: rfc3339Seconds(clock.nowNs()) },
       }),
-    } as NewObject<KubeObject>);
+    });
     await add(DAEMON_SETS, {
       metadata: { name: 'node-agent', namespace },
       spec: {

@@ -52,11 +52,13 @@ export class RepositoryKeeper {
     await Promise.all([cache.run(signal), controller.run(signal)]);
   }
 
-  async #prepare(repository: BackupRepository): Promise<{ phase: string; message: string }> {
+  async #prepare(
+    repository: BackupRepository,
+  ): Promise<{ phase: string; message: string; lastMaintenanceTime?: string }> {
     try {
       await this.#options.prepare(repository);
       const lastMaintenanceTime = rfc3339Seconds(this.#options.clock.nowNs());
-      return { phase: 'Ready', message: '', ...{ lastMaintenanceTime } };
+      return { phase: 'Ready', message: '', lastMaintenanceTime };
     } catch (error) {
       return { phase: 'NotReady', message: messageOf(error) };
     }

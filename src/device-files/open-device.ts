@@ -40,7 +40,13 @@ const FILE_MODE = 0o644;
 const PIECE_BYTES = 1 << 20;
 
 const entryOf = (name: string, type: 'd' | 'f', size = 0): DeviceEntry => ({
-  ...{ name, type, size, uid: 0, gid: 0, mtimeNs: 0n, id: name },
+  name,
+  type,
+  size,
+  uid: 0,
+  gid: 0,
+  mtimeNs: 0n,
+  id: name,
   mode: type === 'd' ? DIRECTORY_MODE : FILE_MODE,
 });
 
@@ -109,7 +115,8 @@ async function openPart(part: Device, signal: AbortSignal, name: string): Promis
 function wholeFile(name: string, device: Device, note: string): DeviceFile {
   const entry = entryOf(name, 'f', device.sizeBytes);
   const file: DeviceFile = {
-    ...{ entry, notes: [note] },
+    entry,
+    notes: [note],
     find: () => Promise.resolve(undefined),
     list: async function* () {
       // A file has no names in it.

@@ -250,7 +250,11 @@ export class CsiSnapshotExposer {
     this.#left.set(uid, left);
     const removed = await settleAll(logger, {
       'backup pod and volume': removePodAndVolumes(client, {
-        ...{ owner: upload, resource: DATA_UPLOADS, pod: ref, claims: [ref], noted: left },
+        owner: upload,
+        resource: DATA_UPLOADS,
+        pod: ref,
+        claims: [ref],
+        noted: left,
       }),
     });
     if (!removed) return false;

@@ -38,7 +38,9 @@ export async function deletePod(
   if (!pod || !isMadeFor(pod, owner)) return;
   const { uid } = pod.metadata;
   const isEnding = await client.delete(PODS, ref, {
-    ...{ signal, uid, gracePeriodSeconds: KILL_SECONDS },
+    signal,
+    uid,
+    gracePeriodSeconds: KILL_SECONDS,
   });
   if (!isEnding) return;
   const known = { ...ref, uid };

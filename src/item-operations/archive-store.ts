@@ -53,7 +53,8 @@ export async function identityOfStored(
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
   }
   return {
-    ...{ name, uid },
+    name,
+    uid,
     namespace: namespace === '' ? undefined : namespace,
     operationIds: ids.size === 0 ? undefined : ids,
   };

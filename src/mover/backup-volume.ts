@@ -227,7 +227,9 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         : totalBytes - counters.cachedBytes;
     const { problems } = excludes;
     return {
-      ...{ snapshotId: id, totalBytes, unreadable },
+      snapshotId: id,
+      totalBytes,
+      unreadable,
       incrementalBytes: Math.max(0, incrementalBytes),
       note: describeExcludes({ rules: excludesOfSnapshot(snapshot), problems }),
     };

@@ -123,7 +123,10 @@ export async function restoreVolume(
       const beforeMark = async (): Promise<void> =>
         progress.ask(mark.onRestored?.(await describeWritten(path), signal));
       await writeDoneMark({
-        ...{ volume: path, name: mark.name, repository, signal },
+        volume: path,
+        name: mark.name,
+        repository,
+        signal,
         ...(isRestored ? { root: undefined } : { root: rootEntry, beforeMark }),
       });
     });

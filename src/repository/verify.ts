@@ -100,7 +100,8 @@ export async function verifyContents(
   const buffers = new RangeBuffers();
   const lookUntil = (untilNs: Nanoseconds | undefined): Promise<void> =>
     again.read(repository, {
-      ...{ signal, entriesMax },
+      signal,
+      entriesMax,
       isOver: () => untilNs !== undefined && since.elapsedNs >= untilNs,
       verify: (_pack, entries) => verifyPack(repository, entries, lengths, { ...options, buffers }),
     });
@@ -108,7 +109,12 @@ export async function verifyContents(
   await lookUntil(budgetNs && budgetNs / SECOND_LOOK_PARTS);
   const share = sample
     ? await verifyBytes(repository, lengths, {
-        ...{ ...options, sample, readable, since, again, buffers },
+        ...options,
+        sample,
+        readable,
+        since,
+        again,
+        buffers,
       })
     : 0;
   await lookUntil(budgetNs);

@@ -257,7 +257,9 @@ export class RestoredVolumes {
         const { providerSnapshotID = '' } = native.status ?? {};
         volumeId = await snapshotter.createVolume(
           {
-            ...{ snapshotId: providerSnapshotID, volumeType, zone: volumeAZ },
+            snapshotId: providerSnapshotID,
+            volumeType,
+            zone: volumeAZ,
             ...(volumeIOPS !== undefined && volumeIOPS !== null && { iops: Number(volumeIOPS) }),
           },
           { signal },

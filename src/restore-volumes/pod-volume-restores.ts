@@ -125,7 +125,10 @@ export class PodVolumeRestores {
     const { namespace } = restore.metadata;
     this.#agents ??= (async () => {
       const agents = await client.listPage(PODS, {
-        ...{ namespace, labelSelector: AGENT_LABELS, signal, limit: 1 },
+        namespace,
+        labelSelector: AGENT_LABELS,
+        signal,
+        limit: 1,
         fieldSelector: 'status.phase=Running',
       });
       if (agents.items.length > 0) return;
@@ -211,8 +214,10 @@ function aboutPod({ metadata }: Pod, cause: unknown): Error {
 const operationOf = ({ metadata }: Pod, operationId: string): PodVolumeOperation => ({
   action: POD_VOLUME_RESTORE_ACTION,
   item: {
-    ...{ group: '', resource: 'pods' },
-    ...{ namespace: metadata.namespace ?? '', name: metadata.name },
+    group: '',
+    resource: 'pods',
+    namespace: metadata.namespace ?? '',
+    name: metadata.name,
   },
   operationId,
 });
@@ -232,8 +237,11 @@ function podVolumeRestoreOf(
       name: podVolumeName(restore.name, `${restore.uid} ${uid} ${volume}`),
       ownerReferences: [
         {
-          ...{ apiVersion: 'velero.io/v1', kind: 'Restore', controller: true },
-          ...{ name: restore.name, uid: restore.uid },
+          apiVersion: 'velero.io/v1',
+          kind: 'Restore',
+          controller: true,
+          name: restore.name,
+          uid: restore.uid,
         },
       ],
       labels: {

@@ -62,10 +62,14 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
       return info ? [{ ...info, ...volumeOf(made.spec.pod.namespace ?? '', claim) }] : [];
     }),
     ...sources.natives.map(({ pv, snapshot: { spec, status } }) => ({
-      ...{ ...claimOf(pv), pvName: pv, restoreMethod: 'NativeSnapshot', snapshotDataMoved: false },
+      ...claimOf(pv),
+      pvName: pv,
+      restoreMethod: 'NativeSnapshot',
+      snapshotDataMoved: false,
       nativeSnapshotInfo: {
         snapshotHandle: status?.providerSnapshotID ?? '',
-        ...{ volumeType: spec.volumeType ?? '', volumeAZ: spec.volumeAZ ?? '' },
+        volumeType: spec.volumeType ?? '',
+        volumeAZ: spec.volumeAZ ?? '',
         // Velero writes a number where the provider has none.
         iops: String(spec.volumeIOPS ?? 0),
       },
@@ -77,10 +81,14 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
       const size = snapshot.status?.restoreSize;
       return [
         {
-          ...{ pvcName: name, pvcNamespace: namespace, ...volumeOf(namespace, name) },
-          ...{ restoreMethod: 'CSISnapshot', snapshotDataMoved: false },
+          pvcName: name,
+          pvcNamespace: namespace,
+          ...volumeOf(namespace, name),
+          restoreMethod: 'CSISnapshot',
+          snapshotDataMoved: false,
           csiSnapshotInfo: {
-            ...{ snapshotHandle: annotations[HANDLE] ?? '', driver: annotations[DRIVER] ?? '' },
+            snapshotHandle: annotations[HANDLE] ?? '',
+            driver: annotations[DRIVER] ?? '',
             size: size === undefined ? 0 : quantityBytes(size),
             vscName: snapshot.spec.source.volumeSnapshotContentName ?? '',
           },
@@ -91,18 +99,25 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
       const { namespace, pvc } = spec.targetVolume;
       const { datamover = '' } = spec;
       return {
-        ...{ pvcName: pvc, pvcNamespace: namespace, ...volumeOf(namespace, pvc) },
-        ...{ restoreMethod: 'CSISnapshot', snapshotDataMoved: true },
+        pvcName: pvc,
+        pvcNamespace: namespace,
+        ...volumeOf(namespace, pvc),
+        restoreMethod: 'CSISnapshot',
+        snapshotDataMoved: true,
         snapshotDataMovementInfo: {
           dataMover: datamover === '' ? 'velero' : datamover,
-          ...{ uploaderType: 'kopia', snapshotHandle: spec.snapshotID },
+          uploaderType: 'kopia',
+          snapshotHandle: spec.snapshotID,
           operationID: metadata.labels?.[OPERATION_ID] ?? '',
         },
       };
     }),
     // Velero passes over an entry without a method.
     ...(sources.skipped ?? []).map(({ namespace, name, why }) => ({
-      ...{ pvcName: name, pvcNamespace: namespace, skipped: true, skippedReason: why },
+      pvcName: name,
+      pvcNamespace: namespace,
+      skipped: true,
+      skippedReason: why,
     })),
   ];
 }
@@ -116,13 +131,18 @@ export function podVolumeInfoOf(
   const { namespace = '', name: podName = '' } = spec.pod;
   if (claim === '' || !isMovementOver(phase)) return undefined;
   return {
-    ...{ pvcName: claim, pvcNamespace: namespace },
-    ...{ restoreMethod: 'PodVolumeRestore', snapshotDataMoved: false },
+    pvcName: claim,
+    pvcNamespace: namespace,
+    restoreMethod: 'PodVolumeRestore',
+    snapshotDataMoved: false,
     pvrInfo: {
       snapshotHandle: spec.snapshotID,
       size: progress?.totalBytes ?? 0,
-      ...{ uploaderType: spec.uploaderType ?? '', volumeName: spec.volume },
-      ...{ podName, podNamespace: namespace, Phase: phase },
+      uploaderType: spec.uploaderType ?? '',
+      volumeName: spec.volume,
+      podName,
+      podNamespace: namespace,
+      Phase: phase,
     },
   };
 }

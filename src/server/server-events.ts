@@ -6,6 +6,9 @@ export type ServerEventsOptions = Pick<EventRecorderOptions, 'client' | 'logger'
 /** What this server tells users of objects. */
 export const serverEvents = ({ client, logger, host, clock }: ServerEventsOptions): EventRecorder =>
   new EventRecorder({
-    ...{ client, logger, host, clock: clock ?? client.clock },
+    client,
+    logger,
+    host,
+    clock: clock ?? client.clock,
     component: 'longshore-server',
   });

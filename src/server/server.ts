@@ -41,7 +41,11 @@ export class Server {
     this.#options = options;
     this.registry = options.registry ?? new Registry();
     this.election = new LeaderElection({
-      ...{ client, logger, namespace, clock, timing },
+      client,
+      logger,
+      namespace,
+      clock,
+      timing,
       name: options.leaseName ?? SERVER_LEASE,
       // A pod that is started again is another process, which must not go on where the one before it was cut off.
       identity: `${host}_${randomUUID()}`,

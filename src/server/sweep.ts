@@ -14,7 +14,9 @@ export abstract class Sweep {
   constructor(name: string, { logger, signal }: SweepOptions) {
     this.#signal = signal;
     this.#controller = new Controller({
-      ...{ name, workers: 1, logger },
+      name,
+      workers: 1,
+      logger,
       reconcile: () => this.sweep(),
     });
   }

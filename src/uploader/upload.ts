@@ -204,7 +204,11 @@ export async function createSnapshot(
     if (snapshot.incomplete === undefined) {
       const { signal } = options;
       snapshot = await confirmed(snapshot, {
-        ...{ long, upload, counters, snapshotOf, signal },
+        long,
+        upload,
+        counters,
+        snapshotOf,
+        signal,
         isFrozen: frozen !== undefined,
       });
     }

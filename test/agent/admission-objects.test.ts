@@ -28,8 +28,10 @@ const CLAIM_SPEC = {
   resources: { requests: { storage: '1Gi' } },
 };
 const VOLUME_SPEC = {
-  ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'] },
-  ...{ persistentVolumeReclaimPolicy: 'Retain', storageClassName: 'fast' },
+  capacity: { storage: '1Gi' },
+  accessModes: ['ReadWriteOnce'],
+  persistentVolumeReclaimPolicy: 'Retain',
+  storageClassName: 'fast',
 };
 const CSI = { csi: { driver: 'dir.csi.longshore.dev', volumeHandle: 'v-1' } };
 
@@ -72,7 +74,9 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       await make(VOLUME_SNAPSHOT_CONTENTS, {
         metadata: { name },
         spec: {
-          ...{ driver: 'd', deletionPolicy: 'Delete', source: { snapshotHandle: `s-${name}` } },
+          driver: 'd',
+          deletionPolicy: 'Delete',
+          source: { snapshotHandle: `s-${name}` },
           volumeSnapshotRef: { ...contentOf, apiVersion: 'snapshot.storage.k8s.io/v1' },
         },
       });
@@ -93,15 +97,22 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       await make(DATA_DOWNLOADS, {
         metadata,
         spec: {
-          ...{ snapshotID: 'a', sourceNamespace: 'app', backupStorageLocation: 'default' },
-          ...{ operationTimeout: '1m', targetVolume: { namespace: 'app', pvc: 'p', pv: '' } },
+          snapshotID: 'a',
+          sourceNamespace: 'app',
+          backupStorageLocation: 'default',
+          operationTimeout: '1m',
+          targetVolume: { namespace: 'app', pvc: 'p', pv: '' },
         },
       });
       await make(POD_VOLUME_RESTORES, {
         metadata,
         spec: {
-          ...{ snapshotID: 'a', sourceNamespace: 'app', backupStorageLocation: 'default' },
-          ...{ pod: { name: 'p', namespace: 'app' }, volume: 'v', repoIdentifier: '' },
+          snapshotID: 'a',
+          sourceNamespace: 'app',
+          backupStorageLocation: 'default',
+          pod: { name: 'p', namespace: 'app' },
+          volume: 'v',
+          repoIdentifier: '',
         },
       });
     }
@@ -120,7 +131,8 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       const claim = { namespace: 'velero', name: 'x-in-place' };
       const made = secondVolume(download, of as unknown as PersistentVolume, claim);
       return {
-        ...{ apiVersion: 'v1', kind: 'PersistentVolume' },
+        apiVersion: 'v1',
+        kind: 'PersistentVolume',
         metadata: { ...made.metadata, ...changes.metadata },
         spec: { ...made.spec, ...changes.spec },
       };
@@ -167,7 +179,8 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
     });
 
     const claim = (metadata: object, spec: object = {}): object => ({
-      ...{ apiVersion: 'v1', kind: 'PersistentVolumeClaim' },
+      apiVersion: 'v1',
+      kind: 'PersistentVolumeClaim',
       metadata: { name: 'y', ownerReferences: [{ ...OWNER, name: 'y' }], ...metadata },
       spec: { ...CLAIM_SPEC, ...spec },
     });
@@ -243,7 +256,9 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
 
     it('keep the second object of a volume', async () => {
       const made = (await admin.raw({
-        ...{ method: 'POST', path: `${API}/persistentvolumes`, body: second(CSI) },
+        method: 'POST',
+        path: `${API}/persistentvolumes`,
+        body: second(CSI),
       })) as PersistentVolume;
       const path = `${API}/persistentvolumes/${made.metadata.name}`;
       for (const spec of [
@@ -258,10 +273,14 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
 
   describe('of snapshots', () => {
     const content = (ref: object, more: object = {}): object => ({
-      ...{ apiVersion: 'snapshot.storage.k8s.io/v1', kind: 'VolumeSnapshotContent' },
+      apiVersion: 'snapshot.storage.k8s.io/v1',
+      kind: 'VolumeSnapshotContent',
       metadata: { name: 'y', annotations: { 'longshore.io/owner-uid': UID } },
       spec: {
-        ...{ driver: 'd', deletionPolicy: 'Delete', source: { snapshotHandle: 's' }, ...more },
+        driver: 'd',
+        deletionPolicy: 'Delete',
+        source: { snapshotHandle: 's' },
+        ...more,
         volumeSnapshotRef: { name: 'y', namespace: 'velero', ...ref },
       },
     });
@@ -274,8 +293,10 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       expect(await post(path, content({}, volume))).toMatch(/of its own name/);
       const own = `${SNAPSHOTS}/namespaces/velero/volumesnapshots`;
       const body = (source: object): object => ({
-        ...{ apiVersion: 'snapshot.storage.k8s.io/v1', kind: 'VolumeSnapshot' },
-        ...{ metadata: { name: 'y' }, spec: { source } },
+        apiVersion: 'snapshot.storage.k8s.io/v1',
+        kind: 'VolumeSnapshot',
+        metadata: { name: 'y' },
+        spec: { source },
       });
       expect(await post(own, body({ volumeSnapshotContentName: 'y' }))).toBe('admitted');
       const ofClaim = body({ persistentVolumeClaimName: 'minio' });
@@ -315,7 +336,8 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       const put = (spec: object, metadata: object = {}): Promise<string> =>
         cluster.answer(agent, 'PUT', `${at}/r-1`, {
           ...found,
-          ...{ apiVersion: 'velero.io/v2alpha1', kind: 'DataDownload' },
+          apiVersion: 'velero.io/v2alpha1',
+          kind: 'DataDownload',
           metadata: { ...found.metadata, ...metadata },
           spec: { ...found.spec, ...spec },
           status: { phase: 'Accepted' },
@@ -335,7 +357,10 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       const path = `${API}/namespaces/velero/configmaps`;
       const labels = { 'velero.io/data-upload-snapshot-info': 'true' };
       const body = (metadata: object): object => ({
-        ...{ apiVersion: 'v1', kind: 'ConfigMap', metadata, data: { a: 'b' } },
+        apiVersion: 'v1',
+        kind: 'ConfigMap',
+        metadata,
+        data: { a: 'b' },
       });
       expect(await post(path, body({ name: 'x-info', labels }))).toBe('admitted');
       const plugin = { ...labels, 'velero.io/plugin-config': '' };
@@ -375,7 +400,10 @@ describe.skipIf(!hasRealApi())('the admission policies, on a real API server', (
       const path = `${API}/namespaces/velero/events`;
       const mover = await cluster.clientOf(MOVER, 'r-1');
       const body = (name: string): object => ({
-        ...{ apiVersion: 'v1', kind: 'Event', metadata: { name: `${name}.1` }, reason: 'R' },
+        apiVersion: 'v1',
+        kind: 'Event',
+        metadata: { name: `${name}.1` },
+        reason: 'R',
         involvedObject: { apiVersion: 'v1', kind: 'Pod', namespace: 'velero', name },
       });
       expect(await cluster.answer(mover, 'POST', path, body('r-1'))).toBe('admitted');

@@ -37,7 +37,8 @@ describe('a failure that is told, and whose clean-up fails', () => {
   it('is not cleaned up once more in the same place, which others wait for', async () => {
     const failed = {
       metadata: {
-        ...{ name: 'down', uid: 'u-1' },
+        name: 'down',
+        uid: 'u-1',
         finalizers: ['velero.io/data-upload-download-finalizer'],
       },
       spec: {},
@@ -75,7 +76,9 @@ describe('a CR that another agent ended while this one stood still', () => {
     sleeping.mockResolvedValue(undefined);
     const memory = new Memory<DataDownload>([]);
     const exposures = new Exposures<DataDownload>({
-      ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+      slots: new Slots(1),
+      memory,
+      enqueue: () => undefined,
     });
     const metadata = { name: 'down', uid: 'u-1' };
     const accepted = {
@@ -93,7 +96,8 @@ describe('a CR that another agent ended while this one stood still', () => {
       direction: {
         cleanUp: () => Promise.resolve(done.push('cleaned up') === 3),
       },
-      ...{ memory, node: 'me' },
+      memory,
+      node: 'me',
     } as never);
     if (isDropped) exposures.drop(metadata.uid);
     for (let looks = 1; looks <= 2; looks++) {
@@ -124,14 +128,17 @@ describe('a CR that another agent ended while this one stood still', () => {
     exposures.start(inPhase('Accepted'), () => Promise.resolve(void done.push('made')));
     await settled();
     const executor = new Executor<DataDownload>({
-      ...{ node: 'me', exposures, slots },
+      node: 'me',
+      exposures,
+      slots,
       dataPaths: { drop: () => undefined },
       takeover: { watchOver: () => Promise.resolve(undefined) },
     } as never);
     await executor.carryOut(inPhase('Prepared'), { do: 'watchOver' }, new AbortController().signal);
     const ending = new Ending<DataDownload>({
       direction: { cleanUp: () => Promise.resolve(done.push('cleaned up') > 0) },
-      ...{ memory, node: 'me' },
+      memory,
+      node: 'me',
     } as never);
     await ending.finalize(inPhase('Completed'));
     await settled();
@@ -168,7 +175,9 @@ describe('a CR that is canceled while it is first in line', () => {
         finish: () => Promise.resolve(undefined),
       },
       dataPaths: { drop: () => undefined },
-      ...{ exposures, memory, node: 'me' },
+      exposures,
+      memory,
+      node: 'me',
     } as never);
     // It is called first, and is busy with its end.
     exposures.release('holder');
@@ -222,7 +231,10 @@ describe('what waits for long', () => {
   it('holds up nobody who looks at it: its clean-up runs once, and goes on', async () => {
     const movement = {
       metadata: {
-        ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+        name: 'down',
+        namespace: 'velero',
+        uid: 'u-1',
+        resourceVersion: '1',
         finalizers: ['velero.io/data-upload-download-finalizer'],
       },
       spec: { datamover: '' },
@@ -270,7 +282,10 @@ describe('what waits for long', () => {
     async (phase) => {
       const movement = {
         metadata: {
-          ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+          name: 'down',
+          namespace: 'velero',
+          uid: 'u-1',
+          resourceVersion: '1',
           finalizers: ['velero.io/data-upload-download-finalizer'],
         },
         spec: { datamover: '' },

@@ -15,11 +15,14 @@ const backupOf = (index: number, podName: string, podUid: string, labels = {}): 
   ({
     metadata: { name: `pvb-${index}`, namespace: 'velero', uid: `uid-${index}`, labels },
     spec: {
-      ...{ volume: 'cache', backupStorageLocation: 'default', uploaderType: 'kopia' },
+      volume: 'cache',
+      backupStorageLocation: 'default',
+      uploaderType: 'kopia',
       pod: { namespace: 'app', name: podName, uid: podUid },
     },
     status: {
-      ...{ phase: 'Completed', snapshotID: `snapshot-${index}` },
+      phase: 'Completed',
+      snapshotID: `snapshot-${index}`,
       startTimestamp: new Date(1_700_000_000_000 + index * 1000).toISOString(),
     },
   }) as unknown as PodVolumeBackup;

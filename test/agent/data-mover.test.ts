@@ -28,8 +28,15 @@ const moverOptions = (client: object, directory: string): DataMoverOptions => ({
   kind: 'DataUpload',
   client: client as never,
   logger: silentLogger,
-  ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
-  ...{ resourceTimeoutMs: 60_000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
+  namespace: 'velero',
+  node: 'n',
+  name: 'up',
+  volumePath: '/v',
+  isBlock: false,
+  resourceTimeoutMs: 60_000,
+  progressIntervalMs: 1000,
+  stallMs: 1000,
+  fenceMs: 1000,
   settings: {},
   terminationLog: join(directory, 'log'),
   podUid: 'p-1',
@@ -62,9 +69,12 @@ it('says how it ended before it waits for the API server to take its Events', as
       yield { type: 'MODIFIED', object: upload(true) };
       await never();
     },
-    ...{ find: aborted, get: aborted, list: aborted },
+    find: aborted,
+    get: aborted,
+    list: aborted,
     // No Event is ever taken.
-    ...{ create: never, patch: never },
+    create: never,
+    patch: never,
   };
   void runDataMover({ ...moverOptions(client, directory), resourceTimeoutMs: 5000 });
   try {
@@ -91,7 +101,8 @@ it('tries again when a right to read its location or Secret is missing for a mom
           )
         : Promise.resolve(name === 'default' ? location : secret),
     list: () => Promise.resolve([{ status: { phase: 'Ready' } }]),
-    ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },
+    create: () => Promise.resolve({}),
+    patch: () => Promise.resolve({}),
   };
   try {
     await runDataMover({
@@ -129,7 +140,8 @@ describe('while it waits to be named', () => {
         return get(name);
       },
       list: () => Promise.resolve([{ status: { phase: 'Ready' } }]),
-      ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },
+      create: () => Promise.resolve({}),
+      patch: () => Promise.resolve({}),
     };
     try {
       await runDataMover({

@@ -114,7 +114,9 @@ describe('what belongs to the agent of another node', () => {
     const places = new Slots(1);
     const executor = new Executor<DataDownload>({
       exposures: new Exposures({
-        ...{ slots: places, memory: new Memory<DataDownload>([]), enqueue: () => undefined },
+        slots: places,
+        memory: new Memory<DataDownload>([]),
+        enqueue: () => undefined,
       }),
       takeover: { watchOver: () => Promise.resolve(undefined) },
     } as never);
@@ -128,7 +130,9 @@ describe('what belongs to the agent of another node', () => {
   it('is not bare, though this agent claimed it and made nothing', () => {
     const memory = new Memory<DataDownload>([]);
     const exposures = new Exposures<DataDownload>({
-      ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+      slots: new Slots(1),
+      memory,
+      enqueue: () => undefined,
     });
     const movement = download({}, 'me');
     exposures.claimed(movement);
@@ -181,7 +185,11 @@ describe('annotations that somebody edited', () => {
 
   it('a time that is none counts as no mover named, and the next one is', () => {
     const edited: NamedMover = {
-      ...{ generation: 3, pod: '', lastPod: 'p-1', node: 'n', namedAt: 'long ago' },
+      generation: 3,
+      pod: '',
+      lastPod: 'p-1',
+      node: 'n',
+      namedAt: 'long ago',
     };
     const movement = download({ 'longshore.io/mover': JSON.stringify(edited) });
     expect(moverOf(movement)).toBeUndefined();

@@ -11,11 +11,17 @@ const FENCE_MS = 60_000;
 const download = (restarting: string, generation = 2, fenceMs?: number): DataDownload =>
   ({
     metadata: {
-      ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+      name: 'down',
+      namespace: 'velero',
+      uid: 'u-1',
+      resourceVersion: '1',
       annotations: {
         'longshore.io/data-mover-restarting': restarting,
         'longshore.io/mover': JSON.stringify({
-          ...{ generation, pod: '', lastPod: 'p-1', node: 'n' },
+          generation,
+          pod: '',
+          lastPod: 'p-1',
+          node: 'n',
           // The API server's clock was set since, by hours.
           namedAt: '2020-01-01T00:00:00Z',
           fenceMs,
@@ -58,7 +64,10 @@ function reconcilerOf(
     exposingCount: () => 0,
     backlog: { isFull: () => false },
     settings: {
-      ...{ node: 'me', namespace: 'velero', dataMovers: new Set(['']), fenceMs: FENCE_MS },
+      node: 'me',
+      namespace: 'velero',
+      dataMovers: new Set(['']),
+      fenceMs: FENCE_MS,
     },
     enqueue: () => undefined,
   } as never);

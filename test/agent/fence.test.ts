@@ -73,7 +73,11 @@ const cr = (phase: string, pod?: string, spec: object = {}): DataDownload =>
       ...(pod !== undefined && {
         annotations: {
           'longshore.io/mover': JSON.stringify({
-            ...{ generation: 2, pod, lastPod: '', node: 'n', namedAt: '2026-01-01T00:00:00Z' },
+            generation: 2,
+            pod,
+            lastPod: '',
+            node: 'n',
+            namedAt: '2026-01-01T00:00:00Z',
           }),
         },
       }),
@@ -99,7 +103,10 @@ describe('a data mover follows its CR', () => {
     const options: OrdersOptions = {
       client: server as never,
       resource: DATA_DOWNLOADS,
-      ...{ namespace: 'velero', name: 'down', podUid: 'me', fenceMs: FENCE_MS },
+      namespace: 'velero',
+      name: 'down',
+      podUid: 'me',
+      fenceMs: FENCE_MS,
       signal: done.signal,
       ...more,
     };

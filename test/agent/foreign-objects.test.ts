@@ -92,7 +92,7 @@ describe('what others own is left alone, whatever it is called and whatever it s
       await cluster.client.create(resource, {
         metadata: { ...owned, name },
         spec: body,
-      } as never);
+      });
       made.push([resource, NAMESPACE, name]);
       await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot });
       const message = await messageOf(name);

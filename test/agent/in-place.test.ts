@@ -88,7 +88,11 @@ describe('a restore in place of a PVC', () => {
     { pvc, snapshotID, ...order }: { pvc: string; snapshotID: string } & Partial<InPlaceOrder>,
   ): Promise<DataDownload> =>
     cluster.createDownload(name, {
-      ...{ namespace: 'shop', pvc, snapshotID, sourceNamespace: 'shop', datamover: 'longshore' },
+      namespace: 'shop',
+      pvc,
+      snapshotID,
+      sourceNamespace: 'shop',
+      datamover: 'longshore',
       dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false, ...order }),
     });
 

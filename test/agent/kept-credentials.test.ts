@@ -72,7 +72,8 @@ const client = {
         : { data: { 'repository-password': encoded('p'), cloud: encoded(credentials) } },
     ),
   list: () => Promise.resolve([repository]),
-  ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },
+  create: () => Promise.resolve({}),
+  patch: () => Promise.resolve({}),
 } as unknown as KubeClient;
 const openRepository = (): Promise<never> =>
   Promise.resolve({
@@ -82,11 +83,24 @@ const openRepository = (): Promise<never> =>
 
 it('a data mover has the credentials that its location has by now', async () => {
   const code = await runDataMover({
-    ...{ kind: 'DataUpload', client, logger: silentLogger, namespace: 'velero', node: 'n' },
-    ...{ name: 'up', volumePath: '/v', isBlock: false, settings: {} },
-    ...{ resourceTimeoutMs: 60_000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
+    kind: 'DataUpload',
+    client,
+    logger: silentLogger,
+    namespace: 'velero',
+    node: 'n',
+    name: 'up',
+    volumePath: '/v',
+    isBlock: false,
+    settings: {},
+    resourceTimeoutMs: 60_000,
+    progressIntervalMs: 1000,
+    stallMs: 1000,
+    fenceMs: 1000,
     terminationLog: join(directory, 'log'),
-    ...{ podUid: 'p-1', frozenAt: undefined, endNow: () => undefined, directory },
+    podUid: 'p-1',
+    frozenAt: undefined,
+    endNow: () => undefined,
+    directory,
     defaultCredentials: () => undefined,
     openRepository,
     prepareRepository: () => Promise.resolve(),
@@ -100,8 +114,13 @@ it('a data mover has the credentials that its location has by now', async () => 
 
 it('a maintenance Job has the credentials that its location has by now', async () => {
   const code = await runMaintenanceJob({
-    ...{ client, logger: silentLogger, namespace: 'velero' },
-    ...{ volumeNamespace: 'app', storageLocation: 'default', directory, job: undefined },
+    client,
+    logger: silentLogger,
+    namespace: 'velero',
+    volumeNamespace: 'app',
+    storageLocation: 'default',
+    directory,
+    job: undefined,
     terminationLog: join(directory, 'log'),
     printText: () => undefined,
     defaultCredentials: () => undefined,

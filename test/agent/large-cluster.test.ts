@@ -178,7 +178,9 @@ describe('those that wait for a place', () => {
     const slots = new Slots(1);
     const called: string[] = [];
     const exposures = new Exposures<DataUpload>({
-      ...{ slots, memory: new Memory([slots]), enqueue: (key) => called.push(key) },
+      slots,
+      memory: new Memory([slots]),
+      enqueue: (key) => called.push(key),
     });
     const upload = (name: string, phase: string): DataUpload =>
       ({

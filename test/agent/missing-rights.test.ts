@@ -114,7 +114,9 @@ describe('a right that is missing', () => {
       try {
         const memory = new Memory<DataDownload>([]);
         const exposures = new Exposures<DataDownload>({
-          ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+          slots: new Slots(1),
+          memory,
+          enqueue: () => undefined,
         });
         memory.of('u-1').since.refused = performance.now();
         const ended = Promise.withResolvers<undefined>();

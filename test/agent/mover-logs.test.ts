@@ -60,7 +60,10 @@ class World {
         find: (resource: { kind: string }, ref: { name: string }) =>
           Promise.resolve(this.objects.get(`${resource.kind}/${ref.name}`)),
       } as never,
-      ...{ clock: systemClock, logger, namespace: 'velero', storeMs },
+      clock: systemClock,
+      logger,
+      namespace: 'velero',
+      storeMs,
       store: { open: (location, signal) => this.open(location, signal) },
     });
   }
@@ -81,8 +84,12 @@ describe('the log of a data mover that has ended', () => {
     expect(world.added).toEqual([
       {
         owner: { kind: 'Backup', name: 'b1', uid: 'u1' },
-        ...{ volume: 'app.data', title: 'DataUpload up', node: 'node-1', pod: 'p-1' },
-        ...{ time: expect.any(String) as string, text: Buffer.from('text') },
+        volume: 'app.data',
+        title: 'DataUpload up',
+        node: 'node-1',
+        pod: 'p-1',
+        time: expect.any(String) as string,
+        text: Buffer.from('text'),
       },
     ]);
     expect([world.closed, world.removed, world.warnings]).toEqual([1, [], []]);

@@ -161,7 +161,8 @@ describe('the node-agent ConfigMap', () => {
       });
       expect(moverSettingsIn(config)).toEqual({ all: { compression: 'zstd' }, locations: {} });
       expect(excludeConfigIn(parse({}).config)).toEqual({
-        ...{ storageClasses: {}, isWithoutAnnotations: false },
+        storageClasses: {},
+        isWithoutAnnotations: false,
       });
       const wrong = {
         excludePaths: ['ok', 'a['],

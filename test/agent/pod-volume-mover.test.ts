@@ -194,8 +194,15 @@ async function run(
     kind,
     client: api as never,
     logger: silentLogger,
-    ...{ namespace: 'velero', node: 'n', name: 'pv-1', volumePath: path, isBlock: false },
-    ...{ resourceTimeoutMs, progressIntervalMs: 1000, stallMs: 60_000, fenceMs: 60_000 },
+    namespace: 'velero',
+    node: 'n',
+    name: 'pv-1',
+    volumePath: path,
+    isBlock: false,
+    resourceTimeoutMs,
+    progressIntervalMs: 1000,
+    stallMs: 60_000,
+    fenceMs: 60_000,
     settings: {},
     terminationLog,
     podUid: 'mover',
@@ -222,12 +229,17 @@ const putPod = (changes: object = {}, status: object = { phase: 'Running' }): vo
 const backup = (spec: object = {}, metadata: object = {}): object => ({
   apiVersion: 'velero.io/v1',
   metadata: {
-    ...{ name: 'pv-1', namespace: 'velero', uid: `pvb-${made}` },
+    name: 'pv-1',
+    namespace: 'velero',
+    uid: `pvb-${made}`,
     annotations: { 'velero.io/pvc-name': 'claim' },
     ...metadata,
   },
   spec: {
-    ...{ node: 'n', volume: 'data', backupStorageLocation: 'default', repoIdentifier: '' },
+    node: 'n',
+    volume: 'data',
+    backupStorageLocation: 'default',
+    repoIdentifier: '',
     pod: { kind: 'Pod', namespace: 'app', name: 'web-0', uid: 'pod-1' },
     uploaderType: 'kopia',
     ...spec,
@@ -433,7 +445,8 @@ describe('longshore pod-volume backup', () => {
         else {
           const metadata = { ...object.metadata, name: `done-${made++}` };
           const status = {
-            ...{ phase: volume.phase ?? 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
+            phase: volume.phase ?? 'Completed',
+            startTimestamp: '2026-01-01T00:00:00Z',
             ...(volume.phase === undefined && { snapshotID: id }),
           };
           api.put('PodVolumeBackup', { ...object, metadata, status });
@@ -537,12 +550,17 @@ function restore(snapshotID: string, spec: object = {}, metadata: object = {}): 
   return {
     apiVersion: 'velero.io/v1',
     metadata: {
-      ...{ name: 'pv-1', namespace: 'velero', uid: `pvr-${made}` },
+      name: 'pv-1',
+      namespace: 'velero',
+      uid: `pvr-${made}`,
       ownerReferences: [{ kind: 'Restore', name: 'r', uid: RESTORE_UID }],
       ...metadata,
     },
     spec: {
-      ...{ volume: 'data', backupStorageLocation: 'default', repoIdentifier: '', snapshotID },
+      volume: 'data',
+      backupStorageLocation: 'default',
+      repoIdentifier: '',
+      snapshotID,
       pod: { kind: 'Pod', namespace: 'mapped', name: 'web-0', uid: 'pod-1' },
       sourceNamespace: 'app',
       uploaderType: 'kopia',
@@ -656,7 +674,10 @@ describe('longshore pod-volume restore', () => {
 
   const mover = (generation: number, pod = 'mover'): object => ({
     'longshore.io/mover': JSON.stringify({
-      ...{ generation, pod, lastPod: pod, node: 'n' },
+      generation,
+      pod,
+      lastPod: pod,
+      node: 'n',
       namedAt: '2026-01-01T00:00:00Z',
     }),
   });

@@ -96,7 +96,10 @@ describe('longshore pod-volume as hosting pods run it', () => {
     await cluster.client.create(POD_VOLUME_BACKUPS, {
       metadata: { name, namespace: NAMESPACE },
       spec: {
-        ...{ ...common, node: 'node-1', uploaderType: 'kopia', uploaderSettings },
+        ...common,
+        node: 'node-1',
+        uploaderType: 'kopia',
+        uploaderSettings,
         pod: { kind: 'Pod', namespace: 'app', name: 'web-0', uid: podUid },
       },
       status: { phase: 'InProgress' },
@@ -117,13 +120,17 @@ describe('longshore pod-volume as hosting pods run it', () => {
     fs.mkdirSync(target);
     await cluster.client.create(POD_VOLUME_RESTORES, {
       metadata: {
-        ...{ name: 'back', namespace: NAMESPACE },
+        name: 'back',
+        namespace: NAMESPACE,
         ownerReferences: [
           { apiVersion: 'velero.io/v1', kind: 'Restore', name: 'r', uid: RESTORE_UID },
         ],
       },
       spec: {
-        ...{ ...common, uploaderType: 'kopia', snapshotID, sourceNamespace: 'app' },
+        ...common,
+        uploaderType: 'kopia',
+        snapshotID,
+        sourceNamespace: 'app',
         pod: { kind: 'Pod', namespace: 'app', name: 'web-0', uid: podUid },
       },
       status: { phase: 'InProgress' },
@@ -231,7 +238,8 @@ describe('longshore pod-volume as hosting pods run it', () => {
       .ended;
     expect(code, message).toBe(0);
     expect(JSON.parse(message)).toMatchObject({
-      ...{ totalBytes: 4, note: 'left out by rules: "*.log", "*.tmp"' },
+      totalBytes: 4,
+      note: 'left out by rules: "*.log", "*.tmp"',
     });
   });
 

@@ -38,7 +38,9 @@ describe('file-system backup', () => {
   const showAgent = async (node: string): Promise<void> => {
     const { metadata } = await cluster.client.create(PODS, {
       metadata: {
-        ...{ name: `agent-of-${node}`, namespace: NAMESPACE, labels: { role: 'node-agent' } },
+        name: `agent-of-${node}`,
+        namespace: NAMESPACE,
+        labels: { role: 'node-agent' },
         annotations: { [IN_PROCESS]: 'true' },
       },
       spec: { nodeName: node, containers: [{ name: 'agent', image: 'longshore' }] },
@@ -94,8 +96,13 @@ describe('file-system backup', () => {
     cluster.client.create(POD_VOLUME_BACKUPS, {
       metadata: { name, namespace: NAMESPACE, labels: { kept: 'yes' }, ...more.metadata },
       spec: {
-        ...{ backupStorageLocation: 'default', repoIdentifier: '', uploaderType: 'kopia', volume },
-        ...{ node: pod.spec.nodeName ?? '', pod: refOf(pod), ...more.spec },
+        backupStorageLocation: 'default',
+        repoIdentifier: '',
+        uploaderType: 'kopia',
+        volume,
+        node: pod.spec.nodeName ?? '',
+        pod: refOf(pod),
+        ...more.spec,
       },
     });
   const restore = (
@@ -120,8 +127,14 @@ describe('file-system backup', () => {
         ],
       },
       spec: {
-        ...{ backupStorageLocation: 'default', repoIdentifier: '', uploaderType: 'kopia', volume },
-        ...{ snapshotID, sourceNamespace: 'app', pod: refOf(pod), ...more },
+        backupStorageLocation: 'default',
+        repoIdentifier: '',
+        uploaderType: 'kopia',
+        volume,
+        snapshotID,
+        sourceNamespace: 'app',
+        pod: refOf(pod),
+        ...more,
       },
     });
   /** Once it is over, and nothing is left to be done for it. */
@@ -174,7 +187,9 @@ describe('file-system backup', () => {
     await restore('back', waiting, 'data', status?.snapshotID ?? '');
     const done = await ended(POD_VOLUME_RESTORES, 'back');
     expect(done.status).toMatchObject({
-      ...{ phase: 'Completed', node: 'node-2', progress: { totalBytes: 7, bytesDone: 7 } },
+      phase: 'Completed',
+      node: 'node-2',
+      progress: { totalBytes: 7, bytesDone: 7 },
     });
     await waitFor(
       cluster.client,
@@ -195,7 +210,8 @@ describe('file-system backup', () => {
     const path = await cluster.makeVolume('app', 'twice');
     await fs.writeFile(join(path, 'file'), 'content');
     const volumes = ['left', 'right'].map((name) => ({
-      ...{ name, persistentVolumeClaim: { claimName: 'twice' } },
+      name,
+      persistentVolumeClaim: { claimName: 'twice' },
     }));
     const pod = await makePod('app', 'twice', { volumes });
     const ids: string[] = [];
@@ -314,7 +330,10 @@ describe('file-system backup', () => {
     await cluster.client.create(POD_VOLUME_BACKUPS, {
       metadata: { name: 'synced', namespace: NAMESPACE, finalizers: ['example.com/x', FINALIZER] },
       spec: {
-        ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v', node: 'nowhere' },
+        backupStorageLocation: 'default',
+        repoIdentifier: '',
+        volume: 'v',
+        node: 'nowhere',
         pod: { namespace: 'app', name: 'p' },
       },
       status: { phase: 'Completed', message: 'as it was' },

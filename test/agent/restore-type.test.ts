@@ -9,8 +9,11 @@ const download = (restoreType: string | undefined, pv: string, more: object = {}
   ({
     metadata: { name: 'd', namespace: 'velero' },
     spec: {
-      ...{ snapshotID: 's', sourceNamespace: 'app', backupStorageLocation: 'default' },
-      ...{ operationTimeout: '10m0s', targetVolume: { namespace: 'app', pvc: 'data', pv } },
+      snapshotID: 's',
+      sourceNamespace: 'app',
+      backupStorageLocation: 'default',
+      operationTimeout: '10m0s',
+      targetVolume: { namespace: 'app', pvc: 'data', pv },
       ...(restoreType !== undefined && { restoreType }),
       ...more,
     },

@@ -8,14 +8,17 @@ const MADE = '2026-01-01T00:00:10Z';
 const restore = (note: object | undefined, uid = 'pvr'): PodVolumeRestore =>
   ({
     metadata: {
-      ...{ name: 'pvr-1', namespace: 'velero', uid, creationTimestamp: MADE },
+      name: 'pvr-1',
+      namespace: 'velero',
+      uid,
+      creationTimestamp: MADE,
       annotations: note && { 'longshore.io/restored': JSON.stringify(note) },
     },
     spec: { pod: { namespace: 'app', name: 'job-0', uid: 'pod-1' }, volume: 'data' },
   }) as unknown as PodVolumeRestore;
 const NOTED = { by: 'mover', bootId: 'b', isOfClaim: true, lastingClaim: 'claim' };
 const claim = (changes: object = {}, phase = 'Bound'): object => ({
-  metadata: { ...{ name: 'claim', namespace: 'app', creationTimestamp: MADE }, ...changes },
+  metadata: { name: 'claim', namespace: 'app', creationTimestamp: MADE, ...changes },
   status: { phase },
 });
 const WENT_ON = {

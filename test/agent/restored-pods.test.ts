@@ -10,7 +10,8 @@ import { keyOf, type Listener, type Pod, type PodVolumeRestore } from '../../src
 
 const POD = { namespace: 'app', name: 'web', uid: 'pod-1' };
 const claim = (name: string, claimName: string): object => ({
-  ...{ name, persistentVolumeClaim: { claimName } },
+  name,
+  persistentVolumeClaim: { claimName },
 });
 const pod = trimmedRestored({
   metadata: { ...POD, resourceVersion: '1' },

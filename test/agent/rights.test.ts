@@ -194,8 +194,10 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       metadata: { name, namespace: NAMESPACE, labels },
       spec: {
         targetVolume: { namespace: 'app', pvc: name, pv: '' },
-        ...{ snapshotID: status?.snapshotID ?? '', sourceNamespace: 'app' },
-        ...{ backupStorageLocation: 'default', operationTimeout: '1m0s' },
+        snapshotID: status?.snapshotID ?? '',
+        sourceNamespace: 'app',
+        backupStorageLocation: 'default',
+        operationTimeout: '1m0s',
       },
     });
   }
@@ -254,8 +256,12 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     fs.appendFileSync(join(path, 'data.bin'), 'more');
     const order = { dryRun: false, keepExtra: false };
     await cluster.createDownload('in-place', {
-      ...{ namespace: 'app', pvc: 'in-place', sourceNamespace: 'app', datamover: 'longshore' },
-      ...{ snapshotID: status?.snapshotID ?? '', dataMoverConfig: inPlaceConfig(order) },
+      namespace: 'app',
+      pvc: 'in-place',
+      sourceNamespace: 'app',
+      datamover: 'longshore',
+      snapshotID: status?.snapshotID ?? '',
+      dataMoverConfig: inPlaceConfig(order),
     });
     expect((await cluster.waitDownload('in-place')).status).toMatchObject({
       phase: 'Completed',
@@ -271,17 +277,20 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     const directory = join(cluster.directory, 'mover-logs');
     fs.mkdirSync(directory);
     const moverLogStoreOf = moverLogStore({
-      ...{ client, logger: silentLogger, namespace: NAMESPACE, directory },
+      client,
+      logger: silentLogger,
+      namespace: NAMESPACE,
+      directory,
     });
     startAgent('node-1', { client, moverLogStore: moverLogStoreOf });
     const spec = { storageLocation: 'default' };
     const backup = { namespace: NAMESPACE, name: 'backup' };
-    await cluster.client.create(BACKUPS, { metadata: backup, spec } as never);
+    await cluster.client.create(BACKUPS, { metadata: backup, spec });
     const restore = { namespace: NAMESPACE, name: 'restore' };
     await cluster.client.create(RESTORES, {
       metadata: restore,
       spec: { backupName: 'backup' },
-    } as never);
+    });
     await newUpload('logged');
     const upload = await cluster.waitUpload('logged');
     await newDownload('logged-back', upload, { 'velero.io/restore-name': 'restore' });
@@ -373,7 +382,9 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
   it('file-system backups and restores of pods that are gone are ended', async () => {
     startAgent('node-1', { servesPodVolumes: true });
     const spec = {
-      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v' },
+      backupStorageLocation: 'default',
+      repoIdentifier: '',
+      volume: 'v',
       pod: { kind: 'Pod', name: 'p', namespace: 'app' },
     };
     const metadata = { name: 'files', namespace: NAMESPACE };
@@ -405,13 +416,15 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     const restore = await cluster.client.create(RESTORES, {
       metadata: { namespace: NAMESPACE, name: 'r' },
       spec: { backupName: 'backup' },
-    } as never);
+    });
     const { uid } = restore.metadata;
     const makePod = async (name: string, waits: boolean): Promise<Pod> => {
       const volumeMounts = [{ name: 'v', mountPath: '/restores/v' }];
       const pod = await cluster.client.create(PODS, {
         metadata: {
-          ...{ name, namespace: 'app', annotations: { [STAND_IN]: 'true' } },
+          name,
+          namespace: 'app',
+          annotations: { [STAND_IN]: 'true' },
           labels: { 'velero.io/restore-name': 'r' },
         },
         spec: {
@@ -447,7 +460,9 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       PodVolumeBackup['spec'],
       'pod' | 'volume' | 'backupStorageLocation' | 'repoIdentifier'
     > => ({
-      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v' },
+      backupStorageLocation: 'default',
+      repoIdentifier: '',
+      volume: 'v',
       pod: { kind: 'Pod', namespace: 'app', name, uid: podUid },
     });
     const metadata = { name: 'of-pod', namespace: NAMESPACE };

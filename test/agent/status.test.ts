@@ -28,8 +28,10 @@ const podVolume = (name: string, spec: object, status: object = {}, metadata = {
   ({
     metadata: { name, uid: `u-${name}`, creationTimestamp: time(++count), ...metadata },
     spec: {
-      ...{ pod: { namespace: 'app', name: 'web-0' }, volume: 'data' },
-      ...{ backupStorageLocation: 'default', ...spec },
+      pod: { namespace: 'app', name: 'web-0' },
+      volume: 'data',
+      backupStorageLocation: 'default',
+      ...spec,
     },
     status,
   }) as Movement;
@@ -368,8 +370,14 @@ describe('what an operation waits for', () => {
     });
     const rows = new Map(describeMovements(world({ movements })).map((row) => [row.name, row]));
     expect(rows.get('moves')).toMatchObject({
-      ...{ kind: 'PodVolumeBackup', volume: 'app/web-0/data', node: 'n-1', movingSeconds: 10 },
-      ...{ bytesDone: 2048, totalBytes: 4096, dataMover: 'velero', isOver: false },
+      kind: 'PodVolumeBackup',
+      volume: 'app/web-0/data',
+      node: 'n-1',
+      movingSeconds: 10,
+      bytesDone: 2048,
+      totalBytes: 4096,
+      dataMover: 'velero',
+      isOver: false,
     });
     expect(rows.get('failed')).toMatchObject({
       kind: 'PodVolumeRestore',

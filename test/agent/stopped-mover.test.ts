@@ -18,7 +18,10 @@ function failedOne({
   const named = { generation: 3, node: 'n', namedAt: '2026-01-01T00:00:00Z', fenceMs: FENCE_MS };
   const download = {
     metadata: {
-      ...{ name: 'd', namespace: 'velero', uid: 'u', resourceVersion: '1' },
+      name: 'd',
+      namespace: 'velero',
+      uid: 'u',
+      resourceVersion: '1',
       annotations: { 'longshore.io/mover': JSON.stringify({ ...named, ...mover }) },
     },
     spec: {

@@ -17,7 +17,8 @@ interface Agents {
 /** A pod that says it is an agent's, and whose DaemonSet does not show how it is started. */
 const STRANGE = {
   metadata: {
-    ...{ name: 'agent', labels: { role: 'node-agent' } },
+    name: 'agent',
+    labels: { role: 'node-agent' },
     ownerReferences: [{ kind: 'DaemonSet', name: 'wrapped' }],
   },
   spec: { nodeName: 'n', containers: [] },

@@ -45,7 +45,10 @@ beforeAll(async () => {
   await cluster.makeNamespace('app');
   await ensureBackupRepository({ ...query, signal }, 30_000);
   const access = await loadRepositoryAccess({
-    ...{ ...query, signal, isWriting: false, directory: join(directory, 'credentials') },
+    ...query,
+    signal,
+    isWriting: false,
+    directory: join(directory, 'credentials'),
     defaultCredentials: () => undefined,
   });
   repo = access.location;
@@ -150,8 +153,13 @@ describe('repository verify-all', () => {
   it('goes on after a repository that cannot be opened, and stops when its time is over', async () => {
     const verified: string[] = [];
     const options = {
-      ...{ client: cluster.client, namespace: NAMESPACE, logger: silentLogger, signal },
-      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      client: cluster.client,
+      namespace: NAMESPACE,
+      logger: silentLogger,
+      signal,
+      directory: join(cluster.directory, 'more'),
+      host: 'node',
+      defaultCredentials: () => '',
       verify: ({ location }: { location: string }) => {
         verified.push(location);
         return Promise.reject(new Error('away on purpose'));
@@ -176,8 +184,13 @@ describe('repository verify-all', () => {
     await client.patch(BACKUP_REPOSITORIES, other.metadata, { status: { phase: 'Ready' } });
     const verified: string[] = [];
     const options = {
-      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
-      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      client,
+      namespace: NAMESPACE,
+      logger: silentLogger,
+      signal,
+      directory: join(cluster.directory, 'more'),
+      host: 'node',
+      defaultCredentials: () => '',
       verify: ({ location }: { location: string }) => {
         verified.push(location.includes('/other') ? 'other' : 'first');
         return Promise.reject(new Error('away on purpose'));
@@ -203,8 +216,10 @@ describe('repository verify-all', () => {
     const others = ['b', 'c', 'd'].map((name) => ({
       metadata: { name, namespace: NAMESPACE },
       spec: {
-        ...{ volumeNamespace: name, backupStorageLocation: 'default' },
-        ...{ repositoryType: 'kopia' as const, maintenanceFrequency: '1h0m0s' },
+        volumeNamespace: name,
+        backupStorageLocation: 'default',
+        repositoryType: 'kopia' as const,
+        maintenanceFrequency: '1h0m0s',
       },
     }));
     for (const other of others) {
@@ -214,8 +229,13 @@ describe('repository verify-all', () => {
     const minutes: number[] = [];
     const asAtClock = withCalls(client, { clock });
     await verifyBackupRepositories({
-      ...{ client: asAtClock, namespace: NAMESPACE, logger: silentLogger, signal },
-      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      client: asAtClock,
+      namespace: NAMESPACE,
+      logger: silentLogger,
+      signal,
+      directory: join(cluster.directory, 'more'),
+      host: 'node',
+      defaultCredentials: () => '',
       budgetNs: 120n * MINUTE_NS,
       verify: (_access, { budgetNs = 0n }) => {
         minutes.push(Math.round(Number(budgetNs) / Number(MINUTE_NS)));
@@ -236,8 +256,13 @@ describe('repository verify-all', () => {
     await patch('ReadOnly');
     const asked: unknown[] = [];
     await verifyBackupRepositories({
-      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
-      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      client,
+      namespace: NAMESPACE,
+      logger: silentLogger,
+      signal,
+      directory: join(cluster.directory, 'more'),
+      host: 'node',
+      defaultCredentials: () => '',
       verify: (_access, how) => {
         asked.push(how);
         return Promise.reject(new Error('seen'));
@@ -258,14 +283,19 @@ describe('repository verify-all', () => {
     const sound = { damagedContents: 0, damagedPacks: 0, damagedSnapshots: 0, readShare: 0.5 };
     for (let run = 0; run < 4; run++) {
       const [result] = await verifyBackupRepositories({
-        ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
-        ...{ directory: join(cluster.directory, 'more'), host: 'node' },
+        client,
+        namespace: NAMESPACE,
+        logger: silentLogger,
+        signal,
+        directory: join(cluster.directory, 'more'),
+        host: 'node',
         defaultCredentials: () => '',
         verify: (_access, { position }) => {
           places.push(position);
           const after = run % 2 === 0 ? 0.5 : 0;
           return Promise.resolve({
-            ...{ ...sound, position: after },
+            ...sound,
+            position: after,
             ...(run === 1 && { damagedContents: 1, problem: 'a content is damaged' }),
           });
         },
@@ -289,8 +319,13 @@ describe('repository verify-all', () => {
       status: { phase: 'NotReady', lastMaintenanceTime: '2026-01-01T00:00:00Z' },
     });
     const results = await verifyBackupRepositories({
-      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
-      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      client,
+      namespace: NAMESPACE,
+      logger: silentLogger,
+      signal,
+      directory: join(cluster.directory, 'more'),
+      host: 'node',
+      defaultCredentials: () => '',
       verify: () => Promise.reject(new Error('blob kopia.repository is missing, sig=abc')),
     });
     await client.patch(BACKUP_REPOSITORIES, ref, { status: { phase: 'Ready' } });
@@ -328,7 +363,8 @@ describe('repository snapshots', () => {
     await client.create(BACKUPS, backup);
     await client.create(CONFIG_MAPS, {
       metadata: {
-        ...{ name: 'gone-info', namespace: NAMESPACE },
+        name: 'gone-info',
+        namespace: NAMESPACE,
         labels: { 'velero.io/backup-name': 'old', 'velero.io/data-upload-snapshot-info': 'true' },
       },
       data: { snapshotID: ids[1] ?? '' },
@@ -336,8 +372,12 @@ describe('repository snapshots', () => {
     const upload = await client.create(DATA_UPLOADS, {
       metadata: { name: 'nightly-1', namespace: NAMESPACE, labels },
       spec: {
-        ...{ backupStorageLocation: 'default', sourceNamespace: 'app', sourcePVC: 'data' },
-        ...{ snapshotType: 'CSI', operationTimeout: '10m', datamover: 'nobody' },
+        backupStorageLocation: 'default',
+        sourceNamespace: 'app',
+        sourcePVC: 'data',
+        snapshotType: 'CSI',
+        operationTimeout: '10m',
+        datamover: 'nobody',
       },
     });
     const status = { phase: 'Completed', snapshotID: ids[0] };
@@ -346,7 +386,9 @@ describe('repository snapshots', () => {
     const row = (id = ''): object | undefined => rows.find((each) => each.id === id);
     expect(row(ids[0])).toMatchObject({ backup: 'nightly', heldBy: 'DataUpload/nightly-1' });
     expect(row(ids[1])).toMatchObject({
-      ...{ backup: 'old', isBackupThere: false, heldBy: 'ConfigMap/gone-info' },
+      backup: 'old',
+      isBackupThere: false,
+      heldBy: 'ConfigMap/gone-info',
     });
     expect(row(ids[2])).toMatchObject({ backup: null, heldBy: null, isHeld: false });
     await client.delete(CONFIG_MAPS, { namespace: NAMESPACE, name: 'gone-info' });

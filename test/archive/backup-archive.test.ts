@@ -513,7 +513,9 @@ it('a log that cannot be stored does not fail the backup', async () => {
   const errors: string[] = [];
   const none = (): void => undefined;
   const logger = {
-    ...{ debug: none, info: none, warn: none },
+    debug: none,
+    info: none,
+    warn: none,
     error: (_: object, message: string): void => void errors.push(message),
   };
   const bucket: Bucket = {

@@ -15,8 +15,13 @@ const JOURNALS = 'backups/b1/longshore-journal/';
 async function put(bucket: MemoryBucket, uid: string): Promise<void> {
   await using contents = await (await TarballWriter.begin(scratch)).finish();
   const backup: NewBackup = {
-    ...{ contents, itemOperations: [], volumeInfos: [], results: {}, resourceList: {} },
-    ...{ podVolumeBackups: [], volumeSnapshots: [] },
+    contents,
+    itemOperations: [],
+    volumeInfos: [],
+    results: {},
+    resourceList: {},
+    podVolumeBackups: [],
+    volumeSnapshots: [],
     metadata: {
       apiVersion: 'velero.io/v1',
       kind: 'Backup',

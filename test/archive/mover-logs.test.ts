@@ -133,8 +133,13 @@ async function put(bucket: MemoryBucket): Promise<void> {
   await using contents = await (await TarballWriter.begin(scratch)).finish();
   const metadata = { name: 'b1', uid: 'u1' };
   const backup: NewBackup = {
-    ...{ contents, itemOperations: [], volumeInfos: [], results: {}, resourceList: {} },
-    ...{ podVolumeBackups: [], volumeSnapshots: [] },
+    contents,
+    itemOperations: [],
+    volumeInfos: [],
+    results: {},
+    resourceList: {},
+    podVolumeBackups: [],
+    volumeSnapshots: [],
     metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, status: { phase: 'New' } },
   };
   await new BackupArchive(bucket).put('b1', backup);

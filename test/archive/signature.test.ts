@@ -44,8 +44,12 @@ async function newBackup(name: string, phase = 'Completed', text = '{}'): Promis
   return {
     metadata: backupOf(name, phase),
     contents: await tarballOf(text),
-    ...{ itemOperations: [], volumeInfos: [], results: {}, resourceList: {} },
-    ...{ podVolumeBackups: [], volumeSnapshots: [] },
+    itemOperations: [],
+    volumeInfos: [],
+    results: {},
+    resourceList: {},
+    podVolumeBackups: [],
+    volumeSnapshots: [],
   };
 }
 

@@ -361,7 +361,9 @@ describe('what unpacks to too much', () => {
     }
     const unpack = async (): Promise<void> => {
       for await (const piece of gunzipped(zeros(), {
-        ...{ key: KEY, bytesMax: 2 ** 40, freeBytes: 64 * MIB },
+        key: KEY,
+        bytesMax: 2 ** 40,
+        freeBytes: 64 * MIB,
       })) {
         expect(piece.length).toBeLessThanOrEqual(MIB);
       }

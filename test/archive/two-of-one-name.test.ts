@@ -43,11 +43,16 @@ async function store(bucket: MemoryBucket, cluster: string): Promise<void> {
   await writer.add(`resources/configmaps/namespaces/a/${cluster}.json`, Buffer.from(cluster));
   await using contents = await writer.finish();
   const backup: NewBackup = {
-    ...{ contents, itemOperations: [], volumeInfos: [], resourceList: { of: [cluster] } },
-    ...{ podVolumeBackups: [], volumeSnapshots: [] },
+    contents,
+    itemOperations: [],
+    volumeInfos: [],
+    resourceList: { of: [cluster] },
+    podVolumeBackups: [],
+    volumeSnapshots: [],
     results: { errors: { velero: [cluster] } },
     metadata: {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
       metadata: { name: 'nightly', uid: cluster },
       status: { phase: 'Completed' },
     },

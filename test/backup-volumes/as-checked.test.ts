@@ -136,7 +136,8 @@ function worldOf(
           {
             metadata: { name: `pv${i}`, uid: `pv${i}` },
             spec: {
-              ...{ capacity: { storage: `${gib}Gi` }, storageClassName: storageClass },
+              capacity: { storage: `${gib}Gi` },
+              storageClassName: storageClass,
               ...KINDS[kind],
               ...(claim !== 'none' && {
                 claimRef: { namespace: 'app', name: `c${i}`, uid: `c${i}` },
@@ -153,7 +154,9 @@ function worldOf(
     return [
       {
         metadata: {
-          ...{ namespace: 'app', name: `c${i}`, uid: `c${i}` },
+          namespace: 'app',
+          name: `c${i}`,
+          uid: `c${i}`,
           labels: { tier, ...excluded, ...(group !== undefined && { [GROUP]: group }) },
           annotations: {
             ...(snapshotClass !== undefined && { [NAMES_CLASS]: snapshotClass }),
@@ -180,7 +183,9 @@ function worldOf(
     const [first = ''] = list.map(({ name }) => name);
     return {
       metadata: {
-        ...{ namespace: 'app', name: `p${i}`, uid: `p${i}` },
+        namespace: 'app',
+        name: `p${i}`,
+        uid: `p${i}`,
         annotations: {
           ...(optsIn && { 'backup.velero.io/backup-volumes': first }),
           ...(optsOut && { 'backup.velero.io/backup-volumes-excludes': first }),
@@ -203,7 +208,11 @@ function worldOf(
     driver,
   }));
   return {
-    ...{ pvs, pvcs, pods: made, classes: ofDrivers, groupClasses: classesOfGroups },
+    pvs,
+    pvcs,
+    pods: made,
+    classes: ofDrivers,
+    groupClasses: classesOfGroups,
   } as unknown as World;
 }
 
@@ -320,13 +329,20 @@ async function backedUp(
   const files: string[] = [];
   const client = clientOf(world, policies, files);
   const helper = new VolumeHelper({
-    ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
+    policies: await policiesOfBackup(client, backup),
+    ...choicesOf(backup),
     backupExcludePvc: false,
     volumes: new ListedVolumes(readsOf(client)),
   });
   const cluster = new ClusterVolumes({
-    ...{ client, helper, signal, hasCsi, log: new Results(silentLogger) },
-    ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000, backup: backup },
+    client,
+    helper,
+    signal,
+    hasCsi,
+    log: new Results(silentLogger),
+    resourceTimeoutMs: 1000,
+    podVolumeTimeoutMs: 1000,
+    backup: backup,
     locations: hasSnapshotLocation
       ? [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never]
       : [],
@@ -405,9 +421,12 @@ it('policy-check says of each volume what a backup does with it, and a volume go
         const checked = await checkVolumes(
           new ListedVolumes(readsOf(client), { keep: () => true }),
           {
-            ...{ policies: await policiesOfBackup(client, backup), ...choicesOf(backup) },
-            ...{ movesData: asked.snapshotMoveData, backupExcludePvc: false },
-            ...{ ...running, groupLabel: GROUP },
+            policies: await policiesOfBackup(client, backup),
+            ...choicesOf(backup),
+            movesData: asked.snapshotMoveData,
+            backupExcludePvc: false,
+            ...running,
+            groupLabel: GROUP,
             hindrance: await snapshotHindrances(client, backup, signal),
           },
         );

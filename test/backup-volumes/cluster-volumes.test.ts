@@ -88,15 +88,13 @@ function opened({
   const lines: string[] = [];
   const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
   const volumes = new ClusterVolumes({
-    ...{
-      backup: { ...BACKUP, spec: { snapshotMoveData: moves } },
-      helper,
-      log,
-      signal,
-      hasCsi,
-      resourceTimeoutMs: 10,
-      podVolumeTimeoutMs: 10,
-    },
+    backup: { ...BACKUP, spec: { snapshotMoveData: moves } },
+    helper,
+    log,
+    signal,
+    hasCsi,
+    resourceTimeoutMs: 10,
+    podVolumeTimeoutMs: 10,
     client: {
       list: ({ plural }: { plural: string }) =>
         Promise.resolve(
@@ -112,7 +110,8 @@ function opened({
 
 const snapshotOf = (isMoved: boolean) => ({
   metadata: {
-    ...{ name: 's', namespace: 'a' },
+    name: 's',
+    namespace: 'a',
     labels: {
       'longshore.io/moved': String(isMoved),
       'velero.io/backup-name': BACKUP.metadata.name,
@@ -125,7 +124,8 @@ const snapshotOf = (isMoved: boolean) => ({
 /** A backup of the same name in another installation. */
 const OF_OTHERS = {
   metadata: {
-    ...{ name: 's', namespace: 'a' },
+    name: 's',
+    namespace: 'a',
     labels: { 'velero.io/backup-name': BACKUP.metadata.name, 'velero.io/backup-uid': 'other' },
   },
   spec: { source: {} },
@@ -289,7 +289,8 @@ describe('a pod that does not run', () => {
       ({
         metadata: { name, namespace: 'a', uid: name },
         spec: {
-          ...{ nodeName: 'n', containers: [{ volumeMounts: [{ name: 'data' }] }] },
+          nodeName: 'n',
+          containers: [{ volumeMounts: [{ name: 'data' }] }],
           volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'shared' } }],
         },
         status: { phase },

@@ -49,7 +49,8 @@ function snapshotsOf(all: Record<string, ReturnType<typeof snapshotterOf> | Erro
       if (!given) throw new Error('none');
       return given.snapshotter;
     },
-    ...{ log, signal },
+    log,
+    signal,
   });
   return { snapshots, log, opened };
 }
@@ -62,8 +63,14 @@ describe('a snapshot by a provider', () => {
     const record = await snapshots.take(pv({ labels: { 'topology.kubernetes.io/zone': 'z1' } }));
     expect(record).toEqual({
       spec: {
-        ...{ backupName: 'b1', backupUID: 'u1', location: 'two', persistentVolumeName: 'pv1' },
-        ...{ providerVolumeID: 'vol-1', volumeType: 'gp3', volumeAZ: 'z1', volumeIOPS: 100 },
+        backupName: 'b1',
+        backupUID: 'u1',
+        location: 'two',
+        persistentVolumeName: 'pv1',
+        providerVolumeID: 'vol-1',
+        volumeType: 'gp3',
+        volumeAZ: 'z1',
+        volumeIOPS: 100,
       },
       status: { phase: 'Completed', providerSnapshotID: 'snap-1' },
     });

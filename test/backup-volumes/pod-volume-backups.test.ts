@@ -82,8 +82,12 @@ class World {
 
   open(): PodVolumeBackups {
     return new PodVolumeBackups({
-      ...{ client: this.client, backup: BACKUP, log: this.log, signal },
-      ...{ resourceTimeoutMs: 50, timeoutMs: 1000 },
+      client: this.client,
+      backup: BACKUP,
+      log: this.log,
+      signal,
+      resourceTimeoutMs: 50,
+      timeoutMs: 1000,
     });
   }
 }
@@ -147,7 +151,8 @@ describe("backups of a pod's volumes", () => {
   });
   it('take a volume that only a native sidecar has mounted', async () => {
     const init = (name: string, more: object = {}) => ({
-      ...{ name, volumeMounts: [{ name: 'unused' }] },
+      name,
+      volumeMounts: [{ name: 'unused' }],
       ...more,
     });
     const taken = async (container: object): Promise<number> => {

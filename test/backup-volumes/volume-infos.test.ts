@@ -132,13 +132,11 @@ describe('what is noted of volumes', () => {
       ['moved', 'CSISnapshot', undefined, undefined],
     ]);
     expect(infos[1]?.nativeSnapshotInfo).toEqual({
-      ...{
-        snapshotHandle: 'snap-1',
-        volumeType: 'gp3',
-        volumeAZ: 'z',
-        iops: '100',
-        Phase: 'Completed',
-      },
+      snapshotHandle: 'snap-1',
+      volumeType: 'gp3',
+      volumeAZ: 'z',
+      iops: '100',
+      Phase: 'Completed',
     });
     expect(infos[2]).toMatchObject({
       preserveLocalSnapshot: true,
@@ -214,13 +212,11 @@ describe('what is noted of volumes', () => {
       ['moved', 'succeeded', 'T2'],
     ]);
     expect(done[5]?.snapshotDataMovementInfo).toMatchObject({
-      ...{
-        snapshotHandle: 'k2',
-        retainedSnapshot: 'vs',
-        size: 9,
-        incrementalSize: 3,
-        Phase: 'Completed',
-      },
+      snapshotHandle: 'k2',
+      retainedSnapshot: 'vs',
+      size: 9,
+      incrementalSize: 3,
+      Phase: 'Completed',
     });
     const failed = updatedVolumeInfos(volumeInfosOf(SOURCES), {
       dataUploads: [{ ...upload?.upload, status: { phase: 'Failed' } } as never],

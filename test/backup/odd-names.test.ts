@@ -38,7 +38,8 @@ const object = fc.record({
 });
 const scenarios = fc.record({
   objects: fc.uniqueArray(object, {
-    ...{ minLength: 1, maxLength: 8 },
+    minLength: 1,
+    maxLength: 8,
     selector: ({ type, namespace, name }) => `${type} ${namespace}/${name}`,
   }),
   included: fc.option(fc.subarray(LABELS, { minLength: 1 })),
@@ -90,7 +91,10 @@ async function backedUp(given: Given): Promise<{ done: FinishedItem[]; log: Resu
   const namespaces = cluster.filter(included ?? ['*'], excluded);
   const resources = scopedResourceFilter(discovery, spec, namespaces);
   const filter = fine && {
-    ...{ kinds: [fine.type], names: [], excludedNames: [fine.excludedName], orLabelSelectors: [] },
+    kinds: [fine.type],
+    names: [],
+    excludedNames: [fine.excludedName],
+    orLabelSelectors: [],
   };
   const policies = fine
     ? [{ namespaces: [fine.namespace], resourceFilters: filter ? [filter] : [] }]
@@ -101,7 +105,11 @@ async function backedUp(given: Given): Promise<{ done: FinishedItem[]; log: Resu
   const items = await collectItems({ ...shared, spec, fine: filters });
   const done: FinishedItem[] = [];
   await runBackup({
-    ...{ ...shared, items, fine: filters, actions: [], blockActions: [] },
+    ...shared,
+    items,
+    fine: filters,
+    actions: [],
+    blockActions: [],
     backup: { metadata: { name: 'b' }, spec } as Backup,
     exec: () => Promise.reject(new Error('no exec')),
     sink: {

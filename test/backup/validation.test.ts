@@ -385,7 +385,9 @@ describe('a Backup is refused', () => {
 
   it('for a data mover that a rule has volumes moved by, once each', async () => {
     const rule = (number: number, dataMover: string | undefined, isAlways: boolean) => ({
-      ...{ rule: `rule ${number}`, dataMover, isAlways },
+      rule: `rule ${number}`,
+      dataMover,
+      isAlways,
     });
     const withRules = (...movingRules: ReturnType<typeof rule>[]) => ({
       isServed: () => Promise.resolve(false),

@@ -60,8 +60,9 @@ it.each([
       ? { status: 409, headers: { 'x-ms-error-code': 'BlobImmutableDueToPolicy' } }
       : {
           headers: {
-            ...{ etag: '"0x1"', 'last-modified': 'Fri, 02 Jan 2026 03:04:05 GMT' },
-            ...{ 'x-ms-immutability-policy-until-date': until },
+            etag: '"0x1"',
+            'last-modified': 'Fri, 02 Jan 2026 03:04:05 GMT',
+            'x-ms-immutability-policy-until-date': until,
             'x-ms-immutability-policy-mode': mode,
           },
         },

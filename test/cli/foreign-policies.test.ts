@@ -20,11 +20,16 @@ const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
 const labelsOf = (path: string): Record<string, string> => ({
-  ...{ type: 'policy', policyType: 'path' },
-  ...{ username: CLIENT.username, hostname: CLIENT.hostname, path },
+  type: 'policy',
+  policyType: 'path',
+  username: CLIENT.username,
+  hostname: CLIENT.hostname,
+  path,
 });
 const sourceOf = (path: string): { host: string; userName: string; path: string } => ({
-  ...{ host: CLIENT.hostname, userName: CLIENT.username, path },
+  host: CLIENT.hostname,
+  userName: CLIENT.username,
+  path,
 });
 
 function run(...parameters: string[]): { code: number | null; out: string; err: string } {

@@ -11,8 +11,12 @@ const bucket = join(directory, 'bucket');
 const SIGNAL = new AbortController().signal;
 const LOG: EndedMoverLog = {
   owner: { kind: 'Backup', name: 'b1', uid: 'u1' },
-  ...{ volume: 'app.data', title: 'DataUpload up', node: 'node-1', pod: 'p-1' },
-  ...{ time: '2026-11-25T21:00:00Z', text: Buffer.from('text') },
+  volume: 'app.data',
+  title: 'DataUpload up',
+  node: 'node-1',
+  pod: 'p-1',
+  time: '2026-11-25T21:00:00Z',
+  text: Buffer.from('text'),
 };
 
 const told: unknown[] = [];
@@ -39,7 +43,8 @@ const storeOf = (
           },
         ),
     } as never,
-    ...{ namespace: 'velero', directory },
+    namespace: 'velero',
+    directory,
   });
 
 describe('the bucket of a location, for logs', () => {

@@ -3,14 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import {
-  BACKUP_STORAGE_LOCATIONS,
-  CONFIG_MAPS,
-  type KubeObject,
-  type NewObject,
-  type Pod,
-  PODS,
-} from '../../src/kube/index.ts';
+import { BACKUP_STORAGE_LOCATIONS, CONFIG_MAPS, type Pod, PODS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { packagedProgram } from '../support/package.ts';
 
@@ -73,7 +66,7 @@ describe('settings of data movers in the node-agent ConfigMap', () => {
         config: { fspath: far },
         objectStorage: { bucket: 'far' },
       },
-    } as NewObject<KubeObject>);
+    });
     await cluster.makeNamespace('app');
     const source = await cluster.makeVolume('app', 'data');
     fs.writeFileSync(join(source, 'log'), 'the same line again and again\n'.repeat(280_000));

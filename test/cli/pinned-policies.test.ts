@@ -66,10 +66,11 @@ describe('policies that somebody edits while a backup runs', () => {
             }),
           },
           spec: {
-            ...{ includedNamespaces: ['app'], storageLocation: which },
+            includedNamespaces: ['app'],
+            storageLocation: which,
             ...(which === 'own' && { resourcePolicy: { kind: 'configmap', name: 'rules' } }),
           },
-        } as never);
+        });
         const phase = async () =>
           ((await test.client.get(BACKUPS, ref)) as unknown as { status?: { phase?: string } })
             .status?.phase;
@@ -92,7 +93,8 @@ describe('policies that somebody edits while a backup runs', () => {
   it('are an error of an action in a process of its own', async () => {
     const config = (time: string, field: string) => ({
       metadata: {
-        ...{ namespace: 'velero', name: 'rules' },
+        namespace: 'velero',
+        name: 'rules',
         managedFields: [{ time, fieldsV1: { [field]: {} } }, { time: '2026-11-25T00:00:00Z' }],
       },
       data: { rules: rule('skip') },

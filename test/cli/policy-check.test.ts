@@ -193,7 +193,7 @@ describe.for(KINDS.filter(({ isThere }) => isThere))(
         client.create(BACKUPS, {
           metadata: { name, namespace: NAMESPACE, annotations },
           spec,
-        } as never);
+        });
       const resourcePolicy = { kind: 'configmap', name: 'own' };
       const includedNamespaces = ['app'];
       await backup(

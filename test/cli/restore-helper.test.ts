@@ -23,7 +23,10 @@ it('waits for the mark of this restore in each volume, and removes the marks', a
   fs.writeFileSync(join(directory, 'no-volume'), '');
   let isOver = false;
   const waiting = waitForRestores({
-    ...{ uid: 'uid', directory, lookMs: 5, signal },
+    uid: 'uid',
+    directory,
+    lookMs: 5,
+    signal,
     print: (line) => lines.push(line),
   }).then(() => (isOver = true));
   await expect.poll(() => lines.length).toBeGreaterThan(2);

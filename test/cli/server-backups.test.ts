@@ -21,30 +21,46 @@ import { sharedPackage } from '../support/package.ts';
 const run = promisify(execFile);
 
 const FLAGS: BackupFlags = {
-  ...{ concurrentBackups: '1', itemBlockWorkerCount: '1', itemOperationSyncFrequency: '10s' },
-  ...{ defaultBackupTtl: '720h0m0s', defaultItemOperationTimeout: '4h0m0s' },
-  ...{ fsBackupTimeout: '4h0m0s', resourceTimeout: '10m0s', logLevel: 'info', logFormat: 'text' },
+  concurrentBackups: '1',
+  itemBlockWorkerCount: '1',
+  itemOperationSyncFrequency: '10s',
+  defaultBackupTtl: '720h0m0s',
+  defaultItemOperationTimeout: '4h0m0s',
+  fsBackupTimeout: '4h0m0s',
+  resourceTimeout: '10m0s',
+  logLevel: 'info',
+  logFormat: 'text',
   volumeGroupSnapshotLabelKey: 'velero.io/volume-group',
 };
 
 describe('flags about backups', () => {
   it("have the defaults of Velero's server", () => {
     expect(backupSettingsOf(FLAGS)).toMatchObject({
-      ...{ runningMax: 1, workers: 1, operationsEveryMs: 10_000, podVolumeTimeoutMs: 14_400_000 },
-      ...{ resourceTimeoutMs: 600_000, operationTimeoutNs: 14_400_000_000_000n, hasCsi: false },
+      runningMax: 1,
+      workers: 1,
+      operationsEveryMs: 10_000,
+      podVolumeTimeoutMs: 14_400_000,
+      resourceTimeoutMs: 600_000,
+      operationTimeoutNs: 14_400_000_000_000n,
+      hasCsi: false,
       defaults: { ttl: '720h0m0s', snapshotMoveData: false, defaultVolumesToFsBackup: false },
     });
   });
   it('are taken as Go takes them', () => {
     const settings = backupSettingsOf({
-      ...{ ...FLAGS, concurrentBackups: '0', features: 'Other,EnableCSI' },
-      ...{ defaultVolumesToFsBackup: true, defaultSnapshotMoveData: 'false' },
+      ...FLAGS,
+      concurrentBackups: '0',
+      features: 'Other,EnableCSI',
+      defaultVolumesToFsBackup: true,
+      defaultSnapshotMoveData: 'false',
       defaultVolumeSnapshotLocations: 'aws:one, gcp:two',
     });
     expect(settings).toMatchObject({
-      ...{ runningMax: 1, hasCsi: true },
+      runningMax: 1,
+      hasCsi: true,
       defaults: {
-        ...{ defaultVolumesToFsBackup: true, snapshotMoveData: false },
+        defaultVolumesToFsBackup: true,
+        snapshotMoveData: false,
         snapshotLocations: { aws: 'one', gcp: 'two' },
       },
     });

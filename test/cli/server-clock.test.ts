@@ -84,15 +84,19 @@ async function begin(name: 'backup' | 'backup-operations'): Promise<void> {
     common,
     {},
     {
-      ...{ runningMax: 1, workers: 1, operationsEveryMs: 20, operationTimeoutNs: 4n * HOUR_NS },
-      ...{ podVolumeTimeoutMs: 1000, resourceTimeoutMs: 1000, timeoutsOfActions: new Map() },
-      ...{
-        defaults: BACKUP_DEFAULTS,
-        globalPolicies: undefined,
-        hasCsi: false,
-        trustsMustInclude: false,
-      },
-      ...{ logLevel: 'info', logFormat: 'text' },
+      runningMax: 1,
+      workers: 1,
+      operationsEveryMs: 20,
+      operationTimeoutNs: 4n * HOUR_NS,
+      podVolumeTimeoutMs: 1000,
+      resourceTimeoutMs: 1000,
+      timeoutsOfActions: new Map(),
+      defaults: BACKUP_DEFAULTS,
+      globalPolicies: undefined,
+      hasCsi: false,
+      trustsMustInclude: false,
+      logLevel: 'info',
+      logFormat: 'text',
     },
   );
   running = controllers[name].run(abort.now.signal, () => undefined);
@@ -107,8 +111,14 @@ function commonOf(): Common {
         progress: () => {
           asked++;
           return Promise.resolve({
-            ...{ completed: false, err: '', nCompleted: 1, nTotal: 2, operationUnits: 'Bytes' },
-            ...{ description: '', started: undefined, updated: undefined },
+            completed: false,
+            err: '',
+            nCompleted: 1,
+            nTotal: 2,
+            operationUnits: 'Bytes',
+            description: '',
+            started: undefined,
+            updated: undefined,
           });
         },
         cancel: () => {
@@ -122,7 +132,10 @@ function commonOf(): Common {
   const there = onThatNode(client);
   const watch = { client: there, logger: silentLogger, namespace: 'velero' };
   return {
-    ...{ ...watch, host: 'test', registry: new Registry(), reads: new ReadsAhead(there) },
+    ...watch,
+    host: 'test',
+    registry: new Registry(),
+    reads: new ReadsAhead(there),
     directory: fs.mkdtempSync(join(scratch, 'server-')),
     plugins: { host: () => Promise.resolve({ manager: () => manager }) } as never,
     backups: new SharedBackups(watch),
@@ -149,8 +162,13 @@ it('an operation is as old as the API server says, though the clock of the node 
     await using writer = await TarballWriter.begin(scratch);
     await using contents = await writer.finish();
     await new BackupArchive(bucket).put('b1', {
-      ...{ contents, volumeInfos: [], results: {}, resourceList: {}, podVolumeBackups: [] },
-      ...{ volumeSnapshots: [], metadata: backup },
+      contents,
+      volumeInfos: [],
+      results: {},
+      resourceList: {},
+      podVolumeBackups: [],
+      volumeSnapshots: [],
+      metadata: backup,
       itemOperations: [orderedRecord(newOperation(subject, begun, apiNowNs()))],
     });
   });

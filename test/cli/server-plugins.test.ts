@@ -24,13 +24,15 @@ it('the server tells the users of a Restore, and fails its operation, where no n
   await test.makeNamespace('app');
   await test.makeVolume('app', 'data');
   const { spec } = backupOf('b', { snapshotMoveData: true });
-  await client.create(BACKUPS, { metadata: { name: 'b', namespace: NAMESPACE }, spec } as never);
+  await client.create(BACKUPS, { metadata: { name: 'b', namespace: NAMESPACE }, spec });
   const restore = restoreOf('r', 'b', { existingVolumeDataPolicy: 'full' });
   const { uid } = restore.metadata;
   await client.create(CONFIG_MAPS, {
     metadata: {
       // As Velero's own action names it.
-      ...{ name: 'x-result', generateName: 'x-', namespace: NAMESPACE },
+      name: 'x-result',
+      generateName: 'x-',
+      namespace: NAMESPACE,
       labels: {
         'velero.io/restore-uid': uid,
         'velero.io/pvc-namespace-name': 'app.data',
@@ -46,8 +48,14 @@ it('the server tells the users of a Restore, and fails its operation, where no n
     },
   });
   await using plugins = ServerPlugins.begin({
-    ...{ client, logger: silentLogger, folder: join(test.directory, 'plugins') },
-    ...{ features: 'EnableCSI', makesBackups: true, makesRestores: true, host: 'h', flags: [] },
+    client,
+    logger: silentLogger,
+    folder: join(test.directory, 'plugins'),
+    features: 'EnableCSI',
+    makesBackups: true,
+    makesRestores: true,
+    host: 'h',
+    flags: [],
   });
   const host = await plugins.host();
   await using manager = host.manager(silentLogger);

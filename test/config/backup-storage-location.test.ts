@@ -33,7 +33,8 @@ describe("the bucket of Velero's BackupStorageLocation", () => {
     [{ provider: 'aws', objectStorage: { bucket: '/b/' } }, 's3://b/?pathStyle=false'],
     [
       {
-        ...{ provider: 'aws', objectStorage },
+        provider: 'aws',
+        objectStorage,
         config: {
           s3Url: 'http://minio:9000',
           s3ForcePathStyle: 'true',
@@ -53,7 +54,8 @@ describe("the bucket of Velero's BackupStorageLocation", () => {
     // As velero-plugin-for-aws: the key decides.
     [
       {
-        ...{ provider: 'aws', objectStorage },
+        provider: 'aws',
+        objectStorage,
         config: { kmsKeyId: 'k', serverSideEncryption: 'AES256' },
       },
       's3://b/backups/?pathStyle=false&sse=aws%3Akms&kmsKeyId=k',
@@ -118,7 +120,8 @@ describe('the annotations for buckets with object lock', () => {
     spec: object = { provider: 'aws', objectStorage },
   ) =>
     parseBackupStorageLocation({
-      ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
+      apiVersion: 'velero.io/v1',
+      kind: 'BackupStorageLocation',
       metadata: { name: 'default', namespace: 'velero', annotations },
       spec,
     });

@@ -146,7 +146,8 @@ describe.skipIf(!hasHelm())('the chart', () => {
     const names = ['egress', 'data-movers-egress', 'repo-maintenance-egress'];
     for (const name of names) {
       expect(open.get(`longshore-node-agent-${name}`)).toMatchObject({
-        ...{ policyTypes: ['Egress'], egress },
+        policyTypes: ['Egress'],
+        egress,
       });
     }
     expect(open.get('longshore-node-agent-egress')?.podSelector).toEqual({

@@ -291,7 +291,8 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       fs.writeFileSync(join(stranger, 'other'), 'of nobody');
       const script = join(ROOT, 'image/plugin-spdx.ts');
       const { status, stderr } = spawnSync('npx', ['node', script, stranger, rootfs], {
-        ...{ cwd: ROOT, encoding: 'utf8' },
+        cwd: ROOT,
+        encoding: 'utf8',
       });
       expect(stderr).toContain('other is in the plugin, and no package has it');
       expect(status).toBe(1);

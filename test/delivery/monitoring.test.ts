@@ -100,8 +100,12 @@ beforeAll(async () => {
   new RestoreMetrics(server, () => []);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
-    ...{ client: undefined as never, logger: silentLogger, registry: server },
-    ...{ namespace: 'velero', host: '', controllers: [] },
+    client: undefined as never,
+    logger: silentLogger,
+    registry: server,
+    namespace: 'velero',
+    host: '',
+    controllers: [],
   });
   const registry = Registry.merge([metrics.registry, server]);
   const types = new Map(
@@ -112,7 +116,9 @@ beforeAll(async () => {
     const { upperBounds } = metric as unknown as { upperBounds?: number[] };
     const type = types.get(name) ?? '';
     definitions.set(name, {
-      ...{ name, type, labels: labelNames },
+      name,
+      type,
+      labels: labelNames,
       ...(upperBounds && { buckets: upperBounds }),
     });
     const all = [...labelNames, ...OF_PROMETHEUS];

@@ -76,20 +76,31 @@ function made(kind: HostingPodRequest['kind'], privilegedFsBackup = true): NewOb
   const owner = { apiVersion: 'velero.io/v1', kind: 'X', metadata: { name: 'x', uid: 'u' } };
   return hostingPod(
     {
-      ...{ kind, owner: owner as never, resource: DATA_UPLOADS, storageLocation: 'default' },
+      kind,
+      owner: owner as never,
+      resource: DATA_UPLOADS,
+      storageLocation: 'default',
       volume: isOfPod
         ? { hostPath: '/var/lib/kubelet/pods/x', node: 'n', readOnly: true }
         : { claim: 'x' },
-      ...{ isBlock: false, operationTimeout: '10m0s', volumeBytes: 0, cacheClaim: 'x-cache' },
+      isBlock: false,
+      operationTimeout: '10m0s',
+      volumeBytes: 0,
+      cacheClaim: 'x-cache',
     },
     { container: { name: 'a' }, spec: { containers: [] }, labels: {}, annotations: {} },
     {
       client: undefined as never,
       clock: systemClock,
       logger: silentLogger,
-      ...{ namespace: 'velero', daemonSet: 'node-agent', prepareTimeoutMs: 1000 },
+      namespace: 'velero',
+      daemonSet: 'node-agent',
+      prepareTimeoutMs: 1000,
       config: {
-        ...{ loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
+        loadAffinity: [],
+        backupPvc: {},
+        ignoreDelayBinding: false,
+        podResources: {},
         privilegedFsBackup,
       },
     },

@@ -190,6 +190,9 @@ describe('the ratchet', () => {
 it('figures count the sentences of pages', () => {
   const text = `${words(10)} ${words(40)}\n\n| ${words(50)} |\n`;
   expect(figuresOf([{ path: 'docs/a.md', text }])).toEqual({
-    ...{ sentences: 1, words: 50, commas: 0, long: 1 },
+    sentences: 1,
+    words: 50,
+    commas: 0,
+    long: 1,
   });
 });

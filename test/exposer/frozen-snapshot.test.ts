@@ -65,7 +65,9 @@ async function frozenAt(
   objects.put('VolumeSnapshotContent', {
     metadata: { name: 'content', uid: 'c-1' },
     spec: {
-      ...{ driver: 'd', deletionPolicy: 'Delete', source: {} },
+      driver: 'd',
+      deletionPolicy: 'Delete',
+      source: {},
       volumeSnapshotRef: { namespace: 'app', name: 'snap', uid: 's-1' },
     },
     status: { snapshotHandle: 'h', creationTime: told, ...group.content },

@@ -290,7 +290,9 @@ describe('a hosting pod', () => {
     const text = variableOf({ storageClass: 'nfs', annotations }, { all, storageClasses });
     expect(text).not.toMatch(/[$\n\0]/);
     expect(parseExcludesVariable(text)).toEqual({
-      ...{ settings: all, storageClass: '/logs\n/tmp', annotations },
+      settings: all,
+      storageClass: '/logs\n/tmp',
+      annotations,
     });
     expect(
       parseExcludesVariable(variableOf({ storageClass: 'hdd' }, { isWithoutAnnotations: true })),

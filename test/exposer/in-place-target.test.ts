@@ -80,9 +80,13 @@ it.each([
 it('a second object has what the volume is, and nothing of its claim, its class or its provisioner', () => {
   const first = volume(
     {
-      ...{ csi: { ...csi, nodeStageSecretRef: { name: 's' } }, mountOptions: ['noatime'] },
-      ...{ storageClassName: 'fast', volumeAttributesClassName: 'gold' },
-      ...{ persistentVolumeReclaimPolicy: 'Delete', capacity: { storage: '1Gi' }, nodeAffinity },
+      csi: { ...csi, nodeStageSecretRef: { name: 's' } },
+      mountOptions: ['noatime'],
+      storageClassName: 'fast',
+      volumeAttributesClassName: 'gold',
+      persistentVolumeReclaimPolicy: 'Delete',
+      capacity: { storage: '1Gi' },
+      nodeAffinity,
     },
     {
       labels: { 'topology.kubernetes.io/zone': 'a', app: 'db' },
@@ -98,8 +102,11 @@ it('a second object has what the volume is, and nothing of its claim, its class 
       annotations: { 'longshore.io/owner-uid': 'd-1', 'longshore.io/owner-name': 'd' },
     },
     spec: {
-      ...{ accessModes: ['ReadWriteOnce'], capacity: { storage: '1Gi' }, nodeAffinity },
-      ...{ csi: { ...csi, nodeStageSecretRef: { name: 's' } }, mountOptions: ['noatime'] },
+      accessModes: ['ReadWriteOnce'],
+      capacity: { storage: '1Gi' },
+      nodeAffinity,
+      csi: { ...csi, nodeStageSecretRef: { name: 's' } },
+      mountOptions: ['noatime'],
       persistentVolumeReclaimPolicy: 'Retain',
       storageClassName: '',
       claimRef: { apiVersion: 'v1', kind: 'PersistentVolumeClaim', ...ref },

@@ -34,8 +34,13 @@ describe('a second object of a volume', () => {
   afterAll(() => cluster[Symbol.asyncDispose]());
 
   const optionsWith = (client: KubeClient): ConstructorParameters<typeof InPlaceExposer>[0] => ({
-    ...{ client, clock: systemClock, logger: silentLogger, namespace: NAMESPACE },
-    ...{ daemonSet: 'node-agent', prepareTimeoutMs: 10_000, config: CONFIG },
+    client,
+    clock: systemClock,
+    logger: silentLogger,
+    namespace: NAMESPACE,
+    daemonSet: 'node-agent',
+    prepareTimeoutMs: 10_000,
+    config: CONFIG,
   });
   const exposerWith = (client: KubeClient): InPlaceExposer =>
     new InPlaceExposer(optionsWith(client));
@@ -46,8 +51,11 @@ describe('a second object of a volume', () => {
       metadata: { namespace: NAMESPACE, name: `d${number++}`, finalizers: ['longshore.io/test'] },
       spec: {
         targetVolume: { namespace: 'shop', pvc, pv: '' },
-        ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
-        ...{ operationTimeout: '1m0s', datamover: 'longshore' },
+        snapshotID: 'a',
+        sourceNamespace: 'shop',
+        backupStorageLocation: 'default',
+        operationTimeout: '1m0s',
+        datamover: 'longshore',
         dataMoverConfig: inPlaceConfig({ dryRun: false, keepExtra: false }),
       },
     });

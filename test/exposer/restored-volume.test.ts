@@ -26,7 +26,10 @@ describe('the volume of a restore, whose users keep it (Retain), while the clean
       },
     };
     const exposer = new GenericRestoreExposer({
-      ...{ client, clock: systemClock, logger: silentLogger, namespace: 'velero' },
+      client,
+      clock: systemClock,
+      logger: silentLogger,
+      namespace: 'velero',
     } as never);
     const download = {
       metadata: {
@@ -129,7 +132,10 @@ it('an agent that another one was faster than takes the policy that was noted, a
     },
   };
   const exposer = new GenericRestoreExposer({
-    ...{ client, clock: systemClock, logger: silentLogger, namespace: 'velero' },
+    client,
+    clock: systemClock,
+    logger: silentLogger,
+    namespace: 'velero',
   } as never);
   await exposer.rebind(download as unknown as DataDownload, {
     operationTimeoutMs: 5000,

@@ -62,7 +62,10 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
   }
   const handoverBy = (by: KubeClient): SnapshotHandover =>
     new SnapshotHandover({
-      ...{ client: by, namespace: 'velero', logger: silentLogger, prepareTimeoutMs: 60_000 },
+      client: by,
+      namespace: 'velero',
+      logger: silentLogger,
+      prepareTimeoutMs: 60_000,
     } as unknown as ExposerOptions);
 
   /** Its hand-over is broken off when the objects of ours are made, and this part has gone before it could see them. */
@@ -88,7 +91,10 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
       ...(await client.list(VOLUME_SNAPSHOTS)),
       ...(await client.list(VOLUME_SNAPSHOT_CONTENTS)),
     ].map(({ metadata: { name, finalizers, annotations, deletionTimestamp } }) => ({
-      ...{ name, finalizers, annotations, deletionTimestamp },
+      name,
+      finalizers,
+      annotations,
+      deletionTimestamp,
     })),
     storage: csi.snapshots(),
   });

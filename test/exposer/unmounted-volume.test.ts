@@ -12,7 +12,9 @@ const movement = {
   metadata: { name: 'm', namespace: 'velero', uid: 'm-1' },
   spec: {
     pod: { namespace: 'app', name: 'web', uid: 'w-1' },
-    ...{ volume: 'v', backupStorageLocation: 'default', snapshotID: 's' },
+    volume: 'v',
+    backupStorageLocation: 'default',
+    snapshotID: 's',
   },
 } as unknown as PodVolumeRestore;
 const starting = { state: { waiting: { reason: 'PodInitializing' } } };
@@ -36,7 +38,9 @@ async function startAgain({ kind, looks, prepareTimeoutMs = 60_000 }: Course): P
     return {
       metadata: { name: 'web', namespace: 'app', uid: 'w-1' },
       spec: {
-        ...{ nodeName: 'n', containers: [], initContainers: [{ name: 'restore-wait' }] },
+        nodeName: 'n',
+        containers: [],
+        initContainers: [{ name: 'restore-wait' }],
         volumes: [{ name: 'v', csi: { driver: 'd' } }],
       },
       status: {
@@ -66,8 +70,12 @@ async function startAgain({ kind, looks, prepareTimeoutMs = 60_000 }: Course): P
     list: () => Promise.resolve([]),
   };
   const options = {
-    ...{ client, logger: silentLogger, namespace: 'velero', daemonSet: 'node-agent' },
-    ...{ prepareTimeoutMs, config: { loadAffinity: [], backupPvc: {}, podResources: {} } },
+    client,
+    logger: silentLogger,
+    namespace: 'velero',
+    daemonSet: 'node-agent',
+    prepareTimeoutMs,
+    config: { loadAffinity: [], backupPvc: {}, podResources: {} },
   } as unknown as ExposerOptions;
   const of = kind === 'backup' ? BACKUP_KIND : RESTORE_KIND;
   const exposer = new PodVolumeExposer(options, of as typeof RESTORE_KIND);

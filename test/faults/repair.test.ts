@@ -64,7 +64,10 @@ const DAMAGES = 40;
 
 const verify = (repository: Repository): Promise<VerificationReport> =>
   verifyRepository(repository, {
-    ...{ readAll: true, record: true, signal, logger: silentLogger },
+    readAll: true,
+    record: true,
+    signal,
+    logger: silentLogger,
     counters: { contents: 0, packs: 0, bytesRead: 0 },
     treeCounters: newTreeCounters(),
   });

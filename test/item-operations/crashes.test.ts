@@ -245,7 +245,11 @@ async function serve(world: World): Promise<void> {
       if (await backups.has('b1')) return;
       const itemOperations = [...(await map.get(SUBJECT))];
       await backups.put('b1', {
-        ...{ ...files, ...none, contents, itemOperations, metadata: metadataOf(phase) },
+        ...files,
+        ...none,
+        contents,
+        itemOperations,
+        metadata: metadataOf(phase),
       });
     });
     await patch({ phase, ...counted(round.operations) });

@@ -30,8 +30,14 @@ const as = (status: Operation['status'], id?: string): Operation => ({
 const said = (progress: Partial<OperationProgress> = {}): Observation => ({
   kind: 'progress',
   progress: {
-    ...{ completed: false, err: '', nCompleted: 0, nTotal: 0 },
-    ...{ operationUnits: '', description: '', started: undefined, updated: undefined },
+    completed: false,
+    err: '',
+    nCompleted: 0,
+    nTotal: 0,
+    operationUnits: '',
+    description: '',
+    started: undefined,
+    updated: undefined,
     ...progress,
   },
 });

@@ -33,8 +33,14 @@ const ITEM = { group: '', resource: 'persistentvolumeclaims', namespace: 'app', 
 const NEVER = new AbortController().signal;
 const op = (id: string) => ({ action: 'a.io/move', operationId: id, item: ITEM });
 const done: OperationProgress = {
-  ...{ completed: true, err: '', nCompleted: 1, nTotal: 1, operationUnits: 'Bytes' },
-  ...{ description: '', started: undefined, updated: undefined },
+  completed: true,
+  err: '',
+  nCompleted: 1,
+  nTotal: 1,
+  operationUnits: 'Bytes',
+  description: '',
+  started: undefined,
+  updated: undefined,
 };
 const running: OperationProgress = { ...done, completed: false, nCompleted: 0 };
 

@@ -125,7 +125,9 @@ async function serverThat(
   const { port } = server.address() as AddressInfo;
   const kubeconfig = join(scratch, `${port}`);
   const config = {
-    ...{ apiVersion: 'v1', kind: 'Config', 'current-context': 'c' },
+    apiVersion: 'v1',
+    kind: 'Config',
+    'current-context': 'c',
     clusters: [
       {
         name: 'c',

@@ -13,7 +13,9 @@ afterEach(() => {
 });
 
 const config = (more: object = {}): object => ({
-  ...{ apiVersion: 'v1', kind: 'Config', 'current-context': 'one' },
+  apiVersion: 'v1',
+  kind: 'Config',
+  'current-context': 'one',
   clusters: [{ name: 'c', cluster: { server: 'https://127.0.0.1:1' } }],
   users: [{ name: 'u', user: { token: 't' } }],
   contexts: ['one', 'two'].map((name) => ({ name, context: { cluster: 'c', user: 'u' } })),

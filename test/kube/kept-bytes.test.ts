@@ -5,7 +5,10 @@ import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
 const PORT = 24_600;
 const REVISIONS: Resource<KubeObject> = {
-  ...{ group: 'apps', version: 'v1', kind: 'ControllerRevision', plural: 'controllerrevisions' },
+  group: 'apps',
+  version: 'v1',
+  kind: 'ControllerRevision',
+  plural: 'controllerrevisions',
   namespaced: true,
 };
 

@@ -153,8 +153,11 @@ const run = (client: KubeClient): Promise<unknown> =>
 
 describe('plain HTTP', () => {
   const user = {
-    ...{ token: 'secret', username: undefined, 'as-groups': [] },
-    ...{ 'client-certificate-data': base64('c'), 'client-key-data': base64('k') },
+    token: 'secret',
+    username: undefined,
+    'as-groups': [],
+    'client-certificate-data': base64('c'),
+    'client-key-data': base64('k'),
   };
   const loginTo = (cluster: object): Promise<Login> =>
     new Credentials({ cluster, user } as unknown as Access, systemClock).login();

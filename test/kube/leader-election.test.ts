@@ -58,8 +58,13 @@ function candidate(
   { clock = systemClock, log = [] }: { clock?: Clock; log?: string[] } = {},
 ): Candidate {
   const election = new LeaderElection({
-    ...{ client, clock, identity, namespace: 'velero', name: 'server' },
-    ...{ logger: silentLogger, timing: TIMING },
+    client,
+    clock,
+    identity,
+    namespace: 'velero',
+    name: 'server',
+    logger: silentLogger,
+    timing: TIMING,
   });
   const abort = new AbortController();
   const running = election.run(async (signal) => {
@@ -70,7 +75,8 @@ function candidate(
     log.push(`${identity} ends`);
   }, abort.signal);
   const started = {
-    ...{ election, log },
+    election,
+    log,
     stop: async () => {
       abort.abort();
       await running;
@@ -179,8 +185,13 @@ describe('of several processes', () => {
   it('errors of the work end the run; the Lease is given back', async () => {
     const server = new LeaseServer();
     const election = new LeaderElection({
-      ...{ client: server.client(), clock: systemClock, identity: 'a' },
-      ...{ namespace: 'velero', name: 'server', logger: silentLogger, timing: TIMING },
+      client: server.client(),
+      clock: systemClock,
+      identity: 'a',
+      namespace: 'velero',
+      name: 'server',
+      logger: silentLogger,
+      timing: TIMING,
     });
     const run = election.run(
       () => Promise.reject(new Error('broken')),

@@ -17,7 +17,8 @@ function world() {
   const client = { find, get: find, ...writes, clock: 'the clock' } as unknown as KubeClient;
   const reads = new ReadsAhead(client, { nowMs: () => nowMs });
   return {
-    ...{ reads, asked },
+    reads,
+    asked,
     find: (name: string, options = {}) => reads.client.find(PVS, { name }, options),
     setAnswer: (given: typeof answer) => (answer = given),
     wait: (ms: number) => (nowMs += ms),

@@ -46,7 +46,9 @@ function makeVolume(paths: readonly string[]): string {
 const KINDS = {
   'a volume of a pod': { sourceNamespace: 'app', sourcePod: 'web-0', sourceVolume: 'data' },
   'a PVC': {
-    ...{ sourceNamespace: 'app', sourcePvc: 'data', operationId: 'du' },
+    sourceNamespace: 'app',
+    sourcePvc: 'data',
+    operationId: 'du',
     frozenAt: '2026-11-28T00:00:00Z',
   },
 };
@@ -65,9 +67,17 @@ async function backUp(
   more: { isBlock?: boolean; logger?: Logger; uid?: string } = {},
 ): Promise<Stored> {
   const { snapshotId, note } = await backupVolume({
-    ...{ repository, path, isBlock: false, logger: silentLogger, config: {}, excludes },
-    ...{ signal: new AbortController().signal, onProgress: () => undefined },
-    ...{ progressIntervalMs: 10, stallMs: 60_000, uid: `u-${made++}` },
+    repository,
+    path,
+    isBlock: false,
+    logger: silentLogger,
+    config: {},
+    excludes,
+    signal: new AbortController().signal,
+    onProgress: () => undefined,
+    progressIntervalMs: 10,
+    stallMs: 60_000,
+    uid: `u-${made++}`,
     ...KINDS[kind],
     ...more,
   });
@@ -164,10 +174,18 @@ describe.each(Object.keys(KINDS) as Kind[])('%s', (kind) => {
     fs.writeFileSync(join(volume, 'new.log'), 'left out');
     fs.rmSync(join(volume, 'keep'));
     await restoreVolumeInPlace({
-      ...{ repository, path: volume, isBlock: false, logger: silentLogger },
-      ...{ signal: new AbortController().signal, onProgress: () => undefined },
-      ...{ progressIntervalMs: 10, stallMs: 60_000, snapshotId: snapshot.id },
-      ...{ dryRun: false, keepExtra: false, usedByOther: new AbortController().signal },
+      repository,
+      path: volume,
+      isBlock: false,
+      logger: silentLogger,
+      signal: new AbortController().signal,
+      onProgress: () => undefined,
+      progressIntervalMs: 10,
+      stallMs: 60_000,
+      snapshotId: snapshot.id,
+      dryRun: false,
+      keepExtra: false,
+      usedByOther: new AbortController().signal,
       onDone: () => Promise.resolve(),
     });
     const left = fs.readdirSync(volume, { recursive: true, withFileTypes: true });

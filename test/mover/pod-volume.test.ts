@@ -147,9 +147,16 @@ describe('a volume of a pod', () => {
       startTimeNs: 1n,
       endTimeNs: 2n,
       stats: {
-        ...{ totalSize: 0, excludedTotalSize: 0, fileCount: 0, cachedFiles: 0, nonCachedFiles: 0 },
-        ...{ dirCount: 0, excludedFileCount: 0, excludedDirCount: 0 },
-        ...{ ignoredErrorCount: 0, errorCount: 0 },
+        totalSize: 0,
+        excludedTotalSize: 0,
+        fileCount: 0,
+        cachedFiles: 0,
+        nonCachedFiles: 0,
+        dirCount: 0,
+        excludedFileCount: 0,
+        excludedDirCount: 0,
+        ignoredErrorCount: 0,
+        errorCount: 0,
       },
       incomplete: 'checkpoint',
     });
@@ -160,12 +167,25 @@ describe('a volume of a pod', () => {
       startTimeNs: 3n,
       endTimeNs: 4n,
       stats: {
-        ...{ totalSize: 0, excludedTotalSize: 0, fileCount: 0, cachedFiles: 0, nonCachedFiles: 0 },
-        ...{ dirCount: 0, excludedFileCount: 0, excludedDirCount: 0 },
-        ...{ ignoredErrorCount: 0, errorCount: 0 },
+        totalSize: 0,
+        excludedTotalSize: 0,
+        fileCount: 0,
+        cachedFiles: 0,
+        nonCachedFiles: 0,
+        dirCount: 0,
+        excludedFileCount: 0,
+        excludedDirCount: 0,
+        ignoredErrorCount: 0,
+        errorCount: 0,
       },
       rootEntry: {
-        ...{ name: 'x', type: 'd', mode: 0o755, mtimeNs: 1n, uid: 0, gid: 0, size: 0 },
+        name: 'x',
+        type: 'd',
+        mode: 0o755,
+        mtimeNs: 1n,
+        uid: 0,
+        gid: 0,
+        size: 0,
         objectId: `k${'ab'.repeat(16)}` as never,
       },
     });
@@ -637,9 +657,12 @@ describe('a restored volume that a pod waits for', () => {
     const told: WrittenVolume[] = [];
     const restored = { bootId: 'before the node was started again', root: rootOf(target) };
     await restoreVolume({
-      ...{ ...options(target), snapshotId, lateMs: 10 },
+      ...options(target),
+      snapshotId,
+      lateMs: 10,
       doneMark: {
-        ...{ ...doneMark, restored },
+        ...doneMark,
+        restored,
         wasTaken: () => Promise.resolve(false),
         onRestored: (written) => {
           told.push(written);

@@ -46,10 +46,8 @@ describe('the total of an upload', () => {
 
   it('is not counted where the memory does not carry a thread more', async () => {
     const tight = await openTest(join(root, 'repo'), {
-      ...{
-        threads: true,
-        memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2, isTight: true },
-      },
+      threads: true,
+      memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2, isTight: true },
     });
     const counters = newUploadCounters();
     const made = new VolumeTotal(counters);

@@ -79,7 +79,10 @@ describe.skipIf(!hasRealNode())(
       const credentials = { accessKeyId: 'peersaccess', secretAccessKey: 'peerssecret' };
       const { endpoint } = s3;
       const client = new S3Client({
-        ...{ endpoint, region: 'us-east-1', forcePathStyle: true, credentials },
+        endpoint,
+        region: 'us-east-1',
+        forcePathStyle: true,
+        credentials,
       });
       await client.send(
         new CreateBucketCommand({ Bucket: LOCKED, ObjectLockEnabledForBucket: true }),
@@ -88,11 +91,13 @@ describe.skipIf(!hasRealNode())(
       const config = { region: 'us-east-1', s3ForcePathStyle: 'true', s3Url: endpoint };
       await node.client.create(BACKUP_STORAGE_LOCATIONS, {
         metadata: {
-          ...{ namespace: VELERO, name: ONCE },
+          namespace: VELERO,
+          name: ONCE,
           annotations: { 'longshore.io/write-once': 'true', 'longshore.io/retention': '48h' },
         },
         spec: {
-          ...{ provider: 'aws', config },
+          provider: 'aws',
+          config,
           objectStorage: { bucket: LOCKED },
           credential: { name: 'cloud-credentials', key: 'cloud' },
         },
@@ -103,7 +108,8 @@ describe.skipIf(!hasRealNode())(
       create('backup', name, '--storage-location', ONCE, ...flags);
 
     const repositoryOf = (namespace: string): { namespace: string; name: string } => ({
-      ...{ namespace: VELERO, name: `${namespace}-${ONCE}-kopia` },
+      namespace: VELERO,
+      name: `${namespace}-${ONCE}-kopia`,
     });
 
     /** As if it had not been maintained for hours. Returns a function that waits until it was, well. */
@@ -272,7 +278,9 @@ describe.skipIf(!hasRealNode())(
         const claims = await node.client.list(PVCS, { namespace: 'moved' });
         const volumes = await node.client.list(PVS);
         return [...claims, ...volumes].map(({ metadata, spec, status }) => ({
-          ...{ uid: metadata.uid, spec, phase: status?.phase },
+          uid: metadata.uid,
+          spec,
+          phase: status?.phase,
         }));
       };
       const before = await objects();

@@ -18,8 +18,15 @@ export function briefly({ kind }: Resource<KubeObject>, object: KubeObject): str
   const { status = {} } = object as { status?: Readonly<Record<string, unknown>> };
   const { phase, message, failureReason, conditions, readyToUse, error } = status;
   const facts = {
-    ...{ creationTimestamp, deletionTimestamp, finalizers },
-    ...{ phase, message, failureReason, conditions, readyToUse, error },
+    creationTimestamp,
+    deletionTimestamp,
+    finalizers,
+    phase,
+    message,
+    failureReason,
+    conditions,
+    readyToUse,
+    error,
   };
   return `${kind} ${namespace === undefined ? '' : `${namespace}/`}${name} ${JSON.stringify(facts)}`;
 }

@@ -16,7 +16,10 @@ const PATIENT = { timeout: 20_000 };
 function get(address: string, ca?: string): Promise<{ status: number; fingerprint: string }> {
   return new Promise((resolve, reject) => {
     const options = {
-      ...{ host: '127.0.0.1', port: portOf(address), path: '/healthz', agent: false },
+      host: '127.0.0.1',
+      port: portOf(address),
+      path: '/healthz',
+      agent: false,
       ...(ca === undefined ? { rejectUnauthorized: false } : { ca }),
     };
     const request = https.get(options, (response) => {
@@ -126,7 +129,8 @@ describe('the certificate of --tls-certificate', () => {
     using certificate = await open();
     await using server = await serveStatus('0.0.0.0:0', SOURCES, certificate);
     expect(await get(server.address, own.certificate)).toEqual({
-      ...{ status: 200, fingerprint: fingerprintOf(own) },
+      status: 200,
+      fingerprint: fingerprintOf(own),
     });
     const port = portOf(server.address);
     await expect(fetch(`http://127.0.0.1:${port}/metrics`)).rejects.toThrow();
@@ -240,7 +244,9 @@ describe('the certificate of --tls-certificate', () => {
     const sockets = new Set<net.Socket>();
     for (let at = 0; at < 300; at++) {
       const socket = net.connect({
-        ...{ port: portOf(server.address), host: '127.0.0.1', localAddress: '127.0.0.9' },
+        port: portOf(server.address),
+        host: '127.0.0.1',
+        localAddress: '127.0.0.9',
       });
       sockets.add(socket);
       socket.on('error', () => undefined);

@@ -107,7 +107,7 @@ describe.skipIf(!hasVeleroHost())("Velero's own plugin client", () => {
       metadata: { name: 'b1', namespace: 'velero' },
       spec: backup.spec,
       status: backup.status,
-    } as never);
+    });
     backup.metadata.uid = metadata.uid;
     const related = await host.ask('block.execute', {
       name: 'longshore.io/pvc',

@@ -10,8 +10,10 @@ it('a repository that was waited for in vain is only looked at for the next pods
     return Promise.resolve([{ metadata: { name: 'app-default-kopia' }, status: { phase } }]);
   };
   const query = {
-    ...{ client: { list } as unknown as KubeClient, namespace: 'velero' },
-    ...{ storageLocation: 'default', signal: new AbortController().signal },
+    client: { list } as unknown as KubeClient,
+    namespace: 'velero',
+    storageLocation: 'default',
+    signal: new AbortController().signal,
   };
   const repositories = new EnsuredRepositories(query, 700);
   const looksOf = async (namespace: string): Promise<number> => {

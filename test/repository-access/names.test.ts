@@ -19,7 +19,10 @@ it('two repositories whose names would be the same are made both', async () => {
   for (const [volumeNamespace, storageLocation] of pairs) {
     await ensureBackupRepository(
       {
-        ...{ client, namespace: NAMESPACE, volumeNamespace, storageLocation },
+        client,
+        namespace: NAMESPACE,
+        volumeNamespace,
+        storageLocation,
         signal: new AbortController().signal,
       },
       // Nobody makes them ready here.

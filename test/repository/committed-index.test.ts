@@ -102,7 +102,10 @@ it.each([1, 2] as const)('rows say what entries say, in version %d of the index'
   ])
     index.add(new IndexBody(memorySource(Buffer.from(encodeIndex(version, part)))));
   const rows = Array.from(index.rows(), ({ deleted, packBlobId, packedLength, entry }) => ({
-    ...{ deleted, packBlobId, packedLength, entry },
+    deleted,
+    packBlobId,
+    packedLength,
+    entry,
   }));
   const entries = [...index.entries()];
   expect(rows.map(({ entry }) => entry)).toEqual(entries);

@@ -105,9 +105,15 @@ it('an index that is read anew twice beside marks takes no more scratch space th
       sortEntries(
         Array.from({ length: 1000 }, (_, i) => ({
           contentId: contentIdOf('', noise(`${blob}-${i}`, 16)),
-          ...{ packBlobId: `p${'ab'.repeat(16)}`, packOffset: i, packedLength: 100 },
-          ...{ originalLength: 72, timestampSeconds: 1_700_000_000 + i, deleted: false },
-          ...{ formatVersion: 3, compressionHeaderId: 0, encryptionKeyId: 0 },
+          packBlobId: `p${'ab'.repeat(16)}`,
+          packOffset: i,
+          packedLength: 100,
+          originalLength: 72,
+          timestampSeconds: 1_700_000_000 + i,
+          deleted: false,
+          formatVersion: 3,
+          compressionHeaderId: 0,
+          encryptionKeyId: 0,
         })),
       ),
     ),

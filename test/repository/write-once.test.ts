@@ -32,8 +32,13 @@ describe('a repository in a location that is written once', () => {
       await backUp(repository, tree);
       await repository.flush();
       const report = await runMaintenance(repository, {
-        ...{ mode: 'full', safety: 'none', force: false, dryRun: false, collectGarbage },
-        ...{ signal: new AbortController().signal, logger: silentLogger },
+        mode: 'full',
+        safety: 'none',
+        force: false,
+        dryRun: false,
+        collectGarbage,
+        signal: new AbortController().signal,
+        logger: silentLogger,
       });
       expect(report.mode).toBe('full');
       const { runs: noted, nextFullNs } = await loadSchedule(repository);

@@ -10,8 +10,12 @@ const NATIVE = {
 const pv = (persistentVolumeReclaimPolicy: string): PersistentVolume =>
   ({ metadata: { name: 'pv' }, spec: { persistentVolumeReclaimPolicy } }) as PersistentVolume;
 const NOTHING: VolumeFacts = {
-  ...{ info: undefined, native: undefined, restorePVs: undefined },
-  ...{ hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false },
+  info: undefined,
+  native: undefined,
+  restorePVs: undefined,
+  hasFileBackup: false,
+  hasCsiSnapshot: false,
+  hasUploadResult: false,
 };
 const noted = (info: BackupVolumeInfo): Partial<VolumeFacts> => ({ info });
 

@@ -15,8 +15,11 @@ import { RestoredVolumes, type VolumeFact } from '../../src/restore-volumes/inde
 const { signal } = new AbortController();
 const NATIVE = {
   spec: {
-    ...{ persistentVolumeName: 'pv1', location: 'default', volumeType: 'gp3' },
-    ...{ volumeAZ: 'zone-a', volumeIOPS: 100 },
+    persistentVolumeName: 'pv1',
+    location: 'default',
+    volumeType: 'gp3',
+    volumeAZ: 'zone-a',
+    volumeIOPS: 100,
   },
   status: { phase: 'Completed', providerSnapshotID: 'snap-1' },
 } as NativeSnapshot;
@@ -68,7 +71,9 @@ class World {
   ) {
     const restore = {
       metadata: {
-        ...{ name: 'r', namespace: 'velero', uid: 'restore-uid' },
+        name: 'r',
+        namespace: 'velero',
+        uid: 'restore-uid',
         creationTimestamp: '2026-11-26T11:59:00Z',
       },
       spec: { backupName: 'b', namespaceMapping: mapping ?? {} },
@@ -105,8 +110,12 @@ class World {
       restore,
       factsOf: async () =>
         Promise.resolve({
-          ...{ info: undefined, native: undefined, restorePVs: undefined },
-          ...{ hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false },
+          info: undefined,
+          native: undefined,
+          restorePVs: undefined,
+          hasFileBackup: false,
+          hasCsiSnapshot: false,
+          hasUploadResult: false,
           ...facts,
         }),
       locations: [
@@ -117,7 +126,9 @@ class World {
         return snapshotter as VolumeSnapshotter;
       },
       log: { info: log('info'), warn: log('warn'), error: log('error') },
-      ...{ signal, terminatingMs, pollMs: 5 },
+      signal,
+      terminatingMs,
+      pollMs: 5,
       onFact: async (fact) => {
         this.facts.push(fact);
         return Promise.resolve();
@@ -180,7 +191,8 @@ describe('PersistentVolumes of a restore', () => {
   // Made by this very restore, whose server was killed before it could say so.
   const ownPv = (claimRef: object): object => ({
     metadata: {
-      ...{ name: 'pv1', creationTimestamp: '2026-11-26T12:00:00Z' },
+      name: 'pv1',
+      creationTimestamp: '2026-11-26T12:00:00Z',
       labels: { 'velero.io/backup-name': 'b', 'velero.io/restore-name': 'r' },
     },
     spec: { claimRef },

@@ -77,8 +77,11 @@ describe('volumes of a pod that have a backup of their files', () => {
 });
 
 const SAFE = {
-  ...{ runAsUser: 1000, runAsNonRoot: true, allowPrivilegeEscalation: false },
-  ...{ capabilities: { drop: ['ALL'] }, seccompProfile: { type: 'RuntimeDefault' } },
+  runAsUser: 1000,
+  runAsNonRoot: true,
+  allowPrivilegeEscalation: false,
+  capabilities: { drop: ['ALL'] },
+  seccompProfile: { type: 'RuntimeDefault' },
 };
 
 describe('the container that waits', () => {
@@ -93,7 +96,9 @@ describe('the container that waits', () => {
           return Promise.resolve([{ metadata: { name: 'config' }, data }]);
         },
       } as unknown as KubeClient,
-      ...{ namespace: 'velero', image: 'registry/velero:v1', tag: 'v1.18.3' },
+      namespace: 'velero',
+      image: 'registry/velero:v1',
+      tag: 'v1.18.3',
       files: new FileBackups({ backups }),
       log: { info: log, warn: log, error: log },
     });
@@ -270,10 +275,13 @@ class World {
     const log = (): void => undefined;
     const warn = (text: string): void => void this.warnings.push(text);
     return new PodVolumeRestores({
-      ...{ client: this.client, restore: restoreOf(spec), storageLocation: 'default' },
+      client: this.client,
+      restore: restoreOf(spec),
+      storageLocation: 'default',
       files: new FileBackups({ backups }),
       log: { info: log, warn, error: log },
-      ...{ signal, resourceTimeoutMs: 20 },
+      signal,
+      resourceTimeoutMs: 20,
     });
   }
 }
@@ -308,9 +316,14 @@ describe('PodVolumeRestores', () => {
       },
       spec: {
         pod: { kind: 'Pod', namespace: 'copy', name: 'p', uid: 'pod-uid' },
-        ...{ volume: 'data', backupStorageLocation: 'default', repoIdentifier: '' },
+        volume: 'data',
+        backupStorageLocation: 'default',
+        repoIdentifier: '',
         restoreType: '',
-        ...{ uploaderType: 'kopia', snapshotID: 's-data', sourceNamespace: 'app', snapshotSize: 9 },
+        uploaderType: 'kopia',
+        snapshotID: 's-data',
+        sourceNamespace: 'app',
+        snapshotSize: 9,
         uploaderSettings: { WriteSparseFiles: 'true', ParallelFilesDownload: '3' },
       },
     });
@@ -423,7 +436,8 @@ describe('files of a claim of several pods', () => {
   it('are restored through another pod where it is not made, through one only', async () => {
     const facts: FileRestoreFact[] = [];
     const options = {
-      ...{ backups: [shared], isMade: () => Promise.resolve(false) },
+      backups: [shared],
+      isMade: () => Promise.resolve(false),
       onFact: (fact: FileRestoreFact) => Promise.resolve(void facts.push(fact)),
     };
     const files = new FileBackups(options);
@@ -444,7 +458,8 @@ describe('files of a claim of several pods', () => {
   it('are restored through another pod also where their own was asked for first, and then not made', async () => {
     let isMade = true;
     const files = new FileBackups({
-      ...{ backups: [shared], isMade: () => Promise.resolve(isMade) },
+      backups: [shared],
+      isMade: () => Promise.resolve(isMade),
     });
     expect(await namesOf(files, podOf())).toEqual(['data']);
     expect(await namesOf(files, other)).toEqual([]);
@@ -456,7 +471,9 @@ describe('files of a claim of several pods', () => {
   it('are not restored through another pod over a claim that was there before', async () => {
     const left: string[] = [];
     const files = new FileBackups({
-      ...{ backups: [shared], isMade: () => Promise.resolve(false), isClaimMade: () => false },
+      backups: [shared],
+      isMade: () => Promise.resolve(false),
+      isClaimMade: () => false,
       onLeft: (claimed, pod) => left.push(`${claimed.namespace}/${claimed.name} ${pod.name}`),
     });
     expect(await namesOf(files, other)).toEqual([]);

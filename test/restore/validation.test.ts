@@ -264,7 +264,9 @@ describe('a Restore', () => {
       return isBackup ? { ...each, metadata: { ...metadata, labels } } : each;
     });
     const { errors, restore } = await validated({
-      ...{ about: '', spec: { scheduleName: schedule }, objects },
+      about: '',
+      spec: { scheduleName: schedule },
+      objects,
     });
     expect(errors).toEqual([]);
     expect(restore.spec).toMatchObject({ backupName: 'b', scheduleName: schedule });
@@ -301,7 +303,8 @@ describe('a Restore', () => {
     const ofMaker = (name: string, day: number, uid?: string) => ({
       kind: 'Backup',
       metadata: {
-        ...{ name, namespace: 'velero' },
+        name,
+        namespace: 'velero',
         labels: {
           'velero.io/schedule-name': 's',
           ...(uid && { 'longshore.io/schedule-uid': uid }),

@@ -40,11 +40,14 @@ describe.skipIf(!hasRealApi())('a location that encrypts, with a real server', (
     fs.mkdirSync(bucket);
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: {
-        ...{ namespace, name: 'default' },
+        namespace,
+        name: 'default',
         annotations: { 'longshore.io/encrypt-archive': 'true' },
       },
       spec: {
-        ...{ provider: 'velero.io/fs', objectStorage: { bucket: 'b' }, default: true },
+        provider: 'velero.io/fs',
+        objectStorage: { bucket: 'b' },
+        default: true,
         config: { fspath: bucket },
       },
     });
@@ -77,7 +80,7 @@ describe.skipIf(!hasRealApi())('a location that encrypts, with a real server', (
   const backup = async (name: string): Promise<KubeObject & { readonly status?: object }> => {
     // A kind that is unknown makes a warning, which describe reads from an encrypted file.
     const spec = { includedNamespaces: ['app'], excludedResources: ['strangers'] };
-    await api.client.create(BACKUPS, { metadata: { namespace, name }, spec } as never);
+    await api.client.create(BACKUPS, { metadata: { namespace, name }, spec });
     const now = () => api.client.get(BACKUPS, { namespace, name });
     await expect
       .poll(async () => ((await now()) as { status?: { phase?: string } }).status?.phase, PATIENT)
@@ -96,7 +99,8 @@ describe.skipIf(!hasRealApi())('a location that encrypts, with a real server', (
     const { status, metadata } = await backup('b1');
     expect(status).toMatchObject({ phase: 'Completed' });
     expect(metadata.annotations).toMatchObject({
-      ...{ 'longshore.io/sealed-journal': 'true', 'longshore.io/signed': 'true' },
+      'longshore.io/sealed-journal': 'true',
+      'longshore.io/signed': 'true',
     });
     const tarball = fs.readFileSync(join(bucket, 'backups/b1/b1.tar.gz'));
     expect(tarball.toString('latin1', 0, 8)).toBe('LSCRYPT1');

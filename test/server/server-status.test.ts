@@ -28,7 +28,9 @@ function clientOf({ lease, pods = [], repositories = [] }: Cluster): KubeClient 
 
 const leaseOf = (holderIdentity: string, renewTime = '2026-05-01T11:59:55.123456Z'): object => ({
   spec: {
-    ...{ holderIdentity, renewTime, leaseDurationSeconds: 15 },
+    holderIdentity,
+    renewTime,
+    leaseDurationSeconds: 15,
     acquireTime: '2026-05-01T09:30:00.000001Z',
   },
 });
@@ -109,10 +111,14 @@ it('metrics tell when a repository was verified, and what was damaged then', asy
   new RepositoryMetrics(registry, {
     repositories: () => [
       {
-        ...{ name: 'a', ...common },
+        name: 'a',
+        ...common,
         verification: {
-          ...{ time: '1970-01-01T00:01:00Z', damagedContents: 4, damagedPacks: 1 },
-          ...{ damagedSnapshots: 1, readShare: 1 },
+          time: '1970-01-01T00:01:00Z',
+          damagedContents: 4,
+          damagedPacks: 1,
+          damagedSnapshots: 1,
+          readShare: 1,
         },
       },
       { name: 'b', ...common, verification: undefined },

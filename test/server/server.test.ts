@@ -105,7 +105,11 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const own = connectToCluster({ kubeconfig: serverKubeconfig, userAgent });
     const registry = new Registry();
     const common = {
-      ...{ client: own, logger: silentLogger, namespace: NAMESPACE, host: 'test', registry },
+      client: own,
+      logger: silentLogger,
+      namespace: NAMESPACE,
+      host: 'test',
+      registry,
     };
     const repositories = new RepositoryController({
       ...common,
@@ -113,11 +117,16 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
         openStorage: (location, options) => openStorageThere(location, options),
         directory: join(cluster.directory, 'credentials'),
         defaultCredentials: () => undefined,
-        ...{ frequency: '1h0m0s', configMap: 'repository-settings' },
+        frequency: '1h0m0s',
+        configMap: 'repository-settings',
       },
       jobs: {
-        ...{ configMap: CONFIG, jobsMax: 2, deployment },
-        ...{ command: ['/velero'], logLevel: 'info', logFormat: 'text' },
+        configMap: CONFIG,
+        jobsMax: 2,
+        deployment,
+        command: ['/velero'],
+        logLevel: 'info',
+        logFormat: 'text',
       },
     });
     const timing = { leaseMs: 1000, renewMs: 700, retryMs: 100 };
@@ -126,7 +135,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const work = server.run(abort.signal);
     let stopped: Promise<void> | undefined;
     const started = {
-      ...{ registry, server },
+      registry,
+      server,
       stop: () =>
         (stopped ??= (async () => {
           abort.abort();
@@ -139,7 +149,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   }
 
   const repositoryOf = (name: string): { namespace: string; name: string } => ({
-    ...{ namespace: NAMESPACE, name },
+    namespace: NAMESPACE,
+    name,
   });
   const waitRepository = (
     name: string,
@@ -156,7 +167,10 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   const ensure = (volumeNamespace: string, storageLocation = 'default') =>
     ensureBackupRepository(
       {
-        ...{ client, namespace: NAMESPACE, volumeNamespace, storageLocation },
+        client,
+        namespace: NAMESPACE,
+        volumeNamespace,
+        storageLocation,
         signal: new AbortController().signal,
       },
       60_000,
@@ -240,7 +254,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       'backup storage location velero/second does not exist',
     );
     await client.create(BACKUP_STORAGE_LOCATIONS, {
-      ...{ metadata: location, ...spec },
+      metadata: location,
+      ...spec,
     });
     const name = 'app-second-kopia';
     const notReady = await waitRepository(name, ({ status }) =>
@@ -356,7 +371,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await api.kubectl('uncordon', 'node-1');
     const lost = await waitRepository(name, (found) => resultsOf(found).length === 2);
     expect(lost.status?.recentMaintenance?.at(-1)).toMatchObject({
-      ...{ result: 'Failed', message: 'the maintenance Job was deleted before it ended' },
+      result: 'Failed',
+      message: 'the maintenance Job was deleted before it ended',
     });
   }, 120_000);
 
@@ -381,7 +397,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
             restartPolicy: 'Never',
             containers: [
               {
-                ...{ name: 'velero-repo-maintenance-container', image: 'velero' },
+                name: 'velero-repo-maintenance-container',
+                image: 'velero',
                 command: ['/velero'],
                 args: ['repo-maintenance', '--repo-name=both', '--backup-storage-location=default'],
                 env: [{ name: 'VELERO_NAMESPACE', value: NAMESPACE }],
@@ -431,8 +448,11 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       await client.create(BACKUP_REPOSITORIES, {
         metadata: repositoryOf(name),
         spec: {
-          ...{ volumeNamespace: 'old', backupStorageLocation: 'default', repositoryType: 'restic' },
-          ...{ maintenanceFrequency: '1h0m0s', resticIdentifier: '' },
+          volumeNamespace: 'old',
+          backupStorageLocation: 'default',
+          repositoryType: 'restic',
+          maintenanceFrequency: '1h0m0s',
+          resticIdentifier: '',
         },
       } as never);
       const containers = [{ name: 'c', image: 'velero', command: ['/velero'] }];
@@ -534,7 +554,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     expect(lease.spec?.holderIdentity).toBe('');
     const bad = run(program, ['server', '--controllers=restore']);
     await expect(bad).rejects.toMatchObject({
-      ...{ code: 2 },
+      code: 2,
       stderr: expect.stringContaining(
         'restores need all of restore, restore-operations, restore-finalizer',
       ) as string,

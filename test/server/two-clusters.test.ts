@@ -40,12 +40,19 @@ type Found = KubeObject & {
 };
 
 const WIDGETS: Resource<Found> = {
-  ...{ group: 'example.com', version: 'v1', plural: 'widgets', kind: 'Widget', namespaced: true },
+  group: 'example.com',
+  version: 'v1',
+  plural: 'widgets',
+  kind: 'Widget',
+  namespaced: true,
 };
 
 const DEFINITIONS = {
-  ...{ group: 'apiextensions.k8s.io', version: 'v1', plural: 'customresourcedefinitions' },
-  ...{ kind: 'CustomResourceDefinition', namespaced: false },
+  group: 'apiextensions.k8s.io',
+  version: 'v1',
+  plural: 'customresourcedefinitions',
+  kind: 'CustomResourceDefinition',
+  namespaced: false,
 };
 
 describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one bucket', () => {
@@ -94,10 +101,14 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: { namespace: VELERO, name: 'default' },
       spec: {
-        ...{ provider: 'aws', default: true, objectStorage: { bucket: 'velero' } },
-        ...{ backupSyncPeriod: '1s', credential: { name: 'cloud-credentials', key: 'cloud' } },
+        provider: 'aws',
+        default: true,
+        objectStorage: { bucket: 'velero' },
+        backupSyncPeriod: '1s',
+        credential: { name: 'cloud-credentials', key: 'cloud' },
         config: {
-          ...{ region: 'us-east-1', s3ForcePathStyle: 'true' },
+          region: 'us-east-1',
+          s3ForcePathStyle: 'true',
           s3Url: `http://127.0.0.1:${BUCKET_PORT}`,
         },
       },
@@ -139,7 +150,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await a.client.create(BACKUPS, {
       metadata: { namespace: VELERO, name },
       spec: { includedNamespaces: ['shop'], snapshotVolumes: false, storageLocation: 'default' },
-    } as never);
+    });
     return until(a, BACKUPS, name, isOver);
   }
 
@@ -148,7 +159,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await b.client.create(RESTORES, {
       metadata: { namespace: VELERO, name },
       spec: { backupName, namespaceMapping: { shop: to } },
-    } as never);
+    });
     const restore = await until(b, RESTORES, name, isOver);
     expect(restore.status).toMatchObject({ phase: 'Completed' });
     return restore;
@@ -232,8 +243,11 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await a.client.create(DATA_DOWNLOADS, {
       metadata: { namespace: VELERO, name: 'done' },
       spec: {
-        ...{ backupStorageLocation: 'default', snapshotID: 'x', sourceNamespace: 'shop' },
-        ...{ operationTimeout: '10m0s', targetVolume: { namespace: 'shop', pvc: 'data', pv: '' } },
+        backupStorageLocation: 'default',
+        snapshotID: 'x',
+        sourceNamespace: 'shop',
+        operationTimeout: '10m0s',
+        targetVolume: { namespace: 'shop', pvc: 'data', pv: '' },
       },
       status: done,
     } as never);
@@ -241,7 +255,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
       metadata: { namespace: VELERO, name: 'refused' },
       spec: { backupName: 'b1' },
       status: { phase: 'Processed', errors: ['refused'] },
-    } as never);
+    });
     const lease = { namespace: VELERO, name: 'longshore-server' };
     const holder = async (): Promise<unknown> =>
       (await b.client.find(LEASES, lease))?.spec?.holderIdentity;
@@ -249,16 +263,17 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await a.client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'whole' },
       spec: { snapshotVolumes: false, storageLocation: 'default' },
-    } as never);
+    });
     expect((await until(a, BACKUPS, 'whole', isOver)).status).toMatchObject({ phase: 'Completed' });
     await until(b, BACKUPS, 'whole', isOver);
     await b.client.create(RESTORES, {
       metadata: { namespace: VELERO, name: 'whole' },
       spec: {
-        ...{ backupName: 'whole', existingResourcePolicy: 'update' },
+        backupName: 'whole',
+        existingResourcePolicy: 'update',
         namespaceMapping: { shop: 'fourth' },
       },
-    } as never);
+    });
     const restore = await until(b, RESTORES, 'whole', isOver);
     expect(restore.status?.phase).toMatch(/^(Completed|PartiallyFailed)$/);
     for (const resource of [DATA_DOWNLOADS, DELETE_BACKUP_REQUESTS] as const) {
@@ -296,10 +311,11 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
       await b.client.create(RESTORES, {
         metadata: { namespace: VELERO, name },
         spec: { backupName: name, namespaceMapping: { shop: 'forged' } },
-      } as never);
+      });
       const restore = await until(b, RESTORES, name, isOver);
       expect(restore.status).toMatchObject({
-        ...{ phase: 'Failed', failureReason: expect.stringContaining(text) as string },
+        phase: 'Failed',
+        failureReason: expect.stringContaining(text) as string,
       });
     }
     expect(await get(b, CONFIG_MAPS, 'forged', 'settings')).toBeUndefined();
@@ -310,7 +326,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('minio'))('two clusters with one buck
     await a.client.create(DELETE_BACKUP_REQUESTS, {
       metadata: { namespace: VELERO, name: 'delete-b1' },
       spec: { backupName: 'b1' },
-    } as never);
+    });
     const ref = { namespace: VELERO, name: 'b1' };
     await waitGone(a.client, BACKUPS, ref, WAIT);
     await waitGone(b.client, BACKUPS, ref, WAIT);
@@ -338,14 +354,18 @@ const list = (items: readonly object[]): string =>
   JSON.stringify({ apiVersion: 'v1', kind: 'List', items });
 
 const DEFINITION = {
-  ...{ apiVersion: 'apiextensions.k8s.io/v1', kind: 'CustomResourceDefinition' },
+  apiVersion: 'apiextensions.k8s.io/v1',
+  kind: 'CustomResourceDefinition',
   metadata: { name: 'widgets.example.com' },
   spec: {
-    ...{ group: 'example.com', scope: 'Namespaced' },
+    group: 'example.com',
+    scope: 'Namespaced',
     names: { kind: 'Widget', plural: 'widgets', singular: 'widget', listKind: 'WidgetList' },
     versions: [
       {
-        ...{ name: 'v1', served: true, storage: true },
+        name: 'v1',
+        served: true,
+        storage: true,
         schema: {
           openAPIV3Schema: {
             type: 'object',
@@ -362,15 +382,20 @@ const DEFINITION = {
 const OBJECTS = [
   { apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'shop' } },
   {
-    ...{ apiVersion: 'v1', kind: 'ConfigMap', data: { color: 'blue' } },
+    apiVersion: 'v1',
+    kind: 'ConfigMap',
+    data: { color: 'blue' },
     metadata: { namespace: 'shop', name: 'settings' },
   },
   {
-    ...{ apiVersion: 'example.com/v1', kind: 'Widget', spec: { size: 3 } },
+    apiVersion: 'example.com/v1',
+    kind: 'Widget',
+    spec: { size: 3 },
     metadata: { namespace: 'shop', name: 'w' },
   },
   {
-    ...{ apiVersion: 'apps/v1', kind: 'Deployment' },
+    apiVersion: 'apps/v1',
+    kind: 'Deployment',
     metadata: { namespace: 'shop', name: 'web', labels: { app: 'web' } },
     spec: {
       replicas: 0,
@@ -382,10 +407,12 @@ const OBJECTS = [
     },
   },
   {
-    ...{ apiVersion: 'v1', kind: 'PersistentVolumeClaim' },
+    apiVersion: 'v1',
+    kind: 'PersistentVolumeClaim',
     metadata: { namespace: 'shop', name: 'data' },
     spec: {
-      ...{ accessModes: ['ReadWriteOnce'], storageClassName: 'none' },
+      accessModes: ['ReadWriteOnce'],
+      storageClassName: 'none',
       resources: { requests: { storage: '1Gi' } },
     },
   },

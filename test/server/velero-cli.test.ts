@@ -194,14 +194,20 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
       openStorage: (location: string) => openStorage(location, { stallMs: 10_000 }),
     };
     const server = new Server({
-      ...{ ...common, registry, timing: { leaseMs: 1000, renewMs: 700, retryMs: 100 } },
+      ...common,
+      registry,
+      timing: { leaseMs: 1000, renewMs: 700, retryMs: 100 },
       controllers: [
         new LocationController({
-          ...{ ...common, registry, stores, validationFrequencyMs },
+          ...common,
+          registry,
+          stores,
+          validationFrequencyMs,
           defaultLocation: 'default',
         }),
         new DownloadController({
-          ...{ ...common, stores },
+          ...common,
+          stores,
           unsavedOperations: {
             save: (owner) => {
               saved.push(owner);
@@ -210,7 +216,9 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
           },
         }),
         new StatusRequestController({
-          ...{ client: own, logger: silentLogger, namespace: NAMESPACE },
+          client: own,
+          logger: silentLogger,
+          namespace: NAMESPACE,
           serverVersion: 'v1.18.3+longshore.test',
           plugins: () => Promise.resolve([{ name: 'longshore.io/pvc', kind: 'ItemBlockAction' }]),
         }),
@@ -358,7 +366,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await client.create(BACKUPS, {
       metadata: ref('later'),
       spec: { storageLocation: 'nowhere' },
-    } as never);
+    });
     await expect
       .poll(() => eventOf('missing'), { timeout: 20_000 })
       .toContain('there is no backup storage location velero/nowhere');
@@ -371,12 +379,13 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await createLocation('public', specOf({ config: { publicUrl } }));
     const fspath = tempDirectory('location');
     await createLocation('directory', {
-      ...{ provider: 'velero.io/fs', config: { fspath } },
+      provider: 'velero.io/fs',
+      config: { fspath },
       objectStorage: { bucket: '' },
     });
     for (const name of ['public', 'directory']) {
       const spec = { storageLocation: name };
-      await client.create(BACKUPS, { metadata: ref(`b-${name}`), spec } as never);
+      await client.create(BACKUPS, { metadata: ref(`b-${name}`), spec });
     }
     startServer();
     await ask('public', 'BackupLog', 'b-public');
@@ -487,7 +496,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
     await client.create(BACKUPS, {
       metadata: ref('b-silent'),
       spec: { storageLocation: 'silent-0' },
-    } as never);
+    });
     startServer();
     await ask('silent', 'BackupLog', 'b-silent');
     await createLocation('beside', specOf());

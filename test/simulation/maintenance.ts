@@ -176,7 +176,8 @@ class SimulatedServer {
     const common = { client, logger, namespace: NAMESPACE, host: name };
     const registry = new Registry();
     const repositories = new RepositoryController({
-      ...{ ...common, registry },
+      ...common,
+      registry,
       connection: {
         openStorage: () => Promise.reject(new Error('nothing is opened in the simulation')),
         directory: '/nowhere',
@@ -185,8 +186,12 @@ class SimulatedServer {
         configMap: undefined,
       },
       jobs: {
-        ...{ configMap: 'jobs', jobsMax: 2, deployment: 'longshore-server' },
-        ...{ command: ['/velero'], logLevel: 'info', logFormat: 'text' },
+        configMap: 'jobs',
+        jobsMax: 2,
+        deployment: 'longshore-server',
+        command: ['/velero'],
+        logLevel: 'info',
+        logFormat: 'text',
       },
     });
     const server = new Server({ ...common, registry, clock: own, controllers: [repositories] });
@@ -276,8 +281,10 @@ class MaintenanceWorld {
       create(BACKUP_REPOSITORIES, {
         metadata: { name: `app-${i}-default-kopia`, namespace: NAMESPACE },
         spec: {
-          ...{ volumeNamespace: `app-${i}`, backupStorageLocation: 'default' },
-          ...{ repositoryType: 'kopia', maintenanceFrequency: '10m0s' },
+          volumeNamespace: `app-${i}`,
+          backupStorageLocation: 'default',
+          repositoryType: 'kopia',
+          maintenanceFrequency: '10m0s',
         },
         status: { phase: 'Ready' },
       });

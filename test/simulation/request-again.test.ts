@@ -28,7 +28,8 @@ it('a request that was made again under its name gets no URL of what was asked f
     store.create(resource, NAMESPACE, object as unknown as Stored);
   };
   create(BACKUP_STORAGE_LOCATIONS, 'default', {
-    ...{ provider: 'aws', objectStorage: { bucket: 'bucket' } },
+    provider: 'aws',
+    objectStorage: { bucket: 'bucket' },
   });
   for (const name of ['first', 'second']) create(BACKUPS, name, { storageLocation: 'default' });
   const ask = (name: string): void => {
@@ -43,9 +44,13 @@ it('a request that was made again under its name gets no URL of what was asked f
   const client = new SimulatedClient(store, time, clock, new Random(1), () => CALM).asClient;
   const stop = new AbortController();
   const controller = new DownloadController({
-    ...{ client, namespace: NAMESPACE, logger: silentLogger, host: 'server' },
+    client,
+    namespace: NAMESPACE,
+    logger: silentLogger,
+    host: 'server',
     stores: {
-      ...{ directory: '/nowhere', defaultCredentials: () => undefined },
+      directory: '/nowhere',
+      defaultCredentials: () => undefined,
       openStorage: () => Promise.resolve(storage),
     },
   });

@@ -184,15 +184,21 @@ class OneServer {
       openStorage: (location: string) => Promise.resolve(world.open(location)),
     };
     this.server = new Server({
-      ...{ ...common, registry, clock: own },
+      ...common,
+      registry,
+      clock: own,
       controllers: [
         new LocationController({
-          ...{ ...common, registry, stores },
-          ...{ validationFrequencyMs: MINUTE_MS, defaultLocation: 'l0' },
+          ...common,
+          registry,
+          stores,
+          validationFrequencyMs: MINUTE_MS,
+          defaultLocation: 'l0',
         }),
         new DownloadController({ ...common, stores }),
         new StatusRequestController({
-          ...{ ...common, serverVersion: 'v1.18.3' },
+          ...common,
+          serverVersion: 'v1.18.3',
           plugins: () => Promise.resolve([{ name: 'longshore.io/pvc', kind: 'ItemBlockAction' }]),
         }),
       ],
@@ -259,7 +265,8 @@ class World {
       this.#create(BACKUP_STORAGE_LOCATIONS, {
         metadata: { name: `l${i}`, namespace: NAMESPACE },
         spec: {
-          ...{ provider: 'aws', objectStorage: { bucket: `bucket-${i}` } },
+          provider: 'aws',
+          objectStorage: { bucket: `bucket-${i}` },
           ...(i % 3 === 1 && { default: true }),
         },
       });

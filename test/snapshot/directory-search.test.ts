@@ -5,10 +5,17 @@ import { DirectorySearch, isPlainName } from '../../src/snapshot/directory-searc
 
 const SUMMARY = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };
 const entryOf = (name: string, size: number, path?: string): DirectoryEntry => ({
-  ...{ name, type: 'd', mode: 0o755, size: 0, mtimeNs: 0n, uid: 0, gid: 0 },
+  name,
+  type: 'd',
+  mode: 0o755,
+  size: 0,
+  mtimeNs: 0n,
+  uid: 0,
+  gid: 0,
   objectId: `k${'ab'.repeat(16)}` as DirectoryEntry['objectId'],
   summary: {
-    ...{ ...SUMMARY, size },
+    ...SUMMARY,
+    size,
     ...(path !== undefined && { numFailed: 1, errors: [{ path, error: '},{"name":"a",' }] }),
   },
 });

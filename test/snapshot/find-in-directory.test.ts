@@ -14,7 +14,13 @@ const work = tempDirectory('find-in-directory');
 const SUMMARY = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: 0n, numFailed: 0 };
 const COUNT = 12_000;
 const entryOf = (name: string, type: string, at: number): DirectoryEntry => ({
-  ...{ name, type, mode: 0o755, size: at, mtimeNs: 0n, uid: 0, gid: 0 },
+  name,
+  type,
+  mode: 0o755,
+  size: at,
+  mtimeNs: 0n,
+  uid: 0,
+  gid: 0,
   objectId: at.toString(16).padStart(32, '0') as ObjectId,
 });
 const numbered = (type: string, start: string): DirectoryEntry[] =>
@@ -39,8 +45,11 @@ describe('a name in a directory of many contents', () => {
     const text = encoder.entries(entries) + encoder.end(SUMMARY);
     const { splitter } = repository;
     return writeObject(repository.contents, [Buffer.from(text)], {
-      ...{ prefix: 'k', compressor: undefined, metadataCompressor: undefined },
-      ...{ splitter, indexSplitter: splitter },
+      prefix: 'k',
+      compressor: undefined,
+      metadataCompressor: undefined,
+      splitter,
+      indexSplitter: splitter,
     });
   }
   async function find(id: ObjectId, name: string): Promise<number | undefined> {

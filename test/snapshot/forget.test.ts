@@ -42,8 +42,13 @@ it('forgets snapshots in batches; full maintenance frees their space once its sa
   for (let day = 0; day < 4; day++) {
     clock.offsetNs += 25n * HOUR_NS;
     await runMaintenance(repository, {
-      ...{ mode: 'full', safety: 'full', force: false, dryRun: false, signal },
-      ...{ logger: silentLogger, collectGarbage: planGarbageCollection },
+      mode: 'full',
+      safety: 'full',
+      force: false,
+      dryRun: false,
+      signal,
+      logger: silentLogger,
+      collectGarbage: planGarbageCollection,
     });
   }
   expect((await listSnapshots(repository)).map(({ id }) => id)).toEqual(ids.slice(4));

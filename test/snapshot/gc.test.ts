@@ -295,7 +295,9 @@ it('reads each part of a pack once, though the trees name what is in it in anoth
     if (operation === 'get' && when === 'before' && id.startsWith('q')) reads++;
   });
   await using repository = await openRepository({
-    ...{ storage: counted, password: new Secret(PASSWORD), client: CLIENT },
+    storage: counted,
+    password: new Secret(PASSWORD),
+    client: CLIENT,
   });
   await listSnapshots(repository);
   reads = 0;

@@ -35,7 +35,9 @@ beforeAll(async () => {
 type Options = Partial<Parameters<typeof verifyRepository>[1]>;
 const verify = (repository: Repository, options: Options): Promise<VerificationReport> =>
   verifyRepository(repository, {
-    ...{ record: false, signal: new AbortController().signal, logger: silentLogger },
+    record: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
     counters: { contents: 0, packs: 0, bytesRead: 0 },
     treeCounters: newTreeCounters(),
     ...options,

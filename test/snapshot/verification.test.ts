@@ -71,7 +71,9 @@ function copy(): string {
 type Options = Partial<Parameters<typeof verifyRepository>[1]>;
 const verify = (repository: Repository, options: Options = {}): Promise<VerificationReport> =>
   verifyRepository(repository, {
-    ...{ record: true, signal: new AbortController().signal, logger: silentLogger },
+    record: true,
+    signal: new AbortController().signal,
+    logger: silentLogger,
     counters: { contents: 0, packs: 0, bytesRead: 0 },
     treeCounters: newTreeCounters(),
     ...options,
@@ -242,7 +244,10 @@ describe('a verification by sample', () => {
       const [found, rechecked]: [string[], string[]] = [[], []];
       reads.length = 0;
       await verifyContents(repository, {
-        ...{ readAll: false, recheck: [pack], entriesMax, signal: new AbortController().signal },
+        readAll: false,
+        recheck: [pack],
+        entriesMax,
+        signal: new AbortController().signal,
         counters: { contents: 0, packs: 0, bytesRead: 0 },
         onRechecked: (each) => rechecked.push(each),
         onProblem: ({ contentId }) => found.push(contentId),
@@ -289,7 +294,10 @@ describe('a verification by sample', () => {
     const found: string[] = [];
     const counters = { contents: 0, packs: 0, bytesRead: 0 };
     const share = await verifyContents(repository, {
-      ...{ readAll: true, counters, entriesMax: 5, signal: new AbortController().signal },
+      readAll: true,
+      counters,
+      entriesMax: 5,
+      signal: new AbortController().signal,
       onProblem: ({ contentId }) => found.push(contentId),
     });
     expect(share).toBe(1);
@@ -446,8 +454,12 @@ describe('the record of what is damaged', () => {
     {
       await using repository = await openTest(repo, options);
       await runMaintenance(repository, {
-        ...{ mode: 'full', safety: 'full', force: false, dryRun: false },
-        ...{ signal: new AbortController().signal, logger: silentLogger },
+        mode: 'full',
+        safety: 'full',
+        force: false,
+        dryRun: false,
+        signal: new AbortController().signal,
+        logger: silentLogger,
         collectGarbage: planGarbageCollection,
       });
     }

@@ -49,7 +49,8 @@ export class RealCsi implements AsyncDisposable {
     this.begin('snapshot-controller');
     await this.#api.client.create(VOLUME_SNAPSHOT_CLASSES, {
       metadata: { name: SNAPSHOT_CLASS },
-      ...{ driver: DRIVER, deletionPolicy: 'Delete' },
+      driver: DRIVER,
+      deletionPolicy: 'Delete',
     });
   }
 
@@ -88,7 +89,9 @@ export class RealCsi implements AsyncDisposable {
     await client.create(PVS, {
       metadata: { name: volumeName },
       spec: {
-        ...{ capacity: size, accessModes: ['ReadWriteOnce'], storageClassName: 'dir' },
+        capacity: size,
+        accessModes: ['ReadWriteOnce'],
+        storageClassName: 'dir',
         persistentVolumeReclaimPolicy: 'Retain',
         csi: { driver: DRIVER, volumeHandle: volumeName },
       },
@@ -96,7 +99,9 @@ export class RealCsi implements AsyncDisposable {
     return client.create(PVCS, {
       metadata: { namespace, name },
       spec: {
-        ...{ accessModes: ['ReadWriteOnce'], storageClassName: 'dir', volumeName },
+        accessModes: ['ReadWriteOnce'],
+        storageClassName: 'dir',
+        volumeName,
         resources: { requests: size },
       },
     });

@@ -189,7 +189,9 @@ const switches = kept.flatMap((before) =>
   kept.flatMap((after) =>
     [1, 32_768].map((listingEntriesMax) => ({
       name: `${told(before)}, then ${told(after)}${listingEntriesMax === 1 ? ', in long directories' : ''}`,
-      ...{ before, after, listingEntriesMax },
+      before,
+      after,
+      listingEntriesMax,
     })),
   ),
 );

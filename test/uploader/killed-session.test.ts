@@ -43,7 +43,10 @@ async function newScene(name: string, bytes = BYTES): Promise<Scene> {
       if (when === 'before') requests.push(`${operation} ${id}`);
     });
   return {
-    ...{ repo, tree, clock, requests },
+    repo,
+    tree,
+    clock,
+    requests,
     open: (wrap = (storage) => storage) =>
       openTest(repo, { clock, wrap: (storage) => wrap(watch(storage)) }),
   };
@@ -178,8 +181,13 @@ it('a pack that is left alone does not keep maintenance from deleting packs late
     await using repository = await scene.open();
     const { signal } = new AbortController();
     return await runMaintenance(repository, {
-      ...{ mode: 'full', safety: 'full', force: false, dryRun: false },
-      ...{ signal, logger: silentLogger, collectGarbage: planGarbageCollection },
+      mode: 'full',
+      safety: 'full',
+      force: false,
+      dryRun: false,
+      signal,
+      logger: silentLogger,
+      collectGarbage: planGarbageCollection,
     });
   };
   scene.clock.offsetNs += 100n * HOUR_NS;

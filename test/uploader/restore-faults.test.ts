@@ -138,7 +138,10 @@ async function run(
   const source = { host: CLIENT.hostname, userName: CLIENT.username, path: '/none' };
   const policies = await loadPolicyTree(repository, source);
   await restoreTreeInPlace(repository, root, target, {
-    ...{ logger: silentLogger, signal, counters, ignoreOpenFiles: true },
+    logger: silentLogger,
+    signal,
+    counters,
+    ignoreOpenFiles: true,
     removeFirst: mode === 'remove-first',
     excluded: { policies, root, path: '' },
   });

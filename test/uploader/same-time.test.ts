@@ -167,7 +167,8 @@ describe('files that a snapshot of the storage holds as they were', () => {
     });
     const { snapshot } = await backUp(repository, tree, {
       ...source(1_000_000, 'cut'),
-      ...{ counters, signal: stop.signal },
+      counters,
+      signal: stop.signal,
     });
     expect(snapshot.incomplete).toBe('canceled');
     expect(snapshot.tags).toMatchObject({ [FROZEN_TAG]: '1000000000000' });

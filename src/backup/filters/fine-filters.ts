@@ -86,7 +86,10 @@ export class FineFilters {
     if (!clusterScopedFilterPolicy && !namespacedFilterPolicies) return undefined;
     const ambiguous: string[] = [];
     const cluster = rulesOf(clusterScopedFilterPolicy?.resourceFilters ?? [], resources, {
-      ...{ log, namespaced: false, ambiguous, policy: 'clusterScopedFilterPolicy' },
+      log,
+      namespaced: false,
+      ambiguous,
+      policy: 'clusterScopedFilterPolicy',
     });
     const places = (namespacedFilterPolicies ?? []).flatMap(({ namespaces, resourceFilters }) => {
       const policy = `the filter policy of ${namespaces.join(', ')}`;

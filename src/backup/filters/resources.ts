@@ -137,12 +137,14 @@ export function scopedResourceFilter(
     {
       field: `excludedNamespaceScopedResources${place}`,
       names: of?.excludedNamespaceScopedResources ?? [],
-      ...{ namespaced: true, isExcluded: true },
+      namespaced: true,
+      isExcluded: true,
     },
     {
       field: `excludedClusterScopedResources${place}`,
       names: of?.excludedClusterScopedResources ?? [],
-      ...{ namespaced: false, isExcluded: true },
+      namespaced: false,
+      isExcluded: true,
     },
   ];
   return remembered({

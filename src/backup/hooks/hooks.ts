@@ -90,7 +90,9 @@ export class Hooks {
       if (failure !== undefined) continue;
       try {
         await runExecHook(pod as Pod, hook, {
-          ...{ exec: this.#exec, log: this.#log, signal },
+          exec: this.#exec,
+          log: this.#log,
+          signal,
           isOnce: phase === 'pre',
         });
         hasRun = true;

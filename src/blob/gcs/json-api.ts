@@ -185,7 +185,8 @@ export class GcsApi {
       .bucket(bucket)
       .file(key)
       .getSignedUrl({
-        ...{ version: 'v4', action: 'read' },
+        version: 'v4',
+        action: 'read',
         expires: Number(systemClock.nowNs() / 1_000_000n) + lifetimeMs,
         ...(storage.customEndpoint && { host: storage.apiEndpoint }),
       });

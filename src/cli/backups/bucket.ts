@@ -105,7 +105,11 @@ export async function withRepositoryOf<T>(
     const location = await findLocation(place.storageLocation, session);
     const credentialsFile = await defaultCredentials(location, session, directory);
     const access = await loadRepositoryAccess({
-      ...{ ...session, ...place, directory, reachable, isWriting: false },
+      ...session,
+      ...place,
+      directory,
+      reachable,
+      isWriting: false,
       defaultCredentials: () => credentialsFile,
     });
     return await work(access);

@@ -148,7 +148,7 @@ export async function createSchedule(name: string, given: object): Promise<void>
   await withSession(flags, async (session) => {
     const metadata = { namespace: session.namespace, name, ...notesOf(flags) };
     await assertLocations(flags, session);
-    await createOne(SCHEDULE, { metadata, spec } as unknown as NewObject<KubeObject>, session);
+    await createOne(SCHEDULE, { metadata, spec }, session);
     const more = flags.paused === true ? '; it is paused' : '';
     printLine(`schedule ${name} is created${more}`);
   });

@@ -83,7 +83,8 @@ export async function deleteObjects(
 }
 
 const doomedOf = ({ metadata: { name, uid }, ...object }: KubeObject): Doomed => ({
-  ...{ name, uid },
+  name,
+  uid,
   isOwner: (object as Partial<Schedule>).spec?.useOwnerReferencesInBackup === true,
 });
 

@@ -100,7 +100,11 @@ export async function loadVolumes(
     }
   }
   const alone: StatusWorld = {
-    ...{ movements, pods: [], groups: [], nodes: undefined, claims: undefined },
+    movements,
+    pods: [],
+    groups: [],
+    nodes: undefined,
+    claims: undefined,
     targets: { namespaces: new Set(), names: new Set() },
     nowMs: Number(client.clock.nowNs() / 1_000_000n),
   };

@@ -56,7 +56,8 @@ export async function rehearse(
   } = await validateRestore(
     given as Restore,
     {
-      ...{ client, itemOperationTimeout: OPERATION_TIMEOUT },
+      client,
+      itemOperationTimeout: OPERATION_TIMEOUT,
       readPolicies: restorePoliciesOf,
       readModifiers: (config) => void ResourceModifiers.fromConfigMap(config),
     },
@@ -88,15 +89,30 @@ export async function rehearse(
         );
       const discovery = await Discovery.open(client, { signal });
       const run = await RehearsedRun.open({
-        ...{ client, discovery, restore, backup: identity, items: contents, stored, signal },
-        ...{ policies: policies ?? undefined, hasCsi, known: backup },
+        client,
+        discovery,
+        restore,
+        backup: identity,
+        items: contents,
+        stored,
+        signal,
+        policies: policies ?? undefined,
+        hasCsi,
+        known: backup,
         helper: { image: () => serverImage(session), tag: VERSION },
         inPlaceHindrance: (download, asked) => inPlaceHindrance(client, download, asked),
       });
       return await rehearseRestore({
-        ...{ client, discovery, restore, backup: identity, items: contents, signal },
-        ...{ modifiers: modifiers ?? undefined, policies: policies ?? undefined },
-        ...{ actions: run.actions, run },
+        client,
+        discovery,
+        restore,
+        backup: identity,
+        items: contents,
+        signal,
+        modifiers: modifiers ?? undefined,
+        policies: policies ?? undefined,
+        actions: run.actions,
+        run,
         onItem: (item) => {
           report.item(item);
         },

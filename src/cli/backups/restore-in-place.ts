@@ -83,7 +83,11 @@ export async function restoreClaimInPlace(
       const volume = await storedVolume(backup, claim, session);
       const found = await findClaim({ namespace, name }, session);
       const download = downloadOf({
-        ...{ session, backup, volume, namespace, name },
+        session,
+        backup,
+        volume,
+        namespace,
+        name,
         order: {
           dryRun: flags.dryRun === true,
           keepExtra: flags.keepExtra === true,

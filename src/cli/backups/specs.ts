@@ -232,7 +232,7 @@ export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): New
         resourcePolicy: { kind: POLICY_KIND, name: template.resourcePolicy.name },
       }),
     },
-  } as unknown as NewObject<KubeObject>;
+  };
 }
 
 const annotationsOf = (annotations: Record<string, string> | undefined): object =>

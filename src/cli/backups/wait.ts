@@ -57,7 +57,8 @@ export async function waitForEnd(
   const { client, namespace, signal } = session;
   const { name } = object.metadata;
   const find = judged(() => client.find(noun.resource, { namespace, name }, { signal }), {
-    ...{ refusedMs, only: isUnauthorized },
+    refusedMs,
+    only: isUnauthorized,
   });
   const title = `${noun.word} ${object.metadata.name}`;
   const following = new AbortController();

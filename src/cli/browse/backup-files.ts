@@ -55,7 +55,9 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
   async volumesOf(backup: BrowsedBackup, signal: AbortSignal): Promise<readonly BrowsedVolume[]> {
     const volumes = await this.#list(backup, signal);
     return volumes.map(({ name, how, bytes, files }) => ({
-      ...{ name, how, bytes },
+      name,
+      how,
+      bytes,
       why: 'why' in files ? files.why : undefined,
     }));
   }
@@ -143,7 +145,10 @@ function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
   }
   const { entry, notes, deviceBytes, isSorted } = found;
   return {
-    ...{ entry, notes, deviceBytes, isSorted },
+    entry,
+    notes,
+    deviceBytes,
+    isSorted,
     list: (signal, skip) => guarded(unhurried(found.list(signal, skip), signal), signal),
     bytes: (signal) => guarded(found.bytes(signal), signal),
     tar: (signal) => guarded(tarOf(found, { signal, onLeftOut: () => undefined }), signal),

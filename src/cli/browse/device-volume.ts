@@ -191,7 +191,8 @@ export class DeviceVolumeFile implements VolumeFile {
 
 const fileEntryOf = ({ size, id, ...entry }: DeviceEntry): FileEntry => ({
   ...entry,
-  ...{ sizeBytes: size, objectId: id },
+  sizeBytes: size,
+  objectId: id,
 });
 
 /** As directories of snapshots are stored. */

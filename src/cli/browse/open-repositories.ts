@@ -199,7 +199,8 @@ export async function withOpenRepository(
 ): Promise<void> {
   await withRepositoryOf(place, session, async ({ location, password }) => {
     const common = {
-      ...{ repo: location, client: 'default@default' },
+      repo: location,
+      client: 'default@default',
       ...(memoryLimit !== undefined && { memoryLimit }),
     };
     await using context = await openContext(common, { cache: false, password, logger });

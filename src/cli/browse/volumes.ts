@@ -48,7 +48,9 @@ function volumeOf(info: BackupVolumeInfo): BrowsableVolume {
     files: BrowsableVolume['files'],
     size: number | bigint | undefined,
   ): BrowsableVolume => ({
-    ...{ name, how, files },
+    name,
+    how,
+    files,
     bytes: size === undefined ? undefined : Number(size),
   });
   if (info.skipped === true) {

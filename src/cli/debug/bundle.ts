@@ -66,7 +66,10 @@ const KINDS: readonly Resource<KubeObject>[] = [
   ...[POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES, BACKUP_REPOSITORIES, BACKUP_STORAGE_LOCATIONS],
   ...[VOLUME_SNAPSHOT_LOCATIONS, SERVER_STATUS_REQUESTS],
   {
-    ...{ group: VELERO_GROUP, version: 'v1', kind: 'Schedule', plural: 'schedules' },
+    group: VELERO_GROUP,
+    version: 'v1',
+    kind: 'Schedule',
+    plural: 'schedules',
     namespaced: true,
   },
   ...[DAEMON_SETS, DEPLOYMENTS, JOBS, PODS, PVCS, CONFIG_MAPS, LEASES, EVENTS],
@@ -149,7 +152,9 @@ async function listText(
     try {
       const page = await client.listPage(kind, {
         ...(kind.namespaced && { namespace }),
-        ...{ limit: PAGE, continue: next, signal: within() },
+        limit: PAGE,
+        continue: next,
+        signal: within(),
       });
       for (const item of page.items) {
         const line = JSON.stringify(objectWithoutSecrets(item));

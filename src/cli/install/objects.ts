@@ -37,7 +37,10 @@ export async function apply(
 ): Promise<KubeObject> {
   const path = `${pathOf(resourceOf(object), object)}?fieldManager=${FIELD_MANAGER}&force=true`;
   return (await client.raw({
-    ...{ method: 'PATCH', path, body: object, signal },
+    method: 'PATCH',
+    path,
+    body: object,
+    signal,
     contentType: 'application/apply-patch+yaml',
     what: `apply ${object.kind} ${object.metadata.name}`,
   })) as KubeObject;

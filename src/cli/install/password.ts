@@ -51,7 +51,10 @@ export async function installPassword(of: InstalledPassword): Promise<PasswordSe
   try {
     const outcome = await inTime(
       ensurePasswordSecret({
-        ...{ client, namespace, directory, openStorage: open },
+        client,
+        namespace,
+        directory,
+        openStorage: open,
         defaultCredentials: () => secretFile,
         signal: AbortSignal.any([signal, late]),
       }),

@@ -212,7 +212,8 @@ async function removeNamed(work: Work): Promise<void> {
   const { namespace } = work;
   const named: Manifest[] = [
     {
-      ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
+      apiVersion: 'velero.io/v1',
+      kind: 'BackupStorageLocation',
       metadata: { name: 'default', namespace },
     },
     { apiVersion: 'v1', kind: 'Secret', metadata: { name: 'cloud-credentials', namespace } },

@@ -83,7 +83,8 @@ export class Ext4 {
   /** `parent` is the directory that names it: a directory says itself where it is. */
   #file(name: string, inode: Inode, parent: number): DeviceFile {
     return {
-      ...{ entry: entryOf(name, inode), notes: this.notes },
+      entry: entryOf(name, inode),
+      notes: this.notes,
       find: (wanted, signal) => this.#find({ inode, parent }, wanted, signal),
       list: (signal) => this.#list({ inode, parent }, signal),
       walk: (signal) => this.#walk(name, { inode, parent }, signal),
@@ -299,13 +300,26 @@ const entryOf = (
   name: string,
   { number, type, mode, uid, gid, size, mtimeNs }: Inode,
 ): DeviceEntry => ({
-  ...{ name, type, mode, uid, gid, mtimeNs, id: idOf(number) },
+  name,
+  type,
+  mode,
+  uid,
+  gid,
+  mtimeNs,
+  id: idOf(number),
   // The blocks of a directory are nothing that somebody could read.
   size: type === 'f' || type === 's' ? size : 0,
 });
 
 const unreadableEntry = (name: string, inode: number): DeviceEntry => ({
-  ...{ name, type: '?', mode: 0, uid: 0, gid: 0, size: 0, mtimeNs: 0n, id: idOf(inode) },
+  name,
+  type: '?',
+  mode: 0,
+  uid: 0,
+  gid: 0,
+  size: 0,
+  mtimeNs: 0n,
+  id: idOf(inode),
 });
 
 /** Linux, fs/ext4/super.c, descriptor_loc (v6.12). */

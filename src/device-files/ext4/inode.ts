@@ -8,7 +8,13 @@ export const FLAGS = { encrypted: 0x800, extents: 0x8_0000, inlineData: 0x1000_0
 
 export type InodeType = 'f' | 'd' | 's' | 'p' | 'c' | 'b' | 'S';
 const TYPES: Readonly<Record<number, InodeType>> = {
-  ...{ 0o10: 'f', 0o04: 'd', 0o12: 's', 0o01: 'p', 0o02: 'c', 0o06: 'b', 0o14: 'S' },
+  0o10: 'f',
+  0o04: 'd',
+  0o12: 's',
+  0o01: 'p',
+  0o02: 'c',
+  0o06: 'b',
+  0o14: 'S',
 };
 
 /** A file, directory or anything else that a directory names. */
@@ -48,7 +54,11 @@ export function parseInode(bytes: Buffer, number: number, superblock: Superblock
     throw damaged(`inode ${number} has ${size} bytes, more than a file can have`);
   }
   return {
-    ...{ number, type, flags, size, checksumSeed },
+    number,
+    type,
+    flags,
+    size,
+    checksumSeed,
     mode: mode & 0o7777,
     uid: bytes.readUInt16LE(0x2) + bytes.readUInt16LE(0x78) * 2 ** 16,
     gid: bytes.readUInt16LE(0x18) + bytes.readUInt16LE(0x7a) * 2 ** 16,

@@ -159,7 +159,12 @@ async function openJournal(blocks: Blocks, inode: Inode, signal: AbortSignal): P
     fails(`from block ${first} to ${end} of ${count}`);
   if (start !== 0 && (start < first || start >= end)) fails(`it begins at block ${start}`);
   return {
-    ...{ blocks, places, first, end, start, incompat },
+    blocks,
+    places,
+    first,
+    end,
+    start,
+    incompat,
     sequence: head.readUInt32BE(24),
     seed: hasSeed ? crc32c(0xffff_ffff, head.subarray(48, 64)) : undefined,
   };

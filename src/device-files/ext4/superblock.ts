@@ -9,10 +9,22 @@ const MAGIC = 0xef53;
 
 export const COMPAT = { hasJournal: 0x4, fastCommit: 0x400 } as const;
 export const INCOMPAT = {
-  ...{ compression: 0x1, fileType: 0x2, recover: 0x4, journalDevice: 0x8, metaBlockGroups: 0x10 },
-  ...{ extents: 0x40, bits64: 0x80, multiMount: 0x100, flexGroups: 0x200, attributeInodes: 0x400 },
-  ...{ directoryData: 0x1000, checksumSeed: 0x2000, largeDirectories: 0x4000, inlineData: 0x8000 },
-  ...{ encrypt: 0x1_0000, caseFold: 0x2_0000 },
+  compression: 0x1,
+  fileType: 0x2,
+  recover: 0x4,
+  journalDevice: 0x8,
+  metaBlockGroups: 0x10,
+  extents: 0x40,
+  bits64: 0x80,
+  multiMount: 0x100,
+  flexGroups: 0x200,
+  attributeInodes: 0x400,
+  directoryData: 0x1000,
+  checksumSeed: 0x2000,
+  largeDirectories: 0x4000,
+  inlineData: 0x8000,
+  encrypt: 0x1_0000,
+  caseFold: 0x2_0000,
 } as const;
 /** Only without a journal it is not clean while it is in use. */
 export const STATE = { clean: 0x1, hasErrors: 0x2 } as const;
@@ -77,7 +89,10 @@ export function parseSuperblock(bytes: Buffer, deviceBytes: number): Superblock 
   const seed = hasSeed ? bytes.readUInt32LE(0x270) : crc32c(0xffff_ffff, uuid);
   const is64 = (incompat & INCOMPAT.bits64) !== 0;
   const superblock = {
-    ...{ compat, incompat, roCompat, uuid },
+    compat,
+    incompat,
+    roCompat,
+    uuid,
     blockBytes: 1024 * 2 ** bytes.readUInt32LE(0x18),
     blocks: bytes.readUInt32LE(0x4) + (is64 ? bytes.readUInt32LE(0x150) * 2 ** 32 : 0),
     inodes: bytes.readUInt32LE(0x0),

@@ -33,10 +33,10 @@ export interface KubeObject {
   metadata: Metadata;
 }
 
-/** An object before the API server has seen it. */
+/** An object before the API server has seen it. Kinds without a type of their own take any `spec`. */
 export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
   metadata: Partial<Metadata>;
-};
+} & (KubeObject extends T ? { spec?: unknown; status?: unknown } : unknown);
 
 export interface EnvVar {
   name: string;

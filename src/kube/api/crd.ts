@@ -48,7 +48,10 @@ export function customResourceDefinition(definition: CrdDefinition): Schema {
     spec: {
       group: VELERO_GROUP,
       names: {
-        ...{ kind, listKind: `${kind}List`, plural, singular: kind.toLowerCase() },
+        kind,
+        listKind: `${kind}List`,
+        plural,
+        singular: kind.toLowerCase(),
         shortNames: shortNamesOf(plural),
       },
       scope: 'Namespaced',

@@ -274,7 +274,8 @@ const lost = (isVacant = false): CodedError =>
     'LEADERSHIP_LOST',
     'another process may lead by now: this one writes nothing more',
     {
-      ...{ retry: 'backoff', facts: { isVacant } },
+      retry: 'backoff',
+      facts: { isVacant },
     },
   );
 

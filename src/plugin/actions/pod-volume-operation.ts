@@ -95,8 +95,14 @@ export class PodVolumeOperation implements BackupItemAction {
 }
 
 export const NOTHING_KNOWN: OperationProgress = Object.freeze({
-  ...{ completed: false, err: '', nCompleted: 0, nTotal: 0, operationUnits: 'Bytes' },
-  ...{ description: '', started: undefined, updated: undefined },
+  completed: false,
+  err: '',
+  nCompleted: 0,
+  nTotal: 0,
+  operationUnits: 'Bytes',
+  description: '',
+  started: undefined,
+  updated: undefined,
 });
 
 /** `what` is done with a volume, `backup` or `restore`. */

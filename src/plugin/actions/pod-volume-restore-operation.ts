@@ -127,7 +127,9 @@ export class PodVolumeRestoreOperation implements RestoreItemAction {
     const { nodeName = '' } = pod.spec;
     if (nodeName === '') return undefined;
     const agents = await client.list(PODS, {
-      ...{ namespace: metadata.namespace, labelSelector: 'role=node-agent', signal },
+      namespace: metadata.namespace,
+      labelSelector: 'role=node-agent',
+      signal,
       fieldSelector: `spec.nodeName=${nodeName}`,
     });
     if (agents.some(({ status }) => status?.phase === 'Running')) {

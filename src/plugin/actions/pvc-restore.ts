@@ -146,7 +146,9 @@ export class PvcRestore implements RestoreItemAction {
     const result = await this.#resultOf(fromBackup, restore, signal);
     const { volumeName: volume = '' } = present.spec;
     const existing = {
-      ...{ fromBackup, present, result },
+      fromBackup,
+      present,
+      result,
       volumeFromBackup: (await volumeFromBackup?.()) as PersistentVolume | undefined,
       presentVolume:
         volume === ''

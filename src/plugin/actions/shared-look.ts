@@ -66,7 +66,9 @@ export class SharedLook<A> {
     }
     const round = this.#rounds.get(uid) ?? {
       asked: new Set(),
-      ...{ sinceMs: nowMs, usedMs: nowMs, size: 0 },
+      sinceMs: nowMs,
+      usedMs: nowMs,
+      size: 0,
     };
     this.#rounds.set(uid, round);
     round.usedMs = nowMs;

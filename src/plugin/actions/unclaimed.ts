@@ -69,7 +69,10 @@ export class Unclaimed<T extends Movement> {
   ): Promise<{ readonly waitsFor?: string | undefined; readonly failed?: string }> {
     const nowMs = performance.now();
     const waiting = this.#waiting.get(operationId) ?? {
-      ...{ sinceMs: nowMs, lookedAtMs: -Infinity, looks: 0, waitsFor: undefined },
+      sinceMs: nowMs,
+      lookedAtMs: -Infinity,
+      looks: 0,
+      waitsFor: undefined,
     };
     this.#waiting.set(operationId, waiting);
     if (nowMs - waiting.sinceMs < FIRST_LOOK_MS || nowMs - waiting.lookedAtMs < LOOK_MS) {
@@ -142,7 +145,8 @@ function ownerOf({ metadata }: Movement): KubeObject | undefined {
   const { apiVersion, kind, name, uid } = owner;
   const { namespace } = metadata;
   return {
-    ...{ apiVersion, kind },
+    apiVersion,
+    kind,
     metadata: { name, uid, ...(namespace !== undefined && { namespace }) },
   } as KubeObject;
 }

@@ -142,7 +142,8 @@ function plannedFor(pv: PersistentVolume, { because }: Decision, backup: Backup)
   };
   const planned: PlannedBackup = {
     ...backup,
-    ...{ spec, original: backup },
+    spec,
+    original: backup,
     ...(rule &&
       typeof snapshotClass === 'string' && {
         snapshotClass: { name: snapshotClass, rule: `${ruleText(rule)},` },

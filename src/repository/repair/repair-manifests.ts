@@ -85,7 +85,9 @@ export async function repairManifests(
   }
   return {
     lostManifests: unreadable.map(({ message, facts }) => ({
-      ...{ contentId: String(facts.contentId), blobId: String(facts.blobId), message },
+      contentId: String(facts.contentId),
+      blobId: String(facts.blobId),
+      message,
     })),
     returnedManifests: returned.length,
     recoveredManifests: recovered.filter(({ deleted }) => !deleted).length,

@@ -56,7 +56,10 @@ export function trimmedPod({ metadata, spec, status }: Pod): Pod {
   const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } = metadata;
   return {
     metadata: {
-      ...{ name, uid, resourceVersion, creationTimestamp },
+      name,
+      uid,
+      resourceVersion,
+      creationTimestamp,
       ...(namespace !== undefined && { namespace }),
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
     },

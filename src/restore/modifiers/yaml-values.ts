@@ -60,7 +60,9 @@ export function jsonOf(document: YamlDocument, node: Node | null, path: string):
       const inner = jsonOf(document, document.resolve(value, at), at);
       Object.defineProperty(fields, key, {
         value: inner,
-        ...{ enumerable: true, configurable: true, writable: true },
+        enumerable: true,
+        configurable: true,
+        writable: true,
       });
     }
     return fields;

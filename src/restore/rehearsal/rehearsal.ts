@@ -76,7 +76,8 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
   const lines = new ItemLines(onNote, (resource) => discovery.find(resource)?.kind);
   let unchecked = 0;
   const cluster = new RehearsedCluster({
-    ...{ client, kinds },
+    client,
+    kinds,
     isServed: ({ group, plural }) => {
       const found = discovery.findIn(group, plural);
       return found?.group === group && found.plural === plural;
@@ -100,7 +101,10 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
       refresh: () => Promise.resolve(),
     },
     ...run?.volumes(lines),
-    ...{ log: lines, terminatingMs: waitMs, resourceTimeoutMs: waitMs, pollMs: waitMs },
+    log: lines,
+    terminatingMs: waitMs,
+    resourceTimeoutMs: waitMs,
+    pollMs: waitMs,
     sink: {
       begun,
       put: (item) => {
@@ -111,7 +115,11 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
         const hasFailed = notes.some(({ level }) => level === 'error');
         const outcome = item.outcome === 'failed' && !hasFailed ? 'skipped' : item.outcome;
         onItem({
-          ...{ kind, namespace, name, outcome, notes },
+          kind,
+          namespace,
+          name,
+          outcome,
+          notes,
           ...(restoredAs !== undefined && { restoredAs }),
         });
         return Promise.resolve();

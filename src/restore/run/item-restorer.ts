@@ -288,10 +288,17 @@ export class ItemRestorer {
     this.#merged.begin(file);
     const { object, ...prepared } = before?.prepared ?? NOT_PREPARED;
     const work: Work = {
-      ...{ file, given, namespace, object, isRetried: before !== undefined },
-      ...{ ...prepared, operations: [...prepared.operations] },
-      ...{ exists: prepared.isInPlace },
-      ...{ outcome: undefined, restoredAs: undefined, volume: undefined },
+      file,
+      given,
+      namespace,
+      object,
+      isRetried: before !== undefined,
+      ...prepared,
+      operations: [...prepared.operations],
+      exists: prepared.isInPlace,
+      outcome: undefined,
+      restoredAs: undefined,
+      volume: undefined,
       begun: prepared.operations.length,
       notes: {
         info: (message) => {
@@ -321,7 +328,9 @@ export class ItemRestorer {
     const { exists, isClean, volume } = work;
     const { restoredAs } = work;
     const over = (): FinishedRestoreItem => ({
-      ...{ ...key, exists, operations: work.operations },
+      ...key,
+      exists,
+      operations: work.operations,
       outcome: work.outcome ?? (work.isClean ? 'skipped' : 'failed'),
       ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
     });
@@ -379,8 +388,12 @@ export class ItemRestorer {
 
   async namespaceCreated(name: string): Promise<void> {
     await this.put({
-      ...{ kind: 'v1/Namespace', namespace: '', name },
-      ...{ outcome: 'created', exists: true, operations: [] },
+      kind: 'v1/Namespace',
+      namespace: '',
+      name,
+      outcome: 'created',
+      exists: true,
+      operations: [],
     });
   }
 
@@ -503,7 +516,10 @@ export class ItemRestorer {
       try {
         const volumeFromBackup = volumeReaderOf(file, given, this.#options.items);
         const input = {
-          ...{ item: object, itemFromBackup: given, restore, backup },
+          item: object,
+          itemFromBackup: given,
+          restore,
+          backup,
           ...(volumeFromBackup && { volumeFromBackup }),
         };
         output = await action.execute(input, { signal });
@@ -637,7 +653,8 @@ export class ItemRestorer {
         const about = { notes, given: givenIn(work, object), isModified };
         work.outcome = await settleExisting(found, object, resource, {
           ...this.#options,
-          ...{ ...about, serverObjects: this.#serverObjects },
+          ...about,
+          serverObjects: this.#serverObjects,
         });
         if (isWaitingFor(object, found)) work.volume = await this.#settleVolume(found, work);
         return;
@@ -679,8 +696,11 @@ export class ItemRestorer {
     const volumeFromBackup = volumeReaderOf(file, given, items);
     return await settleNamedVolume(
       {
-        ...{ claim: claim as PersistentVolumeClaim, given: given as PersistentVolumeClaim },
-        ...{ standing, volumeFromBackup, hasOperation: operations.length > 0 },
+        claim: claim as PersistentVolumeClaim,
+        given: given as PersistentVolumeClaim,
+        standing,
+        volumeFromBackup,
+        hasOperation: operations.length > 0,
       },
       { ...this.#options, notes },
     );
@@ -736,8 +756,11 @@ export class ItemRestorer {
 /** What an item that was put aside is for those that want it: it may come. */
 const PUT_ASIDE: Result = { exists: false, isClean: true };
 const NOT_PREPARED = {
-  ...{ object: undefined, operations: [] },
-  ...{ isInPlace: false, isModified: false, isClean: true },
+  object: undefined,
+  operations: [],
+  isInPlace: false,
+  isModified: false,
+  isClean: true,
 };
 
 /** Whether a claim is there that names the same volume and is not bound, such as one of an earlier restore. */

@@ -66,8 +66,11 @@ export async function jobOfPod(
     return isPodThere ? undefined : { id, is: 'there' };
   }
   const file: ItemFile = {
-    ...{ groupResource: TYPE, version: undefined, isPreferred: true },
-    ...{ namespace, name },
+    groupResource: TYPE,
+    version: undefined,
+    isPreferred: true,
+    namespace,
+    name,
   };
   const bytes = await items.load(file);
   if (!bytes) return undefined;

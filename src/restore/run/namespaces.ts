@@ -125,8 +125,11 @@ export class RestoredNamespaces {
   async #madeOf(from: string, target: string) {
     const { items, log } = this.#options;
     const file = {
-      ...{ groupResource: 'namespaces', version: undefined, isPreferred: true },
-      ...{ namespace: '', name: from },
+      groupResource: 'namespaces',
+      version: undefined,
+      isPreferred: true,
+      namespace: '',
+      name: from,
     };
     const bytes = await items.load(file);
     if (!bytes) return { metadata: { name: target } };

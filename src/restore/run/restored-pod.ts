@@ -27,8 +27,11 @@ export async function isPodRestored(
   { client, resources, restore, policies, items, signal }: RestoredPodOptions,
 ): Promise<boolean> {
   const file: ItemFile = {
-    ...{ groupResource: TYPE, version: undefined, isPreferred: true },
-    ...{ namespace, name },
+    groupResource: TYPE,
+    version: undefined,
+    isPreferred: true,
+    namespace,
+    name,
   };
   const bytes = await items.load(file);
   if (!bytes) return false;

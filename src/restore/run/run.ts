@@ -129,7 +129,10 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const aside = new PutAside({ ...options, restored });
   const patience = new Patience({ signal, awayMs: options.patienceMs });
   const namespaces: RestoredNamespaces = new RestoredNamespaces({
-    ...{ ...options, patience, terminatingMs, pollMs },
+    ...options,
+    patience,
+    terminatingMs,
+    pollMs,
     willCreate: (name) => journaled(options.sink.willCreateNamespace?.(name), signal),
     wasBegun: journal?.wasNamespaceBegun?.bind(journal),
     onCreated: (name) => restorer.namespaceCreated(name),
@@ -142,7 +145,13 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   });
   const restorer: ItemRestorer = new ItemRestorer(
     {
-      ...{ ...options, namespaces, restored, aside, patience, resourceTimeoutMs, pollMs },
+      ...options,
+      namespaces,
+      restored,
+      aside,
+      patience,
+      resourceTimeoutMs,
+      pollMs,
       discovery: types,
       isResumed: journal !== undefined,
     },
@@ -159,7 +168,10 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   ): Promise<PlannedFolder[]> =>
     planRestore(
       {
-        ...{ ...options, priorities, resources: types, selection },
+        ...options,
+        priorities,
+        resources: types,
+        selection,
         onLeftOut: (type, number) => {
           restorer.noteLeftOut(type, number);
         },
@@ -231,7 +243,9 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
         restorer.rules = rules();
       },
       failed: (item) => restorer.put(item),
-      ...{ timeoutMs: resourceTimeoutMs, pollMs, signal },
+      timeoutMs: resourceTimeoutMs,
+      pollMs,
+      signal,
     });
     await restorer.settleVolumes();
   }

@@ -97,48 +97,88 @@ class BackupsRun {
     this.#clock = options.clock ?? systemClock;
     const { host } = options;
     this.#events = new PhaseEvents({
-      ...{ client, logger, host, clock: client.clock, kind: 'backup', meanings: BACKUP_PHASES },
+      client,
+      logger,
+      host,
+      clock: client.clock,
+      kind: 'backup',
+      meanings: BACKUP_PHASES,
     });
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
     this.#backups = new RunsView({
-      ...{ client, logger, namespace, assertLeading, signal, shared },
+      client,
+      logger,
+      namespace,
+      assertLeading,
+      signal,
+      shared,
       resource: BACKUP_RESOURCE,
     });
     this.#phases = new PhaseWriter({
-      ...{ backups: this.#backups, logger, signal, clock: this.#clock },
+      backups: this.#backups,
+      logger,
+      signal,
+      clock: this.#clock,
       onDue: () => {
         this.#queue.queue.add(QUEUE_KEY);
       },
     });
     this.#deletions = new DeletionRequests({
-      ...{ client, logger, namespace, assertLeading, signal },
-      ...{ backups: this.#backups, isElsewhere: options.isDeletedElsewhere === true },
+      client,
+      logger,
+      namespace,
+      assertLeading,
+      signal,
+      backups: this.#backups,
+      isElsewhere: options.isDeletedElsewhere === true,
     });
     const notes = new UnderWayNotes({ client, logger, namespace, assertLeading });
     const { buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots } =
       options;
     this.#lost = new LostBackups({
-      ...{ client, logger, namespace, assertLeading, signal },
-      ...{ buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots },
-      ...{ backups: this.#backups, notes, writers: shared.writers },
+      client,
+      logger,
+      namespace,
+      assertLeading,
+      signal,
+      buckets,
+      sessions,
+      operations,
+      discovery,
+      snapshotLocations,
+      removeSnapshots,
+      backups: this.#backups,
+      notes,
+      writers: shared.writers,
       onRemoved: () => {
         this.#queue.queue.add(QUEUE_KEY);
       },
     });
     this.#runs = new BackupRuns({
-      ...{ settings: options, logger, clock: this.#clock, assertLeading, signal },
-      ...{ backups: this.#backups, phases: this.#phases, notes, lost: this.#lost },
+      settings: options,
+      logger,
+      clock: this.#clock,
+      assertLeading,
+      signal,
+      backups: this.#backups,
+      phases: this.#phases,
+      notes,
+      lost: this.#lost,
       onOver: () => {
         this.#queue.queue.add(QUEUE_KEY);
         this.#queue.queue.addAfter(QUEUE_KEY, AGAIN_MS);
       },
     });
     this.#queue = new Controller({
-      ...{ name: 'backup-queue', workers: 1, logger },
+      name: 'backup-queue',
+      workers: 1,
+      logger,
       reconcile: () => this.#reconcileQueue(),
     });
     this.#cancels = new Controller({
-      ...{ name: 'backup-cancel', workers: CANCELED_AT_ONCE, logger },
+      name: 'backup-cancel',
+      workers: CANCELED_AT_ONCE,
+      logger,
       reconcile: (key) => this.#cancelWaiting(key),
     });
   }

@@ -6,7 +6,9 @@ export const BACKUP_RESOURCE = BACKUPS as Resource<Backup>;
 
 /** For what follows a run. */
 export const FOLLOWED_BACKUPS: FollowedKind<Backup> = {
-  ...{ kind: 'Backup', word: 'backup', resource: BACKUP_RESOURCE },
+  kind: 'Backup',
+  word: 'backup',
+  resource: BACKUP_RESOURCE,
   counts: {
     attempted: 'backupItemOperationsAttempted',
     completed: 'backupItemOperationsCompleted',

@@ -257,7 +257,12 @@ export class BackupRuns {
     const checked = await validateBackup(
       given,
       {
-        ...{ client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
+        client,
+        resources: discovery,
+        defaults,
+        nowNs,
+        loadPolicies,
+        isServed,
         firstLookMs: FIRST_LOOK_MS,
         problemOf: (location) => encryptionProblem(location, { client, signal }),
       },
@@ -281,7 +286,9 @@ export class BackupRuns {
     };
     const { labels } = backup.metadata;
     const written = await phases.insist(given, {
-      ...{ metadata: { labels, annotations }, spec: backup.spec, status },
+      metadata: { labels, annotations },
+      spec: backup.spec,
+      status,
     });
     if (isValid) return written;
     logger.error({ backup: name, errors }, 'a Backup is not valid');

@@ -48,7 +48,10 @@ export class LocationBuckets implements Buckets {
       if (!restore) return bucketOf(bucket, once);
       const { name: ofRestore, uid } = restore;
       files = new RestoreBucket(bucket, {
-        ...{ client, namespace, location: name, restore: { name: ofRestore, uid } },
+        client,
+        namespace,
+        location: name,
+        restore: { name: ofRestore, uid },
       });
       return bucketOf(files, once);
     });

@@ -51,7 +51,9 @@ export class DeletionRequests {
     const scope = { namespace };
     this.#requests = new Cache({ client, logger, scope, resource: DELETE_BACKUP_REQUESTS });
     this.#controller = new Controller({
-      ...{ name: 'backup-deletion', workers: WORKERS, logger },
+      name: 'backup-deletion',
+      workers: WORKERS,
+      logger,
       reconcile: (key) => this.#reconcile(key),
     });
   }

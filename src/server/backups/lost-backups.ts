@@ -109,7 +109,9 @@ export class LostBackups {
   constructor(options: LostBackupsOptions) {
     this.#options = options;
     this.#controller = new Controller({
-      ...{ name: 'backup-lost', workers: WORKERS, logger: options.logger },
+      name: 'backup-lost',
+      workers: WORKERS,
+      logger: options.logger,
       reconcile: (key) =>
         key.startsWith(OVER) ? this.#tidy(key.slice(OVER.length)) : this.#removeLost(key),
     });
@@ -297,7 +299,11 @@ export class LostBackups {
     await this.#options.removeSnapshots(backup, { withKept: filesGo, signal });
     if (!archive || !filesGo) return;
     await deleteStoredSnapshots(backup, {
-      ...{ archive, sessions, snapshotLocations, logger, signal },
+      archive,
+      sessions,
+      snapshotLocations,
+      logger,
+      signal,
       also: left.snapshots,
     });
     assertLeading();
@@ -317,10 +323,17 @@ export class LostBackups {
     try {
       await endLeftRun(backup, left, {
         client: patientClient(client, {
-          ...{ logger, signal, patienceMs: PATIENCE_MS },
+          logger,
+          signal,
+          patienceMs: PATIENCE_MS,
           assertLeading,
         }),
-        ...{ discovery, sessions, operations, logger, assertLeading, signal },
+        discovery,
+        sessions,
+        operations,
+        logger,
+        assertLeading,
+        signal,
         location: backup.spec.storageLocation ?? '',
         ...(thawed && { thawed }),
       });

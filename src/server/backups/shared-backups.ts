@@ -70,18 +70,30 @@ function trimmed(backup: Backup): Backup {
   const totalItems = progress?.totalItems;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
-    ...{ apiVersion: backup.apiVersion, kind: backup.kind },
+    apiVersion: backup.apiVersion,
+    kind: backup.kind,
     metadata: {
-      ...{ name, namespace, uid, resourceVersion, creationTimestamp, labels },
+      name,
+      namespace,
+      uid,
+      resourceVersion,
+      creationTimestamp,
+      labels,
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
       ...(kept.length > 0 && { annotations: Object.fromEntries(kept) }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
     status: {
-      ...{ phase, errors, warnings, startTimestamp, completionTimestamp, expiration },
+      phase,
+      errors,
+      warnings,
+      startTimestamp,
+      completionTimestamp,
+      expiration,
       ...(totalItems !== undefined && { progress: { totalItems } }),
       ...(csiVolumeSnapshotsAttempted !== undefined && {
-        ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
+        csiVolumeSnapshotsAttempted,
+        csiVolumeSnapshotsCompleted,
       }),
     },
   } as Backup;

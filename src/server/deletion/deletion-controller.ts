@@ -104,7 +104,10 @@ class DeletionRun {
     this.#writer = new RequestWriter(lead);
     this.#backups = new AskedBackups(lead);
     this.#requests = new WatchedKind({
-      ...{ ...options, name: 'backup-deletion', workers: WORKERS, resource: REQUESTS },
+      ...options,
+      name: 'backup-deletion',
+      workers: WORKERS,
+      resource: REQUESTS,
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -255,14 +258,20 @@ class DeletionRun {
       }, DELETION_MS_MAX);
       const note = this.#writer.newNote(request);
       const attempts = new Attempts({
-        ...{ logger, backup: name, signal: own.signal, patienceMs },
+        logger,
+        backup: name,
+        signal: own.signal,
+        patienceMs,
         onWaiting: (text) => {
           note.tell(text);
         },
       });
       const task = deleteBackup({
         ...this.#options,
-        ...{ backup, attempts, signal: own.signal, assertLeading: this.#assertLeading },
+        backup,
+        attempts,
+        signal: own.signal,
+        assertLeading: this.#assertLeading,
         known: this.#named,
         onGivenUp: (text) => {
           logger.error({ backup: name, uid: backup.metadata.uid }, `deletion: given up: ${text}`);

@@ -217,7 +217,9 @@ class Deletion {
     const { name, namespace = '' } = backup.metadata;
     await forgetMoved(held.repositories, {
       ...this.#options,
-      ...{ backup: name, namespace, storageLocation: backup.spec.storageLocation ?? '' },
+      backup: name,
+      namespace,
+      storageLocation: backup.spec.storageLocation ?? '',
       mayForget: (id, tags) => own.mayForget(id, tags),
     });
     if (own.told !== undefined) this.#options.onGivenUp(own.told);

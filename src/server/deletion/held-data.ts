@@ -108,8 +108,10 @@ export class HeldData {
     if (isOfGroup && annotations[GROUP_MEMBERS] !== undefined) return;
     const secrets = Object.entries(annotations).filter(([key]) => key.startsWith(DELETION_SECRET));
     this.#addKept({
-      ...{ driver: spec.driver, handle: status?.snapshotHandle ?? '' },
-      ...{ annotations: Object.fromEntries(secrets), volumeMode: spec.sourceVolumeMode },
+      driver: spec.driver,
+      handle: status?.snapshotHandle ?? '',
+      annotations: Object.fromEntries(secrets),
+      volumeMode: spec.sourceVolumeMode,
     });
   }
 

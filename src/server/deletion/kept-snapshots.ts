@@ -117,15 +117,21 @@ async function deleteOne(
   const name = `velero-delete-${hash.slice(0, 20)}`;
   const wanted: NewObject<VolumeSnapshotContent> = {
     metadata: {
-      ...{ name, annotations, finalizers: [CONTENT_FINALIZER] },
+      name,
+      annotations,
+      finalizers: [CONTENT_FINALIZER],
       labels: NOT_IN_BACKUPS,
     },
     spec: {
-      ...{ deletionPolicy: 'Delete', driver, source: { snapshotHandle: handle } },
+      deletionPolicy: 'Delete',
+      driver,
+      source: { snapshotHandle: handle },
       ...(volumeMode !== undefined && { sourceVolumeMode: volumeMode }),
       volumeSnapshotRef: {
-        ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshot' },
-        ...{ namespace: `ns-${name}`, name },
+        apiVersion: `${GROUP}/v1`,
+        kind: 'VolumeSnapshot',
+        namespace: `ns-${name}`,
+        name,
       },
     },
   };

@@ -53,7 +53,9 @@ async function forgetIn(
   const { forget, mayForget, logger, backup, assertLeading, signal, ...place } = options;
   const access = await loadRepositoryAccess({
     ...place,
-    ...{ volumeNamespace, isWriting: true, signal },
+    volumeNamespace,
+    isWriting: true,
+    signal,
   });
   if (access.isChangingPassword) throw changing();
   assertLeading();

@@ -101,7 +101,10 @@ class DownloadRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#requests = new WatchedKind({
-      ...{ ...options, name: 'download-request', workers: WORKERS, resource: DOWNLOAD_REQUESTS },
+      ...options,
+      name: 'download-request',
+      workers: WORKERS,
+      resource: DOWNLOAD_REQUESTS,
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -149,8 +152,10 @@ class DownloadRun {
     if (request && known?.uid === request.metadata.uid) return known;
     this.#requests.work.forget(key);
     known = {
-      ...{ uid: request?.metadata.uid ?? '', isAnswered: false },
-      ...{ sinceMs: performance.now(), restsUntilMs: -Infinity },
+      uid: request?.metadata.uid ?? '',
+      isAnswered: false,
+      sinceMs: performance.now(),
+      restsUntilMs: -Infinity,
     };
     if (request) this.#known.set(key, known);
     else this.#known.delete(key);

@@ -251,11 +251,11 @@ export class ExpiryController implements ServerController {
 }
 
 /** As Velero makes it (v1.18.3: pkg/backup/delete_helpers.go). */
-const requestFor = (namespace: string, { name, uid }: Expired): NewObject<KubeObject> =>
-  ({
-    metadata: {
-      ...{ namespace, generateName: `${name}-` },
-      labels: { [BACKUP_NAME]: validLabel(name), [BACKUP_UID]: uid, ...NOT_IN_BACKUPS },
-    },
-    spec: { backupName: name },
-  }) as unknown as NewObject<KubeObject>;
+const requestFor = (namespace: string, { name, uid }: Expired): NewObject<KubeObject> => ({
+  metadata: {
+    namespace,
+    generateName: `${name}-`,
+    labels: { [BACKUP_NAME]: validLabel(name), [BACKUP_UID]: uid, ...NOT_IN_BACKUPS },
+  },
+  spec: { backupName: name },
+});

@@ -91,12 +91,16 @@ class LocationRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#locations = new WatchedKind({
-      ...{ ...options, name: 'backup-storage-location', workers: WORKERS },
+      ...options,
+      name: 'backup-storage-location',
+      workers: WORKERS,
       resource: BACKUP_STORAGE_LOCATIONS,
       reconcile: (key) => this.#reconcile(key),
     });
     this.#defaults = new Controller({
-      ...{ name: 'default-backup-storage-location', workers: 1, logger },
+      name: 'default-backup-storage-location',
+      workers: 1,
+      logger,
       reconcile: (key) => this.#settleDefaults(key === AT_START),
     });
     this.#checks = new LocationChecks({ ...options.stores, client, namespace });

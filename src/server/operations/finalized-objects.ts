@@ -65,7 +65,9 @@ export class FinalizerQueue<T extends Followed> {
     this.#options = options;
     this.#events = serverEvents(options);
     this.#controller = new Controller({
-      ...{ name: `${kind.word}-finalizer`, workers: WORKERS, logger },
+      name: `${kind.word}-finalizer`,
+      workers: WORKERS,
+      logger,
       reconcile: (key) => this.#reconcile(key),
     });
   }

@@ -122,7 +122,9 @@ export class FollowedOperations<T extends Followed> {
     this.#assertLeading = assertLeading;
     this.#events = serverEvents(options);
     this.#controller = new Controller({
-      ...{ name: `${kind.word}-operations`, workers: WORKERS, logger },
+      name: `${kind.word}-operations`,
+      workers: WORKERS,
+      logger,
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -252,7 +254,9 @@ export class FollowedOperations<T extends Followed> {
     }
     const timeoutNs = this.#timeoutNs(object);
     const { round, hasLeft } = await step(object, {
-      ...{ asker: known.asker, assertLeading: this.#assertLeading, signal },
+      asker: known.asker,
+      assertLeading: this.#assertLeading,
+      signal,
       timeoutNsOf: (action) => timeoutNsOf?.(action, object, timeoutNs) ?? timeoutNs,
     });
     this.#gauge?.note(known.uid, round);

@@ -47,7 +47,8 @@ export async function operationsStep<T extends Followed>(
   const change = options.changeOf ?? ((object, of) => changeOf(kind, object, of));
   const { namespace, name, uid } = seen.metadata;
   const round = await map.poll(subjectIn(kind, seen), {
-    ...{ asker, signal },
+    asker,
+    signal,
     timeoutNsOf: (operation) => timeoutNsOf(actionOf(operation)),
   });
   if (!change(seen, round.operations)) return { round, hasLeft: false };

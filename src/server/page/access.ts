@@ -122,7 +122,10 @@ async function mayDo(
     ...(groups && { groups }),
     ...(extra && { extra }),
     resourceAttributes: {
-      ...{ namespace, verb: deed.verb, group, resource },
+      namespace,
+      verb: deed.verb,
+      group,
+      resource,
       ...(deed.name !== undefined && { name: deed.name }),
     },
   };

@@ -16,7 +16,8 @@ export interface Answer {
 
 export const ok = (body: string): Answer => ({ status: 200, body });
 export const plain = (status: number, title: string, text: string): Answer => ({
-  ...{ status, body: plainDocument(title, text) },
+  status,
+  body: plainDocument(title, text),
 });
 export const notFound = (text: string): Answer => plain(404, 'Not found', text);
 export const redirect = (): Answer => ({ status: 303, body: '' });

@@ -31,7 +31,9 @@ export function backupDocument(
   const volumes = volumesOf(backup);
   const restores = world.restores.filter(({ of }) => of === backup.name).slice(0, 20);
   return documentOf({
-    ...{ title: `Backup ${backup.name}`, isLive: true, footer: footerOf(world, logout) },
+    title: `Backup ${backup.name}`,
+    isLive: true,
+    footer: footerOf(world, logout),
     header: html`<h1>Backup ${named(backup.name)}</h1>
       <nav aria-label="Pages of this server">
         <ul>

@@ -24,7 +24,10 @@ export function calendarOf(backups: readonly RunRow[], nowMs: number): CalendarD
   const today = Math.floor(nowMs / DAY_MS);
   const first = today - CALENDAR_DAYS + 1;
   const counts = Array.from({ length: CALENDAR_DAYS }, () => ({
-    ...{ good: 0, doubtful: 0, bad: 0, plain: 0 },
+    good: 0,
+    doubtful: 0,
+    bad: 0,
+    plain: 0,
   }));
   for (const { beganMs, phase } of backups) {
     const day = counts[Math.floor(beganMs / DAY_MS) - first];
@@ -32,7 +35,10 @@ export function calendarOf(backups: readonly RunRow[], nowMs: number): CalendarD
   }
   return counts.map(({ good, doubtful, bad, plain: underWay }, at) => ({
     date: dateOf((first + at) * DAY_MS),
-    ...{ good, doubtful, bad, underWay },
+    good,
+    doubtful,
+    bad,
+    underWay,
     worst: worstOf({ good, doubtful, bad, plain: underWay }),
   }));
 }

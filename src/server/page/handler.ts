@@ -160,7 +160,11 @@ export class PageHandler {
     // The usual limit is one for pages that are in memory.
     request.socket.setTimeout(SILENT_MS);
     return this.#files.answer({
-      ...{ url, token, backup, nowMs, signal: gone },
+      url,
+      token,
+      backup,
+      nowMs,
+      signal: gone,
       verb: verb === 'download' ? 'download' : 'files',
       isHead: method === 'HEAD',
       logout: id === undefined ? undefined : LOGOUT_FORM,

@@ -41,7 +41,8 @@ export function documentOf({ title, header, main, footer, isLive }: DocumentOpti
 /** A page that says one thing. */
 export const plainDocument = (title: string, text: HtmlValue): string =>
   documentOf({
-    ...{ title, isLive: false },
+    title,
+    isLive: false,
     header: html`<h1>${title}</h1>`,
     main: html`<p>${text}</p>`,
   });

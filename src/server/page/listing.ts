@@ -30,7 +30,9 @@ export function listingQueryOf(parameters: URLSearchParams): ListingQuery {
   const page = /^\d{1,6}$/.exec(word('page'))?.[0];
   const day = /^\d{4}-\d\d-\d\d$/.exec(word('day'))?.[0];
   return {
-    ...{ phase: word('phase'), prefix: word('prefix'), day: day ?? '' },
+    phase: word('phase'),
+    prefix: word('prefix'),
+    day: day ?? '',
     page: Math.max(1, Number(page ?? 1)),
   };
 }

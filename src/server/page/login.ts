@@ -90,7 +90,8 @@ interface LoginPrompt {
 /** What anybody sees who has not logged in. It says nothing of the cluster. */
 export const loginDocument = ({ problem, next = '/', audience }: LoginPrompt): string =>
   documentOf({
-    ...{ title: 'Log in', isLive: false },
+    title: 'Log in',
+    isLive: false,
     header: html`<h1>Log in</h1>`,
     main: html`${problem !== undefined && html`<p class="note tone-doubtful" role="alert">${problem}</p>`}
       <p>This page needs a token of the cluster, of somebody who may list Velero's objects.</p>

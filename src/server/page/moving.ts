@@ -45,8 +45,11 @@ export function totalsOf(volumes: readonly PageVolume[]): Totals {
   const bytesPerSecond = sum((volume) => volume.bytesPerSecond ?? 0);
   const hasEnd = totalBytes > bytesDone && bytesPerSecond > 0;
   return {
-    ...{ count: volumes.length, ended: sum(({ isOver }) => Number(isOver)) },
-    ...{ bytesDone, totalBytes, bytesPerSecond },
+    count: volumes.length,
+    ended: sum(({ isOver }) => Number(isOver)),
+    bytesDone,
+    totalBytes,
+    bytesPerSecond,
     secondsLeft: hasEnd ? (totalBytes - bytesDone) / bytesPerSecond : undefined,
   };
 }

@@ -52,7 +52,9 @@ export function overviewDocument(
     ...STANDING_SECTIONS,
   ] as const;
   return documentOf({
-    ...{ title: `Backups of ${world.namespace}`, isLive: true, footer: footerOf(world, logout) },
+    title: `Backups of ${world.namespace}`,
+    isLive: true,
+    footer: footerOf(world, logout),
     header: html`<h1>Backups</h1>
       <p class="dim">Longshore, namespace ${named(world.namespace)}</p>
       <nav aria-label="Parts of this page">

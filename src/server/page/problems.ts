@@ -48,7 +48,9 @@ function locationProblems({ locations, unread }: World): Problem[] {
   if (locations.length === 0 && !unread.has('backupstoragelocations')) {
     return [
       {
-        ...{ tone: 'bad', subject: 'No location', atMs: undefined },
+        tone: 'bad',
+        subject: 'No location',
+        atMs: undefined,
         what: 'there is no BackupStorageLocation, so that no backup can be made',
         remedy:
           'Make one that names your bucket: longshore install --help, or velero backup-location create',
@@ -76,7 +78,8 @@ function coverageProblems({ newestWhole, schedules, unread, nowMs }: World): Pro
     : '';
   return [
     {
-      ...{ tone: newestWhole ? 'doubtful' : 'bad', atMs: newestWhole?.beganMs },
+      tone: newestWhole ? 'doubtful' : 'bad',
+      atMs: newestWhole?.beganMs,
       subject: newestWhole ? 'No new backup' : 'No backup',
       what: newestWhole
         ? `the newest backup that is Completed began ${ageText((nowMs - newestWhole.beganMs) / 1000)} ago`
@@ -103,7 +106,9 @@ function passwordProblems({ hasWellKnownPassword }: World): Problem[] {
   if (!hasWellKnownPassword) return [];
   return [
     {
-      ...{ tone: 'doubtful', subject: 'Repository password', atMs: undefined },
+      tone: 'doubtful',
+      subject: 'Repository password',
+      atMs: undefined,
       what: "it is Velero's default, which everybody knows: whoever reads the bucket can read all volumes",
       remedy: WELL_KNOWN_REMEDY,
     },

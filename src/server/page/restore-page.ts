@@ -20,7 +20,9 @@ export function restoreDocument(
 ): string {
   const volumes = volumesOf(restore);
   return documentOf({
-    ...{ title: `Restore ${restore.name}`, isLive: true, footer: footerOf(world, logout) },
+    title: `Restore ${restore.name}`,
+    isLive: true,
+    footer: footerOf(world, logout),
     header: html`<h1>Restore ${named(restore.name)}</h1>
       <nav aria-label="Pages of this server">
         <ul>

@@ -125,7 +125,10 @@ function kept<R>({ metadata }: KubeObject, row: R): Kept<R> {
   const { name, namespace, uid, resourceVersion, creationTimestamp } = metadata;
   return {
     metadata: {
-      ...{ name, uid, resourceVersion, creationTimestamp },
+      name,
+      uid,
+      resourceVersion,
+      creationTimestamp,
       ...(namespace !== undefined && { namespace }),
     },
     row,
@@ -140,7 +143,11 @@ export function keptRun(kind: RunRow['kind'], object: LooseObject): Kept<RunRow>
   const phase = textIn(status.phase) || 'New';
   const word = kind === 'Backup' ? 'backup' : 'restore';
   return kept(object, {
-    ...{ kind, name: metadata.name, uid: metadata.uid, phase, isOver: isOver(phase) },
+    kind,
+    name: metadata.name,
+    uid: metadata.uid,
+    phase,
+    isOver: isOver(phase),
     isDeleting: metadata.deletionTimestamp !== undefined,
     beganMs: timeIn(status.startTimestamp) ?? timeIn(metadata.creationTimestamp) ?? 0,
     endedMs: timeIn(status.completionTimestamp),

@@ -118,7 +118,9 @@ export class PageView {
   ): Cache<Kept<R>> {
     const { client, logger, namespace } = this.#options;
     const cache = new Cache<Kept<R>>({
-      ...{ client, logger, scope: { namespace } },
+      client,
+      logger,
+      scope: { namespace },
       resource: resource as unknown as Resource<Kept<R>>,
       // What comes from the API server is a whole object.
       trim: (object) => keep(object as unknown as T),
@@ -171,8 +173,11 @@ export class PageView {
       isSynced ? [] : [resource.plural],
     );
     return {
-      ...{ ...this.#sort(), nowMs, volumes: moved },
-      ...{ unread: new Set(unknown), outages: this.#outages() },
+      ...this.#sort(),
+      nowMs,
+      volumes: moved,
+      unread: new Set(unknown),
+      outages: this.#outages(),
       hasWellKnownPassword: this.#hasWellKnownPassword,
       trust: this.#options.signatures?.look() ?? new Map<string, LocationTrust>(),
     };
@@ -189,7 +194,9 @@ export class PageView {
     const backups = newestFirst(this.#backups);
     const restores = newestFirst(this.#restores);
     const world = {
-      ...{ namespace, backups, restores },
+      namespace,
+      backups,
+      restores,
       newestWhole: backups.find(({ phase, isDeleting }) => phase === 'Completed' && !isDeleting),
       backupsByName: new Map(backups.map((row) => [row.name, row])),
       restoresByName: new Map(restores.map((row) => [row.name, row])),

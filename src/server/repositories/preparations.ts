@@ -172,7 +172,11 @@ export class Preparations {
     const isReadOnly = isReadOnlyLocation(location);
     const interval = fullIntervalNs(spec.repositoryConfig);
     const access: RepositoryAccess = await loadRepositoryAccess({
-      ...{ client, namespace, directory, defaultCredentials, signal },
+      client,
+      namespace,
+      directory,
+      defaultCredentials,
+      signal,
       volumeNamespace: spec.volumeNamespace,
       storageLocation: spec.backupStorageLocation,
       isWriting: false,
@@ -187,7 +191,10 @@ export class Preparations {
       },
     );
     await prepareRepository({
-      ...{ storage, logger, isReadOnly, assertLeading },
+      storage,
+      logger,
+      isReadOnly,
+      assertLeading,
       password: access.password,
       clock: client.clock,
       locationName,

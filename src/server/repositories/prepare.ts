@@ -92,7 +92,9 @@ async function findFormat(options: PrepareOptions): Promise<Format | undefined> 
 async function create(options: PrepareOptions): Promise<void> {
   const { storage, password, retention, assertLeading } = options;
   const format = {
-    ...{ hash: DEFAULT_HASH, encryption: DEFAULT_ENCRYPTION, splitter: DEFAULT_SPLITTER },
+    hash: DEFAULT_HASH,
+    encryption: DEFAULT_ENCRYPTION,
+    splitter: DEFAULT_SPLITTER,
     version: 3,
     retention,
   } as const;

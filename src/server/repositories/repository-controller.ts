@@ -112,12 +112,16 @@ class RepositoryRun {
     this.#repositories = new Cache({ client, logger, scope, resource: BACKUP_REPOSITORIES });
     this.#locations = new Cache({ client, logger, scope, resource: BACKUP_STORAGE_LOCATIONS });
     this.#jobs = new Cache({
-      ...{ client, logger, resource: JOBS },
+      client,
+      logger,
+      resource: JOBS,
       scope: { namespace, labelSelector: REPOSITORY_LABEL },
       trim: outlined,
     });
     this.#controller = new Controller({
-      ...{ name: 'repository', workers: WORKERS, logger },
+      name: 'repository',
+      workers: WORKERS,
+      logger,
       reconcile: (key) => this.#reconcile(key),
     });
     const wake = (key: string): void => {
@@ -254,8 +258,13 @@ class RepositoryRun {
     while (isLater && !signal.aborted) {
       const look = async (): Promise<void> => {
         const outcome = await ensurePasswordSecret({
-          ...{ client, namespace, signal, assertLeading },
-          ...{ openStorage, directory, defaultCredentials },
+          client,
+          namespace,
+          signal,
+          assertLeading,
+          openStorage,
+          directory,
+          defaultCredentials,
         });
         isLater = outcome.state === 'later';
         if (outcome.state === 'later' && outcome.why !== reason) {
@@ -408,7 +417,10 @@ const outlined = ({ apiVersion, kind, metadata, status }: Job): Job => {
     ...(apiVersion !== undefined && { apiVersion }),
     ...(kind !== undefined && { kind }),
     metadata: {
-      ...{ name, uid, resourceVersion, creationTimestamp },
+      name,
+      uid,
+      resourceVersion,
+      creationTimestamp,
       ...(namespace !== undefined && { namespace }),
       ...(labels && { labels }),
     },

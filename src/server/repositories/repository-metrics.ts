@@ -34,23 +34,27 @@ export class RepositoryMetrics {
     this.#success = new Counter({
       name: 'velero_repo_maintenance_success_total',
       help: 'Maintenance Jobs that succeeded',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
     });
     this.#failure = new Counter({
       name: 'velero_repo_maintenance_failure_total',
       help: 'Maintenance Jobs that failed, or could not be started',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
     });
     this.#duration = new Histogram({
       name: 'velero_repo_maintenance_duration_seconds',
       help: 'Time from the creation of a maintenance Job to its end',
       buckets: DURATION_SECONDS,
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
     });
     new Gauge({
       name: 'longshore_repository_ready',
       help: 'Whether a BackupRepository is Ready (1) or not (0)',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
       collect() {
         this.reset();
         for (const { name, isReady } of gauges.repositories()) {
@@ -61,7 +65,8 @@ export class RepositoryMetrics {
     new Gauge({
       name: 'longshore_repository_maintenance_overdue_seconds',
       help: 'Time since maintenance of a BackupRepository was due; 0 while it is not due',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
       collect() {
         this.reset();
         for (const { name, overdueSeconds } of gauges.repositories()) {
@@ -72,7 +77,8 @@ export class RepositoryMetrics {
     new Gauge({
       name: 'longshore_repository_verified_timestamp_seconds',
       help: 'When the last verification of a BackupRepository ended, in seconds since 1970; none for those that never were verified',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
       collect() {
         this.reset();
         for (const { name, verification } of gauges.repositories()) {
@@ -84,7 +90,8 @@ export class RepositoryMetrics {
     new Gauge({
       name: 'longshore_repository_damaged_contents',
       help: 'Contents that the last verification of a BackupRepository found missing or damaged',
-      ...{ labelNames, registers },
+      labelNames,
+      registers,
       collect() {
         this.reset();
         for (const { name, verification } of gauges.repositories()) {

@@ -78,7 +78,10 @@ export type AfterRun = z.infer<typeof afterRunSchema>;
 
 /** What a run that leaves nothing leaves. */
 export const nothingLeft = (restoreUID: string): AfterRun => ({
-  ...{ version: 1, restoreUID, claims: [], podVolumes: [] },
+  version: 1,
+  restoreUID,
+  claims: [],
+  podVolumes: [],
   hooks: { attempted: 0, failed: 0, pods: [], failures: [] },
 });
 

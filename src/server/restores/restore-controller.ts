@@ -112,20 +112,37 @@ class RestoresRun {
     this.#signal = signal;
     this.#clock = options.clock ?? systemClock;
     this.#restores = new RunsView({
-      ...{ client, logger, namespace, assertLeading, signal, shared },
+      client,
+      logger,
+      namespace,
+      assertLeading,
+      signal,
+      shared,
       resource: RESTORE_RESOURCE,
     });
     this.#events = new PhaseEvents({
-      ...{ client, logger, host, clock: client.clock, kind: 'restore', meanings: RESTORE_PHASES },
+      client,
+      logger,
+      host,
+      clock: client.clock,
+      kind: 'restore',
+      meanings: RESTORE_PHASES,
     });
     const { runner, locations, writers, buckets, operations } = options;
     const asked = { runner, locations, operations, logger, assertLeading, signal };
     this.#deleted = new DeletedRestores({
-      ...{ ...asked, writers, buckets, restores: this.#restores },
+      ...asked,
+      writers,
+      buckets,
+      restores: this.#restores,
     });
     this.#runs = new RestoreRuns({
-      ...{ ...asked, clock: this.#clock, foundMs: options.foundMs },
-      ...{ restores: this.#restores, turns: this.#turns, deleted: this.#deleted },
+      ...asked,
+      clock: this.#clock,
+      foundMs: options.foundMs,
+      restores: this.#restores,
+      turns: this.#turns,
+      deleted: this.#deleted,
       onRefused: (uid) => {
         this.#refuse(uid);
       },
@@ -135,11 +152,15 @@ class RestoresRun {
       },
     });
     this.#queue = new Controller({
-      ...{ name: 'restore', workers: 1, logger },
+      name: 'restore',
+      workers: 1,
+      logger,
       reconcile: () => this.#reconcileQueue(),
     });
     this.#deletions = new Controller({
-      ...{ name: 'restore-deletion', workers: DELETED_AT_ONCE, logger },
+      name: 'restore-deletion',
+      workers: DELETED_AT_ONCE,
+      logger,
       reconcile: (key) => this.#remove(key),
     });
   }
@@ -297,7 +318,8 @@ class RestoresRun {
       },
       spec: restore.spec,
       status: {
-        ...{ phase: 'InProgress', startTimestamp: rfc3339Seconds(this.#clock.nowNs()) },
+        phase: 'InProgress',
+        startTimestamp: rfc3339Seconds(this.#clock.nowNs()),
       },
     });
     metrics.attempted(started);

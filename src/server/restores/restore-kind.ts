@@ -8,7 +8,9 @@ export const RESTORE_RESOURCE = RESTORES as Resource<Restore>;
 
 /** For what follows a run. */
 export const FOLLOWED_RESTORES: FollowedKind<Restore> = {
-  ...{ kind: 'Restore', word: 'restore', resource: RESTORE_RESOURCE },
+  kind: 'Restore',
+  word: 'restore',
+  resource: RESTORE_RESOURCE,
   counts: {
     attempted: 'restoreItemOperationsAttempted',
     completed: 'restoreItemOperationsCompleted',

@@ -17,7 +17,10 @@ export class RestoreMetrics {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> => {
       const made = new Counter({
-        ...{ name: `velero_restore_${name}`, help, labelNames: LABELS, registers },
+        name: `velero_restore_${name}`,
+        help,
+        labelNames: LABELS,
+        registers,
       });
       // Restores of backups without a schedule: an alert sees the first one as a change.
       made.inc({ schedule: '' }, 0);

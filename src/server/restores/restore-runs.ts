@@ -148,7 +148,10 @@ export class RestoreRuns {
       const place = location;
       const runner = await this.#runner(signal);
       const outcome = await runner.run({
-        ...{ restore, location: place, signal, leaving },
+        restore,
+        location: place,
+        signal,
+        leaving,
         assertLeading,
         onProgress: (progress) => this.#tell(restore, progress),
         whileWaiting: (wait) => turns.waitBeside(turn, wait, signal),

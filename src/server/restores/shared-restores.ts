@@ -53,7 +53,9 @@ function trimmed(restore: Restore): Restore {
   delete metadata.annotations;
   if (unpublished !== undefined) metadata.annotations = { [UNPUBLISHED]: unpublished };
   return {
-    ...{ apiVersion: restore.apiVersion, kind: restore.kind, metadata },
+    apiVersion: restore.apiVersion,
+    kind: restore.kind,
+    metadata,
     spec: {
       ...(backupName !== undefined && { backupName }),
       ...(scheduleName !== undefined && { scheduleName }),

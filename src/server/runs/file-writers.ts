@@ -29,7 +29,8 @@ export class FileWriters {
   async run<T>(uid: string, task: (closing: AbortSignal) => Promise<T>): Promise<T | undefined> {
     if (this.#closed.has(uid)) return undefined;
     const writing = this.#writing.get(uid) ?? {
-      ...{ tasks: new Set(), closing: new AbortController() },
+      tasks: new Set(),
+      closing: new AbortController(),
     };
     this.#writing.set(uid, writing);
     const { tasks, closing } = writing;

@@ -73,7 +73,8 @@ function facts(status: Status): object {
     ...(reason !== '' && { reason }),
     ...(end && {
       items: status.progress?.totalItems ?? 0,
-      ...{ errors: status.errors ?? 0, warnings: status.warnings ?? 0 },
+      errors: status.errors ?? 0,
+      warnings: status.warnings ?? 0,
       ...(start && { seconds: (Date.parse(end) - Date.parse(start)) / 1000 }),
     }),
   };

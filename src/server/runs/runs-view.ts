@@ -153,7 +153,8 @@ export class RunsView<T extends KubeObject> {
     const isSpaceGoing = !space || space.metadata.deletionTimestamp !== undefined;
     try {
       const found = await client.list(resource, {
-        ...{ namespace, signal },
+        namespace,
+        signal,
         fieldSelector: `metadata.name=${metadata.name}`,
       });
       if (found.some(({ metadata: { uid } }) => uid === metadata.uid)) return 'there';

@@ -167,7 +167,10 @@ const isAnswer = (error: unknown): boolean =>
 
 /** Of its reads, how often each is asked again although the API server answers, and says that the kind's own server does not. */
 const READS: Readonly<Record<string, number>> = {
-  ...{ get: AGAIN_MAX, find: AGAIN_MAX, list: AGAIN_MAX, collect: AGAIN_MAX },
+  get: AGAIN_MAX,
+  find: AGAIN_MAX,
+  list: AGAIN_MAX,
+  collect: AGAIN_MAX,
   listPage: 0,
 };
 
@@ -203,7 +206,9 @@ export function patientClient(
       try {
         return await whileBusy(() => client.exec(question), {
           ...options,
-          ...{ signal, refusals, right: `exec ${question.namespace}` },
+          signal,
+          refusals,
+          right: `exec ${question.namespace}`,
         });
       } catch (error) {
         // The connection has ended before the command said how it did, as where a kubelet restarts.
@@ -228,7 +233,8 @@ export function patientClient(
         const call = COUNTED.includes(String(key))
           ? (): Promise<unknown> =>
               whileBusy(() => limiter.run(ask), {
-                ...{ ...options, refusals },
+                ...options,
+                refusals,
                 right: rightOf(String(key), given),
               })
           : ask;

@@ -35,7 +35,9 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
           {
             apiVersion: apiVersionOf(SCHEDULE_RESOURCE),
             kind: SCHEDULE_RESOURCE.kind,
-            ...{ name, uid, controller: true },
+            name,
+            uid,
+            controller: true,
           },
         ],
       }),

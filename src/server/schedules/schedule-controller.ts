@@ -160,8 +160,11 @@ class ScheduleRun {
     this.#clock = options.clock ?? options.client.clock;
     this.#zone = options.zone ?? localZone();
     this.#schedules = new WatchedKind({
-      ...{ ...options, clock: this.#clock },
-      ...{ name: 'schedule', workers: WORKERS, resource: SCHEDULE_RESOURCE },
+      ...options,
+      clock: this.#clock,
+      name: 'schedule',
+      workers: WORKERS,
+      resource: SCHEDULE_RESOURCE,
       reconcile: (key) => this.#reconcile(key),
     });
   }
@@ -234,7 +237,9 @@ class ScheduleRun {
     const schedule = newer(cached, known.written);
     const nowNs = this.#clock.nowNs();
     const plan = planSchedule(schedule, {
-      ...{ nowNs, zone: this.#zone, aheadSince: known.aheadSince },
+      nowNs,
+      zone: this.#zone,
+      aheadSince: known.aheadSince,
       skipsImmediately: this.#options.skipsImmediately,
     });
     known.lookAtNs = undefined;

@@ -77,7 +77,8 @@ export function planSchedule(schedule: Schedule, options: PlanOptions): Schedule
     patch: Object.keys(changed).length > 0 ? changed : undefined,
     problems,
     dueFor: cron && latestTime(cron, from, passed),
-    ...{ next, isAhead },
+    next,
+    isAhead,
     interval: next === undefined || afterNext === undefined ? undefined : afterNext - next,
     hasBothDays: cron?.hasBothDays === true,
   };

@@ -49,11 +49,16 @@ export class StatusRequestController implements ServerController {
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, namespace } = this.#options;
     const requests = new Cache({
-      ...{ client, logger, resource: SERVER_STATUS_REQUESTS, scope: { namespace } },
+      client,
+      logger,
+      resource: SERVER_STATUS_REQUESTS,
+      scope: { namespace },
     });
     this.#requests = requests;
     const controller = new Controller({
-      ...{ name: this.name, workers: WORKERS, logger },
+      name: this.name,
+      workers: WORKERS,
+      logger,
       reconcile: (key) => {
         const request = requests.get(refOf(key));
         if (!request || request.metadata.deletionTimestamp !== undefined) {

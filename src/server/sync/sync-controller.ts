@@ -115,7 +115,10 @@ class SyncRun {
     this.#assertLeading = assertLeading;
     this.#events = serverEvents(options);
     this.#locations = new Cache({
-      ...{ client, logger, resource: BACKUP_STORAGE_LOCATIONS, scope: { namespace } },
+      client,
+      logger,
+      resource: BACKUP_STORAGE_LOCATIONS,
+      scope: { namespace },
     });
     this.#work = new SideWork((key) => {
       this.#ended(key);
@@ -179,7 +182,8 @@ class SyncRun {
     if (isNeverSynced(spec?.backupSyncPeriod)) return false;
     const { client, periodMs: serverPeriodMs } = this.#options;
     const restMs = restUntilSync({
-      ...{ period: spec?.backupSyncPeriod, serverPeriodMs },
+      period: spec?.backupSyncPeriod,
+      serverPeriodMs,
       lastSyncedTime: status?.lastSyncedTime,
       nowMs: Number(client.clock.nowNs() / 1_000_000n),
     });
@@ -190,8 +194,12 @@ class SyncRun {
     const before = this.#known.get(key);
     if (before?.uid === uid) return before;
     const known = {
-      ...{ uid, memory: new SyncMemory(), locks: new BackupLocks() },
-      ...{ restsUntilMs: -Infinity, locksRestUntilMs: -Infinity, toldElsewhere: 0 },
+      uid,
+      memory: new SyncMemory(),
+      locks: new BackupLocks(),
+      restsUntilMs: -Infinity,
+      locksRestUntilMs: -Infinity,
+      toldElsewhere: 0,
     };
     this.#known.set(key, known);
     return known;
@@ -247,7 +255,12 @@ class SyncRun {
     let report: SyncReport;
     try {
       report = await syncLocation({
-        ...{ client, logger, namespace, location, memory, signal },
+        client,
+        logger,
+        namespace,
+        location,
+        memory,
+        signal,
         backups: watched.cache,
         archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
         locationNow: () => this.#locations.get(refOf(key)),
@@ -296,7 +309,11 @@ class SyncRun {
     if (!retention || location.spec?.accessMode === 'ReadOnly') return;
     try {
       await locks.extend({
-        ...{ bucket, retention, logger, signal, location: name },
+        bucket,
+        retention,
+        logger,
+        signal,
+        location: name,
         backups: watched.cache.list().filter(({ spec }) => spec.storageLocation === name),
         nowNs: client.clock.nowNs(),
         assertLeading: this.#assertLeading,
@@ -373,7 +390,8 @@ export function registerSyncMetrics(
 ): void {
   const gauge = (name: string, help: string, value: (location: SyncedLocation) => number): Gauge =>
     new Gauge({
-      ...{ name: `longshore_backup_sync_${name}`, help },
+      name: `longshore_backup_sync_${name}`,
+      help,
       labelNames: ['backup_location_name'],
       registers: [registry],
       collect() {

@@ -214,7 +214,9 @@ class LocationSync {
       backup = await client.create(
         BACKUP_RESOURCE,
         syncedBackup(stored.metadata, {
-          ...{ namespace, owners, location: this.#name },
+          namespace,
+          owners,
+          location: this.#name,
           // So that it can be deleted: nobody has finished it before it expired.
           phase: standing === 'abandoned' ? 'PartiallyFailed' : undefined,
           isPending: podVolumeBackups.length > 0,
@@ -333,7 +335,10 @@ class LocationSync {
     const { missing, present } = missingBackups(backups.list(), location, listed);
     const place = placeOf(location);
     const verdicts = judgeMissing(missing, {
-      ...{ location, place, present, memory },
+      location,
+      place,
+      present,
+      memory,
       nowMs: this.#nowMs,
     });
     const gone = missing.filter((backup) => verdicts.get(backup) === 'gone');
@@ -386,7 +391,9 @@ class LocationSync {
     const { uid, resourceVersion, name } = metadata;
     this.#assertHere();
     const isRemoved = await client.delete(BACKUP_RESOURCE, metadata, {
-      ...{ uid, resourceVersion, signal },
+      uid,
+      resourceVersion,
+      signal,
     });
     if (isRemoved) {
       const text = 'a backup whose files are gone from its location is removed from the cluster';

@@ -61,7 +61,8 @@ export function syncedBackup(
   const { expiration } = status ?? {};
   return plain({
     metadata: {
-      ...{ name, namespace },
+      name,
+      namespace,
       labels: { ...Object.fromEntries(kept), [LOCATION_LABEL]: validLabel(location) },
       annotations: {
         ...Object.fromEntries(given),
@@ -110,11 +111,14 @@ export function syncedPodVolumeBackup(
   const owner: OwnerReference = {
     apiVersion: apiVersionOf(BACKUPS),
     kind: BACKUPS.kind,
-    ...{ name: backup.metadata.name, uid, controller: true },
+    name: backup.metadata.name,
+    uid,
+    controller: true,
   };
   return plain({
     metadata: {
-      ...{ name, namespace },
+      name,
+      namespace,
       labels: {
         ...labels,
         ...(labels?.[BACKUP_UID] !== undefined && { [BACKUP_UID]: uid }),

@@ -38,11 +38,20 @@ async function newBackup(name: string, uid = `uid-${name}`): Promise<NewBackup> 
   files.push(contents, log);
   return {
     metadata: {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', spec: {} },
-      ...{ metadata: { name, namespace: 'velero', uid }, status: { phase: 'Completed' } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      spec: {},
+      metadata: { name, namespace: 'velero', uid },
+      status: { phase: 'Completed' },
     },
-    ...{ contents, log, itemOperations: [], volumeInfos: [], resourceList: { a: [SECRET] } },
-    ...{ results: {}, podVolumeBackups: [], volumeSnapshots: [] },
+    contents,
+    log,
+    itemOperations: [],
+    volumeInfos: [],
+    resourceList: { a: [SECRET] },
+    results: {},
+    podVolumeBackups: [],
+    volumeSnapshots: [],
   };
 }
 

@@ -11,7 +11,10 @@ import {
 import { FakeCluster, named } from '../support/cluster.ts';
 
 const filter = (kinds: string[], more: Partial<FineFilter> = {}): FineFilter => ({
-  ...{ kinds, names: [], excludedNames: [], orLabelSelectors: [] },
+  kinds,
+  names: [],
+  excludedNames: [],
+  orLabelSelectors: [],
   ...more,
 });
 
@@ -118,7 +121,13 @@ describe('collection by filter policies', () => {
     await using spool = await Spool.open({ bytesMax: 1 << 20 });
     const spec = { labelSelector: { matchLabels: { app: 'db' } } };
     const items = await collectItems({
-      ...{ client: cluster, discovery, spec, namespaces, fine, spool, log },
+      client: cluster,
+      discovery,
+      spec,
+      namespaces,
+      fine,
+      spool,
+      log,
       resources: scopedResourceFilter(discovery, {}, namespaces),
     });
     const found = [...items]
@@ -164,7 +173,13 @@ describe('collection by filter policies', () => {
     const namespaces = cluster.filter();
     await using spool = await Spool.open({ bytesMax: 1 << 20 });
     await collectItems({
-      ...{ client: cluster, discovery, spec: {}, namespaces, fine, spool, log },
+      client: cluster,
+      discovery,
+      spec: {},
+      namespaces,
+      fine,
+      spool,
+      log,
       resources: scopedResourceFilter(discovery, {}, namespaces),
     });
     const { warnings } = log.lists;

@@ -3,7 +3,11 @@ import { BackedUp, idOf, ItemList } from '../../../src/backup/index.ts';
 import { ObjectNames } from '../../../src/base/index.ts';
 
 const CONFIG_MAPS = {
-  ...{ group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true },
+  group: '',
+  version: 'v1',
+  plural: 'configmaps',
+  kind: 'ConfigMap',
+  namespaced: true,
   verbs: ['list'],
 } as unknown as Parameters<ItemList['add']>[1];
 const PODS = { ...CONFIG_MAPS, plural: 'pods', kind: 'Pod' };

@@ -81,11 +81,17 @@ async function backUp(
   const files: Record<string, string> = {};
   const askedAt: number[] = [];
   await runBackup({
-    ...{ discovery, namespaces, resources, items, spool, log },
+    discovery,
+    namespaces,
+    resources,
+    items,
+    spool,
+    log,
     client: readsAhead ? reads.client : cluster,
     ...(readsAhead && { readAhead }),
     backup: { metadata: { name: 'b' }, spec } as Backup,
-    ...{ actions: [withVolume], blockActions: [] },
+    actions: [withVolume],
+    blockActions: [],
     exec: () => Promise.reject(new Error('no exec')),
     sink: {
       put: async (item: FinishedItem) => {

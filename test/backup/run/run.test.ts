@@ -700,12 +700,18 @@ describe('hooks', () => {
     await run({ cluster: frozen({ 'post.hook.backup.velero.io/command': '[not a list' }), exec });
     expect(asked).toEqual([
       {
-        ...{ namespace: 'a', pod: 'web', container: 'main', isOnce: true },
+        namespace: 'a',
+        pod: 'web',
+        container: 'main',
+        isOnce: true,
         command: ['/bin/sh', '-c', 'x y'],
       },
       { namespace: 'a', pod: 'web', container: 'side', command: ['spec'] },
       {
-        ...{ namespace: 'a', pod: 'web', container: 'main', isOnce: true },
+        namespace: 'a',
+        pod: 'web',
+        container: 'main',
+        isOnce: true,
         command: ['just one word'],
       },
       { namespace: 'a', pod: 'web', container: 'main', command: ['[not a list'] },

@@ -85,13 +85,17 @@ describe('longshore restore cancel of a restore in place', () => {
     const mover = { generation: 1, pod: 'p', lastPod: 'p', node: 'n', namedAt: '2026-01-01T00:00:00Z' }; // prettier-ignore
     await api.client.create(DATA_DOWNLOADS, {
       metadata: {
-        ...{ namespace: 'velero', name },
+        namespace: 'velero',
+        name,
         ...(isNamed && { annotations: { 'longshore.io/mover': JSON.stringify(mover) } }),
       },
       spec: {
         targetVolume: { namespace: 'shop', pvc, pv: '' },
-        ...{ snapshotID: 'a', sourceNamespace: 'shop', backupStorageLocation: 'default' },
-        ...{ operationTimeout: '1m0s', datamover: 'longshore' },
+        snapshotID: 'a',
+        sourceNamespace: 'shop',
+        backupStorageLocation: 'default',
+        operationTimeout: '1m0s',
+        datamover: 'longshore',
         ...(isInPlace && { dataMoverConfig: inPlaceConfig({ dryRun, keepExtra: false }) }),
       },
       status: { phase } as never,

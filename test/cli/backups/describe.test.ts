@@ -50,8 +50,12 @@ const upload = (name: string, backup: KubeObject, status: object) =>
       'velero.io/backup-uid': backup.metadata.uid,
     },
     spec: {
-      ...{ backupStorageLocation: 'default', sourceNamespace: 'app', sourcePVC: name },
-      ...{ operationTimeout: '10m', snapshotType: 'CSI', datamover: 'velero' },
+      backupStorageLocation: 'default',
+      sourceNamespace: 'app',
+      sourcePVC: name,
+      operationTimeout: '10m',
+      snapshotType: 'CSI',
+      datamover: 'velero',
     },
     status,
   });
@@ -109,8 +113,10 @@ describe('longshore backup describe', () => {
     const backup = await api.add(BACKUPS, 'running', {
       spec: { storageLocation: 'default' },
       status: {
-        ...{ phase: 'WaitingForPluginOperations', startTimestamp: '2026-01-01T00:00:00Z' },
-        ...{ backupItemOperationsAttempted: 2, errors: 1 },
+        phase: 'WaitingForPluginOperations',
+        startTimestamp: '2026-01-01T00:00:00Z',
+        backupItemOperationsAttempted: 2,
+        errors: 1,
       },
     });
     await upload('waits', backup, {});
@@ -188,7 +194,7 @@ describe('longshore backup describe', () => {
 
   it('tells of one that no server takes up', async () => {
     const metadata = { namespace: 'velero', name: 'fresh' };
-    await api.client.create(BACKUPS, { metadata, spec: {} } as never);
+    await api.client.create(BACKUPS, { metadata, spec: {} });
     const { out } = await api.longshore('backup', 'describe', 'fresh');
     expect(out).toMatch(/^Phase: +New$/m);
     // Servers need some seconds.
@@ -242,7 +248,8 @@ it('a schedule is described with its newest backups', async () => {
   await api.add(SCHEDULES, 'nightly', {
     spec: {
       template: { ttl: '720h0m0s', labelSelector: { matchLabels: { app: 'web' } } },
-      ...{ schedule: '0 2 * * *', paused: true },
+      schedule: '0 2 * * *',
+      paused: true,
     },
     status: { phase: 'FailedValidation', validationErrors: ['no\u0007good'] },
   });

@@ -14,7 +14,9 @@ import { Api } from './support/api.ts';
 const PREFIX = 'backups/b1';
 const CLAIMS = ['back', 'used', 'kept', 'files', 'other', 'anew', 'absent'];
 const specOf = (name: string): object => ({
-  ...{ volumeName: `pv-${name}`, accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
+  volumeName: `pv-${name}`,
+  accessModes: ['ReadWriteOnce'],
+  storageClassName: 'csi',
   resources: { requests: { storage: '1Gi' } },
 });
 /** As the server's action leaves a claim in the backup. */
@@ -72,7 +74,8 @@ describe('longshore restore create --existing-volume-data-policy --dry-run', () 
       await client.create(PVS, {
         metadata: { name: volumeName },
         spec: {
-          ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'] },
+          capacity: { storage: '1Gi' },
+          accessModes: ['ReadWriteOnce'],
           csi: { driver: 'csi.example.com', volumeHandle: name },
           claimRef: { namespace: 'web', name, uid },
         },
@@ -86,13 +89,18 @@ describe('longshore restore create --existing-volume-data-policy --dry-run', () 
       },
     });
     api.store(`${PREFIX}/velero-backup.json`, {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name: 'b1' } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      metadata: { name: 'b1' },
       status: { phase: 'Completed' },
     });
     const info = (name: string): object => {
       const moved = { dataMover: 'velero', snapshotHandle: 's', operationID: 'o', size: 100 };
       return {
-        ...{ pvName: `pv-${name}`, pvcName: name, pvcNamespace: 'web', result: 'succeeded' },
+        pvName: `pv-${name}`,
+        pvcName: name,
+        pvcNamespace: 'web',
+        result: 'succeeded',
         ...(name === 'files'
           ? { backupMethod: 'PodVolumeBackup', pvbInfo: { snapshotHandle: 's' } }
           : { backupMethod: 'CSISnapshot', snapshotDataMoved: name !== 'kept' }),

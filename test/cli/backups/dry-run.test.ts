@@ -16,14 +16,18 @@ const ITEMS: readonly StoredItem[] = [
   ...['web', 'new'].map((name) => stored('namespaces', name)),
   stored('persistentvolumes', 'pv-1', {
     spec: {
-      ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
+      capacity: { storage: '1Gi' },
+      accessModes: ['ReadWriteOnce'],
+      storageClassName: 'csi',
       csi: { driver: 'csi.example.com', volumeHandle: 'h' },
       claimRef: { namespace: 'web', name: 'data' },
     },
   }),
   stored('persistentvolumeclaims', 'web/data', {
     spec: {
-      ...{ volumeName: 'pv-1', accessModes: ['ReadWriteOnce'], storageClassName: 'csi' },
+      volumeName: 'pv-1',
+      accessModes: ['ReadWriteOnce'],
+      storageClassName: 'csi',
       resources: { requests: { storage: '1Gi' } },
     },
   }),
@@ -52,13 +56,19 @@ describe('longshore restore create --dry-run', () => {
       await client.create(CONFIG_MAPS, { metadata: { namespace: 'web', name }, data });
     }
     api.store(`${PREFIX}/velero-backup.json`, {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name: 'b1' } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      metadata: { name: 'b1' },
       status: { phase: 'Completed' },
     });
     api.store(`${PREFIX}/b1-volumeinfo.json.gz`, [
       {
-        ...{ pvName: 'pv-1', pvcName: 'data', pvcNamespace: 'web', backupMethod: 'CSISnapshot' },
-        ...{ result: 'succeeded', snapshotDataMoved: true },
+        pvName: 'pv-1',
+        pvcName: 'data',
+        pvcNamespace: 'web',
+        backupMethod: 'CSISnapshot',
+        result: 'succeeded',
+        snapshotDataMoved: true,
       },
     ]);
     await api.storeTarball(`${PREFIX}/b1.tar.gz`, ITEMS);
@@ -155,7 +165,9 @@ describe('longshore restore create --dry-run', () => {
     const status = { phase: 'Failed', failureReason: 'its name is taken' };
     await api.add(BACKUPS, 'taken', { spec: { storageLocation: 'default' }, status });
     api.store(`${PREFIX.replace(/b1$/, 'taken')}/velero-backup.json`, {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata: { name: 'taken' } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      metadata: { name: 'taken' },
       status: { phase: 'Completed' },
     });
     const ran = await api.longshore('restore', 'create', '--from-backup', 'taken', '--dry-run');

@@ -55,7 +55,7 @@ describe('an encrypted backup for others', () => {
       metadata: { namespace, name: 'b1' },
       spec: { storageLocation: 'default' },
       status: { phase: 'Completed', startTimestamp: '2026-11-29T00:00:00Z' },
-    } as never);
+    });
     await store(backup);
   });
   afterAll(async () => {
@@ -75,8 +75,14 @@ describe('an encrypted backup for others', () => {
     await using log = await ScratchFile.of(directory, [Buffer.from('log')]);
     await new BackupArchive(bucket).put(name, {
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', ...backup },
-      ...{ contents, log, itemOperations: [], volumeInfos: [], results: {}, resourceList: {} },
-      ...{ podVolumeBackups: [], volumeSnapshots: [] },
+      contents,
+      log,
+      itemOperations: [],
+      volumeInfos: [],
+      results: {},
+      resourceList: {},
+      podVolumeBackups: [],
+      volumeSnapshots: [],
     });
   }
 

@@ -12,8 +12,11 @@ beforeAll(async () => {
     labels: { env: 'prod' },
     spec: { storageLocation: 'default', labelSelector: { matchLabels: { app: 'web' } } },
     status: {
-      ...{ phase: 'PartiallyFailed', errors: 1200, warnings: 2 },
-      ...{ startTimestamp: '2026-11-26T02:00:00Z', expiration: '2020-01-01T00:00:00Z' },
+      phase: 'PartiallyFailed',
+      errors: 1200,
+      warnings: 2,
+      startTimestamp: '2026-11-26T02:00:00Z',
+      expiration: '2020-01-01T00:00:00Z',
       progress: { totalItems: 1500, itemsBackedUp: 20 },
     },
   });
@@ -97,8 +100,12 @@ describe('longshore backup get', () => {
       await api.add(DATA_UPLOADS, name, {
         labels: { 'velero.io/backup-name': 'web' },
         spec: {
-          ...{ backupStorageLocation: 'default', sourceNamespace: 'app', sourcePVC: name },
-          ...{ operationTimeout: '10m', snapshotType: 'CSI', datamover: 'velero' },
+          backupStorageLocation: 'default',
+          sourceNamespace: 'app',
+          sourcePVC: name,
+          operationTimeout: '10m',
+          snapshotType: 'CSI',
+          datamover: 'velero',
         },
         status: { phase: 'Completed', progress: { bytesDone, totalBytes: bytesDone } },
       });
@@ -129,7 +136,8 @@ it('where there is none at all it says how to make one', async () => {
   const cluster = ['--kubeconfig', api.kubeconfig, '--namespace', 'default'];
   for (const word of ['backup', 'restore', 'schedule']) {
     expect(await runHere(word, 'get', ...cluster)).toMatchObject({
-      ...{ code: 0, out: '' },
+      code: 0,
+      out: '',
       err: `there is no ${word} in namespace default; "longshore ${word} create --help" says how to make one\n`,
     });
   }

@@ -27,7 +27,9 @@ describe('longshore restore in-place', () => {
     const claim = { pvcNamespace: 'shop', backupMethod: 'CSISnapshot' };
     put([
       {
-        ...{ ...claim, pvcName: 'data', snapshotDataMoved: true },
+        ...claim,
+        pvcName: 'data',
+        snapshotDataMoved: true,
         snapshotDataMovementInfo: moved,
       },
       { ...claim, pvcName: 'kept' },
@@ -38,7 +40,8 @@ describe('longshore restore in-place', () => {
   const makeBackup = (name: string, phase: string): Promise<unknown> =>
     cluster.client.create(BACKUPS, {
       metadata: { namespace: NAMESPACE, name },
-      ...{ spec: { storageLocation: 'default' }, status: { phase } },
+      spec: { storageLocation: 'default' },
+      status: { phase },
     });
 
   function put(infos: readonly object[], name = 'nightly', more: object = {}): void {
@@ -73,7 +76,8 @@ describe('longshore restore in-place', () => {
     ]);
     const done = await run('nightly', 'shop/data', '--wait', '-o', 'json', '--max-write', '7');
     expect(JSON.parse(done.out)).toMatchObject({
-      ...{ volume: 'shop/data', phase: 'Completed' },
+      volume: 'shop/data',
+      phase: 'Completed',
       report: { dryRun: false, changed: 1, removed: 1, bytesWritten: 4, bytesRemoved: 3 },
     });
     expect(fs.readdirSync(path)).toEqual(['orders']);

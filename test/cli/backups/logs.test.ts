@@ -39,7 +39,8 @@ describe('longshore backup logs', () => {
     });
     const { client } = cluster;
     const real = moverLogStore({
-      ...{ client, logger: silentLogger },
+      client,
+      logger: silentLogger,
       namespace: NAMESPACE,
       directory,
     });
@@ -62,12 +63,12 @@ describe('longshore backup logs', () => {
         metadata: { namespace: NAMESPACE, name },
         spec: name === 'waits' ? {} : { storageLocation: 'default' },
         status: { phase: 'InProgress' },
-      } as never);
+      });
     }
     await client.create(RESTORES, {
       metadata: { namespace: NAMESPACE, name: 'back' },
       spec: { backupName: 'backup' },
-    } as never);
+    });
   });
   afterAll(async () => {
     await agent.stop();
@@ -157,8 +158,10 @@ describe('longshore backup logs', () => {
       metadata: { name: 'back', namespace: NAMESPACE, labels },
       spec: {
         targetVolume: { namespace: 'app', pvc: 'back', pv: '' },
-        ...{ snapshotID: '0'.repeat(32), sourceNamespace: 'app' },
-        ...{ backupStorageLocation: 'default', operationTimeout: '1m0s' },
+        snapshotID: '0'.repeat(32),
+        sourceNamespace: 'app',
+        backupStorageLocation: 'default',
+        operationTimeout: '1m0s',
       },
     });
     expect((await cluster.waitDownload('back')).status?.phase).toBe('Failed');

@@ -129,14 +129,16 @@ describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
       const spec = { schedule: '@daily', template: {}, useOwnerReferencesInBackup: true };
       const named = (name: string) => ({ namespace: NAMESPACE, name });
       const { apiVersion, kind, metadata } = await api.client.create(SCHEDULES, {
-        ...{ metadata: named('owner'), spec },
+        metadata: named('owner'),
+        spec,
       });
       const { uid } = metadata;
       const owner = { apiVersion, kind, name: 'owner', uid, controller: true };
       const labels = { 'velero.io/schedule-name': 'owner' };
       const ref = named('owner-20261128000000');
       await api.client.create(BACKUPS, {
-        ...{ metadata: { ...ref, labels, ownerReferences: [owner] }, spec: {} },
+        metadata: { ...ref, labels, ownerReferences: [owner] },
+        spec: {},
       } as never);
       expect((await longshore('schedule', 'delete', 'owner', '--confirm')).code).toBe(0);
       const gone = async () => (await api.client.find(SCHEDULES, named('owner'))) === undefined;
@@ -159,7 +161,7 @@ describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
         api.client.create(BACKUPS, {
           metadata: { namespace: NAMESPACE, name, labels: { many: 'yes' } },
           spec: {},
-        } as never),
+        }),
       );
       const { out } = await longshore('backup', 'get', '-l', 'many in (yes)', '-o', 'name');
       expect(out.trimEnd().split('\n')).toEqual(names.map((name) => `backup.velero.io/${name}`));

@@ -11,7 +11,9 @@ const owner = (uid: string) => ({ apiVersion: 'v1', kind: 'X', name: uid, uid })
 function cluster(refusals: number, code = 'KUBE_CONFLICT') {
   const backups = ['a', 'b'].map((name) => ({
     metadata: {
-      ...{ name, uid: name, resourceVersion: '1' },
+      name,
+      uid: name,
+      resourceVersion: '1',
       ownerReferences: [owner('of-daily'), owner('other')],
     },
   }));

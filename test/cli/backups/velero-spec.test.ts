@@ -124,7 +124,7 @@ describe.skipIf(!hasPeers('velero'))("objects are those that Velero's command li
       await client.create(SCHEDULES, {
         metadata: { namespace, name, labels: { of: 'schedule' }, annotations: { note: 'n' } },
         spec,
-      } as never);
+      });
     }
   });
   afterAll(async () => {
@@ -262,7 +262,7 @@ describe.skipIf(!hasPeers('velero'))("objects are those that Velero's command li
         });
     };
     const name = `long-${'x'.repeat(70)}`;
-    await client.create(BACKUPS, { metadata: { namespace, name }, spec: {} } as never);
+    await client.create(BACKUPS, { metadata: { namespace, name }, spec: {} });
     const flags = ['backup', 'delete', name, '--confirm', '--kubeconfig', kubeconfig];
     expect((await runHere(...flags)).code).toBe(0);
     await run(peer('velero'), [...flags, '--namespace', namespace]);

@@ -180,8 +180,12 @@ describe('waiting for an end', () => {
     const { screen, ended } = begin(backup);
     await api.set(BACKUPS, 'good', { progress: { totalItems: 9, itemsBackedUp: 4 } });
     const spec = {
-      ...{ backupStorageLocation: 'default', sourceNamespace: 'app', sourcePVC: 'data' },
-      ...{ operationTimeout: '10m', snapshotType: 'CSI', datamover: 'velero' },
+      backupStorageLocation: 'default',
+      sourceNamespace: 'app',
+      sourcePVC: 'data',
+      operationTimeout: '10m',
+      snapshotType: 'CSI',
+      datamover: 'velero',
     };
     const status = { phase: 'InProgress', progress: { bytesDone: 10, totalBytes: 20 } };
     await api.add(DATA_UPLOADS, 'own', { labels: labelsOf(backup), spec, status });
@@ -193,8 +197,13 @@ describe('waiting for an end', () => {
     await api.add(POD_VOLUME_BACKUPS, 'ofpod', {
       labels: labelsOf(backup),
       spec: {
-        ...{ node: 'n-1', volume: 'v', uploaderType: 'kopia', backupStorageLocation: 'default' },
-        ...{ pod: { namespace: 'app', name: 'p' }, repoIdentifier: '', tags: {} },
+        node: 'n-1',
+        volume: 'v',
+        uploaderType: 'kopia',
+        backupStorageLocation: 'default',
+        pod: { namespace: 'app', name: 'p' },
+        repoIdentifier: '',
+        tags: {},
       },
     });
     await screen.until(({ items, volumes = [] }) => items.done === 4 && volumes.length === 2);
@@ -215,8 +224,11 @@ describe('waiting for an end', () => {
       labels: labelsOf(restore, 'restore'),
       spec: {
         targetVolume: { namespace: 'app', pvc: 'data', pv: '' },
-        ...{ backupStorageLocation: 'default', sourceNamespace: 'app', snapshotID: 'x' },
-        ...{ operationTimeout: '10m', datamover: 'velero' },
+        backupStorageLocation: 'default',
+        sourceNamespace: 'app',
+        snapshotID: 'x',
+        operationTimeout: '10m',
+        datamover: 'velero',
       },
     });
     await screen.until(({ items, volumes = [] }) => items.done === 5 && volumes.length === 1);

@@ -40,7 +40,7 @@ describe('longshore browse', () => {
       metadata: { namespace: NAMESPACE, name: 'nightly' },
       spec: { storageLocation: 'default' },
       status: { phase: 'Completed' },
-    } as never);
+    });
     fs.writeFileSync(join(work, 'disk'), imageOf('journal-1'));
     const repository = join(cluster.cluster.storageDirectory, 'kopia/app');
     const words = ['snapshot', 'create', join(work, 'disk'), '--block', '--json'];
@@ -51,15 +51,21 @@ describe('longshore browse', () => {
     put(
       'velero-backup.json',
       JSON.stringify({
-        ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec: {} },
+        apiVersion: 'velero.io/v1',
+        kind: 'Backup',
+        metadata,
+        spec: {},
         status: { phase: 'Completed' },
       }),
     );
     const moved = { uploaderType: 'kopia', snapshotHandle: upload.status?.snapshotID, size: 5 };
     const infos = [
       {
-        ...{ pvcName: 'data', pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
-        ...{ snapshotDataMoved: true, snapshotDataMovementInfo: moved },
+        pvcName: 'data',
+        pvcNamespace: 'app',
+        backupMethod: 'CSISnapshot',
+        snapshotDataMoved: true,
+        snapshotDataMovementInfo: moved,
       },
       {
         pvcName: 'kept',
@@ -68,7 +74,9 @@ describe('longshore browse', () => {
         csiSnapshotInfo: { size: 7 },
       },
       {
-        ...{ pvcName: 'disk', pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
+        pvcName: 'disk',
+        pvcNamespace: 'app',
+        backupMethod: 'CSISnapshot',
         snapshotDataMoved: true,
         snapshotDataMovementInfo: {
           ...moved,
@@ -78,7 +86,9 @@ describe('longshore browse', () => {
       { pvcName: 'twice', pvcNamespace: 'app', skipped: true, skippedReason: 'a policy says so' },
       { pvcName: 'twice', pvcNamespace: 'other', skipped: true },
       {
-        ...{ pvcName: 'gone', pvcNamespace: 'app', backupMethod: 'PodVolumeBackup' },
+        pvcName: 'gone',
+        pvcNamespace: 'app',
+        backupMethod: 'PodVolumeBackup',
         pvbInfo: { podNamespace: 'app', uploaderType: 'kopia', snapshotHandle: 'a'.repeat(32) },
       },
     ];

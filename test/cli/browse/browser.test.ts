@@ -57,7 +57,10 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
     const kind = { apiVersion: 'velero.io/v1', kind: 'Backup' };
     fs.writeFileSync(join(folder, 'velero-backup.json'), JSON.stringify({ ...kind, ...backup }));
     const infos = Object.entries({ data: files.id, disk: disk.id }).map(([pvcName, id]) => ({
-      ...{ pvcName, pvcNamespace: 'shop', backupMethod: 'CSISnapshot', snapshotDataMoved: true },
+      pvcName,
+      pvcNamespace: 'shop',
+      backupMethod: 'CSISnapshot',
+      snapshotDataMoved: true,
       snapshotDataMovementInfo: { uploaderType: 'kopia', snapshotHandle: id, size: 3_007_200 },
     }));
     fs.writeFileSync(join(folder, 'nightly-volumeinfo.json.gz'), gzipSync(JSON.stringify(infos)));
@@ -100,7 +103,9 @@ describe.skipIf(!hasBrowser)('files of backups in a real browser', { timeout: 12
     await browser.tabTo('Download');
     const downloadPath = join(work, 'downloads');
     await browser.send('Browser.setDownloadBehavior', {
-      ...{ behavior: 'allow', downloadPath, eventsEnabled: true },
+      behavior: 'allow',
+      downloadPath,
+      eventsEnabled: true,
     });
     await browser.after('Browser.downloadWillBegin', () => browser.press('Enter'));
     const saved = join(downloadPath, 'app.yaml');

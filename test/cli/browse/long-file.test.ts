@@ -20,8 +20,11 @@ it('a file of any length is read a part of its list at a time', async () => {
   const { contents } = repository;
   const write = (bytes: Uint8Array, prefix: '' | 'x') =>
     writeObject(contents, [bytes], {
-      ...{ prefix, compressor: undefined, metadataCompressor: undefined },
-      ...{ splitter: repository.splitter, indexSplitter: repository.splitter },
+      prefix,
+      compressor: undefined,
+      metadataCompressor: undefined,
+      splitter: repository.splitter,
+      indexSplitter: repository.splitter,
     });
   const ids = [await write(Buffer.from('a'), ''), await write(Buffer.from('b'), '')] as const;
   const entries = Array.from({ length: count }, (_, i) => {

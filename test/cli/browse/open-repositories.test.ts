@@ -21,7 +21,8 @@ describe('repositories that are open for visitors', () => {
     gate = Promise.resolve();
     repositories = new OpenRepositories({
       client: { clock } as unknown as KubeClient,
-      ...{ namespace: 'velero', logger: silentLogger },
+      namespace: 'velero',
+      logger: silentLogger,
       withRepository: async ({ volumeNamespace }, _session, work) => {
         opened.push(volumeNamespace);
         await gate;

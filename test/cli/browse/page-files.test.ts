@@ -80,7 +80,9 @@ describe('files of backups on the status page', () => {
       const infos = [
         { ...info, pvcName: 'data', snapshotDataMoved: true, snapshotDataMovementInfo: moved },
         {
-          ...{ ...info, pvcName: 'late', snapshotDataMoved: true },
+          ...info,
+          pvcName: 'late',
+          snapshotDataMoved: true,
           snapshotDataMovementInfo: { ...moved, snapshotHandle: 'f'.repeat(32) },
         },
         { ...info, pvcName: 'kept', csiSnapshotInfo: { size: 7 } },

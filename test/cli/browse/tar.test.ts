@@ -21,7 +21,8 @@ function listed(
 ): string {
   const bytes = [encodeFullHeader({ ...head, ...fields }), body, padding(body.length), TAR_END];
   return execFileSync('tar', ['--full-time', '--numeric-owner', '-tvf', '-'], {
-    ...{ input: Buffer.concat(bytes), env: { ...process.env, TZ: 'UTC', LC_ALL: 'C.UTF-8' } },
+    input: Buffer.concat(bytes),
+    env: { ...process.env, TZ: 'UTC', LC_ALL: 'C.UTF-8' },
     encoding: 'utf8',
   });
 }
@@ -103,7 +104,7 @@ describe('entries of archives as tar reads them', () => {
       signal: new AbortController().signal,
       onLeftOut: (path: string) => left.push(path),
     };
-    const entry = { ...{ name: 'pipe', type: 'p', mode: 0, size: 0, mtimeNs: 0n, uid: 0, gid: 0 } };
+    const entry = { name: 'pipe', type: 'p', mode: 0, size: 0, mtimeNs: 0n, uid: 0, gid: 0 };
     const all = async (name: string): Promise<number> => {
       let bytes = 0;
       const root = { ...entry, name } as unknown as DirectoryEntry;
@@ -126,8 +127,14 @@ describe('entries of archives as tar reads them', () => {
 
   describe.each([0, 5, 512, 700])('an archive with a file of %i bytes', (size) => {
     const entryOf = (name: string, type: string): VolumeFile['entry'] => ({
-      ...{ name, type, mode: 0o644, uid: 0, gid: 0, mtimeNs: 0n },
-      ...{ sizeBytes: type === 'f' ? size : 0, objectId: name },
+      name,
+      type,
+      mode: 0o644,
+      uid: 0,
+      gid: 0,
+      mtimeNs: 0n,
+      sizeBytes: type === 'f' ? size : 0,
+      objectId: name,
     });
     const failure = new CodedError('BLOB_NOT_FOUND', 'blob p1 is not in the storage');
     /** The file gives so many bytes, and the walk goes on behind it where that is all. */

@@ -30,7 +30,7 @@ describe('longshore debug', () => {
     await client.create(BACKUPS, {
       metadata: { namespace: NAMESPACE, name: 'nightly' },
       status: { phase: 'Failed', failureReason: `PUT https://s3/b?X-Amz-Signature=${HIDDEN}: 403` },
-    } as never);
+    });
     const source = await cluster.makeNamespace('app').then(() => cluster.makeVolume('app', 'data'));
     fs.writeFileSync(join(source, 'a'), 'a');
     const snapshot = await cluster.makeSnapshot('app', 'data');

@@ -238,12 +238,16 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
       metadata: { name: 'b', namespace: 'whole', finalizers: [FINALIZER] },
       spec: {},
       status: { phase: 'InProgress' },
-    } as never);
+    });
     await api.client.create(DATA_UPLOADS, {
       metadata: { name: 'u', namespace: 'whole', finalizers: [FINALIZER] },
       spec: {
-        ...{ backupStorageLocation: 'default', operationTimeout: '10m', snapshotType: 'CSI' },
-        ...{ sourceNamespace: 'app', sourcePVC: 'data', csiSnapshot: null },
+        backupStorageLocation: 'default',
+        operationTimeout: '10m',
+        snapshotType: 'CSI',
+        sourceNamespace: 'app',
+        sourcePVC: 'data',
+        csiSnapshot: null,
       },
       status: { phase: 'InProgress' },
     } as never);
@@ -329,7 +333,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     await api.client.create(BACKUPS, {
       metadata: { name: 'b', namespace: 'other' },
       spec: {},
-    } as never);
+    });
     const { code, out } = await uninstall('theirs');
     expect(code).toBe(0);
     expect(out).toContain('Namespace theirs: not made by longshore install, and left as it is');
@@ -374,7 +378,7 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
       metadata: { ...ref, finalizers },
       spec: {},
       status: { phase: 'InProgress' },
-    } as never);
+    });
     const { code, out } = await uninstall('velero', '--keep-crds');
     expect(code).toBe(0);
     expect(out).toContain(

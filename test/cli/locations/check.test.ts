@@ -38,7 +38,10 @@ describe('longshore backup-location check', () => {
     put(
       'backups/other/velero-backup.json',
       JSON.stringify({
-        ...{ apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec: {} },
+        apiVersion: 'velero.io/v1',
+        kind: 'Backup',
+        metadata,
+        spec: {},
         status: { phase: 'Completed' },
       }),
     );
@@ -75,7 +78,7 @@ describe('longshore backup-location check', () => {
       metadata: { name: 'elsewhere', namespace: NAMESPACE },
       spec: { storageLocation: 'away' },
       status: { phase: 'Completed' },
-    } as never);
+    });
     const { code, out } = await run();
     expect(code).toBe(1);
     expect(out).toMatch(/away +Unreadable +.*missing/);

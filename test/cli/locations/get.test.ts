@@ -9,7 +9,8 @@ beforeAll(async () => {
   await api.add(BACKUP_STORAGE_LOCATIONS, 'far', {
     spec: { provider: 'aws', objectStorage: { bucket: 'b', prefix: 'p' }, accessMode: 'ReadOnly' },
     status: {
-      ...{ phase: 'Unavailable', message: 'no route\u0007 to host' },
+      phase: 'Unavailable',
+      message: 'no route\u0007 to host',
       lastValidationTime: '2026-11-26T09:00:00Z',
     },
   });
@@ -56,7 +57,8 @@ it('those that are named are shown, and the exit code says that one is not there
 it('where there is none it says how to make one', async () => {
   const cluster = ['--kubeconfig', api.kubeconfig, '-n', 'default'];
   expect(await runHere('get', 'backup-locations', ...cluster)).toEqual({
-    ...{ code: 0, out: '' },
+    code: 0,
+    out: '',
     err: 'there is no backup location in namespace default; "longshore install" makes one, and so does "velero backup-location create"\n',
   });
 });

@@ -5,14 +5,18 @@ import type { DocumentedCluster } from '../../support/docs/documented-cluster.ts
 import { type PageScript, readPage } from '../../support/docs/follow-page.ts';
 
 const DEFINITION = {
-  ...{ apiVersion: 'apiextensions.k8s.io/v1', kind: 'CustomResourceDefinition' },
+  apiVersion: 'apiextensions.k8s.io/v1',
+  kind: 'CustomResourceDefinition',
   metadata: { name: 'prometheusrules.monitoring.coreos.com' },
   spec: {
-    ...{ group: 'monitoring.coreos.com', scope: 'Namespaced' },
+    group: 'monitoring.coreos.com',
+    scope: 'Namespaced',
     names: { kind: 'PrometheusRule', plural: 'prometheusrules', singular: 'prometheusrule' },
     versions: [
       {
-        ...{ name: 'v1', served: true, storage: true },
+        name: 'v1',
+        served: true,
+        storage: true,
         schema: {
           openAPIV3Schema: { type: 'object', 'x-kubernetes-preserve-unknown-fields': true },
         },

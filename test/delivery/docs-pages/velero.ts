@@ -7,7 +7,8 @@ const BUCKET = 'theirs';
 /** Of Velero's own agent, which moves nothing here: the node has no such directories. */
 const WITHOUT_VOLUMES = JSON.stringify(
   ['/spec/template/spec/volumes', '/spec/template/spec/containers/0/volumeMounts'].map((path) => ({
-    ...{ op: 'remove', path },
+    op: 'remove',
+    path,
   })),
 );
 

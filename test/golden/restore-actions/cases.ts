@@ -30,7 +30,7 @@ const port = (name: string | undefined, number: number, nodePort?: number) => ({
 const applied = (spec: object) => ({ annotations: { [APPLIED]: JSON.stringify({ spec }) } });
 const owned = (...fieldsV1: object[]) => ({
   managedFields: fieldsV1.map((fields) => ({
-    ...{ manager: 'kubectl', operation: 'Apply', apiVersion: 'v1', fieldsType: 'FieldsV1' },
+    manager: 'kubectl', operation: 'Apply', apiVersion: 'v1', fieldsType: 'FieldsV1',
     fieldsV1: fields,
   })),
 });

@@ -148,9 +148,9 @@ const CASES_BY_NAME: Readonly<Record<string, Omit<RestoreCase, 'about'>>> = {
   },
   'lists of null': {
     spec: from({
-      ...{ includedResources: null, excludedResources: null, includedNamespaces: null },
-      ...{ excludedNamespaces: null, labelSelector: null, orLabelSelectors: null },
-      ...{ namespaceMapping: null, restorePVs: null },
+      includedResources: null, excludedResources: null, includedNamespaces: null,
+      excludedNamespaces: null, labelSelector: null, orLabelSelectors: null,
+      namespaceMapping: null, restorePVs: null,
     }),
   },
   'all namespaces and one': { spec: from({ includedNamespaces: ['*', 'a'] }) },

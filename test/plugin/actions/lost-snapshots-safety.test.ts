@@ -29,7 +29,8 @@ it('nothing is removed of a Backup whose kind the API server does not serve for 
   const { metadata } = await test.client.create(BACKUPS, object);
   await test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
-      ...{ name: 'taken', namespace: APP },
+      name: 'taken',
+      namespace: APP,
       labels: { 'velero.io/backup-uid': metadata.uid, 'longshore.io/moved': 'true' },
       annotations: { 'longshore.io/for-backup': `${NAMESPACE}/there` },
     },
@@ -42,7 +43,9 @@ it('nothing is removed of a Backup whose kind the API server does not serve for 
   });
   const group = {
     metadata: {
-      ...{ name: 'group', namespace: APP, uid: 'group-uid' },
+      name: 'group',
+      namespace: APP,
+      uid: 'group-uid',
       labels: { 'velero.io/backup-uid': other.metadata.uid },
       annotations: { 'longshore.io/for-backup': `${NAMESPACE}/other` },
     },
@@ -75,7 +78,8 @@ it('nothing is removed of a Backup whose kind the API server does not serve for 
 it('a cluster without the kind of uploads gives back the name all the same', async () => {
   await test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
-      ...{ name: 'kept', namespace: APP },
+      name: 'kept',
+      namespace: APP,
       labels: { 'velero.io/backup-uid': 'gone', 'longshore.io/moved': 'false' },
       annotations: { 'longshore.io/for-backup': `${NAMESPACE}/gone` },
     },

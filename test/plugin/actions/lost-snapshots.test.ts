@@ -39,7 +39,8 @@ const take = (
 ): Promise<unknown> =>
   test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
-      ...{ name, namespace: APP },
+      name,
+      namespace: APP,
       labels: { 'velero.io/backup-uid': uid, 'longshore.io/moved': String(isMoved) },
       annotations: {
         'longshore.io/for-backup': of,
@@ -52,13 +53,17 @@ const take = (
 const upload = async (snapshot: string, phase = ''): Promise<DataUpload> => {
   const made = await test.client.create(DATA_UPLOADS, {
     metadata: {
-      ...{ name: `of-${snapshot}`, namespace: NAMESPACE },
+      name: `of-${snapshot}`,
+      namespace: NAMESPACE,
       labels: { 'velero.io/backup-uid': lost.uid },
     },
     spec: {
-      ...{ snapshotType: 'CSI', sourceNamespace: APP, sourcePVC: 'none' },
+      snapshotType: 'CSI',
+      sourceNamespace: APP,
+      sourcePVC: 'none',
       csiSnapshot: { volumeSnapshot: snapshot, storageClass: '' },
-      ...{ backupStorageLocation: 'default', operationTimeout: '1m0s' },
+      backupStorageLocation: 'default',
+      operationTimeout: '1m0s',
     },
   });
   const patch = { status: { phase } };

@@ -67,7 +67,8 @@ describe('the operation of a PodVolumeBackup', () => {
   });
   it('has ended with an error when somebody has deleted it, and is not known while the API server is away', async () => {
     expect(await opened(undefined).action.progress('pvb-1', BACKUP, context)).toMatchObject({
-      ...{ completed: true, err: 'the PodVolumeBackup of this operation was deleted' },
+      completed: true,
+      err: 'the PodVolumeBackup of this operation was deleted',
     });
     const away = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
     expect(await opened(away).action.progress('pvb-1', BACKUP, context)).toMatchObject({

@@ -121,7 +121,9 @@ describe('a rule that names a VolumeSnapshotClass', () => {
   it('has it used, before the class that the PVC names', async () => {
     const driver = 'dir.csi.longshore.dev';
     await test.client.create(VOLUME_SNAPSHOT_CLASSES, {
-      ...{ metadata: { name: 'of-rule' }, driver, deletionPolicy: 'Delete' },
+      metadata: { name: 'of-rule' },
+      driver,
+      deletionPolicy: 'Delete',
     });
     const backup = await backupWith('{type: snapshot, parameters: {snapshotClass: of-rule}}', true);
     const key = 'velero.io/csi-volumesnapshot-class';
@@ -134,7 +136,9 @@ describe('a rule that names a VolumeSnapshotClass', () => {
 
   it('that is not there, or of another driver, is an error, and leaves nothing', async () => {
     await test.client.create(VOLUME_SNAPSHOT_CLASSES, {
-      ...{ metadata: { name: 'of-others' }, driver: 'others', deletionPolicy: 'Delete' },
+      metadata: { name: 'of-others' },
+      driver: 'others',
+      deletionPolicy: 'Delete',
     });
     for (const [name, why] of [
       ['gone', 'is not there'],
@@ -157,7 +161,7 @@ describe('a restore', () => {
     await test.client.create(BACKUPS, {
       metadata: { name: kept.metadata.name, namespace: NAMESPACE },
       spec: kept.spec,
-    } as never);
+    });
     const restore = restoreOf('r-kept', kept.metadata.name, {
       namespaceMapping: { [APP]: 'other' },
     });
@@ -176,7 +180,7 @@ describe('a restore', () => {
     await test.client.create(BACKUPS, {
       metadata: { name: moved.metadata.name, namespace: NAMESPACE },
       spec: moved.spec,
-    } as never);
+    });
     const fromMoved = stored(movedItem as PersistentVolumeClaim);
     const asked = { item: fromMoved, itemFromBackup: fromMoved };
     // It looks for the data, which only an upload that is over has.

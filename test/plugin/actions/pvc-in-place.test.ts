@@ -46,7 +46,7 @@ beforeAll(async () => {
     ['kept', false],
   ] as const) {
     const { spec } = backupOf(name, { snapshotMoveData, csiSnapshotTimeout: '5m0s' });
-    await client.create(BACKUPS, { metadata: { name, namespace: NAMESPACE }, spec } as never);
+    await client.create(BACKUPS, { metadata: { name, namespace: NAMESPACE }, spec });
   }
 });
 afterAll(() => test[Symbol.asyncDispose]());
@@ -62,7 +62,8 @@ function inBackup(change: (claim: PersistentVolumeClaim) => void = () => undefin
   const claim = stored(pvc);
   claim.metadata.annotations = {
     ...claim.metadata.annotations,
-    ...{ 'velero.io/data-upload-name': 'velero/x', 'velero.io/volume-snapshot-name': 'x' },
+    'velero.io/data-upload-name': 'velero/x',
+    'velero.io/volume-snapshot-name': 'x',
   };
   change(claim);
   return claim;
@@ -71,13 +72,18 @@ function inBackup(change: (claim: PersistentVolumeClaim) => void = () => undefin
 async function putResult(restore: Restore, more: object = {}): Promise<void> {
   const { uid } = restore.metadata;
   const result = {
-    ...{ backupStorageLocation: 'default', snapshotID: 'abc', sourceNamespace: APP },
-    ...{ snapshotSize: 7, ...more },
+    backupStorageLocation: 'default',
+    snapshotID: 'abc',
+    sourceNamespace: APP,
+    snapshotSize: 7,
+    ...more,
   };
   await test.client.create(CONFIG_MAPS, {
     metadata: {
       // As Velero's own action names it.
-      ...{ name: `x-${uid}`, generateName: 'x-', namespace: NAMESPACE },
+      name: `x-${uid}`,
+      generateName: 'x-',
+      namespace: NAMESPACE,
       labels: {
         'velero.io/restore-uid': uid,
         'velero.io/pvc-namespace-name': `${APP}.${pvc.metadata.name}`,
@@ -130,11 +136,17 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
     });
     expect(download?.spec).toMatchObject({
       targetVolume: { pvc: pvc.metadata.name, namespace: APP },
-      ...{ datamover: 'longshore', snapshotID: 'abc', snapshotSize: 7, sourceNamespace: APP },
-      ...{ operationTimeout: '5m0s', restoreType: existingVolumeDataPolicy },
+      datamover: 'longshore',
+      snapshotID: 'abc',
+      snapshotSize: 7,
+      sourceNamespace: APP,
+      operationTimeout: '5m0s',
+      restoreType: existingVolumeDataPolicy,
     });
     expect(inPlaceOrderOf(download as DataDownload)).toEqual({
-      ...{ dryRun: false, keepExtra: true, claimUid: pvc.metadata.uid },
+      dryRun: false,
+      keepExtra: true,
+      claimUid: pvc.metadata.uid,
       volumeUid: (await presentVolume()).metadata.uid,
     });
     const ref = { namespace: NAMESPACE, name: download?.metadata.name ?? '' };
@@ -142,7 +154,9 @@ describe.each(['full', 'incremental'])('%s', (existingVolumeDataPolicy) => {
     await test.client.patch(DATA_DOWNLOADS, ref, { status });
     const action = actions.pvcRestore();
     expect(await action.progress(operationId, restore, context)).toMatchObject({
-      ...{ completed: false, nCompleted: 3, nTotal: 7 },
+      completed: false,
+      nCompleted: 3,
+      nTotal: 7,
     });
     await test.client.patch(DATA_DOWNLOADS, ref, { status: { ...status, phase: 'Completed' } });
     const results = () =>
@@ -236,7 +250,8 @@ it('says that a canceled operation of an earlier try brings nothing back', async
   expect(await restoring(restore)).toEqual(first);
   expect(told.splice(0)).toEqual([
     expect.objectContaining({
-      ...{ namespace: APP, name: pvc.metadata.name },
+      namespace: APP,
+      name: pvc.metadata.name,
       error: expect.stringMatching(
         / was canceled, and its volume may have files of both: /,
       ) as string,

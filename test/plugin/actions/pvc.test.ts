@@ -184,7 +184,7 @@ it('leaves its snapshot to the server that goes on with a backup of ours, unless
       metadata: { namespace: NAMESPACE, name, annotations },
       spec: {},
       status: { phase: 'InProgress' },
-    } as never)) as Backup;
+    })) as Backup;
     const backup = { ...backupOf(name), metadata: made.metadata };
     const host = new AbortController();
     const cut = withCalls(test.client, {
@@ -279,7 +279,9 @@ it('warns about a PVC without a volume, and takes no snapshot of it', async () =
     expect(await execute(unbound, backup)).toEqual({});
     expect(warnings).toEqual([
       {
-        ...{ resource: 'persistentvolumeclaims', namespace: APP, name: 'unbound' },
+        resource: 'persistentvolumeclaims',
+        namespace: APP,
+        name: 'unbound',
         error: 'PVC app/unbound has no volume backing this claim',
       },
     ]);
@@ -287,7 +289,8 @@ it('warns about a PVC without a volume, and takes no snapshot of it', async () =
   }
   const lost = stored({
     ...unbound,
-    ...{ spec: { ...unbound.spec, volumeName: 'gone' }, status: { phase: 'Lost' } },
+    spec: { ...unbound.spec, volumeName: 'gone' },
+    status: { phase: 'Lost' },
   });
   warnings.length = 0;
   expect(await execute(lost, backupOf('b-lost'))).toEqual({});
@@ -443,7 +446,7 @@ it('removes what a killed process left of this and of other backups, and nothing
         metadata: { name: metadata.name, namespace: NAMESPACE },
         spec,
         status: { phase },
-      } as never)
+      })
       .then((made) => made.metadata);
     metadata.uid = uid;
   }
@@ -544,7 +547,7 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   await test.client.create(BACKUPS, {
     metadata: { name: metadata.name, namespace: NAMESPACE },
     spec: { ...spec, storageLocation: 'renamed' },
-  } as never);
+  });
   const restore = restoreOf('r1', 'b-restored', {
     namespaceMapping: { [APP]: 'other' },
     uploaderConfig: { writeSparseFiles: true, parallelFilesDownload: 3 },
@@ -594,7 +597,8 @@ it('restores a PVC by a DataDownload with what the backup knows', async () => {
   // Its agent still removes what was made for it.
   const finalizers = ['velero.io/data-upload-download-finalizer'];
   await test.client.patch(DATA_DOWNLOADS, failed.metadata, {
-    ...{ metadata: { finalizers }, status: { phase: 'Failed' } },
+    metadata: { finalizers },
+    status: { phase: 'Failed' },
   });
   const made = action.execute(asked, { signal });
   await expect.poll(async () => (await only()).metadata.deletionTimestamp).toBeDefined();
@@ -680,7 +684,7 @@ it('restores the data of this very backup, whatever else of the volume the backu
   await test.client.create(BACKUPS, {
     metadata: { name: metadata.name, namespace: NAMESPACE },
     spec,
-  } as never);
+  });
   const restore = restoreOf('r-nightly', 'night-2', { namespaceMapping: { [APP]: 'nights' } });
   // A tenant's, which says everything that the right one says.
   const forged = { ...second, metadata: { ...second.metadata, namespace: APP } };
@@ -693,7 +697,8 @@ it('restores the data of this very backup, whatever else of the volume the backu
   // Velero's own action makes a ConfigMap of each DataUpload that the backup holds.
   await test.client.create(CONFIG_MAPS, {
     metadata: {
-      ...{ namespace: NAMESPACE, generateName: `${first.metadata.name}-` },
+      namespace: NAMESPACE,
+      generateName: `${first.metadata.name}-`,
       labels: {
         'velero.io/restore-uid': restore.metadata.uid,
         'velero.io/pvc-namespace-name': `${APP}.nightly`,
@@ -727,7 +732,7 @@ it('leaves a PVC alone that is there, and says when its upload is not', async ()
   await test.client.create(BACKUPS, {
     metadata: { name: 'b-there', namespace: NAMESPACE },
     spec: backup.spec,
-  } as never);
+  });
   const action = actions.pvcRestore();
   const restore = restoreOf('r2', 'b-there');
   const input = { item: pvc, itemFromBackup: pvc, restore };
@@ -757,7 +762,8 @@ it('restores a PVC whose Backup is deleted during the restore', async () => {
   const restore = restoreOf('r-deleted', 'b-deleted');
   const upload = stored({
     metadata: {
-      ...{ name: 'du-deleted', namespace: NAMESPACE },
+      name: 'du-deleted',
+      namespace: NAMESPACE,
       labels: { 'velero.io/backup-name': 'b-deleted' },
     },
     spec: { datamover: 'longshore', sourceNamespace: APP, sourcePVC: 'deleted' },
@@ -768,7 +774,8 @@ it('restores a PVC whose Backup is deleted during the restore', async () => {
   const pvc = stored({
     ...(await volume('deleted')),
     metadata: {
-      ...{ name: 'deleted', namespace: APP },
+      name: 'deleted',
+      namespace: APP,
       annotations: { 'velero.io/data-upload-name': `${NAMESPACE}/du-deleted` },
     },
   } as never);

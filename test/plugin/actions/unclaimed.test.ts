@@ -50,7 +50,10 @@ class World {
     const { metadata, ...more } = this.download as { metadata?: object };
     return {
       metadata: {
-        ...{ name: 'd1', namespace: 'velero', uid: 'du', resourceVersion: '7' },
+        name: 'd1',
+        namespace: 'velero',
+        uid: 'du',
+        resourceVersion: '7',
         labels: { 'velero.io/async-operation-id': ID },
         ownerReferences: [
           { apiVersion: 'velero.io/v1', kind: 'Restore', name: 'r1', uid: 'u', controller: true },
@@ -106,7 +109,9 @@ describe('a movement that nobody takes up', () => {
     });
     expect(world.patches).toEqual([
       {
-        ...{ name: 'd1', namespace: 'velero', spec: { cancel: true } },
+        name: 'd1',
+        namespace: 'velero',
+        spec: { cancel: true },
         // Whoever takes it up meanwhile is not disturbed.
         metadata: { uid: 'du', resourceVersion: '7' },
       },
@@ -122,7 +127,8 @@ describe('a movement that nobody takes up', () => {
   it('goes on where those who would take it up are only away', async () => {
     world.hindrance = { waitsFor: 'a node-agent: none is running', isLasting: false };
     expect(await world.askFor(1200)).toMatchObject({
-      ...{ completed: false, description: 'waits for a node-agent: none is running' },
+      completed: false,
+      description: 'waits for a node-agent: none is running',
     });
     world.hindrance = undefined;
     expect(await world.askFor(60)).toMatchObject({ completed: false, description: '' });

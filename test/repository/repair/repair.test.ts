@@ -74,8 +74,13 @@ const repair = (repository: Repository, dryRun = false): ReturnType<typeof repai
 
 const maintain = (repository: Repository): ReturnType<typeof runMaintenance> =>
   runMaintenance(repository, {
-    ...{ mode: 'full', safety: 'none', force: true, dryRun: false },
-    ...{ signal, logger: silentLogger, collectGarbage: planGarbageCollection },
+    mode: 'full',
+    safety: 'none',
+    force: true,
+    dryRun: false,
+    signal,
+    logger: silentLogger,
+    collectGarbage: planGarbageCollection,
   });
 
 async function snapshotsOf(repo: string): Promise<string[]> {
@@ -84,7 +89,8 @@ async function snapshotsOf(repo: string): Promise<string[]> {
   const whole: string[] = [];
   for (const { id, rootEntry } of snapshots) {
     const { problems } = await verifyTrees(repository, rootEntry ? [rootEntry] : [], {
-      ...{ readAll: true, signal },
+      readAll: true,
+      signal,
     });
     if (problems.length === 0) whole.push(id);
   }

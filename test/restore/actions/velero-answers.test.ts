@@ -155,7 +155,8 @@ describe('where Velero is wrong', () => {
       ({ name }) => name === 'velero.io/change-image-name',
     );
     const item = {
-      ...{ kind: 'Pod', metadata: { name: 'p' } },
+      kind: 'Pod',
+      metadata: { name: 'p' },
       spec: { containers: [{ image: 'abc' }] },
     } as unknown as KubeObject;
     const input = { item, itemFromBackup: item, restore: { spec: {} } as unknown as Restore };

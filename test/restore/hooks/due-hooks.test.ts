@@ -66,7 +66,8 @@ describe('init hooks', () => {
   );
 
   const named = (annotations: Record<string, string>): HookCase => ({
-    ...{ ask: 'init-hooks', about: '' },
+    ask: 'init-hooks',
+    about: '',
     document: {
       metadata: { name: 'p', namespace: 'app', annotations },
       spec: { containers: [] },
@@ -109,7 +110,10 @@ describe('exec hooks', () => {
       const due = dueExecHooks(document as unknown as Pod, groups, (text) => warnings.push(text));
       const ms = (text: string): number => Number((goDurationNs(text) ?? 0n) / 1_000_000n);
       const theirs = (answer.hooks ?? []).map(({ name, source, hook }) => ({
-        ...{ name, source, container: hook.container, command: hook.command },
+        name,
+        source,
+        container: hook.container,
+        command: hook.command,
         onError: hook.onError ?? '',
         execMs: ms(hook.execTimeout),
         waitMs: ms(hook.waitTimeout),
@@ -121,9 +125,14 @@ describe('exec hooks', () => {
       );
       expect(
         sorted.map(({ name, source, container, command, onError, execTimeout, ...each }) => ({
-          ...{ name, source, container, command, onError },
+          name,
+          source,
+          container,
+          command,
+          onError,
           execMs: ms(execTimeout === '' ? '0' : execTimeout),
-          ...{ waitMs: each.waitMs, waitForReady: each.waitForReady },
+          waitMs: each.waitMs,
+          waitForReady: each.waitForReady,
         })),
       ).toEqual(theirs);
       expect(warnings.length).toBe(about.includes('cannot be read') ? 3 : 0);

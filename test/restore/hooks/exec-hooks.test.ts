@@ -50,7 +50,8 @@ class World {
     const spec: RestoreSpec['hooks'] = { resources: [{ name: 'h', postHooks }] };
     return new RestoreHooks({
       spec,
-      ...{ earlier, begun },
+      earlier,
+      begun,
       onBegin: async (id) => {
         await this.note();
         this.begun.push(id);
@@ -496,7 +497,10 @@ describe('exec hooks of restored pods', () => {
     expect(await over).toEqual([
       { ...PLACE, name: 'up', uid: 'uid-up', waitedMs: 2500, open: ['uid-up/spec/h/web/1'] },
       {
-        ...{ ...PLACE, name: 'late', uid: 'uid-late', waitedMs: 2500 },
+        ...PLACE,
+        name: 'late',
+        uid: 'uid-late',
+        waitedMs: 2500,
         open: ['uid-late/spec/h/web/0', 'uid-late/spec/h/web/1'],
       },
     ]);

@@ -107,8 +107,10 @@ function itemsOf({ items, claims, definition }: Given): StoredItem[] {
 const volumeOf = (namespace: string, more: object = {}): StoredItem =>
   stored('persistentvolumes', `pv-${namespace}`, {
     spec: {
-      ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'] },
-      ...{ nfs: { server: 's', path: '/' }, persistentVolumeReclaimPolicy: 'Retain' },
+      capacity: { storage: '1Gi' },
+      accessModes: ['ReadWriteOnce'],
+      nfs: { server: 's', path: '/' },
+      persistentVolumeReclaimPolicy: 'Retain',
       claimRef: { namespace, name: 'data', uid: `old-${namespace}/data` },
       ...more,
     },
@@ -266,7 +268,8 @@ async function restored(given: Given): Promise<Ended> {
       },
     },
     log,
-    ...{ signal, ...timing },
+    signal,
+    ...timing,
   });
   const counts = [totalItems, warnings.length, errors.length];
   return { outcomes, warnings: warnings.sort(), errors: errors.sort(), counts };
@@ -308,7 +311,8 @@ async function rehearsed(given: Given): Promise<Ended> {
     items: contents,
     actions: openRestoreActions(asked(cluster) as never, 'velero'),
     modifiers: modifiersOf(given),
-    ...{ signal, waitMs: 5 },
+    signal,
+    waitMs: 5,
     onItem: (done) => {
       outcomes[keyOf(done)] = done.outcome;
       for (const { level, text } of done.notes) texts[level]?.push(short(text));

@@ -24,16 +24,19 @@ const volume = (spec: object = { nfs: NFS }): StoredItem =>
   });
 const claim = (): StoredItem =>
   stored('persistentvolumeclaims', 'shop/data', {
-    ...{ spec: { volumeName: 'pv' }, status: { phase: 'Bound' } },
+    spec: { volumeName: 'pv' },
+    status: { phase: 'Bound' },
   });
 
 /** With the volume as its claim left it. */
 function clusterWith(phase: string, spec: object = { nfs: NFS }, metadata = {}): RestoreCluster {
   const claimRef = { ...REF, uid: 'old-shop/data', resourceVersion: '7' };
   const pv = {
-    ...{ apiVersion: 'v1', kind: 'PersistentVolume' },
+    apiVersion: 'v1',
+    kind: 'PersistentVolume',
     metadata: { name: 'pv', uid: 'pv-uid', resourceVersion: '9', ...metadata },
-    ...{ spec: { ...RETAINED, claimRef, ...spec }, status: { phase } },
+    spec: { ...RETAINED, claimRef, ...spec },
+    status: { phase },
   };
   return new RestoreCluster().add('persistentvolumes', pv);
 }
@@ -71,16 +74,28 @@ async function run(
   const facts = { info: undefined, native: undefined, restorePVs: spec?.restorePVs };
   const has = { hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false };
   const volumes = new RestoredVolumes({
-    ...{ client: cluster as never, restore, locations: [], log, signal, pollMs: 1 },
-    ...{ terminatingMs: 20, snapshotters: () => expect.fail('no provider is asked') },
+    client: cluster as never,
+    restore,
+    locations: [],
+    log,
+    signal,
+    pollMs: 1,
+    terminatingMs: 20,
+    snapshotters: () => expect.fail('no provider is asked'),
     factsOf: () => Promise.resolve({ ...facts, ...has }),
   });
   await runRestore({
-    ...{ client: cluster as never, discovery: await cluster.resources(), restore, items: contents },
+    client: cluster as never,
+    discovery: await cluster.resources(),
+    restore,
+    items: contents,
     actions: openRestoreActions(cluster as never, 'velero').filter(
       ({ name }) => name === 'velero.io/pvc',
     ),
-    ...{ volumes, log, signal, ...(journal && { journal: { all: () => journal } }) },
+    volumes,
+    log,
+    signal,
+    ...(journal && { journal: { all: () => journal } }),
     sink: {
       put: async (item) => {
         expect(puts++, 'one call at a time').toBe(0);
@@ -89,7 +104,10 @@ async function run(
         put.push(item);
       },
     },
-    ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
+    pollMs: 1,
+    terminatingMs: 20,
+    resourceTimeoutMs: 20,
+    patienceMs: 50,
   });
   const { errors, warnings } = log.lists;
   return { errors: errors.namespaces ?? {}, warnings };
@@ -148,7 +166,7 @@ describe('a claim whose volume was released and kept', () => {
     const cluster = clusterWith('Released').namespaces('shop');
     cluster.add('persistentvolumeclaims', {
       ...claim().object,
-      ...{ metadata: { name: 'data', namespace: 'shop', uid: 'new', resourceVersion: '1' } },
+      metadata: { name: 'data', namespace: 'shop', uid: 'new', resourceVersion: '1' },
       status: { phase: 'Pending' },
     });
     expect((await run(cluster)).errors).toEqual({});
@@ -169,14 +187,16 @@ describe('a claim whose volume was released and kept', () => {
   it('waits for hundreds of volumes together, after the last claim is made', async () => {
     const names = Array.from({ length: 200 }, (_, i) => `data-${String(i).padStart(3, '0')}`);
     const specOf = (name: string) => ({
-      ...{ ...RETAINED, nfs: { server: 'nas', path: `/${name}` } },
+      ...RETAINED,
+      nfs: { server: 'nas', path: `/${name}` },
       claimRef: { ...REF, name, uid: `old-shop/${name}` },
     });
     const cluster = new RestoreCluster();
     for (const name of names) {
       cluster.add('persistentvolumes', {
         metadata: { name, uid: `uid-${name}`, resourceVersion: '9' },
-        ...{ spec: specOf(name), status: { phase: 'Bound' } },
+        spec: specOf(name),
+        status: { phase: 'Bound' },
       });
     }
     let claims = 0;

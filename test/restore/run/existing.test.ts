@@ -43,8 +43,11 @@ const resourceOf = (type: string, object: Json): Resource<KubeObject> => {
   const [plural = '', ...group] = type.split('.');
   const apiVersion = String(object.apiVersion);
   return {
-    ...{ plural, group: group.join('.'), version: apiVersion.split('/').at(-1) ?? '' },
-    ...{ kind: String(object.kind), namespaced: 'namespace' in (object.metadata as object) },
+    plural,
+    group: group.join('.'),
+    version: apiVersion.split('/').at(-1) ?? '',
+    kind: String(object.kind),
+    namespaced: 'namespace' in (object.metadata as object),
   };
 };
 
@@ -75,13 +78,12 @@ async function settle({ type, wanted, onPatch, ...rest }: Case): Promise<Settled
     withLabels(sent, restoreLabels(restore)),
     resourceOf(type, rest.inBackup),
     {
-      ...{
-        client: client as never,
-        patience: new Patience({ signal, awayMs: 1000, firstDelayMs: 1 }),
-        restore,
-        signal,
-      },
-      ...{ given, isModified: rest.isModified ?? false },
+      client: client as never,
+      patience: new Patience({ signal, awayMs: 1000, firstDelayMs: 1 }),
+      restore,
+      signal,
+      given,
+      isModified: rest.isModified ?? false,
       notes: {
         info: (text) => said.infos.push(text),
         warn: (text) => said.warnings.push(text),
@@ -93,14 +95,20 @@ async function settle({ type, wanted, onPatch, ...rest }: Case): Promise<Settled
 }
 
 const metadata = (name: string, more: Json = {}): Json => ({
-  ...{ name, namespace: 'app', uid: 'old', resourceVersion: '1', generation: 1 },
+  name,
+  namespace: 'app',
+  uid: 'old',
+  resourceVersion: '1',
+  generation: 1,
   creationTimestamp: '2026-11-01T00:00:00Z',
   managedFields: [{ manager: 'kubectl', operation: 'Update', time: '2026-11-01T00:00:00Z' }],
   ...more,
 });
 const later = (name: string, more: Json = {}): Json =>
   metadata(name, {
-    ...{ uid: 'new', resourceVersion: '900', generation: 7 },
+    uid: 'new',
+    resourceVersion: '900',
+    generation: 7,
     creationTimestamp: '2026-11-27T00:00:00Z',
     managedFields: [{ manager: 'kube-controller-manager', time: '2026-11-27T00:00:00Z' }],
     ...more,
@@ -132,7 +140,8 @@ describe('an object that is the same in backup and cluster', () => {
     'a Service that was made again, with another clusterIP and nodePort': {
       type: 'services',
       inBackup: {
-        ...{ ...service, metadata: metadata('web') },
+        ...service,
+        metadata: metadata('web'),
         spec: {
           clusterIP: '10.0.0.1',
           clusterIPs: ['10.0.0.1'],
@@ -141,7 +150,8 @@ describe('an object that is the same in backup and cluster', () => {
       },
       wanted: { ...service, metadata: metadata('web'), spec: { ports: [port] } },
       inCluster: {
-        ...{ ...service, metadata: later('web') },
+        ...service,
+        metadata: later('web'),
         spec: {
           clusterIP: '10.0.0.9',
           clusterIPs: ['10.0.0.9'],
@@ -175,30 +185,42 @@ describe('an object that is the same in backup and cluster', () => {
     'a pod that the backup saw, and that an action changed on its way': {
       type: 'pods',
       inBackup: {
-        ...{ apiVersion: 'v1', kind: 'Pod', metadata: metadata('web') },
+        apiVersion: 'v1',
+        kind: 'Pod',
+        metadata: metadata('web'),
         spec: { nodeName: 'node-1', containers: [{ name: 'a' }] },
       },
       wanted: {
-        ...{ apiVersion: 'v1', kind: 'Pod', metadata: metadata('web') },
+        apiVersion: 'v1',
+        kind: 'Pod',
+        metadata: metadata('web'),
         spec: { initContainers: [{ name: 'restore-wait' }], containers: [{ name: 'a' }] },
       },
       inCluster: {
-        ...{ apiVersion: 'v1', kind: 'Pod', metadata: later('web', { uid: 'old' }) },
+        apiVersion: 'v1',
+        kind: 'Pod',
+        metadata: later('web', { uid: 'old' }),
         spec: { nodeName: 'node-1', containers: [{ name: 'a' }] },
       },
     },
     'a volume that is bound to its claim': {
       type: 'persistentvolumes',
       inBackup: {
-        ...{ apiVersion: 'v1', kind: 'PersistentVolume', metadata: metadata('pv') },
+        apiVersion: 'v1',
+        kind: 'PersistentVolume',
+        metadata: metadata('pv'),
         spec: { claimRef: { namespace: 'app', name: 'data', uid: 'a', resourceVersion: '1' } },
       },
       wanted: {
-        ...{ apiVersion: 'v1', kind: 'PersistentVolume', metadata: metadata('pv') },
+        apiVersion: 'v1',
+        kind: 'PersistentVolume',
+        metadata: metadata('pv'),
         spec: { claimRef: { namespace: 'app', name: 'data' } },
       },
       inCluster: {
-        ...{ apiVersion: 'v1', kind: 'PersistentVolume', metadata: later('pv') },
+        apiVersion: 'v1',
+        kind: 'PersistentVolume',
+        metadata: later('pv'),
         spec: { claimRef: { namespace: 'app', name: 'data', uid: 'b', resourceVersion: '2' } },
       },
     },
@@ -208,7 +230,10 @@ describe('an object that is the same in backup and cluster', () => {
     const each = cases[name] as Case;
     const { warnings, errors, patches, outcome } = await settle(each);
     expect({ warnings, errors, patches, outcome }).toEqual({
-      ...{ warnings: [], errors: [], patches: [], outcome: undefined },
+      warnings: [],
+      errors: [],
+      patches: [],
+      outcome: undefined,
     });
   });
 
@@ -281,7 +306,10 @@ describe('an object that the cluster writes', () => {
 
 describe('an object that differs', () => {
   const service = (spec: Json, more: Json = {}): Json => ({
-    ...{ apiVersion: 'v1', kind: 'Service', metadata: metadata('web', more), spec },
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: metadata('web', more),
+    spec,
   });
 
   it.each<[string, Case]>([
@@ -372,7 +400,9 @@ describe('an object that differs', () => {
 
   it('is a volume that stays with its claim, also when it is updated under a mapping', async () => {
     const pv = (spec: Json): Json => ({
-      ...{ apiVersion: 'v1', kind: 'PersistentVolume', metadata: metadata('pv') },
+      apiVersion: 'v1',
+      kind: 'PersistentVolume',
+      metadata: metadata('pv'),
       spec: { persistentVolumeReclaimPolicy: 'Retain', ...spec },
     });
     const claimRef = { namespace: 'shop', name: 'data', uid: 'claim' };
@@ -389,14 +419,19 @@ describe('an object that differs', () => {
 
 describe('a binding under a mapping of namespaces', () => {
   const account = (namespace: string, name = 'app'): Json => ({
-    ...{ kind: 'ServiceAccount', name, namespace },
+    kind: 'ServiceAccount',
+    name,
+    namespace,
   });
   const group = (name: string): Json => ({
-    ...{ apiGroup: 'rbac.authorization.k8s.io', kind: 'Group', name },
+    apiGroup: 'rbac.authorization.k8s.io',
+    kind: 'Group',
+    name,
   });
   const user = (name: string): Json => ({ ...group(name), kind: 'User' });
   const binding = (subjects: Json[], more: Json = {}): Json => ({
-    ...{ apiVersion: 'rbac.authorization.k8s.io/v1', kind: 'ClusterRoleBinding' },
+    apiVersion: 'rbac.authorization.k8s.io/v1',
+    kind: 'ClusterRoleBinding',
     metadata: metadata('reader', { namespace: undefined }),
     roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'ClusterRole', name: 'view' },
     subjects,

@@ -33,7 +33,8 @@ const job = (more: object = {}, metadata: object = {}): StoredItem =>
 const podOf = (kind: string, apiVersion: string, metadata: object = {}): StoredItem =>
   stored('pods', 'app/p', {
     metadata: {
-      ...{ labels, ...metadata },
+      labels,
+      ...metadata,
       ownerReferences: [{ apiVersion, kind, name: 'j', uid: 'old-job', controller: true }],
     },
     spec: { containers: [], volumes: [{ name: 'data', emptyDir: {} }] },
@@ -69,8 +70,12 @@ async function run({ items = [job(), pod], there = [], spec, files = [], more }:
       filesOf: () => files,
     },
     log,
-    ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
-    ...{ signal, ...more },
+    pollMs: 1,
+    terminatingMs: 20,
+    resourceTimeoutMs: 20,
+    patienceMs: 50,
+    signal,
+    ...more,
   });
   const made = (type: string, id: string): KubeObject | undefined => {
     const found = cluster.get(type, id);
@@ -193,8 +198,11 @@ describe('a pod of a Job', () => {
       return isPodRestored(
         { namespace: 'app', name: 'p' },
         {
-          ...{ client: cluster as never, resources: await cluster.resources(), signal },
-          ...{ restore: restoreOf(), items: contents },
+          client: cluster as never,
+          resources: await cluster.resources(),
+          signal,
+          restore: restoreOf(),
+          items: contents,
         },
       );
     };

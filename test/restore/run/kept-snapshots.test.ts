@@ -28,14 +28,18 @@ const ITEMS = [
     status: { phase: 'Bound' },
   }),
   stored(`volumesnapshots.${GROUP}`, 'app/velero-data-x', {
-    ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshot' },
+    apiVersion: `${GROUP}/v1`,
+    kind: 'VolumeSnapshot',
     spec: { source: { persistentVolumeClaimName: 'data' } },
     status: { boundVolumeSnapshotContentName: 'snapcontent-1', readyToUse: true },
   }),
   stored(`volumesnapshotcontents.${GROUP}`, 'snapcontent-1', {
-    ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshotContent' },
+    apiVersion: `${GROUP}/v1`,
+    kind: 'VolumeSnapshotContent',
     spec: {
-      ...{ driver: 'csi.example', deletionPolicy: 'Retain', source: { volumeHandle: 'v-1' } },
+      driver: 'csi.example',
+      deletionPolicy: 'Retain',
+      source: { volumeHandle: 'v-1' },
       volumeSnapshotRef: { namespace: 'app', name: 'velero-data-x' },
     },
     status: { snapshotHandle: 's-1' },
@@ -45,8 +49,10 @@ const ITEMS = [
 /** Our actions, as the host of plugins hands them to a restore. */
 function actionsOf(...present: object[]): RestoreAction[] {
   const backup = {
-    ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
-    ...{ metadata: { name: 'b1', namespace: 'velero' }, spec: {} },
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
+    metadata: { name: 'b1', namespace: 'velero' },
+    spec: {},
   };
   const { client } = new ItemCluster([backup, ...present] as never);
   const own = openActions({ client, logger: silentLogger });
@@ -86,8 +92,14 @@ it.each<[what: string, spec: RestoreSpec]>([
   opened.push(items);
   const log = new Results(undefined, undefined, 'sentence');
   await runRestore({
-    ...{ client: cluster as never, discovery: await cluster.resources(), signal, log, items },
-    ...{ restore: restoreOf(spec), actions: actionsOf(), pollMs: 1 },
+    client: cluster as never,
+    discovery: await cluster.resources(),
+    signal,
+    log,
+    items,
+    restore: restoreOf(spec),
+    actions: actionsOf(),
+    pollMs: 1,
     sink: { put: () => Promise.resolve() },
   });
   expect([log.errorCount, log.warningCount]).toEqual([0, 0]);
@@ -112,11 +124,14 @@ const snapshotIn = (namespace: string): StoredItem[] => [
     spec: { accessModes: ['ReadWriteOnce'] },
   }),
   stored(`volumesnapshots.${GROUP}`, `${namespace}/daily`, {
-    ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshot', spec: { source: {} } },
+    apiVersion: `${GROUP}/v1`,
+    kind: 'VolumeSnapshot',
+    spec: { source: {} },
     status: { boundVolumeSnapshotContentName: `content-${namespace}`, readyToUse: true },
   }),
   stored(`volumesnapshotcontents.${GROUP}`, `content-${namespace}`, {
-    ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshotContent' },
+    apiVersion: `${GROUP}/v1`,
+    kind: 'VolumeSnapshotContent',
     spec: { driver: 'csi.example', volumeSnapshotRef: { namespace, name: 'daily' } },
     status: { snapshotHandle: `handle-${namespace}` },
   }),
@@ -143,15 +158,23 @@ it.each<[what: string, begun: string | undefined, spec: RestoreSpec]>([
   const restore = restoreOf(spec);
   const old = createHash('sha256').update(`${restore.metadata.uid}/daily`).digest('hex');
   const content = {
-    ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshotContent', metadata: { name: old } },
+    apiVersion: `${GROUP}/v1`,
+    kind: 'VolumeSnapshotContent',
+    metadata: { name: old },
     spec: { driver: 'csi.example', volumeSnapshotRef: { namespace: begun, name: old } },
   };
   const items = await contentsOf([...snapshotIn('a'), ...snapshotIn('b')]);
   opened.push(items);
   const log = new Results(undefined, undefined, 'sentence');
   await runRestore({
-    ...{ client: cluster as never, discovery: await cluster.resources(), signal, log, items },
-    ...{ restore, actions: actionsOf(...(begun === undefined ? [] : [content])), pollMs: 1 },
+    client: cluster as never,
+    discovery: await cluster.resources(),
+    signal,
+    log,
+    items,
+    restore,
+    actions: actionsOf(...(begun === undefined ? [] : [content])),
+    pollMs: 1,
     sink: { put: () => Promise.resolve() },
   });
   expect(log.lists).toEqual({ errors: {}, warnings: {} });

@@ -92,7 +92,10 @@ describe('a restore of names that objects of the language have members of', () =
             metadata: { namespace: 'velero', name: 'rules' },
             data: { rules: rulesOf(patched) },
           }),
-          ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
+          pollMs: 1,
+          terminatingMs: 20,
+          resourceTimeoutMs: 20,
+          patienceMs: 50,
           signal: new AbortController().signal,
         });
         const isTaken = wanted === null || labels.has(wanted);

@@ -15,7 +15,10 @@ afterEach(async () => {
 });
 
 const filter = (kinds: string[], more: Partial<FineFilter> = {}): FineFilter => ({
-  ...{ kinds, names: [], excludedNames: [], orLabelSelectors: [] },
+  kinds,
+  names: [],
+  excludedNames: [],
+  orLabelSelectors: [],
   ...more,
 });
 const inNamespaces = (namespaces: string[], ...resourceFilters: FineFilter[]): FinePolicies => ({
@@ -40,9 +43,16 @@ async function restored(
     client: cluster as never,
     discovery: await cluster.resources(),
     restore: restoreOf(spec),
-    ...{ items: contents, actions, log, policies, signal },
+    items: contents,
+    actions,
+    log,
+    policies,
+    signal,
     sink: { put: () => Promise.resolve() },
-    ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
+    pollMs: 1,
+    terminatingMs: 20,
+    resourceTimeoutMs: 20,
+    patienceMs: 50,
   });
   const made = cluster.calls
     .filter((call) => call.startsWith('create ') && !call.includes('namespaces '))
@@ -200,8 +210,11 @@ describe('filter policies of a restore', () => {
       isPodRestored(
         { namespace: 'a', name },
         {
-          ...{ client: cluster as never, resources: await cluster.resources(), signal },
-          ...{ restore: restoreOf(), items: contents },
+          client: cluster as never,
+          resources: await cluster.resources(),
+          signal,
+          restore: restoreOf(),
+          items: contents,
           policies: inNamespaces(['a'], filter(['pods'], { names: ['q'] })),
         },
       );

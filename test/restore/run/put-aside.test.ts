@@ -33,7 +33,9 @@ function newCluster(): RestoreCluster {
 
 const certificate = (name: string, more: object = {}): StoredItem =>
   stored(CERTIFICATES, `app/${name}`, {
-    ...{ apiVersion: 'cert-manager.io/v1', kind: 'Certificate', ...more },
+    apiVersion: 'cert-manager.io/v1',
+    kind: 'Certificate',
+    ...more,
   });
 const hook = stored(HOOK, 'app/zz-hook');
 
@@ -52,14 +54,19 @@ async function run({ cluster, items, actions = [], done = [], more = {} }: Run) 
   const result = await runRestore({
     client: cluster as never,
     discovery: await cluster.resources(),
-    ...{ restore: restoreOf({}), items: contents, actions, log },
+    restore: restoreOf({}),
+    items: contents,
+    actions,
+    log,
     sink: {
       put: (item) => {
         done.push(item);
         return Promise.resolve();
       },
     },
-    ...{ pollMs: 1, resourceTimeoutMs: 5000, patienceMs: 60_000 },
+    pollMs: 1,
+    resourceTimeoutMs: 5000,
+    patienceMs: 60_000,
     signal: new AbortController().signal,
     ...more,
   });
@@ -118,7 +125,8 @@ describe('an item that is refused because an extension starts', () => {
     });
     let runs = 0;
     const move: RestoreAction = {
-      ...{ name: 'move', appliesTo: { includedResources: ['persistentvolumeclaims'] } },
+      name: 'move',
+      appliesTo: { includedResources: ['persistentvolumeclaims'] },
       execute: ({ item }) => Promise.resolve({ item, operationId: `operation-${++runs}` }),
     };
     const items = [stored('persistentvolumeclaims', 'app/data', { spec: {} }), hook];
@@ -138,7 +146,8 @@ describe('an item that is refused because an extension starts', () => {
         throw refused('KUBE_UNAVAILABLE', `${WEBHOOK}no endpoints available`, 500);
     });
     const move: RestoreAction = {
-      ...{ name: 'move', appliesTo: { includedResources: ['persistentvolumeclaims'] } },
+      name: 'move',
+      appliesTo: { includedResources: ['persistentvolumeclaims'] },
       execute: ({ item }) => Promise.resolve({ item, operationId: 'operation' }),
     };
     const items = [stored('persistentvolumeclaims', 'app/data', { spec: {} }), hook];
@@ -168,7 +177,8 @@ describe('an item that is refused because an extension starts', () => {
       hook,
     ];
     const { result } = await run({
-      ...{ cluster, items },
+      cluster,
+      items,
       more: {
         progressMs: 0,
         onProgress: (progress) => {
@@ -200,7 +210,8 @@ describe('an item that is refused because an extension starts', () => {
     cluster.onCreate = refuse;
     cluster.onPatch = refuse;
     const move: RestoreAction = {
-      ...{ name: 'move', appliesTo: { includedResources: ['persistentvolumeclaims'] } },
+      name: 'move',
+      appliesTo: { includedResources: ['persistentvolumeclaims'] },
       execute: ({ item }) =>
         Promise.resolve({ item, operationId: 'dd-in-place-1', isInPlace: true }),
     };

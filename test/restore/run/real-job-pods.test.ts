@@ -49,7 +49,8 @@ describe.skipIf(!hasRealApi())('a restored Job and the Job controller of Kuberne
           completions,
           template: {
             spec: {
-              ...{ containers: [container], restartPolicy: 'Never' },
+              containers: [container],
+              restartPolicy: 'Never',
               volumes: [{ name: 'data', emptyDir: {} }],
             },
           },
@@ -73,8 +74,12 @@ describe.skipIf(!hasRealApi())('a restored Job and the Job controller of Kuberne
     await using contents = await contentsOf(items);
     const log = new Results(undefined, undefined, 'sentence');
     await runRestore({
-      ...{ client: api.client, discovery: await Discovery.open(api.client, { signal }) },
-      ...{ restore: restoreOf({}), items: contents, log, signal },
+      client: api.client,
+      discovery: await Discovery.open(api.client, { signal }),
+      restore: restoreOf({}),
+      items: contents,
+      log,
+      signal,
       actions: openRestoreActions(api.client, 'velero'),
       sink: { put: () => Promise.resolve() },
       podVolumes: {

@@ -238,7 +238,8 @@ describe('the order of a restore', () => {
       ],
       spec: { includedResources: ['thing', 'customresourcedefinitions'] },
       more: {
-        ...{ resourceTimeoutMs: 5_000, patienceMs: 5_000 },
+        resourceTimeoutMs: 5_000,
+        patienceMs: 5_000,
         discovery: {
           find: (name) => discovery.find(name),
           findIn: (group, resource) => discovery.findIn(group, resource),
@@ -272,7 +273,8 @@ describe('the order of a restore', () => {
       'takes the types of a server that is away by the names of the backup: %s',
       async (name) => {
         const { log, result } = await run({
-          ...{ cluster: awayCluster(), items },
+          cluster: awayCluster(),
+          items,
           spec: { includedResources: [name, 'configmaps'] },
           more: { resourceTimeoutMs: 5_000 },
         });
@@ -283,7 +285,8 @@ describe('the order of a restore', () => {
 
     it('leaves out the excluded types of a server that is away', async () => {
       const { log, result } = await run({
-        ...{ cluster: awayCluster(), items },
+        cluster: awayCluster(),
+        items,
         spec: { excludedResources: ['thing'] },
       });
       expect(log.lists).toEqual({ errors: {}, warnings: {} });
@@ -292,7 +295,8 @@ describe('the order of a restore', () => {
 
     it('says that short names of a server that is away are not known', async () => {
       const { log } = await run({
-        ...{ cluster: awayCluster(), items },
+        cluster: awayCluster(),
+        items,
         spec: { includedResources: ['tg', 'configmaps'] },
       });
       expect(log.lists.warnings.velero).toEqual([
@@ -303,7 +307,8 @@ describe('the order of a restore', () => {
 
     it('says nothing of a server that is away if the backup has none of its types', async () => {
       const { log } = await run({
-        ...{ cluster: awayCluster(), items: [stored('configmaps', 'app/zz')] },
+        cluster: awayCluster(),
+        items: [stored('configmaps', 'app/zz')],
         spec: { includedResources: ['tg', 'configmaps'] },
       });
       expect(log.lists.warnings.velero).toHaveLength(1);
@@ -326,12 +331,13 @@ describe('the order of a restore', () => {
         },
       );
       const { log, result } = await run({
-        ...{ cluster, items: [made, ...items] },
+        cluster,
+        items: [made, ...items],
         spec: { includedResources: ['tg', 'customresourcedefinitions'] },
         more: {
           resourceTimeoutMs: 5_000,
           discovery: {
-            ...{ failures: [] },
+            failures: [],
             find: (name) => (/^t/.test(name) ? undefined : discovery.find(name)),
             findIn: (group, name) => (/^t/.test(name) ? undefined : discovery.findIn(group, name)),
             refresh: () => Promise.resolve(),
@@ -462,7 +468,8 @@ describe('what is restored', () => {
       const object = { ...stored('secrets', 'a/planted').object, apiVersion };
       const raw = { [`resources/${type}/namespaces/a/planted.json`]: JSON.stringify(object) };
       const { log, cluster } = await run({
-        ...{ items: [stored('namespaces', 'a')], raw },
+        items: [stored('namespaces', 'a')],
+        raw,
         ...(type !== 'secrets' && { spec: { excludedResources: ['secrets'] } }),
       });
       expect(log.lists.errors.namespaces?.a?.[0]).toMatch(
@@ -620,9 +627,15 @@ describe('one item', () => {
     const { made, cluster } = await only(
       stored('configmaps', 'app/c', {
         metadata: {
-          ...{ generateName: 'c-', selfLink: '/x', generation: 3, deletionTimestamp: 'x' },
-          ...{ ownerReferences: [{ uid: 'x' }], finalizers: ['keep/me'], labels: { app: 'web' } },
-          ...{ annotations: { a: 'b' }, managedFields: [{ manager: 'kubectl' }] },
+          generateName: 'c-',
+          selfLink: '/x',
+          generation: 3,
+          deletionTimestamp: 'x',
+          ownerReferences: [{ uid: 'x' }],
+          finalizers: ['keep/me'],
+          labels: { app: 'web' },
+          annotations: { a: 'b' },
+          managedFields: [{ manager: 'kubectl' }],
         },
         status: { old: true },
         data: { key: 'value' },
@@ -633,14 +646,19 @@ describe('one item', () => {
       apiVersion: 'v1',
       kind: 'ConfigMap',
       metadata: {
-        ...{ name: 'c', namespace: 'app', finalizers: ['keep/me'], annotations: { a: 'b' } },
+        name: 'c',
+        namespace: 'app',
+        finalizers: ['keep/me'],
+        annotations: { a: 'b' },
         labels: {
           app: 'web',
           'velero.io/backup-name': expect.stringMatching(/^bx{56}[0-9a-f]{6}$/) as string,
           'velero.io/restore-name': 'r1',
         },
         managedFields: [{ manager: 'kubectl' }],
-        ...{ uid: 'uid-2', resourceVersion: '1', creationTimestamp: cluster.now },
+        uid: 'uid-2',
+        resourceVersion: '1',
+        creationTimestamp: cluster.now,
       },
       data: { key: 'value' },
     });
@@ -1029,7 +1047,9 @@ describe('actions', () => {
       ['two', { ...metadata, labels: { app: 'web', one: 'x' } }, 's', 'r1'],
     ]);
     expect(cluster.get('configmaps', 'new/c')?.metadata.labels).toEqual({
-      ...{ app: 'web', one: 'x', two: 'x' },
+      app: 'web',
+      one: 'x',
+      two: 'x',
       ...LABELS,
     });
   });
@@ -1115,7 +1135,10 @@ describe('actions', () => {
           },
         },
         additionalItems: ['configmaps', 'secrets'].map((resource) => ({
-          ...{ group: '', resource, namespace: 'app', name: 'need' },
+          group: '',
+          resource,
+          namespace: 'app',
+          name: 'need',
         })),
         ...more,
       }),
@@ -1253,7 +1276,10 @@ describe('namespaces that are restored into one', () => {
         action('wants', ['configmaps'], () =>
           Promise.resolve({
             additionalItems: ['a', 'b', 'b'].map((namespace) => ({
-              ...{ group: '', resource: 'persistentvolumeclaims', namespace, name: 'data' },
+              group: '',
+              resource: 'persistentvolumeclaims',
+              namespace,
+              name: 'data',
             })),
           }),
         ),
@@ -1295,7 +1321,9 @@ describe('an object that the cluster has already', () => {
       apiVersion: 'v1',
       ...object,
       metadata: {
-        ...{ uid: 'u', resourceVersion: '5', creationTimestamp: '2026-01-01T00:00:00Z' },
+        uid: 'u',
+        resourceVersion: '5',
+        creationTimestamp: '2026-01-01T00:00:00Z',
         ...(object as { metadata: object }).metadata,
       },
     });
@@ -1654,7 +1682,8 @@ describe('a restore that goes on after its process has ended', () => {
     await run({ cluster, items });
     const journal = { all: () => [], wasNamespaceBegun: () => true };
     const { log, result } = await run({
-      ...{ cluster, items },
+      cluster,
+      items,
       more: { journal, isClockSetBack: () => true },
     });
     expect(log.warningCount).toBe(0);
@@ -1676,7 +1705,10 @@ describe('a restore that goes on after its process has ended', () => {
     cluster.remove('pods', 'new/p');
     const gone: Pod[] = [];
     const { log } = await run({
-      ...{ cluster, items, spec: more, sink: new MemorySink() },
+      cluster,
+      items,
+      spec: more,
+      sink: new MemorySink(),
       more: {
         journal: { all: () => sink.done },
         hooks: { podCreated: () => undefined, podGone: (pod) => void gone.push(pod) },
@@ -1701,7 +1733,9 @@ describe('a restore that goes on after its process has ended', () => {
     };
     const hooked: string[] = [];
     const { log } = await run({
-      ...{ cluster, items, sink: new MemorySink() },
+      cluster,
+      items,
+      sink: new MemorySink(),
       more: {
         patienceMs: 5_000,
         journal: { all: () => sink.done },
@@ -1776,7 +1810,9 @@ describe('objects of Velero and Longshore themselves', () => {
       ),
     });
   const BACKUP: BackupIdentity = {
-    ...{ name: 'b1', uid: 'backup-uid', namespace: 'velero' },
+    name: 'b1',
+    uid: 'backup-uid',
+    namespace: 'velero',
     operationIds: new Set(['du-1']),
   };
   const transient = (plural: string): StoredItem => {
@@ -1829,7 +1865,8 @@ describe('objects of Velero and Longshore themselves', () => {
     workload('deployments.apps', 'velero/velero', { command: ['/velero'], args: ['server'] }),
     workload('replicasets.apps', 'velero/velero-1', { command: ['/velero'], args: ['server'] }),
     workload('daemonsets.apps', 'velero/node-agent', {
-      ...{ command: ['/velero'], args: ['node-agent', 'server'] },
+      command: ['/velero'],
+      args: ['node-agent', 'server'],
     }),
     stored('pods', 'velero/velero-1-x', {
       spec: { containers: [{ name: 'velero', command: ['/velero', 'server'] }] },
@@ -1858,7 +1895,8 @@ describe('objects of Velero and Longshore themselves', () => {
       ...served.groups,
       'coordination.k8s.io': [{ plural: 'leases', kind: 'Lease' }],
       'velero.io': [...TRANSIENT, ...THEIRS.slice(3, 5)].map(({ type, object }) => ({
-        ...{ plural: type.split('.')[0] ?? '', kind: object.kind ?? '' },
+        plural: type.split('.')[0] ?? '',
+        kind: object.kind ?? '',
       })),
     };
     return served;
@@ -1868,7 +1906,9 @@ describe('objects of Velero and Longshore themselves', () => {
     const spec = { existingResourcePolicy: 'update' };
     const { lines, log } = logged();
     const made = await run({
-      ...{ cluster: cluster(), items: [...OWN, ...THEIRS], spec },
+      cluster: cluster(),
+      items: [...OWN, ...THEIRS],
+      spec,
       more: { backup: BACKUP, log },
     });
     const names = made.sink.done
@@ -1929,14 +1969,20 @@ describe('objects of Velero and Longshore themselves', () => {
             },
           ],
           ...['datadownloads', 'deletebackuprequests'].map((resource) => ({
-            ...{ group: 'velero.io', resource, namespace: 'velero', name: `${resource}-1` },
+            group: 'velero.io',
+            resource,
+            namespace: 'velero',
+            name: `${resource}-1`,
           })),
         ],
       });
     });
     const items = [...OWN, stored('configmaps', 'app/c')];
     const made = await run({
-      ...{ cluster: cluster(), items, actions: [asks], spec: { includedNamespaces: ['app'] } },
+      cluster: cluster(),
+      items,
+      actions: [asks],
+      spec: { includedNamespaces: ['app'] },
       more: { backup: BACKUP },
     });
     expect(created(made.cluster)).toEqual(['namespaces app', 'configmaps app/c']);
@@ -1958,7 +2004,9 @@ describe('objects of Velero and Longshore themselves', () => {
     ];
     const { lines, log } = logged();
     const made = await run({
-      ...{ cluster: cluster(), items, actions: [results] },
+      cluster: cluster(),
+      items,
+      actions: [results],
       more: { backup: BACKUP, log },
     });
     expect(asked).toEqual(['velero/du-own']);

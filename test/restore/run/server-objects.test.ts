@@ -64,9 +64,15 @@ async function restore(
     client: cluster as never,
     discovery: await cluster.resources(),
     restore: restoreOf({ existingResourcePolicy: 'update', ...spec }),
-    ...{ items: contents, actions: [], log, signal: new AbortController().signal },
+    items: contents,
+    actions: [],
+    log,
+    signal: new AbortController().signal,
     sink: { put: () => Promise.resolve() },
-    ...{ pollMs: 1, terminatingMs: 20, resourceTimeoutMs: 20, patienceMs: 50 },
+    pollMs: 1,
+    terminatingMs: 20,
+    resourceTimeoutMs: 20,
+    patienceMs: 50,
   });
   await contents.close();
   const { warnings, errors } = log.lists;
@@ -137,7 +143,8 @@ function livingCluster(): Cluster {
   cluster.namespaces('velero', 'app');
   const binding = (name: string, kind: string, namespace?: string): object => ({
     metadata: { name, ...(namespace !== undefined && { namespace }) },
-    ...{ roleRef: { kind, name: 'the-role' }, subjects: [ACCOUNT] },
+    roleRef: { kind, name: 'the-role' },
+    subjects: [ACCOUNT],
   });
   cluster.add(`clusterrolebindings.${RBAC}`, binding('of-role', 'ClusterRole'));
   cluster.add(`rolebindings.${RBAC}`, binding('of-role', 'Role', 'app'));

@@ -20,7 +20,10 @@ const TYPE = 'gadgets.new.example.com';
 
 describe('of the versions that a backup has', () => {
   const folder = (version: string | undefined, isPreferred = false) => ({
-    ...{ groupResource: TYPE, namespace: 'app', version, isPreferred },
+    groupResource: TYPE,
+    namespace: 'app',
+    version,
+    isPreferred,
   });
   it.each<
     [
@@ -82,7 +85,9 @@ describe('a cluster', () => {
     const data = { restoreResourcesVersionPriority: `${TYPE}=v1` };
     const { client } = new ItemCluster([{ kind: 'ConfigMap', metadata, data }]);
     const list = (group: string, version: string, plural: string) => ({
-      ...{ group, version, resources: [{ plural }] },
+      group,
+      version,
+      resources: [{ plural }],
     });
     const discovery = {
       find: (name: string) =>
@@ -142,8 +147,14 @@ describe('a restore', () => {
     const log = new Results(undefined, undefined, 'sentence');
     const done: FinishedRestoreItem[] = [];
     await runRestore({
-      ...{ client: cluster as never, discovery: await cluster.resources(), signal, log, items },
-      ...{ restore: restoreOf(), actions: [asks], pollMs: 1 },
+      client: cluster as never,
+      discovery: await cluster.resources(),
+      signal,
+      log,
+      items,
+      restore: restoreOf(),
+      actions: [asks],
+      pollMs: 1,
       versions: { served: () => ({ preferred: 'v1', all: ['v1'] }), wanted: new Map() },
       sink: { put: (item) => Promise.resolve(void done.push(item)) },
     });

@@ -98,12 +98,19 @@ export async function putBackup(
 ): Promise<void> {
   await using contents = await storeTarball(directory, each(entriesOf(items, raw)));
   await new BackupArchive(bucket).put('b1', {
-    ...{ contents, volumeInfos, podVolumeBackups },
-    ...{ itemOperations: [], volumeSnapshots: [], resourceList: {}, results: {} },
+    contents,
+    volumeInfos,
+    podVolumeBackups,
+    itemOperations: [],
+    volumeSnapshots: [],
+    resourceList: {},
+    results: {},
     metadata: {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
       metadata: { name: 'b1', namespace: 'velero', uid: uid ?? 'backup-uid' },
-      ...{ spec: { storageLocation: 'default', ...spec }, status: { phase: 'Completed' } },
+      spec: { storageLocation: 'default', ...spec },
+      status: { phase: 'Completed' },
     },
   });
 }

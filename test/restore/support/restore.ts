@@ -9,7 +9,10 @@ export const restoreOf = (spec: RestoreSpec = {}): Restore => ({
   apiVersion: 'velero.io/v1',
   kind: 'Restore',
   metadata: {
-    ...{ name: 'r1', namespace: 'velero', uid: 'restore-uid', resourceVersion: '1' },
+    name: 'r1',
+    namespace: 'velero',
+    uid: 'restore-uid',
+    resourceVersion: '1',
     creationTimestamp: '2026-11-26T11:59:00Z',
   },
   spec: {

@@ -201,14 +201,14 @@ describe('the controller of Backups', () => {
                   : {
                       kind: 'progress' as const,
                       progress: {
-                        ...{
-                          completed: !isStuck,
-                          err: '',
-                          nCompleted: 1,
-                          nTotal: 1,
-                          operationUnits: '',
-                        },
-                        ...{ description: '', started: undefined, updated: undefined },
+                        completed: !isStuck,
+                        err: '',
+                        nCompleted: 1,
+                        nTotal: 1,
+                        operationUnits: '',
+                        description: '',
+                        started: undefined,
+                        updated: undefined,
                       },
                     },
               ),
@@ -247,10 +247,16 @@ describe('the controller of Backups', () => {
     });
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({
-      ...{ backups, host: 'h' },
-      ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
+      backups,
+      host: 'h',
+      client: refusing,
+      logger: silentLogger,
+      namespace: VELERO,
+      operations,
+      runningMax,
       discovery: () => Discovery.open(client),
-      ...{ buckets, sessions },
+      buckets,
+      sessions,
       runner: () =>
         unanswered-- > 0
           ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
@@ -269,16 +275,20 @@ describe('the controller of Backups', () => {
       metrics: new BackupMetrics(registry, { backups: () => backups.list(), hasCsi: true }),
     });
     const shared = {
-      ...{ client, logger: silentLogger, host: 'h', buckets, sessions, map: operations },
-      ...{
-        scratch,
-        backups,
-      },
+      client,
+      logger: silentLogger,
+      host: 'h',
+      buckets,
+      sessions,
+      map: operations,
+      scratch,
+      backups,
     };
     const controllers: { run: FinalizerController['run'] }[] = [
       controller,
       new OperationsController({
-        ...{ ...shared, syncFrequencyMs: 100 },
+        ...shared,
+        syncFrequencyMs: 100,
         metrics: new OperationMetrics({ registry, clock: client.clock }),
       }),
       new FinalizerController({
@@ -297,7 +307,7 @@ describe('the controller of Backups', () => {
   }
 
   const create = (name: string, spec: object = { includedNamespaces: ['a'] }, more: object = {}) =>
-    client.create(BACKUPS, { metadata: { namespace: VELERO, name }, spec, ...more } as never);
+    client.create(BACKUPS, { metadata: { namespace: VELERO, name }, spec, ...more });
   const until = (name: string, ...phases: string[]): Promise<Status> =>
     waitFor(
       client,
@@ -323,12 +333,10 @@ describe('the controller of Backups', () => {
     await using contents = await (await TarballWriter.begin(scratch)).finish();
     const operation = {
       spec: {
-        ...{
-          backupName: name,
-          backupUID: metadata.uid,
-          backupItemAction: 'x/y',
-          operationID: 'op-1',
-        },
+        backupName: name,
+        backupUID: metadata.uid,
+        backupItemAction: 'x/y',
+        operationID: 'op-1',
         resourceIdentifier: { Group: '', Resource: 'pods', Namespace: 'a', Name: 'p' },
         postOperationItems: isStuck
           ? [{ Group: '', Resource: 'configmaps', Namespace: 'a', Name: 'c' }]
@@ -337,8 +345,13 @@ describe('the controller of Backups', () => {
       status: { phase: 'New', created: rfc3339Seconds(client.clock.nowNs()) },
     };
     await new BackupArchive(bucket).put(name, {
-      ...{ contents, itemOperations: [operation], volumeInfos: [], volumeSnapshots },
-      ...{ podVolumeBackups: [], results: {}, resourceList: {} },
+      contents,
+      itemOperations: [operation],
+      volumeInfos: [],
+      volumeSnapshots,
+      podVolumeBackups: [],
+      results: {},
+      resourceList: {},
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec, status: { phase } },
     });
   }
@@ -487,7 +500,7 @@ describe('the controller of Backups', () => {
     await client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'given', annotations: { [SEALED_JOURNAL]: 'true' } },
       spec: { includedNamespaces: ['a'] },
-    } as never);
+    });
     await until2(2);
     expect(runs.begun[1]?.backup.metadata.annotations).toHaveProperty([SEALED_JOURNAL], 'false');
   });
@@ -617,7 +630,7 @@ describe('the controller of Backups', () => {
     await client.create(DELETE_BACKUP_REQUESTS, {
       metadata: { namespace: VELERO, name: 'd1' },
       spec: { backupName: 'runs' },
-    } as never);
+    });
     await waitGone(client, BACKUPS, { namespace: VELERO, name: 'runs' }, WAIT);
     await waitGone(client, DELETE_BACKUP_REQUESTS, { namespace: VELERO, name: 'd1' }, WAIT);
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
@@ -635,29 +648,35 @@ describe('the controller of Backups', () => {
     // It is held, since the first one of its name has not ended.
     const { metadata } = await client.create(BACKUPS, {
       metadata: {
-        ...{ namespace: VELERO, name: 'again' },
+        namespace: VELERO,
+        name: 'again',
         annotations: { 'longshore.io/made-by': 'longshore' },
       },
       spec: { storageLocation: 'default' },
       status: { phase: 'InProgress' },
-    } as never);
+    });
     const { signal } = new AbortController();
     {
       await using journal = await Journal.open({
-        ...{
-          isSealed: false,
-          bucket,
-          name: 'again',
-          uid: metadata.uid,
-          directory: scratch,
-          signal,
-        },
-        ...{ logger: silentLogger, assertLeading: () => undefined },
+        isSealed: false,
+        bucket,
+        name: 'again',
+        uid: metadata.uid,
+        directory: scratch,
+        signal,
+        logger: silentLogger,
+        assertLeading: () => undefined,
       });
       const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
       await journal.put({
-        ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], facts: [], hasEffect: true },
-        ...{ hasFailed: false, owesPostHooks: false },
+        kind: 'v1/Pod',
+        namespace: 'a',
+        name: 'p',
+        files: [],
+        facts: [],
+        hasEffect: true,
+        hasFailed: false,
+        owesPostHooks: false,
         operations: [{ action: 'x/y', item, operationId: 'op-j', postOperationItems: [] }],
       });
     }
@@ -839,8 +858,14 @@ describe('the controller of Backups', () => {
   async function journalOf({ metadata: { name, uid } }: Backup): Promise<void> {
     const { signal } = new AbortController();
     await using journal = await Journal.open({
-      ...{ isSealed: false, bucket, name, uid, directory: scratch, signal },
-      ...{ logger: silentLogger, assertLeading: () => undefined },
+      isSealed: false,
+      bucket,
+      name,
+      uid,
+      directory: scratch,
+      signal,
+      logger: silentLogger,
+      assertLeading: () => undefined,
     });
     const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
     const record: NativeSnapshot = {
@@ -848,8 +873,14 @@ describe('the controller of Backups', () => {
       status: { phase: 'Completed', providerSnapshotID: 'snap-1' },
     };
     await journal.put({
-      ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], hasEffect: true },
-      ...{ hasFailed: false, owesPostHooks: false, facts: [{ kind: 'native', record }] },
+      kind: 'v1/Pod',
+      namespace: 'a',
+      name: 'p',
+      files: [],
+      hasEffect: true,
+      hasFailed: false,
+      owesPostHooks: false,
+      facts: [{ kind: 'native', record }],
       operations: [{ action: 'x/y', item, operationId: 'op-j', postOperationItems: [] }],
     });
   }
@@ -1021,11 +1052,12 @@ describe('the controller of Backups', () => {
   it('a request to delete another backup of the name deletes nothing', async () => {
     await client.create(DELETE_BACKUP_REQUESTS, {
       metadata: {
-        ...{ namespace: VELERO, name: 'd1' },
+        namespace: VELERO,
+        name: 'd1',
         labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': 'the-one-before' },
       },
       spec: { backupName: 'b1' },
-    } as never);
+    });
     await create('b1', { includedNamespaces: ['a'], storageLocation: 'default' });
     start();
     await new Promise((done) => setTimeout(done, 1500));
@@ -1037,7 +1069,7 @@ describe('the controller of Backups', () => {
       metadata: { namespace: VELERO, name: 'd1' },
       spec: { backupName: 'b1' },
       status: { phase: 'Processed', errors: ['backup not found'] },
-    } as never);
+    });
     await create('b1', { includedNamespaces: ['a'], storageLocation: 'default' });
     start();
     await new Promise((done) => setTimeout(done, 1500));
@@ -1049,7 +1081,7 @@ describe('the controller of Backups', () => {
       metadata: { namespace: VELERO, name: 'd1' },
       spec: { backupName: 'b1' },
       status: { phase: 'InProgress' },
-    } as never);
+    });
     await create('b1', { storageLocation: 'default' }, { status: { phase: 'Deleting' } });
     start();
     await new Promise((done) => setTimeout(done, 1500));

@@ -77,7 +77,8 @@ describe('metrics of backups', () => {
     const own = backupOf(
       'own',
       {
-        ...{ phase: 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
+        phase: 'Completed',
+        startTimestamp: '2026-01-01T00:00:00Z',
         completionTimestamp: '2026-01-01T00:10:00Z',
       },
       'daily',
@@ -86,7 +87,8 @@ describe('metrics of backups', () => {
     const synced = backupOf(
       'synced',
       {
-        ...{ phase: 'Completed', startTimestamp: '2026-01-02T00:00:00Z' },
+        phase: 'Completed',
+        startTimestamp: '2026-01-02T00:00:00Z',
         completionTimestamp: '2026-01-02T00:10:00Z',
       },
       'daily',
@@ -102,7 +104,8 @@ describe('metrics of backups', () => {
     const forged = backupOf(
       'forged',
       {
-        ...{ phase: 'Completed', startTimestamp: '2036-01-01T00:00:00Z' },
+        phase: 'Completed',
+        startTimestamp: '2036-01-01T00:00:00Z',
         completionTimestamp: '2036-01-01T00:10:00Z',
       },
       'daily',
@@ -170,7 +173,9 @@ describe('metrics of backups', () => {
   it('have no series of a schedule that is gone', async () => {
     metrics.begin('daily');
     const status = {
-      ...{ phase: 'Completed', warnings: 1, startTimestamp: '2026-01-01T00:00:00Z' },
+      phase: 'Completed',
+      warnings: 1,
+      startTimestamp: '2026-01-01T00:00:00Z',
       completionTimestamp: '2026-01-01T00:01:00Z',
     };
     const backup = backupOf('a', status, 'daily');
@@ -186,7 +191,8 @@ describe('metrics of backups', () => {
 
   it('observe the duration in the buckets of Velero', async () => {
     const status = {
-      ...{ phase: 'Completed', startTimestamp: '2026-01-01T00:00:00Z' },
+      phase: 'Completed',
+      startTimestamp: '2026-01-01T00:00:00Z',
       completionTimestamp: '2026-01-01T00:16:40Z',
     };
     metrics.ended(backupOf('a', status));

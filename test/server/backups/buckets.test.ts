@@ -36,7 +36,8 @@ function secretsOf(all: Record<string, Record<string, string>>) {
     text: (name: string, key: string): string =>
       Buffer.from(secrets.get(name)?.data[key] ?? '', 'base64').toString(),
     find: (name: string) => Promise.resolve(secrets.get(name)),
-    ...{ create: write, replace: write },
+    create: write,
+    replace: write,
   };
   for (const [name, data] of Object.entries(all)) cluster.put(name, data);
   return cluster;
@@ -49,18 +50,21 @@ function bucketsOf(
 ) {
   const opened: string[] = [];
   const location = {
-    ...{ apiVersion: 'velero.io/v1', kind: 'BackupStorageLocation' },
+    apiVersion: 'velero.io/v1',
+    kind: 'BackupStorageLocation',
     metadata: { namespace: 'velero', name: 'default', ...(annotations && { annotations }) },
     spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
   };
   const buckets = new LocationBuckets({
     client: {
-      ...{ create: secrets.create, replace: secrets.replace },
+      create: secrets.create,
+      replace: secrets.replace,
       find: ({ kind }: { kind: string }, { name }: { name: string }) =>
         kind === 'Secret' ? secrets.find(name) : Promise.resolve(location),
     } as unknown as KubeClient,
     logger,
-    ...{ namespace: 'velero', directory: tempDirectory('buckets') },
+    namespace: 'velero',
+    directory: tempDirectory('buckets'),
     defaultCredentials: () => undefined,
     openBucket: (place) => {
       opened.push(place);
@@ -93,7 +97,8 @@ describe('the bucket of a location', () => {
 
   it('cannot be written if it encrypts, and the password is one that everybody knows', async () => {
     const metadata = {
-      ...{ namespace: 'velero', name: 'default' },
+      namespace: 'velero',
+      name: 'default',
       annotations: { 'longshore.io/encrypt-archive': 'true' },
     };
     const problemWith = (password: string, location = { metadata }) => {

@@ -68,7 +68,12 @@ async function start(
   const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
   const backups = new SharedBackups({ client, logger: silentLogger, namespace: 'velero' });
   const common = {
-    ...{ client, logger: silentLogger, host: 'test', backups, map, scratch },
+    client,
+    logger: silentLogger,
+    host: 'test',
+    backups,
+    map,
+    scratch,
     buckets: {
       open: () =>
         state.isThere
@@ -96,7 +101,9 @@ async function start(
   };
   const controllers = [
     new OperationsController({
-      ...{ ...common, ...options, syncFrequencyMs: 20 },
+      ...common,
+      ...options,
+      syncFrequencyMs: 20,
       isReadOnly: () => Promise.resolve(state.isReadOnly),
       metrics: new OperationMetrics({ registry, clock: systemClock }),
     }),

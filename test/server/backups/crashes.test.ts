@@ -28,7 +28,9 @@ async function simulate(
   await world.begin(
     scratch,
     ids.map((operationId) => ({
-      ...{ action: 'a.io/move', operationId, item: { ...ITEM, name: operationId } },
+      action: 'a.io/move',
+      operationId,
+      item: { ...ITEM, name: operationId },
       postOperationItems: [random() < 0.8 ? ITEM : { ...ITEM, name: 'gone' }],
     })),
   );

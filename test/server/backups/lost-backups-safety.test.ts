@@ -62,7 +62,8 @@ describe('Backups that are lost', () => {
     for (const name of ['p', 'q']) {
       await client.create(PODS, {
         metadata: {
-          ...{ namespace: 'a', name },
+          namespace: 'a',
+          name,
           annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
         },
         spec: { containers: [{ name: 'main' }] },
@@ -82,7 +83,10 @@ describe('Backups that are lost', () => {
     apiVersion: 'velero.io/v1',
     kind: 'Backup',
     metadata: {
-      ...{ namespace: VELERO, name, uid, resourceVersion: '1' },
+      namespace: VELERO,
+      name,
+      uid,
+      resourceVersion: '1',
       creationTimestamp: '2026-11-21T01:00:00Z',
     },
     spec: { storageLocation: 'default', ...more },
@@ -97,21 +101,26 @@ describe('Backups that are lost', () => {
 
   async function journal({ metadata: { name, uid } }: Backup, pods = ['p']): Promise<void> {
     await using opened = await Journal.open({
-      ...{
-        isSealed: false,
-        bucket,
-        name,
-        uid,
-        directory: scratch,
-        signal: new AbortController().signal,
-      },
-      ...{ logger: silentLogger, assertLeading: () => undefined },
+      isSealed: false,
+      bucket,
+      name,
+      uid,
+      directory: scratch,
+      signal: new AbortController().signal,
+      logger: silentLogger,
+      assertLeading: () => undefined,
     });
     for (const pod of pods) {
       const item = { group: '', resource: 'pods', namespace: 'a', name: pod };
       await opened.put({
-        ...{ kind: 'v1/Pod', namespace: 'a', name: pod, files: [], hasEffect: true },
-        ...{ hasFailed: false, owesPostHooks: true, facts: [] },
+        kind: 'v1/Pod',
+        namespace: 'a',
+        name: pod,
+        files: [],
+        hasEffect: true,
+        hasFailed: false,
+        owesPostHooks: true,
+        facts: [],
         operations: [
           { action: 'x/y', item, operationId: `op-${name}-${pod}`, postOperationItems: [] },
         ],
@@ -123,8 +132,14 @@ describe('Backups that are lost', () => {
   async function files(backup: Backup): Promise<void> {
     await using contents = await (await TarballWriter.begin(scratch)).finish();
     await new BackupArchive(bucket).put(backup.metadata.name, {
-      ...{ contents, itemOperations: [], volumeInfos: [], volumeSnapshots: [] },
-      ...{ podVolumeBackups: [], results: {}, resourceList: {}, metadata: backup },
+      contents,
+      itemOperations: [],
+      volumeInfos: [],
+      volumeSnapshots: [],
+      podVolumeBackups: [],
+      results: {},
+      resourceList: {},
+      metadata: backup,
     });
   }
 
@@ -157,7 +172,11 @@ describe('Backups that are lost', () => {
       },
     };
     const { lost, ended } = await openLost({
-      ...{ namespace: VELERO, client, seen: strange, buckets, signal },
+      namespace: VELERO,
+      client,
+      seen: strange,
+      buckets,
+      signal,
       ...(attack.writers && { writers: attack.writers }),
       say: (text) => {
         told.push(text);
@@ -203,7 +222,8 @@ describe('Backups that are lost', () => {
     const { spec, status } = old;
     await client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'b1' },
-      ...{ spec, status },
+      spec,
+      status,
     });
     const before = keys();
     await lead();
@@ -257,7 +277,8 @@ describe('Backups that are lost', () => {
   it('files of a backup that has failed are published once the bucket is there again, where that was cut off', async () => {
     const made = await client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'b1' },
-      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Failed' } },
+      spec: { storageLocation: 'default' },
+      status: { phase: 'Failed' },
     });
     const backup = backupOf('b1', made.metadata.uid, 'Failed');
     await note(backupOf('b1', made.metadata.uid, 'InProgress'));
@@ -286,7 +307,8 @@ describe('Backups that are lost', () => {
   it('files of a backup that was ended without its bucket are published, also if its run was over long before', async () => {
     const made = await client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'b1' },
-      ...{ spec: { storageLocation: 'default' }, status: { phase: 'Finalizing' } },
+      spec: { storageLocation: 'default' },
+      status: { phase: 'Finalizing' },
     });
     const backup = backupOf('b1', made.metadata.uid, 'PartiallyFailed');
     await note(backupOf('b1', made.metadata.uid, 'InProgress'));
@@ -399,7 +421,8 @@ describe('Backups that are lost', () => {
     const { spec, status } = backupOf('b1', '', 'WaitingForPluginOperations');
     const made = (await client.create(BACKUPS, {
       metadata: { namespace: VELERO, name: 'b1' },
-      ...{ spec, status },
+      spec,
+      status,
     })) as Backup;
     await note(made);
     await journal(made);

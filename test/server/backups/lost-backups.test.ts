@@ -38,7 +38,10 @@ const backupOf = (index: number, spec: object = {}): Backup => ({
   apiVersion: 'velero.io/v1',
   kind: 'Backup',
   metadata: {
-    ...{ namespace: VELERO, name: `b${index}`, uid: `u${index}`, resourceVersion: '1' },
+    namespace: VELERO,
+    name: `b${index}`,
+    uid: `u${index}`,
+    resourceVersion: '1',
     creationTimestamp: '2026-11-21T01:00:00Z',
   },
   spec: { storageLocation: 'default', ...spec },
@@ -62,7 +65,8 @@ describe('Backups that were deleted while no server led', () => {
     for (const name of [VELERO, 'a']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(PODS, {
       metadata: {
-        ...{ namespace: 'a', name: 'p' },
+        namespace: 'a',
+        name: 'p',
         annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
       },
       spec: { containers: [{ name: 'main' }] },
@@ -83,8 +87,14 @@ describe('Backups that were deleted while no server led', () => {
     const notes = { client, logger: silentLogger, namespace: VELERO };
     await new UnderWayNotes({ ...notes, assertLeading: () => undefined }).write(backup, signal);
     await using journal = await Journal.open({
-      ...{ isSealed: false, bucket, name, uid, directory: scratch, signal },
-      ...{ logger: silentLogger, assertLeading: () => undefined },
+      isSealed: false,
+      bucket,
+      name,
+      uid,
+      directory: scratch,
+      signal,
+      logger: silentLogger,
+      assertLeading: () => undefined,
     });
     const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
     const record: NativeSnapshot = {
@@ -92,8 +102,14 @@ describe('Backups that were deleted while no server led', () => {
       status: { phase: 'Completed', providerSnapshotID: `snap-${name}` },
     };
     await journal.put({
-      ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], hasEffect: true },
-      ...{ hasFailed: false, owesPostHooks: true, facts: [{ kind: 'native', record }] },
+      kind: 'v1/Pod',
+      namespace: 'a',
+      name: 'p',
+      files: [],
+      hasEffect: true,
+      hasFailed: false,
+      owesPostHooks: true,
+      facts: [{ kind: 'native', record }],
       operations: [{ action: 'x/y', item, operationId: `op-${name}`, postOperationItems: [] }],
     });
     bucket.objects.set(`backups/${name}/${name}-logs.gz`, Buffer.from('x'));
@@ -152,7 +168,12 @@ describe('Backups that were deleted while no server led', () => {
             ),
     };
     const { ended } = await openLost({
-      ...{ namespace: VELERO, client, seen: mortal, buckets, signal, say },
+      namespace: VELERO,
+      client,
+      seen: mortal,
+      buckets,
+      signal,
+      say,
       assertLeading: () => {
         signal.throwIfAborted();
       },
@@ -182,7 +203,8 @@ describe('Backups that were deleted while no server led', () => {
         expect(hasDied || dieAt > 20, `its steps are what they are: ${dieAt}`).toBe(true);
         await lead(Infinity, false);
         expect({ dieAt, told: [...new Set(told)], notes: await notes() }).toEqual({
-          ...{ dieAt, notes: [] },
+          dieAt,
+          notes: [],
           told: [
             ...['thaw p', `cancel op-b${dieAt}`, `remove all snapshots of b${dieAt}`],
             `delete snap-b${dieAt}`,
@@ -246,7 +268,9 @@ describe('Backups that were deleted while no server led', () => {
       },
     } as unknown as KubeClient;
     const own = new UnderWayNotes({
-      ...{ client: failing, logger: silentLogger, namespace: VELERO },
+      client: failing,
+      logger: silentLogger,
+      namespace: VELERO,
       assertLeading: () => undefined,
     });
     const { signal } = new AbortController();
@@ -259,7 +283,9 @@ describe('Backups that were deleted while no server led', () => {
 
   it('are many, and of a location that is gone', async () => {
     const own = new UnderWayNotes({
-      ...{ client, logger: silentLogger, namespace: VELERO },
+      client,
+      logger: silentLogger,
+      namespace: VELERO,
       assertLeading: () => undefined,
     });
     const { signal } = new AbortController();
@@ -271,7 +297,9 @@ describe('Backups that were deleted while no server led', () => {
 
   it('have notes that are never too long', async () => {
     const own = new UnderWayNotes({
-      ...{ client, logger: silentLogger, namespace: VELERO },
+      client,
+      logger: silentLogger,
+      namespace: VELERO,
       assertLeading: () => undefined,
     });
     const { signal } = new AbortController();

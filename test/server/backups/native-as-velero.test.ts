@@ -56,14 +56,18 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
   }
 
   const inVelero = (kind: string, apiVersion: string, name: string, more: object): object => ({
-    ...{ kind, apiVersion, metadata: { name, namespace: 'velero' } },
+    kind,
+    apiVersion,
+    metadata: { name, namespace: 'velero' },
     ...more,
   });
 
   function objects(): object[] {
     const claim = (name: string, path: string, labels?: object): object[] => [
       {
-        ...{ kind: 'PersistentVolume', apiVersion: 'v1', metadata: { name: `pv-${name}`, labels } },
+        kind: 'PersistentVolume',
+        apiVersion: 'v1',
+        metadata: { name: `pv-${name}`, labels },
         spec: {
           capacity: { storage: '1Gi' },
           accessModes: ['ReadWriteOnce'],
@@ -74,11 +78,9 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
         },
       },
       {
-        ...{
-          kind: 'PersistentVolumeClaim',
-          apiVersion: 'v1',
-          metadata: { name, namespace: 'vol' },
-        },
+        kind: 'PersistentVolumeClaim',
+        apiVersion: 'v1',
+        metadata: { name, namespace: 'vol' },
         spec: {
           accessModes: ['ReadWriteOnce'],
           storageClassName: 'by-hand',
@@ -153,10 +155,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
         .filter(({ call }) => call !== 'GetVolumeID')
         .map(({ config, tags, ...asked }) => ({
           ...asked,
-          ...{
-            pid: undefined,
-            tags: tags && { ...tags, 'velero.io/backup': plain(tags['velero.io/backup'] ?? '') },
-          },
+          pid: undefined,
+          tags: tags && { ...tags, 'velero.io/backup': plain(tags['velero.io/backup'] ?? '') },
           // Where the file is differs; what is in it does not.
           config: config && Object.keys(config).sort(),
         }));
@@ -282,7 +282,9 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     ) as object[];
     expect(infos).toContainEqual(
       expect.objectContaining({
-        ...{ pvName: 'pv-one', pvcNamespace: 'vol', pvcName: 'one' },
+        pvName: 'pv-one',
+        pvcNamespace: 'vol',
+        pvcName: 'one',
         restoreMethod: 'NativeSnapshot',
       }),
     );

@@ -54,7 +54,9 @@ async function lockedStore() {
   // All but what this test itself asks passes it.
   const log = await startS3Log(endpoint, { host: '127.0.0.1', port: 0 });
   const client = new S3Client({
-    ...{ endpoint, region: 'us-east-1', forcePathStyle: true },
+    endpoint,
+    region: 'us-east-1',
+    forcePathStyle: true,
     credentials: {
       accessKeyId: environment.AWS_ACCESS_KEY_ID ?? '',
       secretAccessKey: environment.AWS_SECRET_ACCESS_KEY ?? '',
@@ -110,7 +112,8 @@ it.skipIf(!hasStore('minio'))(
     // The run, with an operation that goes on; the log of its data mover, twice.
     const cluster = configMaps(30);
     const run = await new Rig({
-      ...{ cluster, bucket },
+      cluster,
+      bucket,
       actions: [
         {
           name: 'a.io/move',
@@ -125,7 +128,10 @@ it.skipIf(!hasStore('minio'))(
     expect(run.phase).toBe('WaitingForPluginOperations');
     const log = {
       owner: { kind: 'Backup', name: 'b1', uid: 'u1' },
-      ...{ volume: 'a.data', title: 'DataUpload d', node: 'n', time: '2026-11-27T08:00:00Z' },
+      volume: 'a.data',
+      title: 'DataUpload d',
+      node: 'n',
+      time: '2026-11-27T08:00:00Z',
     } as const;
     for (const pod of ['p1', 'p2']) {
       await new MoverLogArchive(bucket).add({ ...log, pod, text: Buffer.from(`of ${pod}\n`) });
@@ -168,8 +174,13 @@ it.skipIf(!hasStore('minio'))(
     for (let times = 0; times < 2; times++) {
       await using storage = await openStorage(repo, { environment });
       await prepareRepository({
-        ...{ storage, password, retention, clock: systemClock, logger: silentLogger },
-        ...{ locationName: 'velero/default', isReadOnly: false },
+        storage,
+        password,
+        retention,
+        clock: systemClock,
+        logger: silentLogger,
+        locationName: 'velero/default',
+        isReadOnly: false,
       });
     }
     const clock = new OffsetClock(systemClock);
@@ -178,14 +189,21 @@ it.skipIf(!hasStore('minio'))(
     for (const file of ['a', 'b']) {
       fs.writeFileSync(join(tree, file), noise(file, 200_000));
       await using repository = await openTest(repo, {
-        ...{ clock, client: CLIENT, storage: { environment } },
+        clock,
+        client: CLIENT,
+        storage: { environment },
       });
       expect(repository.format.retention).toEqual(retention);
       await backUp(repository, tree);
       await repository.flush();
       const report = await runMaintenance(repository, {
-        ...{ mode: 'full', safety: 'none', force: true, dryRun: false, collectGarbage },
-        ...{ signal: new AbortController().signal, logger: silentLogger },
+        mode: 'full',
+        safety: 'none',
+        force: true,
+        dryRun: false,
+        collectGarbage,
+        signal: new AbortController().signal,
+        logger: silentLogger,
       });
       const extended = report.tasks.find(({ task }) => task === 'extend-blob-retention-time');
       expect(Number(extended?.stats?.extendedBlobCount)).toBeGreaterThan(3);
@@ -202,14 +220,19 @@ it.skipIf(!hasStore('minio'))(
     // One that somebody has locked for longer is good as it is.
     await client.send(
       new PutObjectRetentionCommand({
-        ...{ Bucket: BUCKET, Key: 'cluster/backups/b1/b1.tar.gz', ChecksumAlgorithm: 'CRC32' },
+        Bucket: BUCKET,
+        Key: 'cluster/backups/b1/b1.tar.gz',
+        ChecksumAlgorithm: 'CRC32',
         Retention: { Mode: 'GOVERNANCE', RetainUntilDate: new Date(Date.now() + 20 * DAY_MS) },
       }),
     );
     const logger = recordingLogger();
     const extend = (): Promise<number> =>
       new BackupLocks().extend({
-        ...{ bucket, location: 'default', backups: [backup], logger },
+        bucket,
+        location: 'default',
+        backups: [backup],
+        logger,
         retention: { mode: 'GOVERNANCE', periodNs: 120n * HOUR_NS },
         nowNs: systemClock.nowNs(),
         assertLeading: () => undefined,
@@ -230,7 +253,8 @@ it.skipIf(!hasStore('minio'))(
       await expect(
         client.send(
           new DeleteObjectCommand({
-            ...{ Bucket: BUCKET, Key: `cluster/backups/b1/${file}` },
+            Bucket: BUCKET,
+            Key: `cluster/backups/b1/${file}`,
             VersionId: head.VersionId,
           }),
         ),

@@ -81,7 +81,8 @@ describe('the queue of backups', () => {
       backup(name, { phase: 'Queued', position: i + 1, spaces: ['*'] }),
     );
     const steps = planQueue(all, {
-      ...{ namespaces: NAMESPACES, runningMax: 1 },
+      namespaces: NAMESPACES,
+      runningMax: 1,
       isHeld: ({ metadata }) => metadata.name === 'a',
     });
     expect(steps.map(({ backup: { metadata }, phase }) => [metadata.name, phase])).toEqual([

@@ -39,7 +39,9 @@ afterEach(async () => {
 
 const notesOf = (seen: KubeClient): UnderWayNotes =>
   new UnderWayNotes({
-    ...{ client: seen, logger: silentLogger, namespace: NAMESPACE },
+    client: seen,
+    logger: silentLogger,
+    namespace: NAMESPACE,
     assertLeading: () => undefined,
   });
 const there = async (): Promise<number> =>

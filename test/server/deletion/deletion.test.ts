@@ -177,11 +177,14 @@ describe('a backup that is deleted', () => {
   describe('that a writer of the bucket has forged', () => {
     const EVIL = '00000000-0000-4000-8000-00000000dead';
     const moved = (id: string): object => ({
-      ...{ backupMethod: 'CSISnapshot', snapshotDataMoved: true, pvcNamespace: 'app' },
+      backupMethod: 'CSISnapshot',
+      snapshotDataMoved: true,
+      pvcNamespace: 'app',
       snapshotDataMovementInfo: { dataMover: 'velero', uploaderType: 'kopia', snapshotHandle: id },
     });
     const keptOf = (handle: string): object => ({
-      ...{ backupMethod: 'CSISnapshot', snapshotDataMoved: false },
+      backupMethod: 'CSISnapshot',
+      snapshotDataMoved: false,
       csiSnapshotInfo: { driver: 'd', snapshotHandle: handle },
     });
     const filesOf = (id: string): object => ({
@@ -373,8 +376,12 @@ describe('a backup that is deleted', () => {
       await world.make(POD_VOLUME_BACKUPS, 'synced', {
         metadata: { labels },
         spec: {
-          ...{ uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
-          ...{ backupStorageLocation: 'default', node: 'n', repoIdentifier: 'r', volume: 'v' },
+          uploaderType: 'kopia',
+          pod: { namespace: 'app', name: 'p' },
+          backupStorageLocation: 'default',
+          node: 'n',
+          repoIdentifier: 'r',
+          volume: 'v',
         },
         status: { phase: 'Completed', snapshotID: 'good-files' },
       });
@@ -391,7 +398,8 @@ describe('a backup that is deleted', () => {
       await world.client.create(VOLUME_SNAPSHOT_CONTENTS, {
         ...bound,
         spec: {
-          ...{ ...bound.spec, source: { snapshotHandle: 'users-own' } },
+          ...bound.spec,
+          source: { snapshotHandle: 'users-own' },
           volumeSnapshotRef: { namespace: 'app', name: 'precious', uid: snapshot.metadata.uid },
         },
         status: { snapshotHandle: 'users-own' },
@@ -428,7 +436,8 @@ describe('a backup that is deleted', () => {
     );
     world.hold('app', 'plain');
     world.tags.set('plain', {
-      ...{ 'snapshot-requester': 'snapshot-pod-volume', 'snapshot-uploader': 'kopia' },
+      'snapshot-requester': 'snapshot-pod-volume',
+      'snapshot-uploader': 'kopia',
     });
     // Another backup is damaged: nothing waits for it.
     world.bucket.objects.set('backups/odd/velero-backup.json', Buffer.from('{'));
@@ -446,7 +455,7 @@ describe('a backup that is deleted', () => {
       {
         ...foreign,
         metadata: { ...foreign.metadata, uid: 'another' },
-        status: { ...foreign.status, startTimestamp: '2026-10-01T00:00:00Z' } as never,
+        status: { ...foreign.status, startTimestamp: '2026-10-01T00:00:00Z' },
       },
     );
     await world.make(CONFIG_MAPS, 'i', {
@@ -484,7 +493,7 @@ describe('a backup that is deleted', () => {
       {
         ...rival,
         metadata: { ...rival.metadata, uid: 'another' },
-        status: { phase: 'Completed', startTimestamp: START } as never,
+        status: { phase: 'Completed', startTimestamp: START },
       },
     );
     const stored = world.files('backups/b1/');
@@ -760,7 +769,12 @@ describe('a backup that is still made here', () => {
     };
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const finalizer = new FinalizerController({
-      ...{ client, logger: silentLogger, host: 'h', backups, buckets, scratch: directory },
+      client,
+      logger: silentLogger,
+      host: 'h',
+      backups,
+      buckets,
+      scratch: directory,
       map: new OperationMap({ store: backupOperationStore(client, VELERO, buckets) }),
       sessions: { open: () => Promise.reject(new Error('no plugins here')) },
       discovery: () => Discovery.open(client),
@@ -809,8 +823,12 @@ describe('a backup that is still made here', () => {
     await world.make(POD_VOLUME_BACKUPS, 'pvb', {
       metadata: { labels },
       spec: {
-        ...{ backupStorageLocation: 'default', node: 'n', volume: 'v', repoIdentifier: '' },
-        ...{ uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+        backupStorageLocation: 'default',
+        node: 'n',
+        volume: 'v',
+        repoIdentifier: '',
+        uploaderType: 'kopia',
+        pod: { namespace: 'app', name: 'p' },
       },
       status: { phase: 'InProgress' },
     });
@@ -969,7 +987,8 @@ describe('a step that has no end', () => {
       podVolumeBackups: [
         {
           metadata: {
-            ...{ namespace: VELERO, name: 'pvb' },
+            namespace: VELERO,
+            name: 'pvb',
             labels: { 'velero.io/backup-name': 'b1' },
           },
           spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
@@ -1001,13 +1020,17 @@ describe('a step that has no end', () => {
 
   it('is waited for side by side, and soon hardly any more: a driver that is gone', async () => {
     const snapshots = Array.from({ length: 60 }, (_, i) => ({
-      ...{ driver: 'gone', handle: `kept-${i}`, annotations: {}, volumeMode: undefined },
+      driver: 'gone',
+      handle: `kept-${i}`,
+      annotations: {},
+      volumeMode: undefined,
     }));
     const waits: number[] = [];
     let [underWay, most] = [0, 0];
     const waited = { metadata: {}, spec: { source: {} } };
     const client = {
-      ...{ create: () => Promise.resolve(waited), delete: () => Promise.resolve({}) },
+      create: () => Promise.resolve(waited),
+      delete: () => Promise.resolve({}),
       listPage: () => Promise.resolve({ items: [waited], resourceVersion: '1' }),
       // Nothing happens until the wait is over.
       async *watch(_: unknown, { signal }: { signal: AbortSignal }) {
@@ -1024,13 +1047,20 @@ describe('a step that has no end', () => {
     } as unknown as KubeClient;
     const { signal } = new AbortController();
     const attempts = new Attempts({
-      ...{ logger: silentLogger, backup: 'b1', signal, patienceMs: 200 },
+      logger: silentLogger,
+      backup: 'b1',
+      signal,
+      patienceMs: 200,
     });
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
     try {
       const startMs = performance.now();
       const task = deleteKept(snapshots, {
-        ...{ client, attempts, logger: silentLogger, signal, deletionMs: 1000 },
+        client,
+        attempts,
+        logger: silentLogger,
+        signal,
+        deletionMs: 1000,
         backup: { metadata: { name: 'b1', uid: 'u' } } as never,
         assertLeading: () => undefined,
       });
@@ -1194,7 +1224,8 @@ describe('what cannot be deleted', () => {
     ] as const) {
       await world.client.create(VOLUME_SNAPSHOTS, {
         metadata: {
-          ...{ namespace: 'app', name },
+          namespace: 'app',
+          name,
           labels: {
             'velero.io/backup-name': 'b1',
             'velero.io/backup-uid': backup.metadata.uid,
@@ -1209,7 +1240,9 @@ describe('what cannot be deleted', () => {
     const left = snapshots.find(({ metadata }) => metadata.name === 'left');
     const forged = await world.client.create(VOLUME_SNAPSHOTS, {
       metadata: {
-        ...{ namespace: 'app', name: 'forged', labels: { 'velero.io/backup-name': 'b1' } },
+        namespace: 'app',
+        name: 'forged',
+        labels: { 'velero.io/backup-name': 'b1' },
       },
       spec: { source: { persistentVolumeClaimName: 'c' } },
     });
@@ -1308,7 +1341,8 @@ describe('what cannot be deleted', () => {
       podVolumeBackups: [
         {
           metadata: {
-            ...{ namespace: VELERO, name: 'old' },
+            namespace: VELERO,
+            name: 'old',
             labels: { 'velero.io/backup-name': 'b1' },
           },
           spec: { uploaderType: 'restic', pod: { namespace: 'app', name: 'p' } },
@@ -1329,8 +1363,10 @@ describe('operations of other backups and of tenants', () => {
     const backup = await world.backup('b1');
     const { uid } = backup.metadata;
     const labels = (more: object = {}) => ({
-      ...{ 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid },
-      ...{ 'velero.io/async-operation-id': 'du-1', ...more },
+      'velero.io/backup-name': 'b1',
+      'velero.io/backup-uid': uid,
+      'velero.io/async-operation-id': 'du-1',
+      ...more,
     });
     const forged = upload('own', labels(), 'app', 'forged');
     const items = [
@@ -1356,7 +1392,10 @@ describe('operations of other backups and of tenants', () => {
       itemOperations: [
         {
           spec: {
-            ...{ backupName: 'b1', backupUID: uid, backupItemAction: 'x', operationID: 'du-1' },
+            backupName: 'b1',
+            backupUID: uid,
+            backupItemAction: 'x',
+            operationID: 'du-1',
             resourceIdentifier: {},
           },
           status: { phase: 'Completed' },

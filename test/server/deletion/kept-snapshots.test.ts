@@ -65,11 +65,18 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that the storage kee
   async function removed(handle: string, deletionMs = 60_000, by = client): Promise<string[]> {
     const { signal } = new AbortController();
     const attempts = new Attempts({
-      ...{ logger: silentLogger, backup: 'b1', signal, patienceMs: 1000 },
+      logger: silentLogger,
+      backup: 'b1',
+      signal,
+      patienceMs: 1000,
     });
     const kept = { driver: 'dir.csi.test', handle, annotations: {}, volumeMode: undefined };
     await deleteKept([kept], {
-      ...{ client: by, attempts, logger: silentLogger, signal, deletionMs },
+      client: by,
+      attempts,
+      logger: silentLogger,
+      signal,
+      deletionMs,
       backup: { metadata: { name: 'b1', uid: handle } } as never,
       assertLeading: () => undefined,
     });

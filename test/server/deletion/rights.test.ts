@@ -43,8 +43,16 @@ function granted(name: string, file = 'server-for-backups'): Set<string> {
 }
 
 const VERBS: Readonly<Record<string, string>> = {
-  ...{ find: 'get', get: 'get', list: 'list', listPage: 'list', collect: 'list' },
-  ...{ watch: 'watch', create: 'create', patch: 'patch', update: 'update', delete: 'delete' },
+  find: 'get',
+  get: 'get',
+  list: 'list',
+  listPage: 'list',
+  collect: 'list',
+  watch: 'watch',
+  create: 'create',
+  patch: 'patch',
+  update: 'update',
+  delete: 'delete',
 };
 
 function recording(client: KubeClient, used: Set<string>): KubeClient {
@@ -61,7 +69,10 @@ it('may do what it does, and nothing else', async () => {
   const used = new Set<string>();
   const own = recording(world.client, used);
   const expiry = new ExpiryController({
-    ...{ client: own, logger: silentLogger, namespace: VELERO, frequencyMs: 1000 },
+    client: own,
+    logger: silentLogger,
+    namespace: VELERO,
+    frequencyMs: 1000,
   });
   const late = { status: { expiration: '2026-01-01T00:00:00Z' } };
   await world.backup('expired', 'FailedValidation', late);

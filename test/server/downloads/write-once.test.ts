@@ -43,18 +43,21 @@ async function start(
   const namespace = 'velero';
   await client.create(NAMESPACES, { metadata: { name: namespace } });
   await client.create(BACKUP_STORAGE_LOCATIONS, {
-    metadata: { ...{ namespace, name: 'default' }, annotations },
+    metadata: { namespace, name: 'default', annotations },
     spec: { provider: 'aws', objectStorage: { bucket: 'b' } },
   });
   await client.create(BACKUPS, {
     metadata: { namespace, name: 'b1' },
     spec: { storageLocation: 'default' },
-  } as never);
+  });
   const inner = new SigningBucket();
   const bucket = bucketOf(inner, { isWriteOnce: true });
   const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
   const controller = new DownloadController({
-    ...{ client, namespace, logger: silentLogger, host: 'test' },
+    client,
+    namespace,
+    logger: silentLogger,
+    host: 'test',
     stores: {
       directory: scratch,
       defaultCredentials: () => undefined,

@@ -63,11 +63,14 @@ describe('backups whose time is over', () => {
       metadata: { namespace: VELERO, name, labels, annotations },
       spec: { storageLocation: at },
       status: { phase, expiration: timeIn(hours) },
-    } as never);
+    });
 
   const look = (options: Partial<ExpiryControllerOptions> = {}): Promise<boolean> =>
     new ExpiryController({
-      ...{ client, logger: silentLogger, namespace: VELERO, frequencyMs: 1000 },
+      client,
+      logger: silentLogger,
+      namespace: VELERO,
+      frequencyMs: 1000,
       ...options,
     }).look(new AbortController().signal, () => undefined);
 
@@ -89,9 +92,10 @@ describe('backups whose time is over', () => {
     await backup('failed', { phase: 'Failed' });
     await backup('deleting', { phase: 'Deleting' });
     await client.create(BACKUPS, {
-      ...{ metadata: { namespace: VELERO, name: 'odd' }, spec: {} },
+      metadata: { namespace: VELERO, name: 'odd' },
+      spec: {},
       status: { phase: 'Completed', expiration: 'soon' },
-    } as never);
+    });
     await look();
     await look();
     expect(await requested()).toEqual(['deleting', 'failed', 'old']);
@@ -138,7 +142,7 @@ describe('backups whose time is over', () => {
       },
       spec: { backupName: 'old' },
       status: { phase: 'Processed', errors: ['no'] },
-    } as never);
+    });
     await look();
     expect(await requested()).toEqual(['old', 'old']);
   });
@@ -177,7 +181,8 @@ describe('backups whose time is over', () => {
   it('are asked for whatever their location says where they never began', async () => {
     await backup('b-none', { at: 'none', phase: 'FailedValidation' });
     await backup('b-was', {
-      ...{ at: 'none', phase: 'FailedValidation' },
+      at: 'none',
+      phase: 'FailedValidation',
       labels: { [FAILURE_LABEL]: 'BSLNotFound' },
     });
     await look();
@@ -294,7 +299,10 @@ describe('backups whose time is over', () => {
     for (let i = 0; i < 501; i++) await backup(`b${i}`);
     const abort = new AbortController();
     const controller = new ExpiryController({
-      ...{ client, logger: silentLogger, namespace: VELERO, frequencyMs: 3_600_000 },
+      client,
+      logger: silentLogger,
+      namespace: VELERO,
+      frequencyMs: 3_600_000,
     });
     const again = () => controller.look(abort.signal, () => undefined);
     expect(await again()).toBe(true);
@@ -314,13 +322,11 @@ describe('backups whose time is over', () => {
     });
     await backup('first');
     const controller = new ExpiryController({
-      ...{
-        client: failing,
-        logger: silentLogger,
-        namespace: VELERO,
-        frequencyMs: 200,
-        retryMs: 10,
-      },
+      client: failing,
+      logger: silentLogger,
+      namespace: VELERO,
+      frequencyMs: 200,
+      retryMs: 10,
     });
     const abort = new AbortController();
     const running = controller.run(abort.signal, () => undefined);

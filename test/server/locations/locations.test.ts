@@ -50,7 +50,8 @@ describe('a location with a retention', () => {
     assertValidStore(
       {
         ...storeOf([]),
-        ...{ displayName: 's3://b/', hasObjectLock },
+        displayName: 's3://b/',
+        hasObjectLock,
         isLockable: () => Promise.resolve(isLockable),
       },
       signal,
@@ -71,7 +72,9 @@ describe('a location with a retention', () => {
   });
   it('is looked at by its annotation', async () => {
     const checks = new LocationChecks({
-      ...{ client: {} as never, namespace: 'velero', directory: tempDirectory('locks') },
+      client: {} as never,
+      namespace: 'velero',
+      directory: tempDirectory('locks'),
       defaultCredentials: () => undefined,
       openStorage: () =>
         Promise.resolve({ ...storeOf([]), displayName: 'x', hasObjectLock: false } as never),
@@ -117,7 +120,10 @@ describe('files of locations', () => {
           ? Promise.resolve({ data: secrets[name] })
           : Promise.reject(new CodedError('KUBE_NOT_FOUND', `secrets "${name}" not found`)),
     } as never,
-    ...{ namespace: 'velero', directory, signal, defaultCredentials: () => undefined },
+    namespace: 'velero',
+    directory,
+    signal,
+    defaultCredentials: () => undefined,
   });
   const base64 = (text: string): string => Buffer.from(text).toString('base64');
   const filesOf = (spec: object, given: ReturnType<typeof options>) =>
@@ -171,7 +177,9 @@ describe('checks of locations', () => {
   });
   const checksWith = (open: (bucket: string) => BlobStorage): LocationChecks =>
     new LocationChecks({
-      ...{ client: undefined as never, namespace: 'velero', directory: '/nowhere' },
+      client: undefined as never,
+      namespace: 'velero',
+      directory: '/nowhere',
       defaultCredentials: () => undefined,
       openStorage: (location) => Promise.resolve(open(new URL(location).host)),
     });
@@ -262,7 +270,8 @@ describe('a location whose objects are encrypted with a key of a Secret', () => 
         get: (_: unknown, { name }: { name: string }) =>
           Promise.resolve({ data: { k: secret.toString('base64') }, metadata: { name } }),
       } as never,
-      ...{ namespace: 'velero', directory: tempDirectory('files') },
+      namespace: 'velero',
+      directory: tempDirectory('files'),
       defaultCredentials: () => undefined,
       openStorage: (location: string) => Promise.reject(new Error(location)),
     };
@@ -311,7 +320,9 @@ describe('a location whose objects are encrypted with a key of a Secret', () => 
 
 it('what is wrong with a location is told before its Secrets are asked for', async () => {
   const options = {
-    ...{ client: undefined as never, namespace: 'velero', directory: '/nowhere' },
+    client: undefined as never,
+    namespace: 'velero',
+    directory: '/nowhere',
     defaultCredentials: () => undefined,
     openStorage: () => Promise.reject(new Error('it is not opened')),
   };

@@ -235,10 +235,15 @@ it('the page of a restore says why it failed, and what to do then', async () => 
     ],
     partial: [
       {
-        ...{ phase: 'PartiallyFailed', errors: 3, warnings: 1, restoreItemOperationsAttempted: 4 },
-        ...{ restoreItemOperationsCompleted: 3, restoreItemOperationsFailed: 1 },
+        phase: 'PartiallyFailed',
+        errors: 3,
+        warnings: 1,
+        restoreItemOperationsAttempted: 4,
+        restoreItemOperationsCompleted: 3,
+        restoreItemOperationsFailed: 1,
         progress: { totalItems: 40, itemsRestored: 40 },
-        ...{ startTimestamp: '2026-11-26T09:00:00Z', completionTimestamp: '2026-11-26T09:05:00Z' },
+        startTimestamp: '2026-11-26T09:00:00Z',
+        completionTimestamp: '2026-11-26T09:05:00Z',
       },
       /What is missing, and why: longshore restore describe partial\. Once the reason is gone, restore again: .* Errors 3 Warnings 1 .*Took 5m Items 100 % 100 % 40 of 40 Operations 3 of 4 completed, 1 failed/,
     ],

@@ -4,7 +4,10 @@ import { keptRepository, keptSchedule, type ScheduleRow } from '../../../src/ser
 const rowOf = (schedule: unknown, lastBackup?: string): ScheduleRow =>
   keptSchedule({
     metadata: {
-      ...{ name: 's', uid: 'u', namespace: 'velero', resourceVersion: '1' },
+      name: 's',
+      uid: 'u',
+      namespace: 'velero',
+      resourceVersion: '1',
       creationTimestamp: '2026-11-26T07:00:00Z',
     },
     spec: { schedule },

@@ -46,8 +46,14 @@ describe('signatures on the page', () => {
       await archive.put(
         name,
         {
-          ...{ itemOperations: [], volumeInfos: [], podVolumeBackups: [], volumeSnapshots: [] },
-          ...{ results: {}, resourceList: {}, contents, metadata: backupOf(name) },
+          itemOperations: [],
+          volumeInfos: [],
+          podVolumeBackups: [],
+          volumeSnapshots: [],
+          results: {},
+          resourceList: {},
+          contents,
+          metadata: backupOf(name),
         },
         { previous },
       );

@@ -75,7 +75,9 @@ class World {
     this.repository = {
       metadata: { name: 'app-default-kopia', namespace: NAMESPACE, uid: 'u1', annotations },
       spec: {
-        ...{ volumeNamespace: 'app', backupStorageLocation: 'default', repositoryType: 'kopia' },
+        volumeNamespace: 'app',
+        backupStorageLocation: 'default',
+        repositoryType: 'kopia',
         maintenanceFrequency: '1h',
       },
       status,
@@ -113,7 +115,8 @@ class Leadership {
       );
     const client = {
       clock: { nowNs: () => BigInt(Date.now()) * 1_000_000n },
-      ...{ get: answer, find: answer },
+      get: answer,
+      find: answer,
       replace: (_: unknown, draft: BackupRepository): Promise<BackupRepository> => {
         world.repository = draft;
         world.written.push(draft.status?.phase);
@@ -128,10 +131,14 @@ class Leadership {
       assertLeading: () => undefined,
     });
     this.connections = new Connections({
-      ...{ logger: silentLogger, namespace: NAMESPACE, directory: '/nowhere' },
+      logger: silentLogger,
+      namespace: NAMESPACE,
+      directory: '/nowhere',
       hanging: world.hanging,
       openStorage: () => Promise.resolve(world.storage),
-      ...{ defaultCredentials: () => undefined, frequency: '1h', configMap: undefined },
+      defaultCredentials: () => undefined,
+      frequency: '1h',
+      configMap: undefined,
       wake: () => this.wakes++,
       ...(prepareMs !== undefined && { prepareMs }),
     });

@@ -69,17 +69,20 @@ it("a Job that has the name and belongs to another repository is not taken for o
     },
   };
   const keeper = new JobKeeper({
-    ...{
-      logger: silentLogger,
-      namespace: NAMESPACE,
-      metrics: new RepositoryMetrics(new Registry(), {
-        repositories: () => [],
-        jobs: () => ({ running: 0, waiting: 0 }),
-        isPasswordWellKnown: () => true,
-      }),
-    },
-    ...{ configMap: undefined, jobsMax: 1, deployment: 'server', command: ['/velero'] },
-    ...{ logLevel: 'info', logFormat: 'text', wake: () => undefined },
+    logger: silentLogger,
+    namespace: NAMESPACE,
+    metrics: new RepositoryMetrics(new Registry(), {
+      repositories: () => [],
+      jobs: () => ({ running: 0, waiting: 0 }),
+      isPasswordWellKnown: () => true,
+    }),
+    configMap: undefined,
+    jobsMax: 1,
+    deployment: 'server',
+    command: ['/velero'],
+    logLevel: 'info',
+    logFormat: 'text',
+    wake: () => undefined,
   });
   const kept = { key: 'k', repository: claimed, jobs: [], isStartable: true, frequencyNs: HOUR_NS };
   await keeper.reconcile(kept, writerOf(client));

@@ -213,7 +213,9 @@ async function kubeconfigWith(
     { apiVersion: 'v1', kind: 'ServiceAccount', metadata },
     { apiVersion: `${group}/v1`, kind: 'Role', metadata, rules },
     {
-      ...{ apiVersion: `${group}/v1`, kind: 'RoleBinding', metadata },
+      apiVersion: `${group}/v1`,
+      kind: 'RoleBinding',
+      metadata,
       roleRef: { apiGroup: group, kind: 'Role', name: 'changer' },
       subjects: [{ kind: 'ServiceAccount', name: 'changer', namespace }],
     },
@@ -297,16 +299,21 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           changeAllPasswords({
             client: mortalClient(client, kill, leases),
             namespace,
-            ...{ clock: systemClock, logger: silentLogger, signal },
+            clock: systemClock,
+            logger: silentLogger,
+            signal,
             directory: join(bucket, 'credentials'),
             defaultCredentials: () => undefined,
             openStorage: async (location) => new MortalStorage(await openStorage(location), kill),
             settle: () => Promise.resolve(),
-            ...{ identity: `run-${Math.random()}`, undo: false, dryRun: false },
+            identity: `run-${Math.random()}`,
+            undo: false,
+            dryRun: false,
             newPassword: new Secret(NEW),
             timing: {
               election: { leaseMs: 1800, renewMs: 1400, retryMs: 50 },
-              ...{ cachesMs: 1, leaseMs: 5000 },
+              cachesMs: 1,
+              leaseMs: 5000,
             },
             ...options,
           }),
@@ -377,7 +384,9 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           labels: repositoryLabels({ volumeNamespace: app, storageLocation: 'default' }),
         },
         spec: {
-          ...{ volumeNamespace: app, backupStorageLocation: 'default', repositoryType: 'kopia' },
+          volumeNamespace: app,
+          backupStorageLocation: 'default',
+          repositoryType: 'kopia',
           maintenanceFrequency: '1h0m0s',
         },
         status,
@@ -388,8 +397,11 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       client.create(DATA_UPLOADS, {
         metadata: { namespace, name },
         spec: {
-          ...{ snapshotType: 'CSI', sourcePVC: 'data', sourceNamespace: 'app' },
-          ...{ backupStorageLocation: 'default', operationTimeout: '10m0s' },
+          snapshotType: 'CSI',
+          sourcePVC: 'data',
+          sourceNamespace: 'app',
+          backupStorageLocation: 'default',
+          operationTimeout: '10m0s',
         },
         status: { phase },
       } as never);
@@ -528,7 +540,10 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         client.create(POD_VOLUME_BACKUPS, {
           metadata: { namespace: world.namespace, name },
           spec: {
-            ...{ backupStorageLocation, node: 'n', repoIdentifier: '', volume: 'data' },
+            backupStorageLocation,
+            node: 'n',
+            repoIdentifier: '',
+            volume: 'data',
             pod: { kind: 'Pod', namespace, name: 'pod' },
           },
           status: { phase: 'Completed' },
@@ -688,7 +703,9 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       await client.create(BACKUP_REPOSITORIES, {
         metadata: { namespace: world.namespace, name },
         spec: {
-          ...{ volumeNamespace: 'old', backupStorageLocation: 'default', repositoryType: 'restic' },
+          volumeNamespace: 'old',
+          backupStorageLocation: 'default',
+          repositoryType: 'restic',
           maintenanceFrequency: '1h0m0s',
         },
       } as never);
@@ -772,7 +789,10 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           const query = { client, namespace, volumeNamespace: app, storageLocation: 'default' };
           await ensureBackupRepository({ ...query, signal }, 60_000);
           const access = await loadRepositoryAccess({
-            ...{ ...query, signal, isWriting: true, directory: join(world.bucket, 'c') },
+            ...query,
+            signal,
+            isWriting: true,
+            directory: join(world.bucket, 'c'),
             defaultCredentials: () => undefined,
           });
           await sleep(20);

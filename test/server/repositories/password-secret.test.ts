@@ -30,7 +30,9 @@ async function locationWith(...passwords: string[]): Promise<KubeObject> {
     const location = `file://${join(bucket, 'kopia', `app-${at}`)}`;
     await using storage = await openStorage(location, { create: true });
     await createFormat(storage, new Secret(password), {
-      ...{ hash: DEFAULT_HASH, encryption: DEFAULT_ENCRYPTION, splitter: DEFAULT_SPLITTER },
+      hash: DEFAULT_HASH,
+      encryption: DEFAULT_ENCRYPTION,
+      splitter: DEFAULT_SPLITTER,
       version: 3,
     });
   }

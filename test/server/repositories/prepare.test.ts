@@ -21,13 +21,20 @@ const HOUR = 3_600_000_000_000n;
 
 const prepare = (storage: MemoryStorage, more: Partial<PrepareOptions> = {}): Promise<void> =>
   prepareRepository({
-    ...{ storage, password: PASSWORD, clock: systemClock, logger: silentLogger },
-    ...{ locationName: 'velero/default', isReadOnly: false, ...more },
+    storage,
+    password: PASSWORD,
+    clock: systemClock,
+    logger: silentLogger,
+    locationName: 'velero/default',
+    isReadOnly: false,
+    ...more,
   });
 const create = (storage: MemoryStorage): Promise<void> =>
   createFormat(storage, PASSWORD, {
-    ...{ hash: 'BLAKE2B-256-128', encryption: 'AES256-GCM-HMAC-SHA256' },
-    ...{ splitter: 'DYNAMIC-4M-BUZHASH', version: 3 },
+    hash: 'BLAKE2B-256-128',
+    encryption: 'AES256-GCM-HMAC-SHA256',
+    splitter: 'DYNAMIC-4M-BUZHASH',
+    version: 3,
   });
 async function parametersOf(storage: MemoryStorage) {
   const client = { username: 'default', hostname: 'default' };
@@ -130,7 +137,9 @@ describe('the ConfigMap of repository settings', () => {
   it('is kept as text, whole numbers whole', () => {
     const kopia = '{"cacheLimitMB": 5000000, "fullMaintenanceInterval": "fastGC", "x": true}';
     expect(repositoryConfigOf('settings', { kopia }, 'kopia')).toEqual({
-      ...{ cacheLimitMB: '5000000', fullMaintenanceInterval: 'fastGC', x: 'true' },
+      cacheLimitMB: '5000000',
+      fullMaintenanceInterval: 'fastGC',
+      x: 'true',
     });
     expect(repositoryConfigOf('settings', { kopia }, 'restic')).toBeUndefined();
     expect(repositoryConfigOf('settings', undefined, 'kopia')).toBeUndefined();

@@ -39,11 +39,17 @@ afterEach(async () => {
 function start(): void {
   const abort = new AbortController();
   const controller = new RepositoryController({
-    ...{ client, logger: silentLogger, namespace, host: 'h', registry: new Registry() },
+    client,
+    logger: silentLogger,
+    namespace,
+    host: 'h',
+    registry: new Registry(),
     connection: {
       openStorage: () => Promise.reject(new CodedError('STORAGE_DENIED', 'access denied')),
-      ...{ directory, defaultCredentials: () => undefined },
-      ...{ frequency: '1h0m0s', configMap: undefined },
+      directory,
+      defaultCredentials: () => undefined,
+      frequency: '1h0m0s',
+      configMap: undefined,
     },
     jobs: { configMap: undefined, jobsMax: 1, deployment: 'server' } as never,
   });
@@ -58,7 +64,9 @@ const create = (name: string, status?: object): Promise<BackupRepository> =>
   client.create(BACKUP_REPOSITORIES, {
     metadata: { namespace, name, labels: repositoryLabels(PLACE) },
     spec: {
-      ...{ volumeNamespace: 'app', backupStorageLocation: 'default', repositoryType: 'kopia' },
+      volumeNamespace: 'app',
+      backupStorageLocation: 'default',
+      repositoryType: 'kopia',
       maintenanceFrequency: '1h0m0s',
     },
     ...(status && { status }),
@@ -70,7 +78,8 @@ it('a repository that waits for its password says why, and so does a data mover'
   await create('app');
   start();
   const waits = (why: string) => ({
-    ...{ phase: 'New', message: `the repository waits for its password: ${why}` },
+    phase: 'New',
+    message: `the repository waits for its password: ${why}`,
   });
   await expect
     .poll(() => statusOf('app'), { timeout: 10_000 })

@@ -14,13 +14,17 @@ const LEFT: AfterRun = {
   ...nothingLeft('u1'),
   claims: [
     {
-      ...{ namespace: 'app', name: 'data', backupMethod: 'CSISnapshot' },
-      ...{ reclaimPolicy: 'Retain', labels: { tier: 'gold' } },
+      namespace: 'app',
+      name: 'data',
+      backupMethod: 'CSISnapshot',
+      reclaimPolicy: 'Retain',
+      labels: { tier: 'gold' },
     },
   ],
   podVolumes: [{ name: 'r1-x', claim: 'data' }],
   hooks: {
-    ...{ attempted: 3, failed: 1 },
+    attempted: 3,
+    failed: 1,
     pods: [{ namespace: 'app', name: 'p', uid: 'p1', waitedMs: 5, open: ['p1/spec/h/web/0'] }],
     failures: [{ time: '2026-11-21T02:00:00Z', namespace: 'app', name: 'p', message: 'no' }],
   },
@@ -60,7 +64,10 @@ describe('what a run leaves', () => {
 
   it('is bounded for writers and readers alike', async () => {
     const claims = Array.from({ length: 70 }, (_, i) => ({
-      ...{ namespace: 'app', name: `c${i}`, backupMethod: 'CSISnapshot', reclaimPolicy: '' },
+      namespace: 'app',
+      name: `c${i}`,
+      backupMethod: 'CSISnapshot',
+      reclaimPolicy: '',
       labels: { long: String(i).repeat(1 << 20) },
     }));
     const long = { ...LEFT, claims };

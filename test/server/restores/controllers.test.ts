@@ -115,13 +115,22 @@ async function start(
   const registry = new Registry();
   const { asker } = world.server(scratch);
   const common = {
-    ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations, writers },
+    client,
+    logger: silentLogger,
+    host: 'test',
+    map,
+    scratch,
+    buckets,
+    locations,
+    writers,
     namespace: 'velero',
     restores: new SharedRestores(shared),
   };
   const controllers = [
     new RestoreOperationsController({
-      ...{ ...common, ...options, syncFrequencyMs: 20 },
+      ...common,
+      ...options,
+      syncFrequencyMs: 20,
       metrics: new OperationMetrics({ registry, clock: systemClock }),
       sessions: {
         open: () => {
@@ -173,7 +182,10 @@ const withExec = (client: KubeClient, state: { ran: number; execsRefused: number
   });
 
 const podLeftOf = (uid: string) => ({
-  ...{ namespace: 'app', name: 'p', uid, waitedMs: 0 },
+  namespace: 'app',
+  name: 'p',
+  uid,
+  waitedMs: 0,
   open: [`${uid}/spec/h/web/0`],
 });
 const PATIENT = { timeout: 20_000 };

@@ -48,7 +48,9 @@ async function simulate(
   await world.begin(ids, {
     claims: names.map((name) => claimLeft(name)),
     hooks: {
-      ...{ attempted: pods.length + 1, failed: 1, failures: [] },
+      attempted: pods.length + 1,
+      failed: 1,
+      failures: [],
       pods: pods.map((pod) => podLeft(pod)),
     },
   });
@@ -113,13 +115,11 @@ async function simulate(
   expect(mayHaveRun.size, `seed ${seed}`).toBeLessThanOrEqual(killer.kills * pods.length);
   const hooksFailed = new Set([...mayHaveRun, ...broken]).size;
   return {
-    ...{
-      world,
-      isRefused: puts > refusedFrom,
-      kills: killer.kills,
-      errors: 1 + failed + late + hooksFailed,
-      mayHaveRun: mayHaveRun.size,
-    },
+    world,
+    isRefused: puts > refusedFrom,
+    kills: killer.kills,
+    errors: 1 + failed + late + hooksFailed,
+    mayHaveRun: mayHaveRun.size,
     hooks: { attempted: pods.length + 1, failed: 1 + hooksFailed },
   };
 }
@@ -137,7 +137,8 @@ describe.each([{ isWriteOnce: false }, { isWriteOnce: true }])(
         const phase = errors > 1 ? 'PartiallyFailed' : 'Completed';
         expect([status.phase, status.errors], what).toEqual([phase, errors]);
         expect(status.hookStatus, what).toEqual({
-          ...{ hooksAttempted: hooks.attempted, hooksFailed: hooks.failed },
+          hooksAttempted: hooks.attempted,
+          hooksFailed: hooks.failed,
         });
         expect(cluster.get('configmaps', 'velero/du-1'), what).toBeUndefined();
         const log = bucket.objects.get('restores/r1/restore-r1-logs.gz');

@@ -130,9 +130,9 @@ describe('the controller of Restores', () => {
       metadata: { namespace: VELERO, name, ...more },
       spec: { storageLocation: 'default' },
       status: { phase, startTimestamp: '2026-11-20T00:00:00Z' },
-    } as never);
+    });
   const create = (name: string, spec: object = { backupName: 'b1' }, more: object = {}) =>
-    client.create(RESTORES, { metadata: { namespace: VELERO, name }, spec, ...more } as never);
+    client.create(RESTORES, { metadata: { namespace: VELERO, name }, spec, ...more });
   const until = (name: string, isSo: (found: Found) => boolean): Promise<Found> =>
     waitFor<KubeObject, Found>(
       client,
@@ -178,7 +178,8 @@ describe('the controller of Restores', () => {
       runner: () => Promise.resolve(runs),
       validation: { itemOperationTimeout: '4h0m0s' },
       metrics: new RestoreMetrics(registry, () => restores.list()),
-      ...{ foundMs: 50, writers },
+      foundMs: 50,
+      writers,
     });
     const running = controller.run(abort.signal, () => undefined);
     stop = async () => {
@@ -331,7 +332,8 @@ describe('the controller of Restores', () => {
     const annotations = { 'longshore.io/made-by': 'longshore' };
     await client.create(RESTORES, {
       metadata: { namespace: VELERO, name: 'ours', annotations },
-      ...{ spec: { backupName: 'b1' }, status },
+      spec: { backupName: 'b1' },
+      status,
     });
     await create('theirs', { backupName: 'b1' }, { status });
     await create('new');
@@ -377,10 +379,12 @@ describe('the controller of Restores', () => {
   it('tells operations to stop of one that was canceled while no server led', async () => {
     await client.create(RESTORES, {
       metadata: {
-        ...{ namespace: VELERO, name: 'r1' },
+        namespace: VELERO,
+        name: 'r1',
         annotations: { 'longshore.io/made-by': 'longshore', [CANCEL_ANNOTATION]: 'true' },
       },
-      ...{ spec: { backupName: 'b1' }, status: { phase: 'InProgress' } },
+      spec: { backupName: 'b1' },
+      status: { phase: 'InProgress' },
     });
     start();
     await inPhase('r1', 'Failed');
@@ -391,10 +395,12 @@ describe('the controller of Restores', () => {
     isPlaceHidden = true;
     await client.create(RESTORES, {
       metadata: {
-        ...{ namespace: VELERO, name: 'r1' },
+        namespace: VELERO,
+        name: 'r1',
         annotations: { 'longshore.io/made-by': 'longshore' },
       },
-      ...{ spec: { backupName: 'b1' }, status: { phase: 'InProgress' } },
+      spec: { backupName: 'b1' },
+      status: { phase: 'InProgress' },
     });
     start();
     await client.patch(

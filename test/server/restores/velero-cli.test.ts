@@ -106,7 +106,8 @@ describe.skipIf(!hasAll())('a backup by the real Velero, restored by our server'
     expect((await configMap('copy', 'settings'))?.data).toEqual({ color: 'blue' });
     const account = await api.client.find(SERVICE_ACCOUNTS, { namespace: 'copy', name: 'runner' });
     expect(account?.metadata.labels).toMatchObject({
-      ...{ 'velero.io/restore-name': 'r1', 'velero.io/backup-name': 'b1' },
+      'velero.io/restore-name': 'r1',
+      'velero.io/backup-name': 'b1',
     });
     const described = await velero('restore', 'describe', 'r1', '--details');
     expect(described).toMatch(/Phase:\s+Completed/);
@@ -137,7 +138,7 @@ describe.skipIf(!hasAll())('a backup by the real Velero, restored by our server'
     await api.client.create(RESTORES, {
       metadata: { namespace: 'velero', name: 'wrong' },
       spec: { backupName: 'none', existingResourcePolicy: 'all' },
-    } as never);
+    });
     const { status } = await waitRestore('wrong', (found) => FINAL.test(found.status?.phase ?? ''));
     expect(status?.phase).toBe('FailedValidation');
     expect(status?.validationErrors).toEqual([
@@ -195,20 +196,25 @@ function objects(): object[] {
   return [
     ...[space('shop'), space('many')],
     {
-      ...{ apiVersion: 'v1', kind: 'ConfigMap', data: { color: 'blue' } },
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      data: { color: 'blue' },
       metadata: { namespace: 'shop', name: 'settings' },
     },
     {
-      ...{ apiVersion: 'v1', kind: 'ServiceAccount' },
+      apiVersion: 'v1',
+      kind: 'ServiceAccount',
       metadata: { namespace: 'shop', name: 'runner' },
     },
     {
-      ...{ apiVersion: 'v1', kind: 'Service' },
+      apiVersion: 'v1',
+      kind: 'Service',
       metadata: { namespace: 'shop', name: 'web' },
       spec: { selector: { app: 'web' }, ports: [{ port: 80 }] },
     },
     {
-      ...{ apiVersion: 'apps/v1', kind: 'Deployment' },
+      apiVersion: 'apps/v1',
+      kind: 'Deployment',
       metadata: { namespace: 'shop', name: 'web' },
       spec: {
         replicas: 0,
@@ -220,7 +226,9 @@ function objects(): object[] {
       },
     },
     ...Array.from({ length: MANY }, (_, i) => ({
-      ...{ apiVersion: 'v1', kind: 'ConfigMap', data: { n: String(i) } },
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      data: { n: String(i) },
       metadata: { namespace: 'many', name: `c${i}` },
     })),
   ];

@@ -33,7 +33,12 @@ function eventsOf(create?: () => Promise<void>) {
     };
   const logger = { ...silentLogger, info: note('info'), warn: note('warn') } as unknown as Logger;
   const events = new PhaseEvents<Backup>({
-    ...{ client, logger, host: 'h', clock: systemClock, kind: 'backup', meanings: BACKUP_PHASES },
+    client,
+    logger,
+    host: 'h',
+    clock: systemClock,
+    kind: 'backup',
+    meanings: BACKUP_PHASES,
   });
   return { events, written, lines };
 }
@@ -79,8 +84,14 @@ describe('Events of a Backup', () => {
     expect(lines).toEqual([
       { level: 'info', backup: 'b1', phase: 'InProgress', text: 'its items are being backed up' },
       {
-        ...{ level: 'warn', backup: 'b1', phase: 'Failed', reason: 'the disk is full' },
-        ...{ items: 7, errors: 0, warnings: 1, seconds: 90 },
+        level: 'warn',
+        backup: 'b1',
+        phase: 'Failed',
+        reason: 'the disk is full',
+        items: 7,
+        errors: 0,
+        warnings: 1,
+        seconds: 90,
         text: 'the backup has failed; "longshore backup describe b1" tells why',
       },
     ]);

@@ -80,8 +80,11 @@ describe('an API server that is too busy', () => {
       return isRefused ? Promise.reject(busy()) : Promise.resolve({ items: [] } as never);
     };
     const client = {
-      ...{ listPage: answer('list'), patch: answer('patch'), create: answer('create') },
-      ...{ exec: answer('exec'), raw: answer('version') },
+      listPage: answer('list'),
+      patch: answer('patch'),
+      create: answer('create'),
+      exec: answer('exec'),
+      raw: answer('version'),
     } as unknown as KubeClient;
     const options = { logger: silentLogger, signal, patienceMs: 2000, ...more };
     return { waiting: patientClient(client, options), asked };

@@ -14,7 +14,8 @@ describe('a run that fails in a location that is written once', () => {
   it('of a backup leaves its files where Velero reads them, each put once', async () => {
     const { inner, bucket } = opened();
     const failing = new Rig({
-      ...{ cluster: configMaps(3), bucket },
+      cluster: configMaps(3),
+      bucket,
       volumes: () => ({ outcome: () => Promise.reject(new Error('something else')) }),
     });
     expect(String(await reasonOf(failing.run()))).toContain('something else');
@@ -27,9 +28,11 @@ describe('a run that fails in a location that is written once', () => {
   it('of a backup publishes its files although it was killed right after it had stored them', async () => {
     const { inner, bucket } = opened();
     const metadata = {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
       metadata: { name: 'b1', namespace: 'velero', uid: 'u1' },
-      ...{ spec: {}, status: { phase: 'Failed' } },
+      spec: {},
+      status: { phase: 'Failed' },
     };
     const key = 'backups/b1/velero-backup.json';
     await bucket.put(key, [Buffer.from(JSON.stringify(metadata))]);

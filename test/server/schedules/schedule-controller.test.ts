@@ -75,7 +75,11 @@ describe('schedules', () => {
     registry = new Registry();
     const common = { client: options.client ?? client, logger: silentLogger, namespace: VELERO };
     const controller = new ScheduleController({
-      ...{ ...common, host: 'h', registry, clock, zone: Zone.utc },
+      ...common,
+      host: 'h',
+      registry,
+      clock,
+      zone: Zone.utc,
       backups: new SharedBackups(common),
       skipsImmediately: options.skipsImmediately ?? false,
       ...(options.series && { series: options.series }),
@@ -176,14 +180,16 @@ describe('schedules', () => {
     const { metadata } = await add('nightly');
     await client.create(BACKUPS, {
       metadata: {
-        ...{ namespace: VELERO, name: 'nightly-20261121020000' },
+        namespace: VELERO,
+        name: 'nightly-20261121020000',
         labels: {
           'velero.io/schedule-name': 'nightly',
           'longshore.io/schedule-uid': metadata.uid,
         },
         annotations: { 'longshore.io/synced-uid': 'forged' },
       },
-      ...{ spec: {}, status: { phase: 'Completed' } },
+      spec: {},
+      status: { phase: 'Completed' },
     });
     lead();
     await eventually(async () => (await statusOf('nightly')).phase).toBe('Enabled');
@@ -235,10 +241,12 @@ describe('schedules', () => {
     await add('often', { schedule: '*/5 * * * *' });
     await client.create(BACKUPS, {
       metadata: {
-        ...{ namespace: VELERO, name: 'by-hand' },
+        namespace: VELERO,
+        name: 'by-hand',
         labels: { 'velero.io/schedule-name': 'often' },
       },
-      ...{ spec: {}, status: { phase: 'InProgress' } },
+      spec: {},
+      status: { phase: 'InProgress' },
     });
     pass(601n);
     lead();
@@ -376,7 +384,7 @@ describe('schedules', () => {
       metadata: { namespace: VELERO, name: 'nightly-20261121020000', labels },
       spec: {},
       status: { phase: 'Completed' },
-    } as never);
+    });
     await add('nightly');
     pass(3661n);
     lead();

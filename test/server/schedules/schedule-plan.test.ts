@@ -16,7 +16,10 @@ function scheduleOf(spec: object = {}, status: object = {}, metadata: object = {
     apiVersion: 'velero.io/v1',
     kind: 'Schedule',
     metadata: {
-      ...{ name: 'nightly', namespace: 'velero', uid: 'u', creationTimestamp: MADE },
+      name: 'nightly',
+      namespace: 'velero',
+      uid: 'u',
+      creationTimestamp: MADE,
       ...metadata,
     },
     spec: { schedule: '0 2 * * *', template: {}, skipImmediately: false, ...spec },
@@ -30,7 +33,9 @@ const plan = (
   options: Partial<PlanOptions> = {},
 ): SchedulePlan | undefined =>
   planSchedule(schedule, {
-    ...{ nowNs: parseGoTime(now), skipsImmediately: false, zone: Zone.utc },
+    nowNs: parseGoTime(now),
+    skipsImmediately: false,
+    zone: Zone.utc,
     ...options,
   });
 const shown = (seconds: number | undefined): string | undefined =>
@@ -122,7 +127,8 @@ describe('what is written about a schedule', () => {
     ] as const) {
       expect(plan(schedule, now)).toMatchObject({
         patch: { status: { phase: 'FailedValidation', validationErrors: [problem] } },
-        ...{ dueFor: undefined, next: undefined },
+        dueFor: undefined,
+        next: undefined,
       });
     }
     const fits = scheduleOf({ schedule: '* * * * *' }, {}, { name: 'n'.repeat(238) });
@@ -143,7 +149,9 @@ describe('what is written about a schedule', () => {
     const failed = plan(scheduleOf({ schedule: text }), now);
     expect(failed).toMatchObject({
       patch: { status: { phase: 'FailedValidation', validationErrors: [problem] } },
-      ...{ dueFor: undefined, next: undefined, problems: [problem] },
+      dueFor: undefined,
+      next: undefined,
+      problems: [problem],
     });
     const known = { phase: 'FailedValidation', validationErrors: [problem] };
     expect(plan(scheduleOf({ schedule: text }, known), now)?.patch).toBeUndefined();
@@ -163,7 +171,8 @@ describe('what is written about a schedule', () => {
       { lastBackup: '2026-11-01T00:00:00Z' },
     );
     expect(plan(unsaid, now, { skipsImmediately: true })).toMatchObject({
-      ...{ patch, dueFor: undefined },
+      patch,
+      dueFor: undefined,
     });
     expect(plan(unsaid, now)?.patch).toEqual({ spec: { skipImmediately: false } });
     expect(due(unsaid, now)).toBe('2026-11-20T02:00:00Z');
@@ -174,14 +183,18 @@ describe('the Backup of a schedule', () => {
   const FOR = Number(parseGoTime('2026-11-21T02:00:00Z') / SECOND_NS);
   it('has its template, labels, annotations and name', () => {
     const template = {
-      ...{ ttl: '720h0m0s', includedNamespaces: ['a'], hooks: {} },
+      ttl: '720h0m0s',
+      includedNamespaces: ['a'],
+      hooks: {},
       metadata: { labels: { team: 'x' } },
       resourcePolicy: { kind: 'Whatever', name: 'p' },
     };
     const metadata = { labels: { of: 'schedule' }, annotations: { note: 'n' } };
     const backup = backupOf(scheduleOf({ template }, {}, metadata), FOR);
     expect(backup.metadata).toEqual({
-      ...{ name: 'nightly-20261121020000', namespace: 'velero', annotations: { note: 'n' } },
+      name: 'nightly-20261121020000',
+      namespace: 'velero',
+      annotations: { note: 'n' },
       labels: { team: 'x', 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
     });
     expect(backup.spec).toMatchObject({ ttl: '720h0m0s', includedNamespaces: ['a'], hooks: {} });
@@ -192,14 +205,19 @@ describe('the Backup of a schedule', () => {
     const metadata = { labels: { of: 'schedule' } };
     const own = backupOf(scheduleOf({ useOwnerReferencesInBackup: true }, {}, metadata), FOR);
     expect(own.metadata).toEqual({
-      ...{ name: 'nightly-20261121020000', namespace: 'velero' },
+      name: 'nightly-20261121020000',
+      namespace: 'velero',
       labels: {
         of: 'schedule',
-        ...{ 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
+        'velero.io/schedule-name': 'nightly',
+        'longshore.io/schedule-uid': 'u',
       },
       ownerReferences: [
         {
-          ...{ apiVersion: 'velero.io/v1', kind: 'Schedule', name: 'nightly', uid: 'u' },
+          apiVersion: 'velero.io/v1',
+          kind: 'Schedule',
+          name: 'nightly',
+          uid: 'u',
           controller: true,
         },
       ],

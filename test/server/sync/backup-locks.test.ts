@@ -36,7 +36,8 @@ const backup = (name: string, days: number, phase = 'Completed'): Backup =>
     metadata: { name, namespace: 'velero', uid: `uid-${name}` },
     spec: { storageLocation: 'default' },
     status: {
-      ...{ phase, startTimestamp: rfc3339Seconds(NOW_NS - DAY_NS) },
+      phase,
+      startTimestamp: rfc3339Seconds(NOW_NS - DAY_NS),
       expiration: rfc3339Seconds(NOW_NS + BigInt(days) * DAY_NS),
     },
   }) as unknown as Backup;
@@ -57,8 +58,14 @@ async function world(...names: string[]) {
   const extend = (backups: Backup[], afterDays = 0, own = locks): Promise<number> => {
     bucket.nowNs = NOW_NS + (BigInt(afterDays * 24) * DAY_NS) / 24n;
     return own.extend({
-      ...{ bucket, location: 'default', retention: RETENTION, backups, nowNs: bucket.nowNs },
-      ...{ logger, assertLeading: () => undefined, signal: new AbortController().signal },
+      bucket,
+      location: 'default',
+      retention: RETENTION,
+      backups,
+      nowNs: bucket.nowNs,
+      logger,
+      assertLeading: () => undefined,
+      signal: new AbortController().signal,
     });
   };
   const until = (name: string, file = 'velero-backup.json'): number | undefined => {

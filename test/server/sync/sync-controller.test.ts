@@ -81,7 +81,10 @@ describe('the sync of all locations', () => {
     registry = new Registry();
     const common = { client, logger: silentLogger, namespace: VELERO };
     const controller = new SyncController({
-      ...{ ...common, host: 'h', registry, periodMs: 60_000 },
+      ...common,
+      host: 'h',
+      registry,
+      periodMs: 60_000,
       backups: new SharedBackups(common),
       buckets: {
         open: (name) => {
@@ -211,7 +214,7 @@ describe('the sync of all locations', () => {
         metadata: { namespace: VELERO, name: `in-${location}` },
         spec: { storageLocation: location },
         status: { phase: 'Completed', expiration: '2027-01-01T00:00:00Z' },
-      } as never);
+      });
     }
     lead();
     const file = (name: string): string => `backups/${name}/velero-backup.json`;
@@ -324,7 +327,7 @@ describe('the sync of all locations', () => {
       const metadata = { namespace: VELERO, name: `b${i}` };
       objects.set(`backups/b${i}/velero-backup.json`, Buffer.from('{}'));
       const spec = { storageLocation: 'daily' };
-      await client.create(BACKUPS, { metadata, spec, status } as never);
+      await client.create(BACKUPS, { metadata, spec, status });
     }
     lead();
     await eventually(() => synced('daily')).toBeDefined();

@@ -97,10 +97,15 @@ describe('the sync of a location', () => {
       `backups/${name}/velero-backup.json`,
       Buffer.from(
         JSON.stringify({
-          ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+          apiVersion: 'velero.io/v1',
+          kind: 'Backup',
           metadata: {
-            ...{ name, namespace: 'elsewhere', uid: `stored-${name}`, resourceVersion: '77' },
-            ...{ labels: { team: 'a', 'velero.io/storage-location': 'theirs' }, generation: 5 },
+            name,
+            namespace: 'elsewhere',
+            uid: `stored-${name}`,
+            resourceVersion: '77',
+            labels: { team: 'a', 'velero.io/storage-location': 'theirs' },
+            generation: 5,
             ...metadata,
           },
           spec: { storageLocation: 'theirs', hooks: { resources: [{ name: 'h' }] }, ...spec },
@@ -116,14 +121,21 @@ describe('the sync of a location', () => {
     );
   };
   const volumeOf = (name: string, phase = 'Completed', metadata: object = {}): object => ({
-    ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
+    apiVersion: 'velero.io/v1',
+    kind: 'PodVolumeBackup',
     metadata: {
-      ...{ name, namespace: 'elsewhere', uid: 'x', resourceVersion: '9' },
+      name,
+      namespace: 'elsewhere',
+      uid: 'x',
+      resourceVersion: '9',
       labels: { 'velero.io/backup-uid': 'stored-b1', 'velero.io/backup-name': 'b1' },
       ...metadata,
     },
     spec: {
-      ...{ backupStorageLocation: 'theirs', node: 'n', pod: {}, volume: 'v' },
+      backupStorageLocation: 'theirs',
+      node: 'n',
+      pod: {},
+      volume: 'v',
       repoIdentifier: 'r',
     },
     status: { phase, snapshotID: 's' },
@@ -151,13 +163,18 @@ describe('the sync of a location', () => {
       return go();
     });
     return syncLocation({
-      ...{ client: withCalls(noting, { clock }), logger: silentLogger, namespace: VELERO, memory },
+      client: withCalls(noting, { clock }),
+      logger: silentLogger,
+      namespace: VELERO,
+      memory,
       backups: {
         get: (ref) => all.find(({ metadata }) => metadata.name === ref.name),
         list: () => all,
       },
       archive: new BackupArchive(bucket),
-      ...{ location: current, locationNow: () => current, assertLeading: () => undefined },
+      location: current,
+      locationNow: () => current,
+      assertLeading: () => undefined,
       onExpired: ({ metadata }) => expired.push(metadata.name),
       signal: new AbortController().signal,
       ...options,
@@ -170,7 +187,8 @@ describe('the sync of a location', () => {
       expect(await sync()).toMatchObject({ created: 1, removed: 0, held: 0 });
       const made = await get('b1');
       expect(made.metadata).toMatchObject({
-        ...{ namespace: VELERO, annotations: { a: 'b' } },
+        namespace: VELERO,
+        annotations: { a: 'b' },
         labels: { team: 'a', 'velero.io/storage-location': 'default' },
       });
       expect(made.metadata.uid).not.toBe('stored-b1');
@@ -288,7 +306,8 @@ describe('the sync of a location', () => {
       store('b1');
       const mine = await client.create(BACKUPS, {
         metadata: { namespace: VELERO, name: 'b1' },
-        ...{ spec: { storageLocation: 'other' }, status: { phase: 'InProgress' } },
+        spec: { storageLocation: 'other' },
+        status: { phase: 'InProgress' },
       });
       expect(await sync()).toMatchObject({ created: 0, removed: 0 });
       // Also where the watch has not told of it yet.
@@ -300,7 +319,8 @@ describe('the sync of a location', () => {
 
     it('the Schedule that owns it only where that is the very same one', async () => {
       const own = await client.create(SCHEDULES, {
-        ...{ metadata: { namespace: VELERO, name: 'nightly' }, spec: {} },
+        metadata: { namespace: VELERO, name: 'nightly' },
+        spec: {},
       });
       const owner = {
         apiVersion: 'velero.io/v1',
@@ -530,10 +550,12 @@ describe('the sync of a location', () => {
     it('none of a location that nobody has synced before and that has none of them', async () => {
       await client.create(BACKUPS, {
         metadata: {
-          ...{ namespace: VELERO, name: 'old' },
+          namespace: VELERO,
+          name: 'old',
           labels: { 'velero.io/storage-location': 'default' },
         },
-        ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
+        spec: { storageLocation: 'default' },
+        status: { phase: 'Completed' },
       });
       for (let at = 0; at < 4; at++) {
         expect(await sync()).toMatchObject({ removed: 0, elsewhere: 1 });
@@ -583,7 +605,8 @@ describe('the sync of a location', () => {
       expect(await names()).toContain('b2');
       await client.delete(BACKUPS, { namespace: VELERO, name: 'b2' });
       await client.create(BACKUPS, {
-        ...{ metadata: { namespace: VELERO, name: 'b2' }, spec: {} },
+        metadata: { namespace: VELERO, name: 'b2' },
+        spec: {},
       });
       await sync({ backups }).catch((error: unknown) => {
         expect(error).toMatchObject({ code: 'KUBE_CONFLICT' });

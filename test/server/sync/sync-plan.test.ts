@@ -4,8 +4,11 @@ import { restUntilSync, type SyncTimes } from '../../../src/server/sync/sync-pla
 const NOW = Date.parse('2026-11-21T02:00:00Z');
 const rest = (times: Partial<SyncTimes>): number =>
   restUntilSync({
-    ...{ period: undefined, serverPeriodMs: 60_000, nowMs: NOW },
-    ...{ lastSyncedTime: '2026-11-21T01:59:30Z', ...times },
+    period: undefined,
+    serverPeriodMs: 60_000,
+    nowMs: NOW,
+    lastSyncedTime: '2026-11-21T01:59:30Z',
+    ...times,
   });
 
 describe('when a location is synced again', () => {

@@ -56,7 +56,8 @@ export function fill(world: World, random: Random): Contents {
   for (const name of [NAMESPACE, ...SPACES]) create(NAMESPACES, undefined, { metadata: { name } });
   create(VOLUME_SNAPSHOT_CLASSES, undefined, {
     metadata: { name: 'any' },
-    ...{ driver: 'csi.simulated', deletionPolicy: 'Delete' },
+    driver: 'csi.simulated',
+    deletionPolicy: 'Delete',
   });
   for (const space of SPACES) {
     for (let i = 0; i < 2 + random.below(8); i++) {

@@ -76,7 +76,13 @@ export function backupControllers(
   };
   const registry = new Registry();
   const common = {
-    ...{ client, logger, host, buckets, sessions, map: operations, scratch: SCRATCH },
+    client,
+    logger,
+    host,
+    buckets,
+    sessions,
+    map: operations,
+    scratch: SCRATCH,
     backups,
   };
   let runner: Promise<ClusterRunner> | undefined;
@@ -84,14 +90,31 @@ export function backupControllers(
     host,
     removeSnapshots: ({ metadata: { name, uid } }, options) =>
       removeLostSnapshots({ client, logger }, { namespace: NAMESPACE, name, uid }, options),
-    ...{ snapshotLocations: () => Promise.resolve([]), backups },
-    ...{ client, logger, namespace: NAMESPACE, buckets, sessions, operations, discovery, clock },
+    snapshotLocations: () => Promise.resolve([]),
+    backups,
+    client,
+    logger,
+    namespace: NAMESPACE,
+    buckets,
+    sessions,
+    operations,
+    discovery,
+    clock,
     runner: () => {
       runner ??= discovery().then(
         (found) =>
           new ClusterRunner({
-            ...{ client, discovery: found, buckets, sessions, operations, logger, clock },
-            ...{ directory: SCRATCH, logLevel: 'info', logFormat: 'text', workers: 3 },
+            client,
+            discovery: found,
+            buckets,
+            sessions,
+            operations,
+            logger,
+            clock,
+            directory: SCRATCH,
+            logLevel: 'info',
+            logFormat: 'text',
+            workers: 3,
             archiveOf: (each) => new BackupArchive(each, { logger }),
             openVolumes: ({ client: patient, backup, log, signal }) => {
               const asked = backup;
@@ -100,17 +123,24 @@ export function backupControllers(
               });
               return Promise.resolve(
                 new ClusterVolumes({
-                  ...{ client: patient, backup, signal, hasCsi: true },
-                  ...{ log: log.results, tryLog: log.ofTry },
+                  client: patient,
+                  backup,
+                  signal,
+                  hasCsi: true,
+                  log: log.results,
+                  tryLog: log.ofTry,
                   locations: [],
                   helper: new VolumeHelper({
-                    ...{ policies: undefined, ...choicesOf(asked), backupExcludePvc: false },
+                    policies: undefined,
+                    ...choicesOf(asked),
+                    backupExcludePvc: false,
                     volumes,
                   }),
                   snapshotters: () => {
                     throw new Error('there is none');
                   },
-                  ...{ resourceTimeoutMs: 600_000, podVolumeTimeoutMs: 4 * 3_600_000 },
+                  resourceTimeoutMs: 600_000,
+                  podVolumeTimeoutMs: 4 * 3_600_000,
                 }),
               );
             },
@@ -122,12 +152,10 @@ export function backupControllers(
     defaults: BACKUP_DEFAULTS,
     loadPolicies: () => Promise.resolve(undefined),
     isServed: () => Promise.resolve(true),
-    ...{
-      annotations: {},
-      isDeletedElsewhere: shared !== undefined,
-      runningMax: 1,
-      metrics: new BackupMetrics(registry, { backups: () => backups.list() }),
-    },
+    annotations: {},
+    isDeletedElsewhere: shared !== undefined,
+    runningMax: 1,
+    metrics: new BackupMetrics(registry, { backups: () => backups.list() }),
   });
   return [
     controller,

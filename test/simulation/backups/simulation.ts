@@ -111,7 +111,9 @@ class BackupCourse implements ServerWorld {
     this.#notes = new CourseNotes(time, tell);
     this.random = new Random(seed);
     this.#crew = new Crew({
-      ...{ time, random: this.random, notes: this.#notes },
+      time,
+      random: this.random,
+      notes: this.#notes,
       start: (name) => backupServer(name, this),
       // Frozen pods are thawed until another one leads.
       isLeadersOwn: (what) => what === 'patch backups' || what.startsWith('exec freeze'),
@@ -121,7 +123,10 @@ class BackupCourse implements ServerWorld {
         BigInt(Math.round((START_MS + time.nowMs + (this.#trouble?.apiOffsetMs ?? 0)) * 1e6)),
     };
     this.#world = new World(time, this.random, this.clock, {
-      ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
+      nodes: ['node'],
+      moverDeath: () => 0,
+      moverDeathsMax: 0,
+      fenceMs: 40_000,
       reclaimPolicy: 'Delete',
     });
     this.store = this.#world.store;
@@ -142,7 +147,10 @@ class BackupCourse implements ServerWorld {
     this.#deleteAtMs = isDeleted ? new Random(seed + 3).between(0, most * MINUTE_MS) : Infinity;
     this.#killsAt = [...killsAt];
     this.#trouble = new Trouble({
-      ...{ time, random: this.random, bucket: this.bucket, isCalm },
+      time,
+      random: this.random,
+      bucket: this.bucket,
+      isCalm,
       servers: () => this.#crew.servers,
       note: (what) => {
         this.#notes.count(what);

@@ -48,7 +48,9 @@ export interface Claim {
 export function claimsOf(random: Random): Claim[] {
   return SPACES.flatMap((namespace) => {
     const moved = Array.from({ length: 1 + random.below(2) }, (_, i) => ({
-      ...{ namespace, name: `data-${namespace}-${i}`, way: 'moved' as const },
+      namespace,
+      name: `data-${namespace}-${i}`,
+      way: 'moved' as const,
       isUsed: random.chance(0.2),
     }));
     const files = { namespace, name: `files-${namespace}`, way: 'files' as const, isUsed: true };
@@ -101,13 +103,17 @@ export class Cluster implements NightWorld {
         BigInt(Math.round((START_MS + time.nowMs + (this.#trouble?.apiOffsetMs ?? 0)) * 1e6)),
     };
     this.world = new World(time, random, this.clock, {
-      ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
+      nodes: ['node'],
+      moverDeath: () => 0,
+      moverDeathsMax: 0,
+      fenceMs: 40_000,
       reclaimPolicy: options.reclaimPolicy,
     });
     this.store = this.world.store;
     keepSpecs(this.store);
     this.agent = new NightAgent({
-      ...{ world: this.world, repository },
+      world: this.world,
+      repository,
       onStored: (id, { metadata }) => {
         onStored(id, metadata.labels?.['velero.io/backup-name'] ?? '');
       },
@@ -128,7 +134,9 @@ export class Cluster implements NightWorld {
     );
     this.#addOwn();
     this.#crew = new Crew({
-      ...{ time, random, notes },
+      time,
+      random,
+      notes,
       start: (each) => nightServer(`${name}-${each}`, this),
       isLeadersOwn: (what) => /^(patch (restores|backups)$|exec freeze)/.test(what),
     });
@@ -152,7 +160,8 @@ export class Cluster implements NightWorld {
     this.world.patch(PODS, NAMESPACE, 'agent', { status: { phase: 'Running' } });
     this.create(VOLUME_SNAPSHOT_CLASSES, undefined, {
       metadata: { name: 'any' },
-      ...{ driver: 'csi.simulated', deletionPolicy: 'Delete' },
+      driver: 'csi.simulated',
+      deletionPolicy: 'Delete',
     });
     this.create(SECRETS, NAMESPACE, {
       metadata: { name: 'velero-repo-credentials' },
@@ -221,8 +230,12 @@ export class Cluster implements NightWorld {
   /** Its servers and its bucket have trouble from now on, for some time. */
   trouble(): void {
     this.#trouble = new Trouble({
-      ...{ time: this.time, random: this.random, bucket: this.bucket, isCalm: false },
-      ...{ isThrottling: true, fromMs: this.time.nowMs },
+      time: this.time,
+      random: this.random,
+      bucket: this.bucket,
+      isCalm: false,
+      isThrottling: true,
+      fromMs: this.time.nowMs,
       servers: () => this.#crew.servers,
       note: (what) => {
         this.#notes.count(what);

@@ -45,7 +45,10 @@ export const nightServer = (name: string, world: NightWorld): ServerProcess =>
       new ExpiryController({ ...own, frequencyMs: 300_000, clock }),
       new SyncController({ ...own, periodMs: 60_000 }),
       new DeletionController({
-        ...{ ...own, isMadeHere: true, writers: backups.writers, directory: SCRATCH },
+        ...own,
+        isMadeHere: true,
+        writers: backups.writers,
+        directory: SCRATCH,
         metrics: new DeletionMetrics(registry),
         sessions: {
           open: () =>

@@ -142,8 +142,12 @@ class NightsCourse {
 
   #cluster(name: string): Cluster {
     const cluster = new Cluster({
-      ...{ name, time: this.#time, random: new Random(this.#seed + this.#made.size) },
-      ...{ bucket: this.#bucket, repository: this.#repository, notes: this.#notes },
+      name,
+      time: this.#time,
+      random: new Random(this.#seed + this.#made.size),
+      bucket: this.#bucket,
+      repository: this.#repository,
+      notes: this.#notes,
       reclaimPolicy: this.#random.chance(0.7) ? 'Delete' : 'Retain',
       onStored: (id, backup) => this.#owners.set(id, backup),
       forget: (_access, ids) => {
@@ -277,22 +281,26 @@ class NightsCourse {
     this.#home.create(DATA_UPLOADS, 'tenant', {
       metadata: { name: `${backup}-0`, labels },
       spec: {
-        ...{ sourceNamespace: victim.namespace, sourcePVC: victim.name, snapshotType: 'CSI' },
-        ...{
-          csiSnapshot: { volumeSnapshot: 'x', storageClass: 'simulated' },
-          backupStorageLocation: 'default',
-        },
+        sourceNamespace: victim.namespace,
+        sourcePVC: victim.name,
+        snapshotType: 'CSI',
+        csiSnapshot: { volumeSnapshot: 'x', storageClass: 'simulated' },
+        backupStorageLocation: 'default',
         operationTimeout: '10m0s',
       },
       status,
     });
     this.#home.create(POD_VOLUME_BACKUPS, 'tenant', {
       metadata: {
-        ...{ name: `${backup}-0`, labels },
+        name: `${backup}-0`,
+        labels,
         annotations: { 'velero.io/pvc-name': victim.name },
       },
       spec: {
-        ...{ node: 'node', volume: 'v', backupStorageLocation: 'default', uploaderType: 'kopia' },
+        node: 'node',
+        volume: 'v',
+        backupStorageLocation: 'default',
+        uploaderType: 'kopia',
         repoIdentifier: '',
         pod: { kind: 'Pod', namespace: victim.namespace, name: `pod-${victim.name}` },
       },

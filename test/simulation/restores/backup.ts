@@ -62,7 +62,11 @@ export function backedUp(random: Random): BackedUp {
       },
     });
     volumeInfos.push({
-      ...{ pvcNamespace, pvcName, pvName, backupMethod, result: 'succeeded' },
+      pvcNamespace,
+      pvcName,
+      pvName,
+      backupMethod,
+      result: 'succeeded',
       snapshotDataMoved: backupMethod === 'CSISnapshot',
       pvInfo: { reclaimPolicy: 'Retain', labels: { tier: pvcName } },
     });
@@ -132,13 +136,18 @@ const fileBackup = (namespace: string, pod: string, claim: string): KubeObject =
     apiVersion: 'velero.io/v1',
     kind: 'PodVolumeBackup',
     metadata: {
-      ...{ name: `pvb-${pod}`, namespace: NAMESPACE, uid: `old-pvb-${pod}` },
+      name: `pvb-${pod}`,
+      namespace: NAMESPACE,
+      uid: `old-pvb-${pod}`,
       labels: { 'velero.io/backup-name': BACKUP },
       annotations: { 'velero.io/pvc-name': claim },
     },
     spec: {
-      ...{ node: 'node', pod: { kind: 'Pod', namespace, name: pod }, volume: 'v' },
-      ...{ backupStorageLocation: 'default', uploaderType: 'kopia' },
+      node: 'node',
+      pod: { kind: 'Pod', namespace, name: pod },
+      volume: 'v',
+      backupStorageLocation: 'default',
+      uploaderType: 'kopia',
     },
     status: { phase: 'Completed', snapshotID: `id-${pod}`, progress: { totalBytes: 10 } },
   }) as unknown as KubeObject;
@@ -152,7 +161,10 @@ export async function storedBackup({
 }: BackedUp): Promise<ReadonlyMap<string, Buffer>> {
   const bucket = new MemoryBucket();
   await putBackup(bucket, items, {
-    ...{ volumeInfos, podVolumeBackups, spec: BACKUP_SPEC, directory: SCRATCH },
+    volumeInfos,
+    podVolumeBackups,
+    spec: BACKUP_SPEC,
+    directory: SCRATCH,
     raw: hasBroken ? { 'resources/configmaps/namespaces/app-a/broken.json': '{' } : {},
   });
   return bucket.objects;

@@ -67,7 +67,8 @@ export function fill(world: World, random: Random, onFilled: () => void): Target
       ...(isUpdate && { existingResourcePolicy: 'update' }),
       hooks: {
         resources: ['run', 'fail'].map((name) => ({
-          ...{ name, labelSelector: { matchLabels: HOOKED } },
+          name,
+          labelSelector: { matchLabels: HOOKED },
           postHooks: [{ exec: { command: [name] } }],
         })),
       },
@@ -284,7 +285,9 @@ export function servePods({ world, backedUp }: Serving, spaces: readonly string[
         if (!isThere()) return;
         const containers = spec.containers as { name: string }[];
         const containerStatuses = containers.map((each) => ({
-          ...{ name: each.name, ready: true, state: { running: {} } },
+          name: each.name,
+          ready: true,
+          state: { running: {} },
         }));
         world.patch(PODS, namespace, name, { status: { phase: 'Running', containerStatuses } });
       });

@@ -18,8 +18,11 @@ import type { World } from '../world.ts';
 import { RESTORE } from './cluster.ts';
 
 export const ACCOUNTS: Resource<KubeObject> = {
-  ...{ group: '', version: 'v1', kind: 'ServiceAccount' },
-  ...{ plural: 'serviceaccounts', namespaced: true },
+  group: '',
+  version: 'v1',
+  kind: 'ServiceAccount',
+  plural: 'serviceaccounts',
+  namespaced: true,
 };
 /** What restores make that users work with. */
 export const RESTORED: readonly Resource<KubeObject>[] = [
@@ -137,12 +140,11 @@ function formOf(object: Loose, world: World): string {
     const volume = world.find(PVS, String(spec.volumeName));
     const { tier } = volume?.metadata.labels ?? {};
     form.spec = {
-      ...{
-        storageClassName: spec.storageClassName,
-        tier,
-        content: world.contentOf(namespace, name),
-      },
-      ...{ policy: volume?.spec.persistentVolumeReclaimPolicy, phase: object.status?.phase },
+      storageClassName: spec.storageClassName,
+      tier,
+      content: world.contentOf(namespace, name),
+      policy: volume?.spec.persistentVolumeReclaimPolicy,
+      phase: object.status?.phase,
     };
   }
   return JSON.stringify(form);

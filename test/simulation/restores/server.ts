@@ -64,13 +64,21 @@ export function restoreControllers(
     runner ??= Discovery.open(client, { logger }).then(
       (discovery) =>
         new ClusterRestoreRunner({
-          ...{ client, discovery, buckets, sessions, operations, logger, clock: own },
+          client,
+          discovery,
+          buckets,
+          sessions,
+          operations,
+          logger,
+          clock: own,
           archiveOf: (each) => new BackupArchive(each, { logger }),
           snapshotLocations: () => Promise.resolve([]),
           directory: SCRATCH,
           helper: { image: 'longshore', tag: 'v1' },
-          ...{ terminatingMs: RESOURCE_TIMEOUT_MS, resourceTimeoutMs: RESOURCE_TIMEOUT_MS },
-          ...{ logLevel: 'info', logFormat: 'text' },
+          terminatingMs: RESOURCE_TIMEOUT_MS,
+          resourceTimeoutMs: RESOURCE_TIMEOUT_MS,
+          logLevel: 'info',
+          logFormat: 'text',
         }),
     );
     runner.catch(() => (runner = undefined));
@@ -81,7 +89,11 @@ export function restoreControllers(
   const resourceTimeoutNs = BigInt(RESOURCE_TIMEOUT_MS) * 1_000_000n;
   return [
     new RestoreController({
-      ...{ ...common, namespace: NAMESPACE, host, operations, runner: theRunner },
+      ...common,
+      namespace: NAMESPACE,
+      host,
+      operations,
+      runner: theRunner,
       validation: { itemOperationTimeout: '4h0m0s' },
       metrics: new RestoreMetrics(new Registry(), () => []),
       // As `longshore server` has it: what it writes is compared with the API server's times.
@@ -91,11 +103,17 @@ export function restoreControllers(
       },
     }),
     new RestoreOperationsController({
-      ...{ ...after, sessions, resourceTimeoutNs },
-      ...{ syncFrequencyMs: 10_000, timeoutNs: OPERATION_NS },
+      ...after,
+      sessions,
+      resourceTimeoutNs,
+      syncFrequencyMs: 10_000,
+      timeoutNs: OPERATION_NS,
     }),
     new RestoreFinalizerController({
-      ...{ ...after, namespace: NAMESPACE, resourceTimeoutNs, hookTimeoutNs: OPERATION_NS },
+      ...after,
+      namespace: NAMESPACE,
+      resourceTimeoutNs,
+      hookTimeoutNs: OPERATION_NS,
     }),
   ];
 }
@@ -105,7 +123,8 @@ function sessionsOf(client: KubeClient): RestoreSessions {
   return {
     open: (restore, logger) => {
       const open = openActions({
-        ...{ client, logger },
+        client,
+        logger,
         inPlaceHindrance: (download, signal) => inPlaceHindrance(client, download, signal),
       });
       const hosted: Record<string, RestoreItemAction> = {

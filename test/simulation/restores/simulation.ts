@@ -128,7 +128,9 @@ class RestoreCourse implements ProcessWorld {
     this.#notes = new CourseNotes(time, tell);
     this.random = new Random(seed);
     this.#crew = new Crew({
-      ...{ time, random: this.random, notes: this.#notes },
+      time,
+      random: this.random,
+      notes: this.#notes,
       start: (name) => restoreServer(name, this),
       isLeadersOwn: (what) => /^(patch restores|exec)/.test(what),
     });
@@ -138,7 +140,10 @@ class RestoreCourse implements ProcessWorld {
     const { isCalm = false, killsAt = [], event, hasUsers = false, isWriteOnce = false } = settings;
     this.isWriteOnce = isWriteOnce;
     this.#world = new World(time, this.random, this.clock, {
-      ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
+      nodes: ['node'],
+      moverDeath: () => 0,
+      moverDeathsMax: 0,
+      fenceMs: 40_000,
       reclaimPolicy: 'Delete',
     });
     this.store = this.#world.store;
@@ -171,7 +176,11 @@ class RestoreCourse implements ProcessWorld {
     this.#killsAt = [...killsAt];
     this.#serversMax = isCalm ? 2 : 1 + new Random(seed + 6).below(3);
     this.#trouble = new Trouble({
-      ...{ time, random: this.random, bucket: this.bucket, isCalm, note },
+      time,
+      random: this.random,
+      bucket: this.bucket,
+      isCalm,
+      note,
       servers: () => this.#crew.servers,
       isThrottling: true,
     });

@@ -114,7 +114,8 @@ function answerTo(path: string): unknown {
   const verbs = ['create', 'delete', 'get', 'list'];
   const kind = 'CustomResourceDefinition';
   return {
-    ...{ kind: 'APIResourceList', groupVersion: 'apiextensions.k8s.io/v1' },
+    kind: 'APIResourceList',
+    groupVersion: 'apiextensions.k8s.io/v1',
     resources: [{ name, singularName: '', namespaced: false, kind, verbs }],
   };
 }
@@ -161,8 +162,12 @@ export class ServerProcess implements Life {
     this.#client.tellsLostCommands = world.tellsLostCommands === true;
     this.#client.onExec = (pod, command) => world.onExec(pod, command);
     this.server = new Server({
-      ...{ client: this.#client.asClient, namespace: NAMESPACE, host: name },
-      ...{ logger: this.logger, clock: own, registry: new Registry() },
+      client: this.#client.asClient,
+      namespace: NAMESPACE,
+      host: name,
+      logger: this.logger,
+      clock: own,
+      registry: new Registry(),
       controllers: controllersOf(this, own),
     });
     this.server.run(this.#abort.signal).then(

@@ -161,10 +161,13 @@ export class DocumentedCluster implements AsyncDisposable {
    */
   async makeShop(): Promise<void> {
     const claim = (name: string, volumeMode: string): object => ({
-      ...{ apiVersion: 'v1', kind: 'PersistentVolumeClaim' },
+      apiVersion: 'v1',
+      kind: 'PersistentVolumeClaim',
       metadata: { name, namespace: 'shop' },
       spec: {
-        ...{ accessModes: ['ReadWriteOnce'], storageClassName: CLASS, volumeMode },
+        accessModes: ['ReadWriteOnce'],
+        storageClassName: CLASS,
+        volumeMode,
         resources: { requests: { storage: '8Mi' } },
       },
     });
@@ -199,17 +202,21 @@ export const FILES: Readonly<Record<string, string>> = {
 const CONFIG_MAP = { apiVersion: 'v1', kind: 'ConfigMap', data: { color: 'blue' } };
 const LABELS = { app: 'db' };
 const STATEFUL_SET = {
-  ...{ apiVersion: 'apps/v1', kind: 'StatefulSet' },
+  apiVersion: 'apps/v1',
+  kind: 'StatefulSet',
   metadata: { name: 'db', namespace: 'shop' },
   spec: {
-    ...{ serviceName: 'db', replicas: 1, selector: { matchLabels: LABELS } },
+    serviceName: 'db',
+    replicas: 1,
+    selector: { matchLabels: LABELS },
     template: {
       metadata: { labels: LABELS, annotations: { [STAND_IN]: 'true' } },
       spec: {
         terminationGracePeriodSeconds: 0,
         containers: [
           {
-            ...{ name: 'db', image: 'registry.example.com/db:1' },
+            name: 'db',
+            image: 'registry.example.com/db:1',
             volumeMounts: [{ name: 'data', mountPath: '/data' }],
           },
         ],
@@ -226,7 +233,9 @@ async function makeBucket(
   { isThere = false } = {},
 ): Promise<void> {
   const client = new S3Client({
-    ...{ endpoint, region: 'us-east-1', forcePathStyle: true },
+    endpoint,
+    region: 'us-east-1',
+    forcePathStyle: true,
     credentials: {
       accessKeyId: environment.AWS_ACCESS_KEY_ID ?? '',
       secretAccessKey: environment.AWS_SECRET_ACCESS_KEY ?? '',
@@ -278,9 +287,13 @@ function environmentOf(
     AWS_ENDPOINT_URL_S3: store.endpoint,
     AWS_EC2_METADATA_DISABLED: 'true',
     AWS_SHARED_CREDENTIALS_FILE: writeCredentials(join(home, '.aws'), store),
-    ...{ KOPIA_CONFIG_PATH: kopia('config'), KOPIA_CACHE_DIRECTORY: kopia('cache') },
-    ...{ KOPIA_LOG_DIR: kopia('log'), KOPIA_CHECK_FOR_UPDATES: 'false' },
-    ...{ DOCS_FOLDER: scratch, DOCS_PEERS: peers, DOCS_CHECKOUT: ROOT },
+    KOPIA_CONFIG_PATH: kopia('config'),
+    KOPIA_CACHE_DIRECTORY: kopia('cache'),
+    KOPIA_LOG_DIR: kopia('log'),
+    KOPIA_CHECK_FOR_UPDATES: 'false',
+    DOCS_FOLDER: scratch,
+    DOCS_PEERS: peers,
+    DOCS_CHECKOUT: ROOT,
     DOCS_LONGSHORE: packagedProgram(),
     DOCS_PLUGIN: join(sharedPackage(), 'dist/velero-plugin-longshore'),
   };
@@ -315,7 +328,8 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
   await client.create(NODES, { metadata: { name: NODE, labels } });
   await client.patch(NODES, { name: NODE }, { spec: { taints: null } });
   const status = {
-    ...{ capacity: ROOM, allocatable: ROOM },
+    capacity: ROOM,
+    allocatable: ROOM,
     conditions: [{ type: 'Ready', status: 'True', reason: 'Simulated' }],
     addresses: [{ type: 'InternalIP', address: '127.0.0.1' }],
     daemonEndpoints: { kubeletEndpoint: { Port: logsPort } },
@@ -324,11 +338,14 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
   const isDefault = 'storageclass.kubernetes.io/is-default-class';
   await client.create(STORAGE_CLASSES, {
     metadata: { name: CLASS, annotations: { [isDefault]: 'true' } },
-    ...{ provisioner: SIMULATED_DRIVER, volumeBindingMode: 'Immediate', reclaimPolicy: 'Delete' },
+    provisioner: SIMULATED_DRIVER,
+    volumeBindingMode: 'Immediate',
+    reclaimPolicy: 'Delete',
   });
   await client.create(VOLUME_SNAPSHOT_CLASSES, {
     metadata: { name: `${CLASS}-snap`, labels: { 'velero.io/csi-volumesnapshot-class': 'true' } },
-    ...{ driver: SIMULATED_DRIVER, deletionPolicy: 'Delete' },
+    driver: SIMULATED_DRIVER,
+    deletionPolicy: 'Delete',
   });
 }
 

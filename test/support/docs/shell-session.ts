@@ -36,7 +36,9 @@ export class ShellSession implements AsyncDisposable {
     this.#cwd = options.cwd;
     fs.mkdirSync(this.#directory, { recursive: true });
     this.#shell = spawn('bash', ['--noprofile', '--norc'], {
-      ...{ cwd: options.cwd, env: options.env, detached: true },
+      cwd: options.cwd,
+      env: options.env,
+      detached: true,
       stdio: ['pipe', 'inherit', 'inherit', 'pipe'],
     });
     const answers = this.#shell.stdio[3] as Readable;

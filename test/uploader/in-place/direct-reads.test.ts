@@ -114,7 +114,9 @@ describe('a restore in place of long contents', () => {
 
   const inPlace = (dryRun = false): Promise<InPlaceCounters> =>
     restoreTreeInPlace(repository, root, at('tree'), {
-      ...{ logger: silentLogger, signal: new AbortController().signal, dryRun },
+      logger: silentLogger,
+      signal: new AbortController().signal,
+      dryRun,
     });
 
   it.each([true, false])(

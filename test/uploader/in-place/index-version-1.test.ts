@@ -78,8 +78,11 @@ describe('contents that were compressed before they were hashed', () => {
       const { splitter } = repository;
       const list = encodeIndirect([{ start: 0, length, id: file.objectId, count: 1 }]);
       const listed = await writeObject(repository.contents, list, {
-        ...{ prefix: '', compressor: undefined, metadataCompressor: undefined },
-        ...{ splitter, indexSplitter: splitter },
+        prefix: '',
+        compressor: undefined,
+        metadataCompressor: undefined,
+        splitter,
+        indexSplitter: splitter,
       });
       await repository.flush();
       for (const objectId of [file.objectId, `I${listed}` as ObjectId]) {

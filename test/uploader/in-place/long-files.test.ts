@@ -67,8 +67,12 @@ async function treeOfLongFiles(): Promise<DirectoryEntry> {
     fs.writeFileSync(join(work, 'target', name), '');
   }
   const summary = {
-    ...{ size: FILES * PIECES * PIECE_BYTES, files: FILES, symlinks: 0, dirs: 1 },
-    ...{ maxTimeNs: 0n, numFailed: 0 },
+    size: FILES * PIECES * PIECE_BYTES,
+    files: FILES,
+    symlinks: 0,
+    dirs: 1,
+    maxTimeNs: 0n,
+    numFailed: 0,
   };
   const objectId = await put([encodeDirectory(entries, summary)], 'k');
   await repository.flush();
@@ -82,8 +86,10 @@ describe('many long files', () => {
     let readWhenFirstWasDone = 0;
     let readWhenLastWasDone = 0;
     const run = restoreTreeInPlace(repository, root, join(work, 'target'), {
-      ...{ logger: silentLogger, signal: new AbortController().signal },
-      ...{ dryRun: true, ignoreOpenFiles: true },
+      logger: silentLogger,
+      signal: new AbortController().signal,
+      dryRun: true,
+      ignoreOpenFiles: true,
       onChange: ({ path }) => {
         if (!path.includes('/volume-')) return;
         if (told++ === 0) readWhenFirstWasDone = listsRead;

@@ -39,7 +39,8 @@ function mortal(task: string): URL {
 
 const inPlace = (repository: Repository, target: string): Promise<InPlaceCounters> =>
   restoreTreeInPlace(repository, root, target, {
-    ...{ logger: silentLogger, signal: new AbortController().signal },
+    logger: silentLogger,
+    signal: new AbortController().signal,
     ignoreOpenFiles: true,
   });
 

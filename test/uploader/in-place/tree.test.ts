@@ -121,8 +121,11 @@ describe('a tree that is brought back to a snapshot', () => {
     const { contents, splitter } = repository;
     const summary = raw.summary as DirectorySummary;
     const objectId = await writeObject(contents, [encodeDirectory(entries, summary)], {
-      ...{ prefix: 'k', compressor: undefined, metadataCompressor: undefined },
-      ...{ splitter, indexSplitter: splitter },
+      prefix: 'k',
+      compressor: undefined,
+      metadataCompressor: undefined,
+      splitter,
+      indexSplitter: splitter,
     });
     await expect(inPlace(target, {}, { ...raw, objectId })).rejects.toThrow('unsafe name');
     expect(fs.existsSync(join(target, 'data/big'))).toBe(true);

@@ -361,7 +361,12 @@ async function backUpAgain(
   const loaded = await session.loadActions(signal);
   const actions = loaded.actions.map((action) => withoutOperations(action, backup, session, log));
   const backupper = new ItemBackupper({
-    ...{ client, discovery, backup, namespaces, log, signal },
+    client,
+    discovery,
+    backup,
+    namespaces,
+    log,
+    signal,
     // What an operation names is stored whatever the backup takes otherwise.
     resources: scopedResourceFilter(discovery, {}, namespaces),
     actions: resolveActions(actions, discovery),
@@ -459,7 +464,9 @@ async function newVolumes(
   const hasFiles = infos.some(({ pvbInfo }) => pvbInfo);
   const copies = filed.length > 0 || hasFiles;
   const identity = {
-    ...{ name: backup.metadata.name, uid, namespace },
+    name: backup.metadata.name,
+    uid,
+    namespace,
     operationIds: new Set(operations.map(({ spec }) => spec.operationID)),
   };
   const uploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];

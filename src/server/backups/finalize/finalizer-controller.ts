@@ -35,7 +35,12 @@ export class FinalizerController implements ServerController {
     const { writers } = backups;
     await using watched = await backups.open(signal);
     const finalizer = new FinalizerQueue({
-      ...{ client, logger, host, kind: FOLLOWED_BACKUPS, awayNs, signal },
+      client,
+      logger,
+      host,
+      kind: FOLLOWED_BACKUPS,
+      awayNs,
+      signal,
       placeOf: ({ spec }) => spec.storageLocation ?? '',
       giveUp: async (backup, reason) => {
         const options = { ...this.#options, assertLeading, signal };

@@ -34,12 +34,18 @@ export class OperationsController implements ServerController {
     await using watched = await backups.open(signal);
     const followed = new FollowedOperations(
       {
-        ...{ ...this.#options, kind: FOLLOWED_BACKUPS },
+        ...this.#options,
+        kind: FOLLOWED_BACKUPS,
         open: (backup) => sessions.open(backup, logger),
         locationOf: ({ spec }) => Promise.resolve(spec.storageLocation ?? ''),
         step: (backup, options) =>
           operationsStep(backup, {
-            ...{ ...options, client, map, buckets, scratch, writers: backups.writers },
+            ...options,
+            client,
+            map,
+            buckets,
+            scratch,
+            writers: backups.writers,
           }),
       },
       watched,

@@ -75,7 +75,12 @@ export class BackupEnding {
         await endLeftRun(backup, left, {
           client: patient,
           discovery: () => Promise.resolve(discovery),
-          ...{ sessions, operations, logger, assertLeading, signal, onUntold },
+          sessions,
+          operations,
+          logger,
+          assertLeading,
+          signal,
+          onUntold,
         });
       }
       await cancelMovements(patient, ownerOf(backup), { logger, assertLeading, signal });
@@ -186,7 +191,11 @@ export class BackupEnding {
     const cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
     try {
       await thawPods(journal.owed(), backup.spec.hooks, {
-        ...{ client: cluster, resources: discovery, log: results, assertLeading, signal },
+        client: cluster,
+        resources: discovery,
+        log: results,
+        assertLeading,
+        signal,
         exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       });
       return true;

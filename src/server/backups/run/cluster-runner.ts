@@ -158,7 +158,14 @@ export class ClusterRunner implements BackupRunner {
       });
       if (finished) return finished;
       journal = await Journal.open({
-        ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+        bucket,
+        name,
+        uid,
+        directory,
+        assertLeading,
+        logger,
+        signal,
+        patienceMs,
         isSealed: isJournalSealed(backup),
         clock: this.#clock,
       });
@@ -204,7 +211,10 @@ export class ClusterRunner implements BackupRunner {
     const log = new RunLog({
       sink: journal,
       subject: { backup: `${namespace}/${name}` },
-      ...{ level: logLevel, format: logFormat, entries: journal.entries, clock: this.#clock },
+      level: logLevel,
+      format: logFormat,
+      entries: journal.entries,
+      clock: this.#clock,
     });
     let session: ActionSession | undefined;
     let volumes: BackupVolumes | undefined;
@@ -248,7 +258,9 @@ export class ClusterRunner implements BackupRunner {
     operations.takeOver(subject, journal.operations);
     const { logger, patienceMs } = this.#options;
     const cluster = patientClient(client, {
-      ...{ logger, signal, patienceMs },
+      logger,
+      signal,
+      patienceMs,
       assertLeading: request.assertLeading,
     });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
@@ -260,7 +272,11 @@ export class ClusterRunner implements BackupRunner {
     const volumes = await patiently(
       () =>
         openVolumes({
-          ...{ backup, session, log, signal, client: cluster },
+          backup,
+          session,
+          log,
+          signal,
+          client: cluster,
           willSnapshot: (asked) => journal.willSnapshot(asked),
         }),
       about,
@@ -270,34 +286,30 @@ export class ClusterRunner implements BackupRunner {
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;
     const items = await collectItems({
-      ...{
-        client: cluster,
-        discovery,
-        spec: backup.spec,
-        namespaces,
-        terminating,
-        resources,
-        fine,
-        spool,
-        signal,
-      },
+      client: cluster,
+      discovery,
+      spec: backup.spec,
+      namespaces,
+      terminating,
+      resources,
+      fine,
+      spool,
+      signal,
       log: log.ofTry,
     });
     results.info(`Collected ${items.length} items matching the backup spec`);
     const made = await runBackup({
-      ...{
-        client: cluster,
-        discovery,
-        backup,
-        namespaces,
-        resources,
-        fine,
-        items,
-        spool,
-        volumes,
-        workers,
-        signal,
-      },
+      client: cluster,
+      discovery,
+      backup,
+      namespaces,
+      resources,
+      fine,
+      items,
+      spool,
+      volumes,
+      workers,
+      signal,
       ...(await session.loadActions(signal)),
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       assertLeading: request.assertLeading,
@@ -336,7 +348,8 @@ export class ClusterRunner implements BackupRunner {
     const round = await patiently(
       () =>
         operations.poll(subject, {
-          ...{ asker: session.asker, signal },
+          asker: session.asker,
+          signal,
           timeoutNsOf: (operation) => this.#timeoutNs(backup, operation),
         }),
       { what: 'store the operations of a backup', logger, signal, patienceMs },
@@ -360,7 +373,9 @@ export class ClusterRunner implements BackupRunner {
     const other = await this.#store(request, archive, files);
     if (other) return other;
     return {
-      ...{ phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes },
+      phase,
+      status: { ...status, hookStatus },
+      tarballBytes: contents.lengthBytes,
       ...(archive.signs && { isSigned: true }),
     };
   }

@@ -155,8 +155,15 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     const { bucket, name, uid, assertLeading, logger, signal, patienceMs, limits } = options;
     const { isSealed } = options;
     this.#segments = new SegmentWriter({
-      ...{ bucket, folder: journalFolder(name, uid), kind: 'backup', assertLeading },
-      ...{ isSealed, logger, signal, patienceMs, limits },
+      bucket,
+      folder: journalFolder(name, uid),
+      kind: 'backup',
+      assertLeading,
+      isSealed,
+      logger,
+      signal,
+      patienceMs,
+      limits,
       take: () => this.#taken(),
       encode,
       onStored: async (parts) => {
@@ -218,7 +225,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   async #read(): Promise<void> {
     const { bucket, name, uid, isSealed, signal, logger, patienceMs } = this.#options;
     const tries = new StoredTries({
-      ...{ bucket, isSealed, signal, folder: journalFolder(name, uid), kind: 'backup' },
+      bucket,
+      isSealed,
+      signal,
+      folder: journalFolder(name, uid),
+      kind: 'backup',
       schema: recordsSchema,
       patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
     });
@@ -280,7 +291,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     }
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
-      ...{ k, ns, n },
+      k,
+      ns,
+      n,
       ...(type !== undefined && { t: type }),
       ...(storedAs && { as: idOf(storedAs) }),
       ...(owesPostHooks && { o: 1 as const }),

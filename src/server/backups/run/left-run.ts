@@ -63,7 +63,9 @@ export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
     }
   }
   return {
-    ...{ operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() },
+    operations,
+    snapshots: nativeSnapshotsIn(facts),
+    frozen: owed.all(),
     unknownSnapshots: unknown.all(),
   };
 }
@@ -158,7 +160,11 @@ async function thaw(
       },
     });
     await thawPods(left.frozen, backup.spec.hooks, {
-      ...{ client, log, assertLeading, signal, resources: await discovery() },
+      client,
+      log,
+      assertLeading,
+      signal,
+      resources: await discovery(),
       ...(thawed && { thawed }),
       exec: (question, asked) => client.exec({ ...question, signal: asked }),
     });

@@ -166,7 +166,8 @@ function pageOf(
   const volumes = html`<a href="${filesPath(backup)}">Volumes</a>`;
   const all = [html`Backup ${backupLink(backup)}`, volumes, ...parts.crumbs];
   return documentOf({
-    ...{ title: parts.title, isLive: false },
+    title: parts.title,
+    isLive: false,
     header: html`${parts.heading}
       <nav aria-label="Where this is">
         <ul>

@@ -45,7 +45,9 @@ export async function listFiles(
   const from = (page - 1) * FILES_A_PAGE;
   const to = from + FILES_A_PAGE;
   const longListing = (held: readonly FileEntry[]): FileListing => ({
-    ...{ page, total: undefined, isInOrder: isSorted && order === 'name' && !isDescending },
+    page,
+    total: undefined,
+    isInOrder: isSorted && order === 'name' && !isDescending,
     rows: held.slice(0, FILES_A_PAGE),
     hasMore: held.length > FILES_A_PAGE,
   });

@@ -444,6 +444,7 @@ const situationOf = (
   claim: claimOf(repository),
   jobs,
   status: repository.status,
-  ...{ frequencyNs, isStartable },
+  frequencyNs,
+  isStartable,
   nowNs: client.clock.nowNs(),
 });

@@ -40,7 +40,8 @@ const ANNOTATIONS = ['iam.amazonaws.com/role'];
 const TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
 /** The image has none for Windows. */
 const NOT_WINDOWS: LabelSelectorRequirement = {
-  ...{ key: 'kubernetes.io/os', operator: 'NotIn' },
+  key: 'kubernetes.io/os',
+  operator: 'NotIn',
   values: ['windows'],
 };
 

@@ -93,8 +93,14 @@ async function run(options: MaintenanceRunOptions): Promise<string> {
   const { directory, defaultCredentials, volumeNamespace, storageLocation } = options;
   const load = (own: AbortSignal): Promise<RepositoryAccess> =>
     loadRepositoryAccess({
-      ...{ client, namespace, volumeNamespace, storageLocation, directory, defaultCredentials },
-      ...{ signal: own, isWriting: true },
+      client,
+      namespace,
+      volumeNamespace,
+      storageLocation,
+      directory,
+      defaultCredentials,
+      signal: own,
+      isWriting: true,
     });
   const access = await load(signal);
   const abort = new AbortController();

@@ -97,7 +97,12 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   if (options.dryRun) return new Run(options, () => undefined).dryRun();
   const { client, logger, namespace, identity, timing, signal } = options;
   const election = new LeaderElection({
-    ...{ client, logger, namespace, identity, clock: options.clock, timing: timing?.election },
+    client,
+    logger,
+    namespace,
+    identity,
+    clock: options.clock,
+    timing: timing?.election,
     name: PASSWORD_CHANGE_LEASE,
   });
   const over = new AbortController();

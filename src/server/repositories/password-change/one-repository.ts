@@ -138,7 +138,12 @@ async function locationOf(
 async function open({ spec }: BackupRepository, opener: RepositoryOpener): Promise<BlobStorage> {
   const { client, namespace, signal, directory, defaultCredentials, openStorage } = opener;
   const access = await loadRepositoryAccess({
-    ...{ client, namespace, signal, directory, defaultCredentials, isWriting: false },
+    client,
+    namespace,
+    signal,
+    directory,
+    defaultCredentials,
+    isWriting: false,
     volumeNamespace: spec.volumeNamespace,
     storageLocation: spec.backupStorageLocation,
   });
@@ -149,7 +154,8 @@ const formatOptions = (
   storage: BlobStorage,
   { clock, logger }: RepositoryOpener,
 ): Parameters<typeof loadFormatToChange>[0] => ({
-  ...{ storage, clock },
+  storage,
+  clock,
   warn: (message) => {
     logger.warn({ storage: storage.displayName }, message);
   },

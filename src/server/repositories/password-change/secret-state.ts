@@ -39,7 +39,8 @@ export async function loadPasswordState(
     throw new CodedError('NO_PASSWORD', text);
   }
   return {
-    ...{ current, object },
+    current,
+    object,
     next: valueOf(NEXT_PASSWORD_KEY),
     previous: valueOf(PREVIOUS_PASSWORD_KEY),
   };

@@ -85,16 +85,17 @@ export class SurveyedRepositories {
       )
       .map(({ volumeNamespace, storageLocation }) => ({
         metadata: {
-          ...{ name: `${volumeNamespace}-${storageLocation}-kopia`, namespace },
-          ...{
-            uid: `${volumeNamespace}/${storageLocation}`,
-            resourceVersion: '',
-            creationTimestamp: '',
-          },
+          name: `${volumeNamespace}-${storageLocation}-kopia`,
+          namespace,
+          uid: `${volumeNamespace}/${storageLocation}`,
+          resourceVersion: '',
+          creationTimestamp: '',
         },
         spec: {
-          ...{ volumeNamespace, backupStorageLocation: storageLocation },
-          ...{ repositoryType: 'kopia', maintenanceFrequency: '0s' },
+          volumeNamespace,
+          backupStorageLocation: storageLocation,
+          repositoryType: 'kopia',
+          maintenanceFrequency: '0s',
         },
       }));
   }

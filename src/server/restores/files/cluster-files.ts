@@ -253,7 +253,8 @@ export class ClusterFiles {
   #metadata(name: string) {
     const { namespace, restore } = this.#options;
     return {
-      ...{ namespace, name },
+      namespace,
+      name,
       labels: { [RESTORE_FILES_LABEL]: restore.uid, 'velero.io/exclude-from-backup': 'true' },
       ownerReferences: [
         { apiVersion: 'velero.io/v1', kind: 'Restore', name: restore.name, uid: restore.uid },

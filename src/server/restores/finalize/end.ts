@@ -19,7 +19,9 @@ export const endLines = (
 ): readonly LogLine[] => [
   ...restoreFailureLines(restore, operations),
   ...hooks.failures.map(({ time, namespace, name, message }): LogLine => ({
-    ...{ time, level: 'error', message: `pod ${name}: ${message}` },
+    time,
+    level: 'error',
+    message: `pod ${name}: ${message}`,
     about: { resource: 'pods', namespace, name },
   })),
   ...said,

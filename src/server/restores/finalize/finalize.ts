@@ -211,7 +211,13 @@ async function look(
   const archive = new RestoreArchive(bucket);
   const volumeInfos = await newVolumeInfos(restore, left, archive, { client, signal });
   const status = await storeEnd(restore, {
-    ...{ archive, files, log, volumeInfos, scratch: options.scratch, assertLeading, signal },
+    archive,
+    files,
+    log,
+    volumeInfos,
+    scratch: options.scratch,
+    assertLeading,
+    signal,
     lines: () => endLines(restore, operations, left, log.lines),
     end: () => {
       const { errorCount, warningCount } = log.results;

@@ -75,7 +75,11 @@ export class RestoreFinalizerController implements ServerController {
     // A hook must not be lost to an API server that is away for a while.
     const cluster = patientClient(client, { logger, signal, assertLeading });
     const hooks = new FollowedHooks({
-      ...{ client, logger, files, signal, assertLeading },
+      client,
+      logger,
+      files,
+      signal,
+      assertLeading,
       exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       ...(watch && { watch }),
       onOver: (key) => {
@@ -86,10 +90,20 @@ export class RestoreFinalizerController implements ServerController {
       ...this.#options,
       resourceTimeoutNs: boundNs,
       hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
-      ...{ files, waits, absences, hooks, assertLeading, signal },
+      files,
+      waits,
+      absences,
+      hooks,
+      assertLeading,
+      signal,
     };
     const finalizer = new FinalizerQueue<Restore>({
-      ...{ client, logger, host, kind: FOLLOWED_RESTORES, awayNs: this.#options.awayNs, signal },
+      client,
+      logger,
+      host,
+      kind: FOLLOWED_RESTORES,
+      awayNs: this.#options.awayNs,
+      signal,
       // Of the backup: all of one location have the same, and two of different ones seldom do.
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) => writers.run(metadata.uid, () => finalizeRestore(metadata, parts)),
@@ -98,11 +112,21 @@ export class RestoreFinalizerController implements ServerController {
       },
     });
     const temporary = new TemporaryObjects({
-      ...{ client, logger, namespace, signal, assertLeading },
+      client,
+      logger,
+      namespace,
+      signal,
+      assertLeading,
       restores: () => watched.cache.list(),
     });
     const unpublished = new UnpublishedRestores({
-      ...{ client, buckets, locations, writers, logger, signal, assertLeading },
+      client,
+      buckets,
+      locations,
+      writers,
+      logger,
+      signal,
+      assertLeading,
       restores: () => watched.cache.list(),
       againMs: this.#options.unpublishedAgainMs,
     });

@@ -26,8 +26,11 @@ export async function leftByOthers(
     const namespace = targetNamespace(pvcNamespace, restore);
     if (!pvInfo || !created.has(`${namespace}/${pvcName}`)) return [];
     const claim: ProvisionedClaim = {
-      ...{ namespace, name: pvcName, backupMethod: backupMethod ?? '' },
-      ...{ reclaimPolicy: pvInfo.reclaimPolicy ?? '', labels: pvInfo.labels ?? {} },
+      namespace,
+      name: pvcName,
+      backupMethod: backupMethod ?? '',
+      reclaimPolicy: pvInfo.reclaimPolicy ?? '',
+      labels: pvInfo.labels ?? {},
     };
     return [claim];
   });

@@ -34,7 +34,8 @@ export async function newVolumeInfos(
     left.length > 0 ? await client.list(POD_VOLUME_RESTORES, scope) : [];
   const claims = new Map(left.map(({ name, claim }) => [name, claim]));
   const podVolumes = made.map((each) => ({
-    ...{ made: each, claim: claims.get(each.metadata.name) ?? '' },
+    made: each,
+    claim: claims.get(each.metadata.name) ?? '',
   }));
   const facts = { podVolumes, downloads, volumes: new Map<string, string>() };
   const updated = updatedRestoreVolumeInfos(infos, facts);

@@ -163,7 +163,9 @@ export class FollowedHooks {
     const records = new Records(left, () => rfc3339Seconds(client.clock.nowNs()));
     const saver = this.#saver(restore, records, signal);
     const hooks = new RestoreHooks({
-      ...{ spec: spec.hooks, watch, exec },
+      spec: spec.hooks,
+      watch,
+      exec,
       log: {
         info: (message, about) => logger.info({ restore: metadata.name, ...about }, message),
         warn: (message, about) => logger.warn({ restore: metadata.name, ...about }, message),
@@ -183,7 +185,8 @@ export class FollowedHooks {
     try {
       // All before the first hook is run: where one cannot be asked for, none is run twice.
       const pods = await mapLimited(left.hooks.pods, PODS_AT_ONCE, async (pod) => ({
-        ...{ left: pod, now: await watch.look(pod, signal) },
+        left: pod,
+        now: await watch.look(pod, signal),
       }));
       for (const pod of pods) hooks.podLeft(pod.left, pod.now);
       const followed = this.#followed.get(metadata.uid);

@@ -70,13 +70,21 @@ export class RestoreOperationsController implements ServerController {
     await using watched = await restores.open(signal);
     const followed = new FollowedOperations(
       {
-        ...{ ...options, kind: FOLLOWED_RESTORES },
+        ...options,
+        kind: FOLLOWED_RESTORES,
         isReadOnly: () => Promise.resolve(false),
         open: (restore) => sessions.open(restore, logger),
         locationOf: (restore) => locations.of(restore, signal),
         step: (restore, step) =>
           restoreOperationsStep(restore, {
-            ...{ ...step, client, map, buckets, locations, writers, scratch, absences },
+            ...step,
+            client,
+            map,
+            buckets,
+            locations,
+            writers,
+            scratch,
+            absences,
           }),
         isCanceled,
         whenDeleted: async (restore, asker) => {

@@ -88,7 +88,10 @@ export function provisionedClaims(
     const { backupMethod } = first;
     return [
       {
-        ...{ namespace, name: restoredAs, backupMethod, reclaimPolicy },
+        namespace,
+        name: restoredAs,
+        backupMethod,
+        reclaimPolicy,
         labels: Object.fromEntries(labels),
       },
     ];

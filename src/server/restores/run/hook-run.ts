@@ -38,8 +38,14 @@ export class HookRun implements AsyncDisposable {
     const { name } = restore.metadata;
     this.#watch = options.watch ?? watchRestoredPods({ client, restore: name, logger });
     this.#hooks = new RestoreHooks({
-      ...{ spec: restore.spec.hooks, watch: this.#watch, exec, log },
-      ...{ earlier, begun, onBegin, onRecord },
+      spec: restore.spec.hooks,
+      watch: this.#watch,
+      exec,
+      log,
+      earlier,
+      begun,
+      onBegin,
+      onRecord,
     });
   }
 

@@ -50,7 +50,8 @@ export function asRestoreAction({
   readonly action: Pick<HostedAction<Required<RestoreItemAction>>['action'], RestoreCalls>;
 }): RestoreAction {
   return {
-    ...{ name, appliesTo },
+    name,
+    appliesTo,
     execute: async ({ restore: about, ...input }, context) => {
       const given = { ...input, restore: about };
       const { skipRestore, ...output } = await action.execute(given, context);

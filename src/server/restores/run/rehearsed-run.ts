@@ -95,7 +95,8 @@ export class RehearsedRun {
     this.#keeping = kept as unknown as KubeClient;
     this.#pods = new MadePods({ client, discovery, restore, items, policies, signal });
     const own = openActions({
-      ...{ client: this.#keeping, logger: silentLogger },
+      client: this.#keeping,
+      logger: silentLogger,
       ...(inPlaceHindrance && { inPlaceHindrance }),
     });
     const { namespace = '' } = restore.metadata;
@@ -103,7 +104,9 @@ export class RehearsedRun {
       return (text, about) => this.#log?.[level](text, about);
     };
     const waits = waitContainerAction({
-      ...{ client: this.#keeping, namespace, ...options.helper },
+      client: this.#keeping,
+      namespace,
+      ...options.helper,
       files: { of: async (pod, from) => (await this.#files?.of(pod, from)) ?? [] },
       log: { info: say('info'), warn: say('warn'), error: say('error') },
     });
@@ -149,7 +152,10 @@ export class RehearsedRun {
       // DataDownloads of others end before the restore goes on. A rehearsal does not wait for them.
       client: { collect: () => Promise.resolve([]), find: () => Promise.resolve(undefined) },
       namespace: restore.metadata.namespace ?? '',
-      ...{ timeoutMs: 0, pollMs: 0, log, signal },
+      timeoutMs: 0,
+      pollMs: 0,
+      log,
+      signal,
       poll: () => Promise.resolve({ operations: this.#operations.map(succeeded) }),
       whileWaiting: (task) => task(),
     });
@@ -157,8 +163,13 @@ export class RehearsedRun {
     return {
       volumes: new RehearsedVolumes({ factsOf: sources.factsOf, log }),
       podVolumes: new PodVolumeRestores({
-        ...{ client: this.#keeping, restore, files, log, signal },
-        ...{ storageLocation: '', resourceTimeoutMs: 0 },
+        client: this.#keeping,
+        restore,
+        files,
+        log,
+        signal,
+        storageLocation: '',
+        resourceTimeoutMs: 0,
         repositories: { ensure: () => Promise.resolve() },
       }),
       volumesInPlace: inPlace,
@@ -216,7 +227,8 @@ function csiActions(own: OpenActions): RestoreAction[] {
     const opened = open(silentLogger);
     return [
       asRestoreAction({
-        ...{ name, appliesTo },
+        name,
+        appliesTo,
         action: {
           execute: async (input, context) => (await opened).execute(input, context),
           areAdditionalItemsReady: async (items, restore, context) =>

@@ -83,8 +83,12 @@ interface Pending {
 }
 
 const newRecords = (): RestoreRecords => ({
-  ...{ items: [], entries: [], facts: [] },
-  ...{ hooks: [], begun: [], operations: [] },
+  items: [],
+  entries: [],
+  facts: [],
+  hooks: [],
+  begun: [],
+  operations: [],
 });
 
 /**
@@ -118,8 +122,15 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#isSetBack = options.isSetBack;
     this.#log = log;
     this.#segments = new SegmentWriter({
-      ...{ bucket, folder: restoreJournalFolder(name, uid), kind: 'restore', assertLeading },
-      ...{ isSealed, logger, signal, patienceMs, limits },
+      bucket,
+      folder: restoreJournalFolder(name, uid),
+      kind: 'restore',
+      assertLeading,
+      isSealed,
+      logger,
+      signal,
+      patienceMs,
+      limits,
       take: () => this.#taken(),
       encode,
       onStored: (parts) => log.append(parts.log),
@@ -148,7 +159,11 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   async #read(options: RestoreJournalOptions): Promise<void> {
     const { bucket, name, uid, isSealed, signal, logger, patienceMs } = options;
     const tries = new StoredTries({
-      ...{ bucket, isSealed, signal, folder: restoreJournalFolder(name, uid), kind: 'restore' },
+      bucket,
+      isSealed,
+      signal,
+      folder: restoreJournalFolder(name, uid),
+      kind: 'restore',
       schema: restoreRecordsSchema,
       patiently: (what, task) => patiently(task, { what, logger, signal, patienceMs }),
     });
@@ -167,7 +182,11 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
       const { k: kind, ns: namespace, n: name, o: outcome, x, as: restoredAs, ops = [] } = item;
       const exists = x === 1;
       const done: DoneItem = {
-        ...{ kind, namespace, name, outcome, exists },
+        kind,
+        namespace,
+        name,
+        outcome,
+        exists,
         ...(restoredAs !== undefined && { restoredAs }),
       };
       this.#earlier.push(done);
@@ -245,7 +264,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
         this.#operationsById.get(idOfOperation(operation)) ?? { ...operation, created },
     );
     this.#records.items.push({
-      ...{ k, ns, n, o },
+      k,
+      ns,
+      n,
+      o,
       ...(exists && { x: 1 as const }),
       ...(restoredAs !== undefined && { as: restoredAs }),
       ...(begun.length > 0 && { ops: begun.map((operation) => ({ ...operation })) }),

@@ -78,7 +78,8 @@ export class RestoreLog implements BackupLog {
 function entryOf(level: 'warn' | 'error', message: string, about: About): JournalEntry {
   const { namespace, resource, name } = about;
   return {
-    ...{ level, text: sentenceOf(message, about) },
+    level,
+    text: sentenceOf(message, about),
     ...(namespace !== undefined && { namespace }),
     ...(resource !== undefined && { resource }),
     ...(name !== undefined && { name }),

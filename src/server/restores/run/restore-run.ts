@@ -158,9 +158,15 @@ export class RestoreRun {
     operations.takeOver(subject, journal.operations);
     await this.#patiently('ask the API server what it serves', () => discovery.refresh({ signal }));
     await using sources = await loadRestoreSources({
-      ...{ client: this.#cluster, archive: archiveOf(bucket), restore, directory, readPolicies },
+      client: this.#cluster,
+      archive: archiveOf(bucket),
+      restore,
+      directory,
+      readPolicies,
       location: this.#request.location,
-      ...{ logger, patienceMs, signal },
+      logger,
+      patienceMs,
+      signal,
     });
     journal.noteBackup(sources.backup);
     const pods = this.#pods(sources);
@@ -199,8 +205,19 @@ export class RestoreRun {
       volumesInPlace.note(begun);
     };
     return runRestore({
-      ...{ client: leadingClient(client, assertLeading), discovery, restore, log, signal },
-      ...{ backup, backupObject, items, modifiers, policies, versions, ...beside, volumesInPlace },
+      client: leadingClient(client, assertLeading),
+      discovery,
+      restore,
+      log,
+      signal,
+      backup,
+      backupObject,
+      items,
+      modifiers,
+      policies,
+      versions,
+      ...beside,
+      volumesInPlace,
       actions: [...this.#ownActions(files), ...(await this.#session.loadActions(signal))],
       sink: {
         put: async (item) => {
@@ -220,7 +237,9 @@ export class RestoreRun {
       ...(journal.isContinued && { journal }),
       isClockSetBack: () => journal.isClockSetBack,
       ...(priorities && { priorities }),
-      ...{ terminatingMs, resourceTimeoutMs, trustsMustInclude },
+      terminatingMs,
+      resourceTimeoutMs,
+      trustsMustInclude,
       patienceMs: patienceMs ?? ITEM_PATIENCE_MS,
       ...(pollMs !== undefined && { pollMs }),
       onProgress,
@@ -255,7 +274,11 @@ export class RestoreRun {
       log,
     );
     const found = await restoredVolumes(claims, {
-      ...{ client: this.#cluster, restore, log, signal, operations: begun },
+      client: this.#cluster,
+      restore,
+      log,
+      signal,
+      operations: begun,
     });
     const claimOf = new Map(podVolumesOf(begun).map((each) => [each.name, each.claim]));
     const what = 'ask for the PodVolumeRestores of a restore';
@@ -265,13 +288,20 @@ export class RestoreRun {
       log.error(line.message, line.about);
     log.info('restore completed');
     const left: AfterRun = {
-      ...{ version: 1, restoreUID: restore.metadata.uid },
+      version: 1,
+      restoreUID: restore.metadata.uid,
       claims: provisionedClaims(claims, infos, restore),
       podVolumes: podVolumesOf(begun),
       hooks: {
-        ...{ attempted: handed.attempted, failed: handed.failed, failures: [] },
+        attempted: handed.attempted,
+        failed: handed.failed,
+        failures: [],
         pods: handed.pods.map(({ namespace, name, uid, waitedMs, open }) => ({
-          ...{ namespace, name, uid, waitedMs, open: [...open] },
+          namespace,
+          name,
+          uid,
+          waitedMs,
+          open: [...open],
         })),
       },
     };
@@ -283,7 +313,8 @@ export class RestoreRun {
       results: results.lists,
       resourceList: made.resourceList,
       volumeInfos: restoreVolumeInfosOf({
-        ...{ ...found, skipped },
+        ...found,
+        skipped,
         natives: volumes.usedSnapshots,
         podVolumes: pods.map((each) => ({
           made: each,
@@ -310,7 +341,8 @@ export class RestoreRun {
     const { subject, signal } = this.#parts;
     return this.#patiently('store the operations of a restore', () =>
       this.#settings.operations.poll(subject, {
-        ...{ asker: this.#session.asker, signal },
+        asker: this.#session.asker,
+        signal,
         timeoutNsOf: (operation) => this.#timeoutNs(restore, operation),
       }),
     );
@@ -342,7 +374,12 @@ export class RestoreRun {
     const { terminatingMs, snapshotLocations, pollMs } = this.#settings;
     const names = new Set(natives.flatMap(({ spec }) => (spec.location ? [spec.location] : [])));
     const volumes = new RestoredVolumes({
-      ...{ client: this.#cluster, restore, factsOf, log, signal, terminatingMs },
+      client: this.#cluster,
+      restore,
+      factsOf,
+      log,
+      signal,
+      terminatingMs,
       locations: names.size === 0 ? [] : await snapshotLocations([...names], signal),
       snapshotters: (provider, config) => this.#session.snapshotter(provider, config),
       ...(pollMs !== undefined && { pollMs }),
@@ -362,7 +399,13 @@ export class RestoreRun {
     const { log, signal } = this.#parts;
     const { resourceTimeoutMs } = this.#settings;
     return new PodVolumeRestores({
-      ...{ client: this.#cluster, restore, storageLocation, files, log, signal, resourceTimeoutMs },
+      client: this.#cluster,
+      restore,
+      storageLocation,
+      files,
+      log,
+      signal,
+      resourceTimeoutMs,
     });
   }
 
@@ -371,7 +414,11 @@ export class RestoreRun {
     const { journal, log } = this.#parts;
     const { client, logger, podWatch } = this.#settings;
     return new HookRun({
-      ...{ client, restore, logger, earlier: journal.hooks, begun: journal.begunHooks },
+      client,
+      restore,
+      logger,
+      earlier: journal.hooks,
+      begun: journal.begunHooks,
       log: {
         info: (message, about) => {
           log.info(message, about);
@@ -398,7 +445,10 @@ export class RestoreRun {
     const { pollMs } = this.#settings;
     const timeoutNs = goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS;
     const inPlace = new RestoredInPlace({
-      ...{ log, signal, pollMs, client: this.#cluster },
+      log,
+      signal,
+      pollMs,
+      client: this.#cluster,
       poll: () => this.#poll(),
       namespace: restore.metadata.namespace ?? '',
       timeoutMs: Number(timeoutNs / 1_000_000n),

@@ -54,7 +54,10 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const { name, uid } = restore.metadata;
     const { signal, assertLeading } = whileLeading(request);
     await using opened = await patiently(() => buckets.open(location, signal, { name, uid }), {
-      ...{ what: 'open the bucket of a restore', logger, signal, patienceMs },
+      what: 'open the bucket of a restore',
+      logger,
+      signal,
+      patienceMs,
     });
     const { bucket } = opened;
     const subject: Subject = { ...subjectOf(restore), location };
@@ -62,16 +65,27 @@ export class ClusterRestoreRunner implements RestoreRunner {
     request.onBegin?.();
     try {
       await patiently(() => this.#ending.assertNotFailed(request, { bucket, signal }), {
-        ...{ what: 'look for the files of an earlier run', logger, signal, patienceMs },
+        what: 'look for the files of an earlier run',
+        logger,
+        signal,
+        patienceMs,
       });
       await patiently(
         () => opened.files?.claim({ signal, assertAllowed: assertLeading }) ?? Promise.resolve(),
         { what: 'look whose files the bucket has', logger, signal, patienceMs },
       );
       journal = await RestoreJournal.open({
-        ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+        bucket,
+        name,
+        uid,
+        directory,
+        assertLeading,
+        logger,
+        signal,
+        patienceMs,
         isSealed: isJournalSealed(restore),
-        ...{ clock: this.#clock, limits: this.#options.journalLimits },
+        clock: this.#clock,
+        limits: this.#options.journalLimits,
         isSetBack: () => this.#isSetBack(restore),
       });
     } catch (error) {
@@ -83,11 +97,19 @@ export class ClusterRestoreRunner implements RestoreRunner {
     const log = new RestoreLog({
       sink: journal,
       subject: { restore: `${restore.metadata.namespace ?? ''}/${name}` },
-      ...{ level: this.#options.logLevel, format: this.#options.logFormat },
-      ...{ entries: journal.entries, clock: this.#clock },
+      level: this.#options.logLevel,
+      format: this.#options.logFormat,
+      entries: journal.entries,
+      clock: this.#clock,
     });
     return await this.#make(request, {
-      ...{ bucket, files: opened.files, journal: opening, log, subject, signal, assertLeading },
+      bucket,
+      files: opened.files,
+      journal: opening,
+      log,
+      subject,
+      signal,
+      assertLeading,
     });
   }
 

@@ -82,7 +82,11 @@ export async function loadRestoreSources(options: RestoreSourcesOptions): Promis
   return {
     // The location may have had another name when the backup was made.
     backupObject: { ...object, spec: { ...spec, storageLocation: location } },
-    ...{ backup, contents, volumes, modifiers, policies },
+    backup,
+    contents,
+    volumes,
+    modifiers,
+    policies,
     [Symbol.asyncDispose]: () => left.disposeAsync(),
   };
 }

@@ -69,7 +69,10 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
       ),
   );
   return {
-    ...{ infos, natives, podVolumeBackups, snapped },
+    infos,
+    natives,
+    podVolumeBackups,
+    snapped,
     factsOf: async ({ metadata, spec }) => {
       const info = infoOf.get(metadata.name);
       const native = nativeOf.get(metadata.name);
@@ -79,7 +82,9 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
       const isAsked = info === undefined && name !== undefined;
       const claim = idOf(namespace, name);
       return {
-        ...{ info, native, restorePVs },
+        info,
+        native,
+        restorePVs,
         hasFileBackup: isAsked && filed.has(claim),
         hasCsiSnapshot: isAsked && snapped.has(claim),
         hasUploadResult: isAsked && (await hasUploadResult(options, `${namespace ?? ''}.${name}`)),
@@ -185,7 +190,9 @@ async function hasUploadResult(
     `${UPLOAD_LABELS.claim}=${validLabel(claim)}`,
   ];
   const found = await client.list(CONFIG_MAPS, {
-    ...{ namespace, labelSelector: labels.join(','), signal },
+    namespace,
+    labelSelector: labels.join(','),
+    signal,
   });
   return found.length > 0;
 }

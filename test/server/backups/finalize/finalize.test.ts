@@ -330,12 +330,16 @@ describe('the finalizer of backups', () => {
       {
         kind: 'DataUpload',
         metadata: {
-          ...{ name: 'du', uid: 'du', namespace: 'velero' },
+          name: 'du',
+          uid: 'du',
+          namespace: 'velero',
           labels: { 'velero.io/backup-name': 'b1', 'velero.io/async-operation-id': 'op-1' },
         },
         spec: { sourcePVC: 'data', sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'vs' } },
         status: {
-          ...{ phase: 'Completed', snapshotID: 's1', progress: { totalBytes: 7 } },
+          phase: 'Completed',
+          snapshotID: 's1',
+          progress: { totalBytes: 7 },
           message: 'left out by rules: "*.log"',
         },
       } as never,

@@ -133,7 +133,9 @@ describe('a run that others interfere with', () => {
     const passwords = { current: 'a secret', others: [], earlierKeys: [] };
     signWith(rig.bucket, { signing: await signingBy(passwords), isRequired: false });
     const forged = {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', spec: {} },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      spec: {},
       metadata: { name: 'b1', namespace: 'velero', uid: 'u1' },
       status: { phase: 'Completed' },
     };
@@ -173,9 +175,13 @@ describe('a run that others interfere with', () => {
       location = 'default',
       isSigned = true,
     ): object => ({
-      ...{ apiVersion: 'velero.io/v1', kind: 'Backup', spec: { storageLocation: location } },
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      spec: { storageLocation: location },
       metadata: {
-        ...{ name, namespace: 'velero', uid: `uid-${name}` },
+        name,
+        namespace: 'velero',
+        uid: `uid-${name}`,
         annotations: isSigned ? { 'longshore.io/signed': 'true' } : {},
       },
       status: { phase: 'Completed', completionTimestamp: at, expiration: '2027-01-01T00:00:00Z' },
@@ -205,8 +211,14 @@ describe('a run that others interfere with', () => {
     for (const metadata of earlier.slice(0, 4)) {
       const { name } = (metadata as { metadata: { name: string } }).metadata;
       await archive.put(name, {
-        ...{ itemOperations: [], volumeInfos: [], podVolumeBackups: [], volumeSnapshots: [] },
-        ...{ results: {}, resourceList: {}, contents, metadata },
+        itemOperations: [],
+        volumeInfos: [],
+        podVolumeBackups: [],
+        volumeSnapshots: [],
+        results: {},
+        resourceList: {},
+        contents,
+        metadata,
       });
     }
     await contents.close();
@@ -214,8 +226,11 @@ describe('a run that others interfere with', () => {
     const { link } = await archive.open('b1');
     const { mac } = (await archive.open('newest')).link;
     expect(link.previous).toEqual({
-      ...{ name: 'newest', uid: 'uid-newest', mac },
-      ...{ completed: '2026-11-22T00:00:00Z', expiration: '2027-01-01T00:00:00Z' },
+      name: 'newest',
+      uid: 'uid-newest',
+      mac,
+      completed: '2026-11-22T00:00:00Z',
+      expiration: '2027-01-01T00:00:00Z',
     });
   });
 });

@@ -129,7 +129,8 @@ describe('a run of a backup', () => {
       },
     };
     const rig: Rig = new Rig({
-      ...{ cluster: configMaps(2), actions: [begins] },
+      cluster: configMaps(2),
+      actions: [begins],
       bucket: bucketThrough(new MemoryBucket(), async (call, _key, task) => {
         if (call !== 'put' || begun.length === 0) return task();
         await expect.poll(() => begun.length).toBe(2);
@@ -176,7 +177,8 @@ describe('a run of a backup', () => {
     const ran: string[] = [];
     const cluster = new FakeCluster().namespaces('a').add('pods', {
       metadata: {
-        ...{ namespace: 'a', name: 'p' },
+        namespace: 'a',
+        name: 'p',
         annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
       },
       spec: { containers: [{ name: 'main' }] },
@@ -203,8 +205,14 @@ describe('a run of a backup', () => {
     });
     {
       await using journal = await Journal.open({
-        ...{ isSealed: false, bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
-        ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
+        isSealed: false,
+        bucket: rig.bucket,
+        name: 'b1',
+        uid: 'u1',
+        directory: scratch,
+        logger: silentLogger,
+        assertLeading: () => undefined,
+        signal: rig.leaving.signal,
       });
       const pod = { kind: 'v1/Pod', namespace: 'a', name: 'p' };
       const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
@@ -295,13 +303,25 @@ describe('a run of a backup', () => {
     const rig = new Rig({ cluster: configMaps(2) });
     {
       await using journal = await Journal.open({
-        ...{ isSealed: false, bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
-        ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
+        isSealed: false,
+        bucket: rig.bucket,
+        name: 'b1',
+        uid: 'u1',
+        directory: scratch,
+        logger: silentLogger,
+        assertLeading: () => undefined,
+        signal: rig.leaving.signal,
       });
       const path = 'resources/configmaps/namespaces/a/c1.json';
       await journal.put({
-        ...{ namespace: 'a', operations: [], facts: [], hasFailed: false, owesPostHooks: false },
-        ...{ files: [{ path, bytes: Buffer.from('{}') }], hasEffect: true, ...stored },
+        namespace: 'a',
+        operations: [],
+        facts: [],
+        hasFailed: false,
+        owesPostHooks: false,
+        files: [{ path, bytes: Buffer.from('{}') }],
+        hasEffect: true,
+        ...stored,
       });
     }
     const { phase, status } = await rig.run();
@@ -343,7 +363,9 @@ describe('a run of a backup', () => {
       data: { text: noise('c', 300_000).toString('base64') },
     });
     const rig = new Rig({
-      ...{ cluster, actions: [moves], directory: disk.path },
+      cluster,
+      actions: [moves],
+      directory: disk.path,
       volumes: () => ({ outcome: () => Promise.reject(new Error('no outcome')) }),
       cancel: () => {
         disk.fill();

@@ -238,13 +238,11 @@ function runnerOf(
       }),
     directory: scratch,
     logger: silentLogger,
-    ...{
-      logLevel: 'info',
-      logFormat: 'text',
-      workers: 1 + (world.kills % WORKERS_MAX),
-      // Longer than a busy machine lets a process wait for its turn.
-      patienceMs: 800,
-    },
+    logLevel: 'info',
+    logFormat: 'text',
+    workers: 1 + (world.kills % WORKERS_MAX),
+    // Longer than a busy machine lets a process wait for its turn.
+    patienceMs: 800,
   });
   return { runner, operations };
 }

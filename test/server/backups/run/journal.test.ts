@@ -21,8 +21,14 @@ afterAll(() => {
 const signal = new AbortController().signal;
 
 const item = (name: string, more: Partial<FinishedItem> = {}): FinishedItem => ({
-  ...{ kind: 'v1/Pod', namespace: 'a', name, operations: [], facts: [] },
-  ...{ hasFailed: false, owesPostHooks: false, hasEffect: false },
+  kind: 'v1/Pod',
+  namespace: 'a',
+  name,
+  operations: [],
+  facts: [],
+  hasFailed: false,
+  owesPostHooks: false,
+  hasEffect: false,
   files: [
     { path: `resources/pods/namespaces/a/${name}.json`, bytes: Buffer.from(`{"${name}":1}`) },
   ],
@@ -32,7 +38,12 @@ const EFFECT = { hasEffect: true };
 
 function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
   return Journal.open({
-    ...{ bucket, name: 'b1', uid: 'u1', directory: scratch, logger: silentLogger, signal },
+    bucket,
+    name: 'b1',
+    uid: 'u1',
+    directory: scratch,
+    logger: silentLogger,
+    signal,
     isSealed: false,
     assertLeading: () => undefined,
     patienceMs: 100,
@@ -115,7 +126,9 @@ describe('the journal of a backup', () => {
   it('gives back all that another server must know', async () => {
     const bucket = new MemoryBucket();
     const operation = {
-      ...{ action: 'x/y', operationId: 'op', postOperationItems: [] },
+      action: 'x/y',
+      operationId: 'op',
+      postOperationItems: [],
       item: { group: '', resource: 'pods', namespace: 'a', name: 'p' },
     };
     {
@@ -224,7 +237,9 @@ describe('the journal of a backup', () => {
     const bucket = new MemoryBucket();
     await using journal = await opened(bucket);
     const operation = (operationId: string) => ({
-      ...{ action: 'x/y', operationId, postOperationItems: [] },
+      action: 'x/y',
+      operationId,
+      postOperationItems: [],
       item: { group: '', resource: 'pods', namespace: 'a', name: 'p' },
     });
     await journal.put(item('one', { operations: [operation('op-1')], hasEffect: true }));

@@ -28,7 +28,10 @@ const BACKUP = {
   apiVersion: 'velero.io/v1',
   kind: 'Backup',
   metadata: {
-    ...{ name: 'b1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
+    name: 'b1',
+    namespace: 'velero',
+    uid: 'u1',
+    resourceVersion: '1',
     labels: { team: 'x', 'velero.io/storage-location': 'default' },
   },
   spec: { includedNamespaces: ['*'], storageLocation: 'default', itemOperationTimeout: '4h0m0s' },
@@ -83,7 +86,10 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
     }: Partial<HostOptions> & { readonly opening?: Error } = {},
   ) {
     const host = await PluginHost.open({
-      ...{ folder, flags: [], environment: { PATH: process.env.PATH }, logger: silentLogger },
+      folder,
+      flags: [],
+      environment: { PATH: process.env.PATH },
+      logger: silentLogger,
       ...more,
     });
     hosts.push(host);
@@ -104,7 +110,9 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
     } as unknown as VolumeHelper;
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const runner = new ClusterRunner({
-      ...{ client, operations, logger: silentLogger },
+      client,
+      operations,
+      logger: silentLogger,
       discovery: await cluster.discovery(),
       buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
       archiveOf: (opened) => new BackupArchive(opened),
@@ -114,7 +122,12 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
           ? Promise.reject(opening)
           : Promise.resolve(
               new ClusterVolumes({
-                ...{ client, backup, helper, signal: ofRun, log: log.results, hasCsi: true },
+                client,
+                backup,
+                helper,
+                signal: ofRun,
+                log: log.results,
+                hasCsi: true,
                 locations: Object.entries(locations).map(([name, { provider, config }]) => ({
                   metadata: { name, uid: name, resourceVersion: '1', creationTimestamp: '' },
                   spec: {
@@ -126,11 +139,15 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
                   },
                 })),
                 snapshotters: (provider, config) => session.snapshotter(provider, config),
-                ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000 },
+                resourceTimeoutMs: 1000,
+                podVolumeTimeoutMs: 1000,
               }),
             ),
       directory: scratch,
-      ...{ logLevel: 'info', logFormat: 'text', workers: 2, patienceMs: 400 },
+      logLevel: 'info',
+      logFormat: 'text',
+      workers: 2,
+      patienceMs: 400,
     });
     const outcome = await runner.run({
       backup: BACKUP,
@@ -182,8 +199,12 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
     expect(snapshots.toSorted(byVolume)).toEqual([
       {
         spec: {
-          ...{ ...common, location: 'n', persistentVolumeName: 'pv1', providerVolumeID: 'one' },
-          ...{ volumeAZ: 'z1', volumeIOPS: 3000 },
+          ...common,
+          location: 'n',
+          persistentVolumeName: 'pv1',
+          providerVolumeID: 'one',
+          volumeAZ: 'z1',
+          volumeIOPS: 3000,
         },
         status: { phase: 'Completed', providerSnapshotID: 'snap-one-b1' },
       },
@@ -199,7 +220,8 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
     ]);
     expect(native.asked('CreateSnapshot')).toMatchObject([
       {
-        ...{ volume: 'one', zone: 'z1' },
+        volume: 'one',
+        zone: 'z1',
         tags: { ...BACKUP.metadata.labels, 'velero.io/backup': 'b1', 'velero.io/pv': 'pv1' },
       },
     ]);
@@ -361,7 +383,10 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       world.cluster.add('persistentvolumes', volume('pv1', native.volume('one', 'first')));
       world.cluster.add('configmaps', {
         metadata: {
-          ...{ name: 'grows', namespace: 'app', uid: 'u', labels: { 'example.io/large': '' } },
+          name: 'grows',
+          namespace: 'app',
+          uid: 'u',
+          labels: { 'example.io/large': '' },
           annotations: { 'example.io/grow-mib': '6' },
         },
       });

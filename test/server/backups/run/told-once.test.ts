@@ -40,13 +40,19 @@ function newWorld() {
     const metadata = { ...backup.metadata, annotations: { [TIMEOUT]: 'soon' } };
     return Promise.resolve(
       new ClusterVolumes({
-        ...{ client, signal, hasCsi: true, log: log.results, tryLog: log.ofTry },
+        client,
+        signal,
+        hasCsi: true,
+        log: log.results,
+        tryLog: log.ofTry,
         backup: { ...backup, metadata },
-        ...{ helper, locations: [] },
+        helper,
+        locations: [],
         snapshotters: () => {
           throw new Error('there is none');
         },
-        ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000 },
+        resourceTimeoutMs: 1000,
+        podVolumeTimeoutMs: 1000,
       }),
     );
   };

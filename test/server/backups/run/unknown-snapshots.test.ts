@@ -57,7 +57,13 @@ function newWorld(volumes: readonly string[]) {
   const openVolumes = ({ backup, log, signal, willSnapshot }: VolumesContext) =>
     Promise.resolve(
       new ClusterVolumes({
-        ...{ client, backup, helper, signal, willSnapshot, log: log.results, hasCsi: true },
+        client,
+        backup,
+        helper,
+        signal,
+        willSnapshot,
+        log: log.results,
+        hasCsi: true,
         locations: [
           {
             metadata: { name: 'zone-a', uid: 'l', resourceVersion: '1', creationTimestamp: '' },
@@ -65,7 +71,8 @@ function newWorld(volumes: readonly string[]) {
           },
         ],
         snapshotters: () => provider.snapshotter,
-        ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000 },
+        resourceTimeoutMs: 1000,
+        podVolumeTimeoutMs: 1000,
       }),
     );
   const untold: string[] = [];

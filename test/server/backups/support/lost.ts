@@ -46,7 +46,12 @@ export async function openLost(options: LostOptions) {
   const backups = new RunsView({ ...common, shared, resource: BACKUP_RESOURCE });
   const watched = await backups.open();
   const lost = new LostBackups({
-    ...{ ...common, backups, notes: new UnderWayNotes(common), buckets, sessions, removeSnapshots },
+    ...common,
+    backups,
+    notes: new UnderWayNotes(common),
+    buckets,
+    sessions,
+    removeSnapshots,
     writers: options.writers ?? shared.writers,
     operations: new OperationMap({ store: backupOperationStore(seen, namespace, buckets) }),
     discovery: () => Discovery.open(client),

@@ -84,7 +84,11 @@ export class World extends AfterRunWorld {
     }
     await using contents = await writer.finish();
     await new BackupArchive(this.files).put('b1', {
-      ...{ contents, volumeInfos, results: {}, resourceList: {}, podVolumeBackups: [] },
+      contents,
+      volumeInfos,
+      results: {},
+      resourceList: {},
+      podVolumeBackups: [],
       volumeSnapshots: [],
       itemOperations: operations.map((begun) =>
         orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs())),
@@ -106,13 +110,19 @@ export class World extends AfterRunWorld {
     const { signal } = new AbortController();
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const common = {
-      ...{ map, scratch, signal, logger: silentLogger, writers: new FileWriters() },
+      map,
+      scratch,
+      signal,
+      logger: silentLogger,
+      writers: new FileWriters(),
       client: this.#clientOf(outside),
       buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
       assertLeading: () => undefined,
     };
     return {
-      ...{ map, asker, signal },
+      map,
+      asker,
+      signal,
       step: () =>
         operationsStep(this.backup, { ...common, asker, timeoutNsOf: () => 3600_000_000_000n }),
       finalize: () =>
@@ -126,7 +136,8 @@ export class World extends AfterRunWorld {
                 snapshotter: () => {
                   throw new Error('no snapshots here');
                 },
-                ...{ asker, ...nothing },
+                asker,
+                ...nothing,
               }),
           },
           discovery: () => this.cluster.discovery(),

@@ -154,13 +154,11 @@ export class DeletionWorld {
     await using contents = await writer.finish();
     await using log = await ScratchFile.of(this.scratch, [Buffer.from('x')]);
     await new BackupArchive(this.bucket).put(backup.metadata.name, {
-      ...{
-        contents,
-        log,
-        results: {},
-        resourceList: {},
-        itemOperations: parts.itemOperations ?? [],
-      },
+      contents,
+      log,
+      results: {},
+      resourceList: {},
+      itemOperations: parts.itemOperations ?? [],
       volumeInfos: parts.volumeInfos ?? [],
       volumeSnapshots: parts.volumeSnapshots ?? [],
       podVolumeBackups: parts.podVolumeBackups ?? [],
@@ -298,9 +296,17 @@ export class DeletionWorld {
     this.registry = new Registry();
     const abort = new AbortController();
     const controller = new DeletionController({
-      ...{ client: this.#mortal(outside), logger, namespace: VELERO, host: 'h' },
-      ...{ isMadeHere: true, patienceMs: 200, runningMs: 20, endingMs: 200, driverMs: 2000 },
-      ...{ directory: this.scratch, metrics: new DeletionMetrics(this.registry) },
+      client: this.#mortal(outside),
+      logger,
+      namespace: VELERO,
+      host: 'h',
+      isMadeHere: true,
+      patienceMs: 200,
+      runningMs: 20,
+      endingMs: 200,
+      driverMs: 2000,
+      directory: this.scratch,
+      metrics: new DeletionMetrics(this.registry),
       buckets: {
         open: (location, signal) => {
           this.#fault('bucket');
@@ -322,7 +328,8 @@ export class DeletionWorld {
           ) as never,
         ),
       forget: this.#forget(outside),
-      ...{ providerMs: 2000, writers: new FileWriters() },
+      providerMs: 2000,
+      writers: new FileWriters(),
       defaultCredentials: () => undefined,
       ...more,
     });
@@ -469,8 +476,12 @@ export const upload = (
 ) => ({
   metadata: { namespace: VELERO, name, labels },
   spec: {
-    ...{ backupStorageLocation: 'default', operationTimeout: '10m0s', snapshotType: 'CSI' },
-    ...{ datamover: mover, sourceNamespace: namespace, sourcePVC: 'pvc' },
+    backupStorageLocation: 'default',
+    operationTimeout: '10m0s',
+    snapshotType: 'CSI',
+    datamover: mover,
+    sourceNamespace: namespace,
+    sourcePVC: 'pvc',
   },
   status: { phase: 'Completed', snapshotID: id },
 });

@@ -58,7 +58,8 @@ export class AfterRunWorld {
         outside(
           () =>
             this.answers.get(operationID) ?? {
-              ...{ kind: 'unasked', isLasting: true },
+              kind: 'unasked',
+              isLasting: true,
               error: `operation ID ${operationID} is invalid`,
             },
         ),
@@ -118,8 +119,14 @@ export const progress = (
 ): Observation => ({
   kind: 'progress',
   progress: {
-    ...{ completed: false, err: '', nCompleted: 1, nTotal: 10, operationUnits: 'Bytes' },
-    ...{ description: '', started: '2026-11-21T02:00:00Z', updated: '2026-11-21T02:00:05Z' },
+    completed: false,
+    err: '',
+    nCompleted: 1,
+    nTotal: 10,
+    operationUnits: 'Bytes',
+    description: '',
+    started: '2026-11-21T02:00:00Z',
+    updated: '2026-11-21T02:00:05Z',
     ...fields,
   },
 });

@@ -51,7 +51,8 @@ export function itFollowsOperations(
     await server.step();
     expect(world.status).toMatchObject({
       phase: 'FinalizingPartiallyFailed',
-      ...{ [`${word}ItemOperationsCompleted`]: 1, errors: 1 },
+      [`${word}ItemOperationsCompleted`]: 1,
+      errors: 1,
     });
   });
 }

@@ -9,11 +9,20 @@ const VOLUME = { volume: 'app/disk' };
 const OPTIONS = { backup: 'b', nowMs: 0, logout: undefined };
 const QUERY = { order: 'name', isDescending: false, page: 1 } as const;
 const entryOf = (name: string, type = 'f'): FileEntry => ({
-  ...{ name, type, mode: 0o4755, uid: 0, gid: 0, mtimeNs: 0n },
-  ...{ sizeBytes: 5, objectId: 'k1' },
+  name,
+  type,
+  mode: 0o4755,
+  uid: 0,
+  gid: 0,
+  mtimeNs: 0n,
+  sizeBytes: 5,
+  objectId: 'k1',
 });
 const opened = (entry: FileEntry, notes: readonly string[] = []) => ({
-  ...{ entry, notes, deviceBytes: undefined, isSorted: true },
+  entry,
+  notes,
+  deviceBytes: undefined,
+  isSorted: true,
 });
 const listed = (
   entries: readonly FileEntry[],

@@ -19,7 +19,8 @@ class Source implements BackupFiles {
   open_ = 0;
   /** What the file does after so many pieces. */
   after: { readonly pieces: number; readonly then: (signal: AbortSignal) => Promise<void> } = {
-    ...{ pieces: PIECES, then: () => Promise.resolve() },
+    pieces: PIECES,
+    then: () => Promise.resolve(),
   };
 
   /** What listings of a location wait for. */
@@ -42,11 +43,21 @@ class Source implements BackupFiles {
     const bytes = (signal: AbortSignal): AsyncGenerator<Uint8Array> => this.#bytes(signal);
     return Promise.resolve({
       entry: {
-        ...{ name: 'f', type: 'f', mode: 0o644, uid: 0, gid: 0, mtimeNs: 0n, objectId: 'x' },
+        name: 'f',
+        type: 'f',
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        mtimeNs: 0n,
+        objectId: 'x',
         sizeBytes: PIECES * PIECE.length,
       },
-      ...{ bytes, tar: bytes, list: () => this.#nothing() },
-      ...{ notes: [], deviceBytes: undefined, isSorted: true },
+      bytes,
+      tar: bytes,
+      list: () => this.#nothing(),
+      notes: [],
+      deviceBytes: undefined,
+      isSorted: true,
       [Symbol.dispose]: () => {
         this.open_--;
       },
@@ -104,8 +115,7 @@ describe('a download', () => {
       const view = { look: () => Promise.resolve(world) };
       const volumes = { of: () => [] };
       const files = { source, access };
-      return new PageHandler({ ...{ view, volumes, access, files, logger, clock }, isLoopback })
-        .handle;
+      return new PageHandler({ view, volumes, access, files, logger, clock, isLoopback }).handle;
     });
   });
   afterEach(async () => {

@@ -9,8 +9,14 @@ import {
 } from '../../../../src/server/page/files/listing.ts';
 
 const entryOf = (at: number): FileEntry => ({
-  ...{ name: String(at).padStart(6, '0'), type: 'f', mode: 0, uid: 0, gid: 0, objectId: '' },
-  ...{ sizeBytes: (at * 7919) % 1000, mtimeNs: BigInt((at * 104_729) % 5000) },
+  name: String(at).padStart(6, '0'),
+  type: 'f',
+  mode: 0,
+  uid: 0,
+  gid: 0,
+  objectId: '',
+  sizeBytes: (at * 7919) % 1000,
+  mtimeNs: BigInt((at * 104_729) % 5000),
 });
 
 /** How many entries were taken is in `taken`. */

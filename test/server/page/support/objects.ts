@@ -26,8 +26,12 @@ export const uploadOf = (
 ): object => ({
   metadata: { name, labels: owned('backup', backup) },
   spec: {
-    ...{ snapshotType: 'CSI', sourceNamespace: 'shop', sourcePVC: `claim-${name}` },
-    ...{ backupStorageLocation: 'default', operationTimeout: '10m0s', ...more },
+    snapshotType: 'CSI',
+    sourceNamespace: 'shop',
+    sourcePVC: `claim-${name}`,
+    backupStorageLocation: 'default',
+    operationTimeout: '10m0s',
+    ...more,
   },
   status,
 });
@@ -62,17 +66,22 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
       metadata: { name: word('nightly-3'), uid: 'uid-nightly-3', labels: label },
       spec,
       status: {
-        ...{ phase: 'WaitingForPluginOperations', startTimestamp: '2026-11-26T09:50:00Z' },
+        phase: 'WaitingForPluginOperations',
+        startTimestamp: '2026-11-26T09:50:00Z',
         progress: { totalItems: 1200, itemsBackedUp: 1200 },
-        ...{ backupItemOperationsAttempted: 2, backupItemOperationsCompleted: 1 },
+        backupItemOperationsAttempted: 2,
+        backupItemOperationsCompleted: 1,
       },
     },
     {
       metadata: { name: word('nightly-2'), uid: 'uid-nightly-2', labels: label },
       spec,
       status: {
-        ...{ phase: 'PartiallyFailed', errors: 2, warnings: 5 },
-        ...{ startTimestamp: '2026-11-25T02:00:00Z', completionTimestamp: '2026-11-25T02:31:00Z' },
+        phase: 'PartiallyFailed',
+        errors: 2,
+        warnings: 5,
+        startTimestamp: '2026-11-25T02:00:00Z',
+        completionTimestamp: '2026-11-25T02:31:00Z',
         expiration: '2026-12-25T02:00:00Z',
       },
     },
@@ -112,8 +121,13 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   );
   const repository = { backupStorageLocation: 'default', repositoryType: 'kopia' };
   const verified = {
-    ...{ time: '2026-11-26T03:00:00Z', damagedContents: 3, damagedPacks: 1, damagedSnapshots: 1 },
-    ...{ readShare: 0.25, packBytes: 5 << 28, problem: word('pack p1 is missing') },
+    time: '2026-11-26T03:00:00Z',
+    damagedContents: 3,
+    damagedPacks: 1,
+    damagedSnapshots: 1,
+    readShare: 0.25,
+    packBytes: 5 << 28,
+    problem: word('pack p1 is missing'),
   };
   api.put(
     BACKUP_REPOSITORIES as never,
@@ -124,7 +138,8 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
       },
       spec: { ...repository, volumeNamespace: 'shop', maintenanceFrequency: '1h0m0s' },
       status: {
-        ...{ phase: 'Ready', lastMaintenanceTime: '2026-11-26T09:10:00Z' },
+        phase: 'Ready',
+        lastMaintenanceTime: '2026-11-26T09:10:00Z',
         recentMaintenance: [{ result: 'Failed', message: word('the bucket is full') }],
       },
     },
@@ -149,24 +164,33 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   api.put(
     DATA_UPLOADS as never,
     uploadOf('moving', 'nightly-3', {
-      ...{ phase: 'InProgress', node: 'node-1', startTimestamp: '2026-11-26T09:58:20Z' },
+      phase: 'InProgress',
+      node: 'node-1',
+      startTimestamp: '2026-11-26T09:58:20Z',
       progress: { bytesDone: 100 << 20, totalBytes: 400 << 20 },
     }),
     uploadOf('done', 'nightly-3', {
-      ...{ phase: 'Completed', node: 'node-1', completionTimestamp: '2026-11-26T09:57:00Z' },
-      ...{ progress: { bytesDone: 1 << 30, totalBytes: 1 << 30 }, incrementalBytes: 256 << 20 },
+      phase: 'Completed',
+      node: 'node-1',
+      completionTimestamp: '2026-11-26T09:57:00Z',
+      progress: { bytesDone: 1 << 30, totalBytes: 1 << 30 },
+      incrementalBytes: 256 << 20,
     }),
     uploadOf('fresh', 'nightly-3', { phase: 'New' }, { datamover: word('somebody-elses') }),
     uploadOf('lost', 'nightly-2', {
-      ...{ phase: 'Failed', completionTimestamp: '2026-11-25T02:20:00Z' },
+      phase: 'Failed',
+      completionTimestamp: '2026-11-25T02:20:00Z',
       message: word('the snapshot was deleted while it was read'),
     }),
   );
   api.put(POD_VOLUME_BACKUPS as never, {
     metadata: { name: 'pod-volume', labels: owned('backup', 'nightly-3') },
     spec: {
-      ...{ node: 'node-1', volume: word('cache'), backupStorageLocation: 'default' },
-      ...{ pod: { namespace: 'shop', name: word('web-0') }, repoIdentifier: '' },
+      node: 'node-1',
+      volume: word('cache'),
+      backupStorageLocation: 'default',
+      pod: { namespace: 'shop', name: word('web-0') },
+      repoIdentifier: '',
     },
     status: { phase: 'Prepared' },
   });
@@ -174,7 +198,9 @@ export function fill(api: FakeApi, word: Word = (plain) => plain): void {
     metadata: { name: 'down', labels: owned('restore', 'back-again') },
     spec: {
       targetVolume: { namespace: word('shop'), pvc: word('claim-back'), pv: '' },
-      ...{ backupStorageLocation: 'default', sourceNamespace: 'shop', snapshotID: 'x' },
+      backupStorageLocation: 'default',
+      sourceNamespace: 'shop',
+      snapshotID: 'x',
       operationTimeout: '10m0s',
     },
     status: { phase: 'Accepted', acceptedByNode: 'node-1' },

@@ -48,8 +48,13 @@ const DEPLOYMENT = {
 } as unknown as Deployment;
 const build = (config: JobConfig = {}, deployment = DEPLOYMENT) =>
   maintenanceJob({
-    ...{ name: 'app-default-kopia-maintain-job-1', repository: REPOSITORY, deployment, config },
-    ...{ command: ['/velero'], logLevel: 'debug', logFormat: 'json' },
+    name: 'app-default-kopia-maintain-job-1',
+    repository: REPOSITORY,
+    deployment,
+    config,
+    command: ['/velero'],
+    logLevel: 'debug',
+    logFormat: 'json',
   });
 
 describe('a maintenance Job', () => {

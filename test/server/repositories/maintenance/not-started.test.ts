@@ -55,7 +55,9 @@ class Cluster {
       if (name === 'due') continue;
       this.jobs.set(`j${name}`, {
         metadata: {
-          ...{ name: `j${name}`, uid: `u${name}`, labels: { [label]: 'true' } },
+          name: `j${name}`,
+          uid: `u${name}`,
+          labels: { [label]: 'true' },
           creationTimestamp: new Date(START_MS).toISOString(),
         },
         status: { active: 1, ready: 0 },
@@ -90,8 +92,14 @@ class Cluster {
       assertLeading: () => undefined,
     });
     this.keeper = new JobKeeper({
-      ...{ logger: silentLogger, namespace: 'velero', configMap: undefined, jobsMax: 2 },
-      ...{ deployment: 'd', command: [], logLevel: 'info', logFormat: 'text' },
+      logger: silentLogger,
+      namespace: 'velero',
+      configMap: undefined,
+      jobsMax: 2,
+      deployment: 'd',
+      command: [],
+      logLevel: 'info',
+      logFormat: 'text',
       metrics: new RepositoryMetrics(new Registry(), {
         repositories: () => [],
         jobs: () => ({ running: 0, waiting: 0 }),

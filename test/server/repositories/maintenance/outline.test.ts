@@ -7,7 +7,10 @@ const repository = (maintenanceFrequency: string | undefined): BackupRepository 
   ({ metadata: { name: 'r' }, spec: { maintenanceFrequency } }) as unknown as BackupRepository;
 const location = (retention: string | undefined) => ({
   metadata: {
-    ...{ name: 'default', namespace: 'velero', uid: 'u', resourceVersion: '1' },
+    name: 'default',
+    namespace: 'velero',
+    uid: 'u',
+    resourceVersion: '1',
     creationTimestamp: '2026-11-28T00:00:00Z',
     ...(retention !== undefined && { annotations: { 'longshore.io/retention': retention } }),
   },

@@ -13,7 +13,11 @@ const at = (minutes: number): string =>
   new Date(Number(NOW / 1_000_000n) + minutes * 60_000).toISOString();
 
 const job = (name: string, more: Partial<JobOutline> = {}): JobOutline => ({
-  ...{ name, uid: `uid-${name}`, createdNs: NOW - 10n * MINUTE, isOurs: true, end: undefined },
+  name,
+  uid: `uid-${name}`,
+  createdNs: NOW - 10n * MINUTE,
+  isOurs: true,
+  end: undefined,
   ...more,
 });
 const DONE = { isSuccess: true, atNs: NOW - MINUTE };
@@ -109,7 +113,8 @@ describe('what is done about the maintenance of a repository', () => {
       });
     const jobs = [created(-100), created(-200), created(-50)];
     expect(planMaintenance(situation({ status, jobs }))).toEqual({
-      ...{ kind: 'record', endsClaim: false },
+      kind: 'record',
+      endsClaim: false,
       jobs: [created(-50)],
     });
   });

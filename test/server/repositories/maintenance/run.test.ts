@@ -17,7 +17,9 @@ afterEach(() => {
 const named = (claim: string, uid = 'r1'): BackupRepository =>
   ({
     metadata: {
-      ...{ name: 'app-default-kopia', namespace: 'velero', uid },
+      name: 'app-default-kopia',
+      namespace: 'velero',
+      uid,
       annotations: { 'longshore.io/maintenance-job': claim },
     },
     spec: { volumeNamespace: 'app', backupStorageLocation: 'default', repositoryType: 'kopia' },
@@ -33,7 +35,8 @@ async function run(
   // Rejects where it throws.
   const answer = async (): Promise<BackupRepository | undefined> => Promise.resolve(repository());
   const location = {
-    ...{ kind: 'BackupStorageLocation', metadata: { name: 'default', namespace: 'velero' } },
+    kind: 'BackupStorageLocation',
+    metadata: { name: 'default', namespace: 'velero' },
     spec: { provider: 'velero.io/fs', config: { fspath: directory } },
   };
   const data = { 'repository-password': Buffer.from('secret').toString('base64') };
@@ -44,8 +47,13 @@ async function run(
       Promise.resolve(name === 'default' ? location : { data }),
   } as unknown as KubeClient;
   const code = await runMaintenanceJob({
-    ...{ client, logger: silentLogger, namespace: 'velero' },
-    ...{ volumeNamespace: 'app', storageLocation: 'default', directory, terminationLog },
+    client,
+    logger: silentLogger,
+    namespace: 'velero',
+    volumeNamespace: 'app',
+    storageLocation: 'default',
+    directory,
+    terminationLog,
     job: { name: 'job-1', uid: 'j1' },
     printText: (text) => (printed += text),
     defaultCredentials: () => undefined,

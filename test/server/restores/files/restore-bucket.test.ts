@@ -78,7 +78,10 @@ class Place {
     });
     const restore = { name: 'r1', uid };
     return new RestoreBucket(refusing, {
-      ...{ client, namespace: 'velero', location: 'default', restore },
+      client,
+      namespace: 'velero',
+      location: 'default',
+      restore,
     });
   }
 

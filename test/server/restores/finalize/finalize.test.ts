@@ -49,7 +49,9 @@ describe('the finalizer of restores', () => {
     world.say({ errors: 0, warnings: 2 });
     expect(await untilOver(world)).toBe(1);
     expect(world.status).toMatchObject({
-      ...{ phase: 'Completed', errors: 0, warnings: 2 },
+      phase: 'Completed',
+      errors: 0,
+      warnings: 2,
       completionTimestamp: '2026-11-21T02:00:00Z',
     });
     expect(world.status.hookStatus).toBeUndefined();
@@ -58,7 +60,10 @@ describe('the finalizer of restores', () => {
 
   it('keeps errors that are told in the same words, and adds each only once however often it is killed', async () => {
     const failure = {
-      ...{ time: '2026-11-21T01:59:00Z', namespace: 'app', name: 'p', message: 'it broke' },
+      time: '2026-11-21T01:59:00Z',
+      namespace: 'app',
+      name: 'p',
+      message: 'it broke',
     };
     const failures = [failure, failure];
     const hooks = { attempted: 4, failed: 4, pods: [], failures };
@@ -262,7 +267,9 @@ describe('the finalizer of restores', () => {
   it('says what became of hooks, of which some have failed after the run', async () => {
     const world = await finalizing().begin([], {
       hooks: {
-        ...{ attempted: 4, failed: 2, pods: [] },
+        attempted: 4,
+        failed: 2,
+        pods: [],
         failures: [
           { time: '2026-11-21T01:30:00Z', namespace: 'app', name: 'p', message: 'hook h broke' },
         ],
@@ -271,7 +278,8 @@ describe('the finalizer of restores', () => {
     world.say({ errors: 1 });
     await untilOver(world);
     expect(world.status).toMatchObject({
-      ...{ phase: 'PartiallyFailed', errors: 2 },
+      phase: 'PartiallyFailed',
+      errors: 2,
       hookStatus: { hooksAttempted: 4, hooksFailed: 2 },
     });
     expect((await resultsOf(world)).errors?.namespaces).toEqual({ app: ['pod p: hook h broke'] });
@@ -295,7 +303,8 @@ describe('the finalizer of restores', () => {
     await server.hooks.ended();
     expect(await server.finalize()).toBeUndefined();
     expect(world.status).toMatchObject({
-      ...{ phase: 'PartiallyFailed', errors: 1 },
+      phase: 'PartiallyFailed',
+      errors: 1,
       hookStatus: { hooksAttempted: 1, hooksFailed: 1 },
     });
     expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('not executed');
@@ -428,7 +437,10 @@ describe('the finalizer of restores', () => {
     const entries = ['app/a(created)', 'app/b(skipped)'];
     await world.archive.put('r1', { resourceList: { 'v1/PersistentVolumeClaim': entries } });
     const info = (pvcName: string) => ({
-      ...{ pvcName, pvcNamespace: 'old', pvName: `old-${pvcName}`, backupMethod: 'CSISnapshot' },
+      pvcName,
+      pvcNamespace: 'old',
+      pvName: `old-${pvcName}`,
+      backupMethod: 'CSISnapshot',
       pvInfo: { reclaimPolicy: 'Retain', labels: { tier: 'gold' } },
     });
     await storeBackup(world, [info('a'), info('b')]);
@@ -664,7 +676,9 @@ describe('the finalizer of restores', () => {
       { podVolumes: [{ name: 'pvr-1', claim: 'files' }] },
       [
         {
-          ...{ pvcName: 'moved', pvcNamespace: 'app', restoreMethod: 'CSISnapshot' },
+          pvcName: 'moved',
+          pvcNamespace: 'app',
+          restoreMethod: 'CSISnapshot',
           snapshotDataMovementInfo: { operationID: 'dd-1', snapshotHandle: 's' },
         },
       ],
@@ -692,9 +706,11 @@ describe('the finalizer of restores', () => {
 
 async function storeBackup(world: World, volumeInfos: BackupVolumeInfo[]): Promise<void> {
   const metadata = {
-    ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
     metadata: { name: 'b1', namespace: 'velero', uid: 'b' },
-    ...{ spec: {}, status: { phase: 'Completed' } },
+    spec: {},
+    status: { phase: 'Completed' },
   };
   await world.bucket.put('backups/b1/velero-backup.json', [Buffer.from(JSON.stringify(metadata))]);
   await new BackupArchive(world.bucket).update('b1', { volumeInfos });

@@ -11,7 +11,9 @@ const FILE = 'longshore-after-run.json.gz';
 async function waiting(...pods: string[]): Promise<World> {
   return new World('WaitingForPluginOperations', SPEC).begin([], {
     hooks: {
-      ...{ attempted: pods.length, failed: 0, failures: [] },
+      attempted: pods.length,
+      failed: 0,
+      failures: [],
       pods: pods.map((pod) => podLeft(pod)),
     },
   });
@@ -31,10 +33,14 @@ describe('hooks that a run has left', () => {
     await hooks.ended();
     expect(world.ran.sort()).toEqual(['a: thaw', 'b: thaw']);
     expect(await hooksIn(world)).toEqual({
-      ...{ attempted: 2, failed: 1, pods: [] },
+      attempted: 2,
+      failed: 1,
+      pods: [],
       failures: [
         {
-          ...{ time: '2026-11-21T02:00:00Z', namespace: 'app', name: 'b' },
+          time: '2026-11-21T02:00:00Z',
+          namespace: 'app',
+          name: 'b',
           message: 'hook h in container web failed to execute, err: frozen',
         },
       ],

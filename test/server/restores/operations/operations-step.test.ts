@@ -45,7 +45,8 @@ describe('a restore that waits for operations', () => {
     await server.step();
     expect(world.status).toMatchObject({
       phase: 'WaitingForPluginOperationsPartiallyFailed',
-      ...{ errors: 1, restoreItemOperationsFailed: 1 },
+      errors: 1,
+      restoreItemOperationsFailed: 1,
     });
     world.answers.set('op-2', failedWith('gone'));
     await server.step();
@@ -67,7 +68,9 @@ describe('a restore that waits for operations', () => {
     await world.server(scratch).step();
     expect(world.status).toMatchObject({
       phase: 'FinalizingPartiallyFailed',
-      ...{ restoreItemOperationsCompleted: 1, restoreItemOperationsFailed: 1, errors: 1 },
+      restoreItemOperationsCompleted: 1,
+      restoreItemOperationsFailed: 1,
+      errors: 1,
     });
   });
 

@@ -72,15 +72,17 @@ const idOf = ({ namespace, name }: Pick<Claim, 'namespace' | 'name'>): string =>
 const volumeOf = (each: Claim, handle = idOf(each)): StoredItem =>
   stored('persistentvolumes', `pv-${idOf(each)}`, {
     spec: {
-      ...{ capacity: { storage: '1Gi' }, accessModes: ['ReadWriteOnce'] },
-      ...{ csi: { driver: 'csi.example.com', volumeHandle: handle } },
+      capacity: { storage: '1Gi' },
+      accessModes: ['ReadWriteOnce'],
+      csi: { driver: 'csi.example.com', volumeHandle: handle },
       persistentVolumeReclaimPolicy: 'Delete',
       claimRef: { namespace: each.namespace, name: each.name },
     },
   });
 
 const claimSpec = (each: Claim, volumeName = `pv-${idOf(each)}`): object => ({
-  ...{ volumeName, accessModes: ['ReadWriteOnce'] },
+  volumeName,
+  accessModes: ['ReadWriteOnce'],
   resources: { requests: { storage: '1Gi' } },
 });
 
@@ -99,7 +101,7 @@ const podOf = (
       containers: [{ name: 'c', image: 'i' }],
       volumes: [{ name: 'v', persistentVolumeClaim: { claimName: each.name } }],
     },
-    ...{ status },
+    status,
   });
 
 const jobOf = ({ job, ...each }: Pick<Place, 'namespace' | 'name' | 'job'>): StoredItem =>
@@ -187,14 +189,20 @@ const infoOf = (each: Claim): object => {
 
 const fileBackupOf = (each: Claim): KubeObject =>
   ({
-    ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
+    apiVersion: 'velero.io/v1',
+    kind: 'PodVolumeBackup',
     metadata: {
-      ...{ namespace: 'velero', name: `pvb-${idOf(each)}`, labels: LABELS },
+      namespace: 'velero',
+      name: `pvb-${idOf(each)}`,
+      labels: LABELS,
       annotations: { 'velero.io/pvc-name': each.name },
     },
     spec: {
       pod: { namespace: each.namespace, name: `pod-${each.name}` },
-      ...{ volume: 'v', uploaderType: 'kopia', node: 'n', backupStorageLocation: 'default' },
+      volume: 'v',
+      uploaderType: 'kopia',
+      node: 'n',
+      backupStorageLocation: 'default',
     },
     status: { phase: 'Completed', snapshotID: 's' },
   }) as never;
@@ -290,7 +298,9 @@ function clientOf(cluster: RestoreCluster, isRehearsal = false): KubeClient {
   };
   const find = cluster.find as (...args: never[]) => Promise<KubeObject | undefined>;
   return {
-    ...{ find, listPage: cluster.listPage, collect: cluster.collect },
+    find,
+    listPage: cluster.listPage,
+    collect: cluster.collect,
     list: (resource: never, options: never) => cluster.collect(resource, options, (each) => [each]),
     get: async (resource: never, ref: { name: string }) => {
       const found = await find(resource, ref as never);
@@ -307,7 +317,8 @@ function clientOf(cluster: RestoreCluster, isRehearsal = false): KubeClient {
 
 async function actionsOf(client: KubeClient): Promise<RestoreAction[]> {
   const own = openActions({
-    ...{ client, logger: silentLogger },
+    client,
+    logger: silentLogger,
     inPlaceHindrance: (download, signal) => inPlaceHindrance(client, download, signal),
   });
   const actions: RestoreAction[] = [];
@@ -317,7 +328,8 @@ async function actionsOf(client: KubeClient): Promise<RestoreAction[]> {
     const action = await plugin.open(silentLogger);
     actions.push(
       asRestoreAction({
-        ...{ name, appliesTo },
+        name,
+        appliesTo,
         action: {
           execute: (input, context) => action.execute(input, context),
           areAdditionalItemsReady: () => Promise.resolve(true),
@@ -377,15 +389,29 @@ async function rehearsed(rig: Rig, cluster: RestoreCluster): Promise<Ended> {
   const backup = await identityOfStored(archive, signal);
   const discovery = await cluster.resources();
   const run = await RehearsedRun.open({
-    ...{ client, discovery, restore, backup, items, stored: archive, hasCsi: true, signal },
+    client,
+    discovery,
+    restore,
+    backup,
+    items,
+    stored: archive,
+    hasCsi: true,
+    signal,
     helper: { image: 'registry/longshore:v1', tag: 'v1' },
     inPlaceHindrance: (download, asked) => inPlaceHindrance(client, download, asked),
   });
   const outcomes: string[] = [];
   const texts: Record<string, string[]> = { warning: [], error: [], info: [] };
   const result = await rehearseRestore({
-    ...{ client, discovery, restore, backup, items, actions: run.actions, run },
-    ...{ signal, waitMs: 5 },
+    client,
+    discovery,
+    restore,
+    backup,
+    items,
+    actions: run.actions,
+    run,
+    signal,
+    waitMs: 5,
     onItem: ({ kind, namespace, name, outcome, notes }) => {
       const place = namespace === '' ? name : `${namespace}/${name}`;
       outcomes.push(`${kind} ${place}(${left(outcome)})`);
@@ -396,7 +422,9 @@ async function rehearsed(rig: Rig, cluster: RestoreCluster): Promise<Ended> {
   const { warning = [], error = [] } = texts;
   const { items: count, warnings, errors } = result;
   return {
-    ...{ outcomes: outcomes.sort(), warnings: warning.sort(), errors: error.sort() },
+    outcomes: outcomes.sort(),
+    warnings: warning.sort(),
+    errors: error.sort(),
     counts: { items: count, warnings, errors },
   };
 }
@@ -413,14 +441,22 @@ it('a dry run says of each volume, in each warning and error, what the server re
       });
       const [before, cluster] = [clusterOf(some), clusterOf(some)];
       const rig = new Rig({
-        ...{ cluster, bucket, spec: some.spec },
+        cluster,
+        bucket,
+        spec: some.spec,
         actions: await actionsOf(clientOf(cluster)),
         ask: () =>
           Promise.resolve({
             kind: 'progress',
             progress: {
-              ...{ completed: true, err: '', nCompleted: 1, nTotal: 1, operationUnits: '' },
-              ...{ description: '', started: undefined, updated: undefined },
+              completed: true,
+              err: '',
+              nCompleted: 1,
+              nTotal: 1,
+              operationUnits: '',
+              description: '',
+              started: undefined,
+              updated: undefined,
             },
           }),
       });

@@ -46,7 +46,9 @@ type Point = string;
 class Killed extends Error {}
 
 const REFUSALS = {
-  ...{ denied: 'STORAGE_DENIED', full: 'STORAGE_FULL', locked: 'STORAGE_FAILED' },
+  denied: 'STORAGE_DENIED',
+  full: 'STORAGE_FULL',
+  locked: 'STORAGE_FAILED',
 } as const;
 
 /** From which put of the restore on the bucket refuses all that it refuses. A locked one refuses to replace and to delete objects. */
@@ -150,7 +152,10 @@ class Life {
       },
     ];
     this.rig = new Rig({
-      ...{ cluster: world.cluster, bucket: this.#bucket, mode: world.mode, actions },
+      cluster: world.cluster,
+      bucket: this.#bucket,
+      mode: world.mode,
+      actions,
       spec: { hooks: HOOKS },
       outside: (task, what) => this.outside(task, what),
       exec: (question) => this.#exec(question),
@@ -228,7 +233,8 @@ async function restore(
         phase: 'WaitingForPluginOperationsPartiallyFailed',
         status: {
           progress: { totalItems: 21, itemsRestored: 21 },
-          ...{ warnings: 1, restoreItemOperationsAttempted: 4 },
+          warnings: 1,
+          restoreItemOperationsAttempted: 4,
           errors: 1 + (await hookErrors(life.rig)).length,
         },
       });
@@ -382,7 +388,8 @@ describe('a restore in place by servers that die', () => {
     const cluster = new RestoreCluster().namespaces('a');
     cluster.add('persistentvolumeclaims', {
       metadata: { name: 'v0', namespace: 'a', uid: 'old', resourceVersion: '1' },
-      ...{ spec: { volumeName: 'pv-1' }, status: { phase: 'Bound' } },
+      spec: { volumeName: 'pv-1' },
+      status: { phase: 'Bound' },
     });
     const versions = new VersionedBucket();
     await storeBackup(versions, ITEMS);
@@ -442,9 +449,14 @@ describe('a restore in place by servers that die', () => {
             return {
               kind: 'progress' as const,
               progress: {
-                ...{ completed, err: '', nCompleted: 4 - answers, nTotal: 4 },
-                ...{ operationUnits: 'Bytes', description: '' },
-                ...{ started: undefined, updated: undefined },
+                completed,
+                err: '',
+                nCompleted: 4 - answers,
+                nTotal: 4,
+                operationUnits: 'Bytes',
+                description: '',
+                started: undefined,
+                updated: undefined,
               },
             };
           }, 'ask'),
@@ -457,7 +469,8 @@ describe('a restore in place by servers that die', () => {
         const about = ends.join();
         expect(outcome.phase, about).toBe('Finalizing');
         expect(outcome.status, about).toMatchObject({
-          ...{ restoreItemOperationsAttempted: 1, restoreItemOperationsCompleted: 1 },
+          restoreItemOperationsAttempted: 1,
+          restoreItemOperationsCompleted: 1,
         });
         expect(await rig.archive.results('r1'), about).toEqual({ errors: {}, warnings: {} });
         const list = await rig.archive.resourceList('r1');

@@ -27,8 +27,14 @@ const OPERATION = 'dd-in-place-u1.old-db/data';
 const progress = (completed: boolean, err = ''): Observation => ({
   kind: 'progress',
   progress: {
-    ...{ completed, err, nCompleted: completed ? 7 : 3, nTotal: 7, operationUnits: 'Bytes' },
-    ...{ description: '', started: undefined, updated: undefined },
+    completed,
+    err,
+    nCompleted: completed ? 7 : 3,
+    nTotal: 7,
+    operationUnits: 'Bytes',
+    description: '',
+    started: undefined,
+    updated: undefined,
   },
 });
 
@@ -59,7 +65,7 @@ describe('a restore of a volume that is there', () => {
     cluster.objects.set('persistentvolumeclaims', [
       {
         ...stored('persistentvolumeclaims', 'db/data').object,
-        ...{ spec: { volumeName: 'pv-1', dataSource: { kind: 'VolumeSnapshot', name: 'old' } } },
+        spec: { volumeName: 'pv-1', dataSource: { kind: 'VolumeSnapshot', name: 'old' } },
         status: { phase: 'Bound' },
       } as never,
     ]);
@@ -68,7 +74,9 @@ describe('a restore of a volume that is there', () => {
 
   const server = (more: Partial<Parts> = {}): Rig =>
     new Rig({
-      ...{ cluster, bucket, actions: [bringsBack] },
+      cluster,
+      bucket,
+      actions: [bringsBack],
       ask: () => {
         questions++;
         return Promise.resolve((answers.length > 1 ? answers.shift() : answers[0]) as Observation);
@@ -98,7 +106,8 @@ describe('a restore of a volume that is there', () => {
     ]);
     expect(outcome.phase).toBe('Finalizing');
     expect(outcome.status).toMatchObject({
-      ...{ restoreItemOperationsAttempted: 1, restoreItemOperationsCompleted: 1 },
+      restoreItemOperationsAttempted: 1,
+      restoreItemOperationsCompleted: 1,
     });
     const list = await rig.archive.resourceList('r1');
     expect(list['v1/PersistentVolumeClaim']).toEqual(['db/data(updated)']);
@@ -185,7 +194,10 @@ describe('a restore of a volume that is there', () => {
         apiVersion: 'velero.io/v2alpha1',
         kind: DATA_DOWNLOADS.kind,
         metadata: {
-          ...{ name: 'd', namespace: 'velero', uid: 'd', resourceVersion: '1' },
+          name: 'd',
+          namespace: 'velero',
+          uid: 'd',
+          resourceVersion: '1',
           labels: { 'velero.io/restore-uid': 'u1', 'velero.io/async-operation-id': OPERATION },
         },
         spec: { targetVolume: { namespace: 'db', pvc: 'data', pv: '' }, snapshotID: 's' },
@@ -196,7 +208,10 @@ describe('a restore of a volume that is there', () => {
     expect((await rig.run()).phase).toBe('WaitingForPluginOperations');
     expect(await rig.archive.volumeInfos('r1')).toEqual([
       expect.objectContaining({
-        ...{ pvcName: 'data', pvcNamespace: 'db', pvName: 'pv-1', snapshotDataMoved: true },
+        pvcName: 'data',
+        pvcNamespace: 'db',
+        pvName: 'pv-1',
+        snapshotDataMoved: true,
       }),
     ]);
   });
@@ -250,8 +265,10 @@ describe('a restore of a volume that is there', () => {
       kind: DATA_DOWNLOADS.kind,
       metadata: { name: 'd', namespace: 'velero', uid: 'd', resourceVersion: '1' },
       spec: {
-        ...{ targetVolume: { namespace: 'db', pvc: 'data', pv: '' }, snapshotID: 's' },
-        ...{ datamover: 'longshore', dataMoverConfig: { 'longshore.inPlace': 'true', ...more } },
+        targetVolume: { namespace: 'db', pvc: 'data', pv: '' },
+        snapshotID: 's',
+        datamover: 'longshore',
+        dataMoverConfig: { 'longshore.inPlace': 'true', ...more },
       },
       status: { phase },
     });
@@ -404,7 +421,9 @@ describe('a restore of a volume that is there', () => {
 
   it('says which files of pods did not come, since their pods were not made', async () => {
     const info = {
-      ...{ pvcName: 'data', pvcNamespace: 'db', backupMethod: 'PodVolumeBackup' },
+      pvcName: 'data',
+      pvcNamespace: 'db',
+      backupMethod: 'PodVolumeBackup',
       pvbInfo: { snapshotHandle: 's', volumeName: 'v', podName: 'p', podNamespace: 'db' },
     };
     bucket = new MemoryBucket();
@@ -421,7 +440,11 @@ describe('a restore of a volume that is there', () => {
   });
 
   const infoOf = (backupMethod: string, more: object = {}): object => ({
-    ...{ pvName: 'pv-1', pvcName: 'data', pvcNamespace: 'db', backupMethod, ...more },
+    pvName: 'pv-1',
+    pvcName: 'data',
+    pvcNamespace: 'db',
+    backupMethod,
+    ...more,
   });
   const moved = infoOf('CSISnapshot', {
     snapshotDataMoved: true,
@@ -456,7 +479,8 @@ describe('a restore of a volume that is there', () => {
       expect(more).toEqual([]);
       expect(volume).toMatchObject({ pvcNamespace: target, pvcName: 'data', skipped: true });
       expect(storedVolume(volume ?? {})).toMatchObject({
-        ...{ volume: `${target}/data`, phase: 'Skipped' },
+        volume: `${target}/data`,
+        phase: 'Skipped',
         note: expect.stringContaining('the claim exists') as string,
       });
     }

@@ -55,7 +55,8 @@ describe('a restore', () => {
     async ({ next }) => {
       cluster.now = '2026-11-26T11:30:00Z';
       const rig: Rig = new Rig({
-        ...{ cluster, now: cluster.now },
+        cluster,
+        now: cluster.now,
         outside: async (task, what) => {
           const result = await task();
           if (what !== 'create configmaps app/settings') return result;
@@ -143,7 +144,9 @@ describe('a restore', () => {
     expect(outcome.status).toMatchObject({ restoreItemOperationsAttempted: 1 });
     const [operation] = await rig.archive.loadItemOperations('r1', restoreOperationSchema);
     expect(operation?.spec).toMatchObject({
-      ...{ restoreName: 'r1', restoreUID: 'u1', restoreItemAction: 'example.io/moves' },
+      restoreName: 'r1',
+      restoreUID: 'u1',
+      restoreItemAction: 'example.io/moves',
       operationID: 'op-data',
       resourceIdentifier: { Resource: 'persistentvolumeclaims', Namespace: 'app', Name: 'data' },
     });
@@ -161,7 +164,9 @@ describe('a restore', () => {
       {
         volumeInfos: [
           {
-            ...{ pvName: 'pv', pvcName: 'data', pvcNamespace: 'app' },
+            pvName: 'pv',
+            pvcName: 'data',
+            pvcNamespace: 'app',
             backupMethod: 'CSISnapshot',
             pvInfo: { reclaimPolicy: 'Retain', labels: { zone: 'a' } },
           },
@@ -172,8 +177,11 @@ describe('a restore', () => {
     const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
     expect(left?.claims).toEqual([
       {
-        ...{ namespace: 'copy', name: 'data', backupMethod: 'CSISnapshot' },
-        ...{ reclaimPolicy: 'Retain', labels: { zone: 'a' } },
+        namespace: 'copy',
+        name: 'data',
+        backupMethod: 'CSISnapshot',
+        reclaimPolicy: 'Retain',
+        labels: { zone: 'a' },
       },
     ]);
   });
@@ -181,7 +189,9 @@ describe('a restore', () => {
   it('leaves the policy that keeps data where claims of several namespaces are mapped to one', async () => {
     const rig = new Rig({ cluster, spec: { namespaceMapping: { a: 'x', b: 'x' } } });
     const info = (pvcNamespace: string, reclaimPolicy: string) => ({
-      ...{ pvName: `pv-${pvcNamespace}`, pvcName: 'data', pvcNamespace },
+      pvName: `pv-${pvcNamespace}`,
+      pvcName: 'data',
+      pvcNamespace,
       backupMethod: 'CSISnapshot',
       pvInfo: { reclaimPolicy, labels: { zone: 'z', of: pvcNamespace } },
     });
@@ -193,8 +203,11 @@ describe('a restore', () => {
     const left = await loadAfterRun(rig.bucket, { name: 'r1', uid: 'u1' });
     expect(left?.claims).toEqual([
       {
-        ...{ namespace: 'x', name: 'data', backupMethod: 'CSISnapshot' },
-        ...{ reclaimPolicy: 'Retain', labels: { zone: 'z' } },
+        namespace: 'x',
+        name: 'data',
+        backupMethod: 'CSISnapshot',
+        reclaimPolicy: 'Retain',
+        labels: { zone: 'z' },
       },
     ]);
   });
@@ -202,8 +215,12 @@ describe('a restore', () => {
   it('says that a claim is empty whose PodVolumeBackups are lost', async () => {
     const rig = new Rig({ cluster });
     const info = (pvcName: string, snapshotHandle: string) => ({
-      ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', result: 'succeeded' },
-      ...{ backupMethod: 'PodVolumeBackup', pvbInfo: { snapshotHandle } },
+      pvName: `pv-${pvcName}`,
+      pvcName,
+      pvcNamespace: 'app',
+      result: 'succeeded',
+      backupMethod: 'PodVolumeBackup',
+      pvbInfo: { snapshotHandle },
     });
     await storeBackup(
       rig.bucket,
@@ -227,9 +244,11 @@ describe('a restore', () => {
       });
     const claim = stored('persistentvolumeclaims', 'app/shared', { spec: {} });
     const podVolumeBackup = {
-      ...{ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' },
+      apiVersion: 'velero.io/v1',
+      kind: 'PodVolumeBackup',
       metadata: {
-        ...{ name: 'pvb', namespace: 'velero' },
+        name: 'pvb',
+        namespace: 'velero',
         labels: { 'velero.io/backup-name': 'b1' },
         annotations: { 'velero.io/pvc-name': 'shared' },
       },
@@ -265,12 +284,17 @@ describe('a restore', () => {
 
   it('says that a claim is empty whose moved data nothing restores', async () => {
     const info = (pvcName: string, snapshotHandle: string) => ({
-      ...{ pvName: `pv-${pvcName}`, pvcName, pvcNamespace: 'app', backupMethod: 'CSISnapshot' },
-      ...{ snapshotDataMoved: true, snapshotDataMovementInfo: { snapshotHandle } },
+      pvName: `pv-${pvcName}`,
+      pvcName,
+      pvcNamespace: 'app',
+      backupMethod: 'CSISnapshot',
+      snapshotDataMoved: true,
+      snapshotDataMovementInfo: { snapshotHandle },
     });
     const made = async (spec: object) => {
       const rig = new Rig({
-        ...{ cluster: new RestoreCluster(), spec },
+        cluster: new RestoreCluster(),
+        spec,
         actions: [
           {
             ...moves,
@@ -339,9 +363,11 @@ describe('a restore', () => {
   });
 
   const backupOf = (uid: string, status: object) => ({
-    ...{ apiVersion: 'velero.io/v1', kind: 'Backup' },
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
     metadata: { name: 'b1', namespace: 'velero', uid, resourceVersion: '1', creationTimestamp: '' },
-    ...{ spec: { storageLocation: 'default' }, status },
+    spec: { storageLocation: 'default' },
+    status,
   });
 
   it.each([
@@ -435,7 +461,8 @@ describe('a restore', () => {
     const volume = (uid: string) => ({
       kind: 'PodVolumeBackup',
       metadata: {
-        ...{ name: `pvb-${uid}`, namespace: 'velero' },
+        name: `pvb-${uid}`,
+        namespace: 'velero',
         labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid },
       },
       spec: { pod: { kind: 'Pod', namespace: 'app', name: 'web' }, volume: 'data' },
@@ -444,7 +471,9 @@ describe('a restore', () => {
     /** Killed by a server right after the first item. */
     const killed = async (bucket: MemoryBucket): Promise<void> => {
       const rig: Rig = new Rig({
-        ...{ cluster, bucket, actions: [moves] },
+        cluster,
+        bucket,
+        actions: [moves],
         outside: async (task, what) => {
           const result = await task();
           if (what !== 'create configmaps app/more') return result;
@@ -510,7 +539,11 @@ describe('a restore', () => {
       const isKilled = how !== 'canceled';
       const journal = () =>
         journaledOperations({
-          ...{ bucket: rig.bucket, name: 'r1', uid: 'u1', isSealed: false, signal },
+          bucket: rig.bucket,
+          name: 'r1',
+          uid: 'u1',
+          isSealed: false,
+          signal,
           logger: silentLogger,
         });
       const outside = async <T>(task: () => Promise<T> | T, what: string): Promise<T> => {
@@ -521,13 +554,13 @@ describe('a restore', () => {
         }
         return task();
       };
-      const rig: Rig = new Rig({ ...{ cluster, bucket, actions: [moves], outside } });
+      const rig: Rig = new Rig({ cluster, bucket, actions: [moves], outside });
       const claim = stored('persistentvolumeclaims', 'app/first', { spec: {} });
       await storeBackup(rig.bucket, [claim, ...ITEMS]);
       await reasonOf(rig.run());
       expect(rig.canceled).toEqual(isKilled ? [] : ['op-first']);
       if (!isKilled) return;
-      const next = new Rig({ ...{ cluster, bucket, actions: [moves] } });
+      const next = new Rig({ cluster, bucket, actions: [moves] });
       await (await next.runner).end(next.restore, 'default', signal);
       expect(next.canceled).toEqual(['op-first']);
     },

@@ -34,7 +34,10 @@ it('volumes of a backup without volume infos are found in its objects', async ()
     { ...app, pvcName: 'kept', backupMethod: 'CSISnapshot' },
     { ...app, pvcName: 'native', backupMethod: 'NativeSnapshot' },
     {
-      ...{ ...app, pvcName: 'moved', backupMethod: 'CSISnapshot', snapshotDataMoved: true },
+      ...app,
+      pvcName: 'moved',
+      backupMethod: 'CSISnapshot',
+      snapshotDataMoved: true,
       snapshotDataMovementInfo: { snapshotHandle: 'k1' },
     },
   ]);
@@ -50,7 +53,8 @@ it.each([
 ])('PodVolumeBackups of another Backup of the name are not taken: $known', async (given) => {
   const pvb = (name: string, uid: string) => ({
     metadata: {
-      ...{ name, namespace: 'velero' },
+      name,
+      namespace: 'velero',
       labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid },
     },
   });

@@ -43,10 +43,17 @@ export const ITEM = { group: '', resource: 'persistentvolumeclaims', namespace: 
 export const CLAIM_ACTION = 'velero.io/csi-pvc-restorer';
 
 export const claimLeft = (name: string, labels: Record<string, string> = { tier: 'gold' }) => ({
-  ...{ namespace: 'app', name, backupMethod: 'CSISnapshot', reclaimPolicy: 'Retain', labels },
+  namespace: 'app',
+  name,
+  backupMethod: 'CSISnapshot',
+  reclaimPolicy: 'Retain',
+  labels,
 });
 export const podLeft = (name: string, hooks = ['h']) => ({
-  ...{ namespace: 'app', name, uid: `uid-${name}`, waitedMs: 0 },
+  namespace: 'app',
+  name,
+  uid: `uid-${name}`,
+  waitedMs: 0,
   open: hooks.map((hook) => `uid-${name}/spec/${hook}/web/0`),
 });
 
@@ -69,9 +76,12 @@ export class World extends AfterRunWorld {
   ) {
     super(place);
     this.restore = {
-      ...{ apiVersion: 'velero.io/v1', kind: 'Restore' },
+      apiVersion: 'velero.io/v1',
+      kind: 'Restore',
       metadata: {
-        ...{ ...REF, uid: 'u1', resourceVersion: '1' },
+        ...REF,
+        uid: 'u1',
+        resourceVersion: '1',
         creationTimestamp: '2026-11-21T01:00:00Z',
       },
       spec: { backupName: 'b1', ...spec },
@@ -166,7 +176,10 @@ export class World extends AfterRunWorld {
     const buckets = { open };
     const resourceNs = timeouts.resourceNs ?? 600n * SECOND_NS;
     const absences = new Absences({
-      ...{ client, clock: this.clock, boundNs: resourceNs, assertLeading },
+      client,
+      clock: this.clock,
+      boundNs: resourceNs,
+      assertLeading,
     });
     const locations = new RestoreLocations(client, 'velero');
     const writers = new FileWriters(50);
@@ -175,7 +188,11 @@ export class World extends AfterRunWorld {
     const stored = { ...places, client, namespace: 'velero', logger: silentLogger };
     const map = new OperationMap({ store: restoreOperationStore(stored), clock: this.clock });
     const hooks = new FollowedHooks({
-      ...{ client: client as KubeClient, logger: silentLogger, files, assertLeading, signal },
+      client: client as KubeClient,
+      logger: silentLogger,
+      files,
+      assertLeading,
+      signal,
       exec: async ({ pod, command }) => {
         const text = `${pod}: ${command.join(' ')}`;
         await outside(() => {
@@ -194,16 +211,32 @@ export class World extends AfterRunWorld {
       againMs: 1,
     });
     const common = {
-      ...{ ...places, client, map, scratch, assertLeading, signal },
-      ...{ logger: silentLogger, asker, absences },
+      ...places,
+      client,
+      map,
+      scratch,
+      assertLeading,
+      signal,
+      logger: silentLogger,
+      asker,
+      absences,
     };
     return {
-      ...{ map, asker, signal, hooks, locations, files, writers },
+      map,
+      asker,
+      signal,
+      hooks,
+      locations,
+      files,
+      writers,
       step: () =>
         restoreOperationsStep(this.restore, { ...common, timeoutNsOf: () => 3600n * SECOND_NS }),
       finalize: () =>
         finalizeRestore(REF, {
-          ...{ ...common, files, hooks, waits: this.#waitsOf(abort) },
+          ...common,
+          files,
+          hooks,
+          waits: this.#waitsOf(abort),
           resourceTimeoutNs: resourceNs,
           hookTimeoutNs: 14_400n * SECOND_NS,
         }),

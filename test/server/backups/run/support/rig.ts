@@ -105,12 +105,19 @@ export class Rig {
           nativeSnapshots: [],
           outcome: () =>
             Promise.resolve({
-              ...{ nativeSnapshots: [], podVolumeBackups: [], volumeInfos: [], csiSnapshots: 0 },
+              nativeSnapshots: [],
+              podVolumeBackups: [],
+              volumeInfos: [],
+              csiSnapshots: 0,
             }),
           ...volumes?.(context),
         }),
-      ...{ directory, logger: silentLogger, logLevel: 'info', logFormat: 'text' },
-      ...{ workers: 2, patienceMs: 400 },
+      directory,
+      logger: silentLogger,
+      logLevel: 'info',
+      logFormat: 'text',
+      workers: 2,
+      patienceMs: 400,
       ...(this.#parts.timeoutNsOf && { timeoutNsOf: this.#parts.timeoutNsOf }),
     });
     return runner.run({

@@ -32,7 +32,10 @@ export const RESTORE = {
   apiVersion: 'velero.io/v1',
   kind: 'Restore',
   metadata: {
-    ...{ name: 'r1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
+    name: 'r1',
+    namespace: 'velero',
+    uid: 'u1',
+    resourceVersion: '1',
     creationTimestamp: '2026-11-26T11:59:00Z',
   },
   spec: { backupName: 'b1', itemOperationTimeout: '4h0m0s' },
@@ -71,7 +74,9 @@ function podWatch(cluster: RestoreCluster) {
     status: {
       phase: 'Running',
       containerStatuses: pod.spec.containers.map(({ name }) => ({
-        ...{ name, ready: true, state: { running: {} } },
+        name,
+        ready: true,
+        state: { running: {} },
       })),
     },
   });
@@ -80,11 +85,9 @@ function podWatch(cluster: RestoreCluster) {
     return pod && upNow(pod);
   };
   return {
-    ...{
-      get,
-      onChange: () => undefined,
-      look: (ref: Parameters<typeof get>[0]) => Promise.resolve(get(ref)),
-    },
+    get,
+    onChange: () => undefined,
+    look: (ref: Parameters<typeof get>[0]) => Promise.resolve(get(ref)),
     run: () => Promise.resolve(),
   };
 }
@@ -120,7 +123,10 @@ export class Rig {
   #files(): RestoreBucket {
     const { name, uid } = RESTORE.metadata;
     return new RestoreBucket(this.#inner, {
-      ...{ client: this.#client, namespace: 'velero', location: 'default', restore: { name, uid } },
+      client: this.#client,
+      namespace: 'velero',
+      location: 'default',
+      restore: { name, uid },
     });
   }
 
@@ -148,7 +154,8 @@ export class Rig {
       listPage: cluster.listPage,
       collect: async (resource: never, options: never, take: (item: unknown) => unknown[]) =>
         (await list(resource, options)).flatMap(take),
-      ...{ list, raw: () => Promise.resolve({}) },
+      list,
+      raw: () => Promise.resolve({}),
       find: (...given: Parameters<typeof cluster.find>) =>
         outside(
           () => cluster.find(...given) as Promise<unknown>,
@@ -223,8 +230,13 @@ export class Rig {
       readPolicies: parsePolicyConfigMap,
       hasAllVersions: this.#parts.hasAllVersions === true,
       helper: { image: 'registry/longshore:v1', tag: 'v1' },
-      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 400 },
-      ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
+      terminatingMs: 1000,
+      resourceTimeoutMs: 1000,
+      pollMs: 5,
+      patienceMs: 400,
+      logger: silentLogger,
+      logLevel: 'info',
+      logFormat: 'text',
       podWatch: podWatch(cluster),
       journalLimits: { segmentBytes: 2000, segmentMs: 5 },
     });
