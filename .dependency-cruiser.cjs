@@ -40,11 +40,20 @@ const mayImport = {
   // cli may import everything
 };
 
-/** The thread that counts a tree ahead of its upload loads the rules, and not the repository that policies are in. */
+/**
+ * The thread that counts a tree ahead of its upload loads the rules, and not the repository that
+ * policies are in.
+ */
 const IGNORE_PATTERNS = '^src/snapshot/policy/ignore-pattern\\.ts$';
-/** Threads compare directories with Kopia's streams of them; they load these files, and not the repository that snapshots are in. */
+/**
+ * Threads compare directories with Kopia's streams of them; they load these files, and not the
+ * repository that snapshots are in.
+ */
 const DIRECTORY_TEXT = '^src/snapshot/directory-(text|check)\\.ts$';
-/** Loaded before the rest of the program, by `cli/head-start.ts`: their folders are most of that rest. */
+/**
+ * Loaded before the rest of the program, by `cli/head-start.ts`: their folders are most of that
+ * rest.
+ */
 const LOADED_FIRST = '^src/(repository/format/keys|config/environment)\\.ts$';
 const HEAD_START = '^src/cli/head-start\\.ts$';
 const alsoOf = (folder) => (folder === 'workers' ? [DIRECTORY_TEXT] : []);

@@ -10,8 +10,9 @@ const oneHome = [
 ];
 
 /**
- * Objects have a prototype: `labels['constructor']` is a function, and writing `data['__proto__']` keeps
- * nothing. Keys that users choose are looked up with `lookup` of base/, which sees own properties only.
+ * Objects have a prototype: `labels['constructor']` is a function, and writing `data['__proto__']`
+ * keeps nothing. Keys that users choose are looked up with `lookup` of base/, which sees own
+ * properties only.
  */
 const ownKeys = {
   meta: {

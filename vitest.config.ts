@@ -6,8 +6,9 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 process.env.NODE_COMPILE_CACHE ??= new URL('node_modules/.cache/node', import.meta.url).pathname;
 
 /**
- * Files that take longest, measured on 24 to 28 November 2026: begun last, one of them would run alone at the end. Those that wait
- * most of the time come early, so that others have the cores meanwhile.
+ * Files that take longest, measured on 24 to 28 November 2026: begun last, one of them would run
+ * alone at the end. Those that wait most of the time come early, so that others have the cores
+ * meanwhile.
  */
 const LONGEST = [
   'node/data-movements',
@@ -62,8 +63,9 @@ class LongestFirst extends BaseSequencer {
 }
 
 /**
- * Many files wait for servers and timers most of the time: on two cores three of them at once take less than two (69 files, measured on 27 November
- * 2026, took 410 s of the cores in 2,683 s). The tests of the whole node run beside them, and leave the cores alone for four fifths of the time.
+ * Many files wait for servers and timers most of the time: on two cores three of them at once take
+ * less than two (69 files, measured on 27 November 2026, took 410 s of the cores in 2,683 s). The
+ * tests of the whole node run beside them, and leave the cores alone for four fifths of the time.
  */
 const WORKERS_MIN = 3;
 

@@ -1,9 +1,10 @@
 /**
- * `node bench/agents.ts [--uploads N] [--agents N] [--dead N] [--rate N] [--processes N]`: so many DataUploads and agents
- * on one real API server (etcd, kube-apiserver; no nodes: whatever is claimed is failed by its missing snapshot). Some
- * agents die on the way. Prints conflicts and requests per CR, and the time until all have ended. Agents know of each
- * other by their pods only. `--rate`: uploads made in a second; without it all at once, which is more than two cores
- * can do for a hundred agents, and so measures agents that hear everything late.
+ * `node bench/agents.ts [--uploads N] [--agents N] [--dead N] [--rate N] [--processes N]`: so many
+ * DataUploads and agents on one real API server (etcd, kube-apiserver; no nodes: whatever is
+ * claimed is failed by its missing snapshot). Some agents die on the way. Prints conflicts and
+ * requests per CR, and the time until all have ended. Agents know of each other by their pods only.
+ * `--rate`: uploads made in a second; without it all at once, which is more than two cores can do
+ * for a hundred agents, and so measures agents that hear everything late.
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -149,7 +150,9 @@ async function setReady(api: RealApi, node: string, isReady: boolean): Promise<v
   );
 }
 
-/** Requests that the API server has answered so far, by verb, and how many of them were conflicts. */
+/**
+ * Requests that the API server has answered so far, by verb, and how many of them were conflicts.
+ */
 async function requests(api: RealApi): Promise<{ all: number; conflicts: number }> {
   const text = await api.kubectl('get', '--raw', '/metrics');
   let all = 0;

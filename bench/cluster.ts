@@ -1,12 +1,14 @@
 /**
- * `node bench/cluster.ts [--agents N] [--uploads N] [--downloads N] [--orphans N] [--queue N] [--rate N]`: the agents of so
- * many nodes in virtual time, on the embedded API server's store. They rest; then volumes are moved up and down, a tenth of
- * the nodes dies, and the API server is away for five minutes. Prints requests for each CR by verb and kind, conflicts,
- * requests at rest, and how long after the outage the first CR was claimed. `--orphans`: downloads whose PVC never comes;
- * what they cost once all else has ended is printed too. `--queue`: so many CRs are prepared at once.
+ * `node bench/cluster.ts [--agents N] [--uploads N] [--downloads N] [--orphans N] [--queue N] [--rate N]`:
+ * the agents of so many nodes in virtual time, on the embedded API server's store. They rest; then
+ * volumes are moved up and down, a tenth of the nodes dies, and the API server is away for five
+ * minutes. Prints requests for each CR by verb and kind, conflicts, requests at rest, and how long
+ * after the outage the first CR was claimed. `--orphans`: downloads whose PVC never comes; what
+ * they cost once all else has ended is printed too. `--queue`: so many CRs are prepared at once.
  *
- * `node bench/cluster.ts --one [--agents N] [--waiting N]`: one agent of so many in real time, beside so many CRs that wait:
- * its processor time and memory at rest, while they come, and while they wait.
+ * `node bench/cluster.ts --one [--agents N] [--waiting N]`: one agent of so many in real time,
+ * beside so many CRs that wait: its processor time and memory at rest, while they come, and while
+ * they wait.
  */
 import { parseArgs } from 'node:util';
 import { Agent } from '../src/agent/index.ts';
@@ -269,8 +271,9 @@ function create(
 }
 
 /**
- * An agent on its own in this process; the API server's store is here too, but has nothing to do while it rests. All others
- * are their pods only. Every CR waits: the queue is full of those that other agents prepare.
+ * An agent on its own in this process; the API server's store is here too, but has nothing to do
+ * while it rests. All others are their pods only. Every CR waits: the queue is full of those that
+ * other agents prepare.
  */
 async function measureOne(): Promise<void> {
   const store = new Store(systemClock);

@@ -2,7 +2,9 @@ import * as fs from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CONFIG_MAPS, type KubeClient, NAMESPACES, PVCS, PVS } from '../src/kube/index.ts';
 
-/** A cluster with very many plain objects, for what servers take to back it up and to restore it. */
+/**
+ * A cluster with very many plain objects, for what servers take to back it up and to restore it.
+ */
 
 const AT_ONCE = 64;
 

@@ -1,6 +1,7 @@
 /**
- * `node bench/generations.ts [GiB]`: a volume of which 1 % changes in each of 10 generations. Prints what
- * each side stored after all of them; Longshore's must equal Kopia's within 0.5 %. FastCDC beside it.
+ * `node bench/generations.ts [GiB]`: a volume of which 1 % changes in each of 10 generations.
+ * Prints what each side stored after all of them; Longshore's must equal Kopia's within 0.5 %.
+ * FastCDC beside it.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,8 +1,9 @@
 /**
- * `node bench/in-place.ts [--size 10GiB] [--pairs 3] [--dir D] [--tree]`: a raw volume (or, with --tree, a directory with
- * files of 64 MiB) of which 1 % has changed since its backup is brought back by `snapshot restore --in-place`, in turn with a plain
- * read of the same bytes by `dd`, warm (in the page cache, as far as it fits) and cold (not in it). Prints one JSON line for each
- * pair and one with the medians. What it made is removed.
+ * `node bench/in-place.ts [--size 10GiB] [--pairs 3] [--dir D] [--tree]`: a raw volume (or, with
+ * --tree, a directory with files of 64 MiB) of which 1 % has changed since its backup is brought
+ * back by `snapshot restore --in-place`, in turn with a plain read of the same bytes by `dd`, warm
+ * (in the page cache, as far as it fits) and cold (not in it). Prints one JSON line for each pair
+ * and one with the medians. What it made is removed.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

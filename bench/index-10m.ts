@@ -1,6 +1,6 @@
 /**
- * `node bench/index-10m.ts [entries]`: an index of 10 million contents is opened and looked up in a process
- * of its own. Prints one JSON line: seconds to open, microseconds per look-up, peak memory.
+ * `node bench/index-10m.ts [entries]`: an index of 10 million contents is opened and looked up in a
+ * process of its own. Prints one JSON line: seconds to open, microseconds per look-up, peak memory.
  */
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

@@ -46,11 +46,16 @@ const FILES_IN_DIRECTORY = 100;
 const DIRECTORIES_IN_PARENT = 32;
 /** Of a directory that changes, every other file is another one. */
 const CHANGED_IN_DIRECTORY = 0.5;
-/** Unreached contents come in runs of so many snapshots, so that whole packs of them can be deleted. */
+/**
+ * Unreached contents come in runs of so many snapshots, so that whole packs of them can be deleted.
+ */
 const SNAPSHOTS_IN_RUN = 10;
 const SPLITTER = splitterSpec('FIXED-4M');
 const WRITE_EPOCH = 10;
-/** Share of the contents that each epoch has; the range 0..7 has the rest. Epoch 8 is about to be compacted. */
+/**
+ * Share of the contents that each epoch has; the range 0..7 has the rest. Epoch 8 is about to be
+ * compacted.
+ */
 const EPOCH_SHARE = 0.1;
 const SECONDS = 1_700_000_000;
 
@@ -90,10 +95,11 @@ class Hashes {
 const packName = (pack: number): string => `p${pack.toString(16).padStart(32, '0')}-${SESSION}`;
 
 /**
- * Half of the files of some directories change from snapshot to snapshot; the other directories stay the same objects. One
- * file in a hundred is large, so that all versions together have as many contents as asked for. Directories, indirect objects
- * and manifests are written by our own writers. Packs of file data are sparse files of the right length: maintenance
- * reads none that has an index entry. Those that only unreached contents lie in have their own index at their end.
+ * Half of the files of some directories change from snapshot to snapshot; the other directories
+ * stay the same objects. One file in a hundred is large, so that all versions together have as many
+ * contents as asked for. Directories, indirect objects and manifests are written by our own
+ * writers. Packs of file data are sparse files of the right length: maintenance reads none that has
+ * an index entry. Those that only unreached contents lie in have their own index at their end.
  */
 export async function buildLargeRepository(path: string, wanted: LargeRepository): Promise<void> {
   await using storage = await openStorage(path, { create: true });

@@ -1,8 +1,8 @@
 /**
- * `node bench/large-volume.ts --size 64GiB [--kind sparse|random|compressible|mixed] [--repo L] [--dir D]
- * [--raw] [--restore] [--memory-limit M]`: backs up a volume of any size with your own storage, and restores
- * it if you like. Says before how long it may take, shows progress, and prints one JSON line with seconds,
- * rate and peak memory. What it made is removed; a repository that you named stays.
+ * `node bench/large-volume.ts --size 64GiB [--kind sparse|random|compressible|mixed] [--repo L] [--dir D] [--raw] [--restore] [--memory-limit M]`:
+ * backs up a volume of any size with your own storage, and restores it if you like. Says before how
+ * long it may take, shows progress, and prints one JSON line with seconds, rate and peak memory.
+ * What it made is removed; a repository that you named stays.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,6 +1,6 @@
 /**
- * `node bench/latency.ts [GiB] [cores]`: the rate of a first backup by the latency of the store (0, 20, 100 ms
- * added to every request). Prints a Markdown table.
+ * `node bench/latency.ts [GiB] [cores]`: the rate of a first backup by the latency of the store (0,
+ * 20, 100 ms added to every request). Prints a Markdown table.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

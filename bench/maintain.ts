@@ -1,8 +1,8 @@
 /**
- * `node bench/maintain.ts [--contents N] [--snapshots N] [--files N] [--churn N] [--collected N] [--latency MS]
- * [--memory-limit 512MiB] [--package DIR] [--kopia] [--dir DIR]`: full maintenance of a repository of millions of
- * contents, by the bundle as users run it, and by the real Kopia in turn. Prints one JSON line for each: seconds, CPU seconds,
- * peak memory, seconds of each task. The latency is added to each read and write of a blob, for ours only.
+ * `node bench/maintain.ts [--contents N] [--snapshots N] [--files N] [--churn N] [--collected N] [--latency MS] [--memory-limit 512MiB] [--package DIR] [--kopia] [--dir DIR]`:
+ * full maintenance of a repository of millions of contents, by the bundle as users run it, and by
+ * the real Kopia in turn. Prints one JSON line for each: seconds, CPU seconds, peak memory, seconds
+ * of each task. The latency is added to each read and write of a blob, for ours only.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -53,7 +53,10 @@ function install(): string {
   return target;
 }
 
-/** Makes each open of a blob, and each deletion, wait: a listing and the times of blobs take no request more on a real store. */
+/**
+ * Makes each open of a blob, and each deletion, wait: a listing and the times of blobs take no
+ * request more on a real store.
+ */
 function latencyModule(repo: string): string {
   const file = at('latency.mjs');
   fs.writeFileSync(

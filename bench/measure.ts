@@ -10,7 +10,10 @@ export interface Measurement {
   peakMiB: number;
 }
 
-/** How often the high-water mark is read; the kernel keeps it, so only the last moments can be missed. */
+/**
+ * How often the high-water mark is read; the kernel keeps it, so only the last moments can be
+ * missed.
+ */
 const POLL_MS = 10;
 
 /** Runs a command to its end and measures it; throws with its output when it fails. */

@@ -35,7 +35,10 @@ const MOVER = /--(?:data-upload|data-download|pod-volume-backup|pod-volume-resto
 const SAMPLE_MS = 50;
 const NAMESPACE = 'velero';
 
-/** Watches what a benchmark on a real node measures: when CRs and pods changed their phases, and how much memory data movers took. */
+/**
+ * Watches what a benchmark on a real node measures: when CRs and pods changed their phases, and how
+ * much memory data movers took.
+ */
 export class NodeWatch implements Disposable {
   readonly #client: KubeClient;
   readonly #over = new AbortController();
@@ -57,7 +60,10 @@ export class NodeWatch implements Disposable {
     return this.#seenMs.get(`${phase} ${name}`) ?? NaN;
   }
 
-  /** `bytes`: what the volume holds, unless the CR's progress shall tell. Throws if the volume was not moved. */
+  /**
+   * `bytes`: what the volume holds, unless the CR's progress shall tell. Throws if the volume was
+   * not moved.
+   */
   rowOf({ metadata: { name }, status }: Movement, bytes = status?.progress?.totalBytes ?? 0): Row {
     if (status?.phase !== 'Completed') {
       throw new Error(`${name}: ${status?.phase ?? ''} ${status?.message ?? ''}`);

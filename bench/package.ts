@@ -4,7 +4,10 @@ import { join } from 'node:path';
 
 const ROOT = new URL('..', import.meta.url).pathname;
 
-/** The package as npm would install it: bundles and launcher, no sources. Returns the path of its command. */
+/**
+ * The package as npm would install it: bundles and launcher, no sources. Returns the path of its
+ * command.
+ */
 export function installPackage(target: string): string {
   execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
   fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });

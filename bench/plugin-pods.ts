@@ -1,7 +1,9 @@
 /**
- * `node bench/plugin-pods.ts [PODS ...]`: what a plugin process holds after it has backed a PVC up in a namespace with so many other pods
- * (0, 1,000 and 10,000) of 20 KiB each, on a real API server. It has to know which pods use a volume, once for a whole backup. Prints one line of JSON
- * for each count: peak and present memory of the process, seconds of the first item and of the second.
+ * `node bench/plugin-pods.ts [PODS ...]`: what a plugin process holds after it has backed a PVC up
+ * in a namespace with so many other pods (0, 1,000 and 10,000) of 20 KiB each, on a real API
+ * server. It has to know which pods use a volume, once for a whole backup. Prints one line of JSON
+ * for each count: peak and present memory of the process, seconds of the first item and of the
+ * second.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';

@@ -1,8 +1,10 @@
 /**
- * `node bench/plugin-start.ts [STARTS [PLUGINS]]`: how long `velero-plugin-longshore` takes until its host is told where it listens, and what it
- * holds then: Velero starts a plugin for every backup, restore and reconcile. Node itself is measured beside it, in turn, since it is
- * most of both. PLUGINS: a folder that image/plugin.sh has made (`DIRECTORY/plugins`), which is measured too: as it is started again and
- * again, and with none of its files in memory. Prints one line of JSON. Bars: 250 ms and 60 MiB.
+ * `node bench/plugin-start.ts [STARTS [PLUGINS]]`: how long `velero-plugin-longshore` takes until
+ * its host is told where it listens, and what it holds then: Velero starts a plugin for every
+ * backup, restore and reconcile. Node itself is measured beside it, in turn, since it is most of
+ * both. PLUGINS: a folder that image/plugin.sh has made (`DIRECTORY/plugins`), which is measured
+ * too: as it is started again and again, and with none of its files in memory. Prints one line of
+ * JSON. Bars: 250 ms and 60 MiB.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';

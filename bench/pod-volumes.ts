@@ -1,10 +1,12 @@
 /**
- * `node bench/pod-volumes.ts [--pairs N] [--large MiB] [--files N] [--crowd] [--pods N]`: file-system backup on one real node,
- * by our node-agent and by Velero's in turn. A volume with one large file (1 GiB) and one with many small files (100,000) are
- * backed up, backed up again unchanged, and restored; each pair has data of its own. Prints seconds from the creation of the
- * PodVolumeBackup or PodVolumeRestore to its end, seconds and bytes per second of the move (`InProgress` to `Completed`), and
- * the peak of the data mover's process; then how many times Velero's rate ours is. `--crowd` also backs up and restores 20 pods
- * with three volumes each, 10 volumes at a time. `--pairs 0 --crowd` does only that. `--pairs 1 --large 64 --files 2000` takes
+ * `node bench/pod-volumes.ts [--pairs N] [--large MiB] [--files N] [--crowd] [--pods N]`:
+ * file-system backup on one real node, by our node-agent and by Velero's in turn. A volume with one
+ * large file (1 GiB) and one with many small files (100,000) are backed up, backed up again
+ * unchanged, and restored; each pair has data of its own. Prints seconds from the creation of the
+ * PodVolumeBackup or PodVolumeRestore to its end, seconds and bytes per second of the move
+ * (`InProgress` to `Completed`), and the peak of the data mover's process; then how many times
+ * Velero's rate ours is. `--crowd` also backs up and restores 20 pods with three volumes each, 10
+ * volumes at a time. `--pairs 0 --crowd` does only that. `--pairs 1 --large 64 --files 2000` takes
  * two minutes. Needs root and the peers of test/peers.
  */
 import { execFileSync } from 'node:child_process';
@@ -40,8 +42,9 @@ const VOLUMES_OF_POD = ['a', 'b', 'c'];
 const CROWD_FILE_BYTES = 8 << 20;
 const CROWD_FILES = 100;
 /**
- * Of both agents alike. The queue's length is Velero's remedy for making hosting pods of all volumes at once, which are more
- * than the node takes: those beyond are refused, and their backups canceled.
+ * Of both agents alike. The queue's length is Velero's remedy for making hosting pods of all
+ * volumes at once, which are more than the node takes: those beyond are refused, and their backups
+ * canceled.
  */
 const LOAD_CONCURRENCY = { globalConfig: 10, prepareQueueLength: 10 };
 const FLAGS = ['--node-agent-configmap=node-agent-config'];
@@ -80,7 +83,8 @@ await node.apply(
     data: { json },
   }),
 );
-// Twenty pods that each wait with a tenth of a CPU, as Velero has it by default, are more than a node of two CPUs takes.
+// Twenty pods that each wait with a tenth of a CPU, as Velero has it by default, are more than a
+// node of two CPUs takes.
 await node.apply(
   JSON.stringify({
     apiVersion: 'v1',
@@ -244,7 +248,8 @@ const verdict = (ratio: number, bar: number): string =>
 
 for (let pair = 0; pair < Number(values.pairs); pair++) {
   for (const shape of SHAPES.keys()) {
-    // In turn for each volume, and each first every other time: other load on the machine comes and goes.
+    // In turn for each volume, and each first every other time: other load on the machine comes and
+    // goes.
     for (const agent of (pair + shape) % 2 === 0 ? AGENTS : AGENTS.toReversed()) {
       await node.useAgent(agent, FLAGS);
       await measureVolume(agent, shape, `${agent}-${pair}-${shape}`);

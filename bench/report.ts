@@ -198,7 +198,10 @@ export interface SavedFigures {
   readonly requests: CountedRequests;
 }
 
-/** A page with its blocks of figures written again from the saved reports. Throws if a block is unknown. */
+/**
+ * A page with its blocks of figures written again from the saved reports. Throws if a block is
+ * unknown.
+ */
 export function withFigures(page: string, { report, s3, requests }: SavedFigures): string {
   const blocks: Readonly<Partial<Record<string, () => string>>> = {
     conditions: () => conditionsText(report),

@@ -1,6 +1,6 @@
 /**
- * `node bench/request-counter.ts TARGET`: an HTTP proxy that counts requests by method and kind of blob. It
- * prints its port; GET /counts answers with what was counted and begins anew.
+ * `node bench/request-counter.ts TARGET`: an HTTP proxy that counts requests by method and kind of
+ * blob. It prints its port; GET /counts answers with what was counted and begins anew.
  */
 import { createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -8,7 +8,10 @@ import type { AddressInfo } from 'node:net';
 const target = new URL(process.argv[2] ?? '');
 let counts: Record<string, number> = {};
 
-/** `PUT p`: packs of data; `q` of metadata, `x` index blobs, `s` markers, `_log` logs, `kopia` the rest. */
+/**
+ * `PUT p`: packs of data; `q` of metadata, `x` index blobs, `s` markers, `_log` logs, `kopia` the
+ * rest.
+ */
 function kindOf(method: string, url: URL): string {
   if (url.searchParams.has('list-type')) return 'LIST';
   const name = url.pathname.split('/').at(-1) ?? '';

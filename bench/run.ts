@@ -1,10 +1,11 @@
 /**
- * `npm run bench [-- A C E] [-- --quick] [-- --dir D] [-- --pairs N] [-- --others N] [-- --save]`: the engine against
- * the real Kopia, in turn on the same machine: source in the page cache, repository in the same file system
- * (default /dev/shm), no compression where none is named, default hash, encryption and splitter, fsync as each
- * side does it. The real Kopia reads back what each first backup wrote. rustic, restic and borg, where they are
- * installed, take part in the first N pairs (`--others`, default 1; 0 leaves them out). Prints a table; `--save`
- * puts it, a chart and all runs into bench/results/.
+ * `npm run bench [-- A C E] [-- --quick] [-- --dir D] [-- --pairs N] [-- --others N] [-- --save]`:
+ * the engine against the real Kopia, in turn on the same machine: source in the page cache,
+ * repository in the same file system (default /dev/shm), no compression where none is named,
+ * default hash, encryption and splitter, fsync as each side does it. The real Kopia reads back what
+ * each first backup wrote. rustic, restic and borg, where they are installed, take part in the
+ * first N pairs (`--others`, default 1; 0 leaves them out). Prints a table; `--save` puts it, a
+ * chart and all runs into bench/results/.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,7 +1,8 @@
 /**
- * `node bench/s3.ts [A C D] [--pairs N] [--small] [--requests] [--save]`: A, C and D of the scenarios on a local S3
- * server (MinIO), in turn with the real Kopia, both with cold caches. A proxy counts the requests of both in runs
- * that are not timed. `--small` is a tenth of the size. `--requests` only counts.
+ * `node bench/s3.ts [A C D] [--pairs N] [--small] [--requests] [--save]`: A, C and D of the
+ * scenarios on a local S3 server (MinIO), in turn with the real Kopia, both with cold caches. A
+ * proxy counts the requests of both in runs that are not timed. `--small` is a tenth of the size.
+ * `--requests` only counts.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import * as fs from 'node:fs';

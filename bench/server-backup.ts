@@ -1,10 +1,12 @@
 /**
- * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--runs N]`: backups of the same cluster by
- * Velero's server and by ours, in turn, on one real API server with MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
- * bound PVCs with their volumes whose snapshots are not taken. Prints for each backup: seconds from `InProgress` to its end as the server's own
- * timestamps and a watch have it, CPU seconds and the peak of the server's process, and its peak at rest; then how many times faster ours was.
- * `--own` leaves Velero's server out; `--runs`: so many times ours, each by a process of its own. Needs the peers of test/peers.
- * `--objects 6000 --namespaces 60` takes two minutes.
+ * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--runs N]`:
+ * backups of the same cluster by Velero's server and by ours, in turn, on one real API server with
+ * MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
+ * bound PVCs with their volumes whose snapshots are not taken. Prints for each backup: seconds from
+ * `InProgress` to its end as the server's own timestamps and a watch have it, CPU seconds and the
+ * peak of the server's process, and its peak at rest; then how many times faster ours was. `--own`
+ * leaves Velero's server out; `--runs`: so many times ours, each by a process of its own. Needs the
+ * peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';

@@ -1,9 +1,11 @@
 /**
- * `node bench/server-operations.ts [--operations N] [--seconds N]`: what a server asks of the API server and of the bucket while so many
- * operations of one backup (200 by default) are in flight, by Velero's server and by ours, in turn, on one real API server with MinIO. The volumes are
- * of a simulated CSI driver, and no agent moves them: this program reports progress of a tenth of them every ten seconds. Both servers poll as often
- * as they do by default. Prints requests per minute for each, without those that the cluster makes by itself. Needs the peers of test/peers, and with 200 operations
- * 22 minutes, most of which Velero's server takes to cut the snapshots.
+ * `node bench/server-operations.ts [--operations N] [--seconds N]`: what a server asks of the API
+ * server and of the bucket while so many operations of one backup (200 by default) are in flight,
+ * by Velero's server and by ours, in turn, on one real API server with MinIO. The volumes are of a
+ * simulated CSI driver, and no agent moves them: this program reports progress of a tenth of them
+ * every ten seconds. Both servers poll as often as they do by default. Prints requests per minute
+ * for each, without those that the cluster makes by itself. Needs the peers of test/peers, and with
+ * 200 operations 22 minutes, most of which Velero's server takes to cut the snapshots.
  */
 import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';

@@ -1,10 +1,14 @@
 /**
- * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--minutes M]`: restores of the same backup by our server and by Velero's, in
- * turn, on one real API server with MinIO, each into namespaces of its own. The backup has so many ConfigMaps (300,000 by default, in 600 namespaces), another one
- * so many PVCs with their volumes (metadata only: no data are moved). Prints for each restore: seconds from `InProgress` to its end as a watch of the CR has
- * it, CPU seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves Velero's server out.
- * `--minutes`: a restore by Velero's server that takes longer is measured for so long, and its seconds are those that all items take at this pace. Needs the peers of test/peers.
- * `--objects 6000 --namespaces 60` takes some minutes: Velero's server asks at most 100 times a second.
+ * `node bench/server-restore.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--minutes M]`:
+ * restores of the same backup by our server and by Velero's, in turn, on one real API server with
+ * MinIO, each into namespaces of its own. The backup has so many ConfigMaps (300,000 by default, in
+ * 600 namespaces), another one so many PVCs with their volumes (metadata only: no data are moved).
+ * Prints for each restore: seconds from `InProgress` to its end as a watch of the CR has it, CPU
+ * seconds and the peak of the server's process; then how many times faster ours was. `--own` leaves
+ * Velero's server out. `--minutes`: a restore by Velero's server that takes longer is measured for
+ * so long, and its seconds are those that all items take at this pace. Needs the peers of
+ * test/peers. `--objects 6000 --namespaces 60` takes some minutes: Velero's server asks at most 100
+ * times a second.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -56,7 +60,10 @@ interface Status {
 
 type Ended = Status & { readonly seconds: number };
 
-/** Seconds from `InProgress` to its end; where it is not at its end after `boundSeconds`, what it would take at the pace it had. */
+/**
+ * Seconds from `InProgress` to its end; where it is not at its end after `boundSeconds`, what it
+ * would take at the pace it had.
+ */
 async function untilEnd(
   client: KubeClient,
   resource: Resource<KubeObject>,

@@ -3,7 +3,10 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** How large the files are: log-normal with a median of 4 KiB, or evenly between 300 and 1,800 bytes. */
+/**
+ * How large the files are: log-normal with a median of 4 KiB, or evenly between 300 and 1,800
+ * bytes.
+ */
 export type FileSizes = 'small' | 'tiny';
 
 export function makeRandom(path: string, bytes: number): void {
@@ -11,11 +14,16 @@ export function makeRandom(path: string, bytes: number): void {
   age(path);
 }
 
-/** Files that changed within the last minutes are read again by the next backup: these changed an hour ago. */
+/**
+ * Files that changed within the last minutes are read again by the next backup: these changed an
+ * hour ago.
+ */
 export const age = (path: string): void =>
   void execFileSync('find', [path, '-exec', 'touch', '-h', '-d', '1 hour ago', '{}', '+']);
 
-/** Files below a directory. Their names and sizes come from a fixed seed, their bytes are random. */
+/**
+ * Files below a directory. Their names and sizes come from a fixed seed, their bytes are random.
+ */
 export function makeFiles(directory: string, count: number, sizes: FileSizes = 'small'): void {
   const pool = Buffer.alloc(32 << 20);
   const poolPath = join(tmpdir(), `pool-${process.pid}`);

@@ -58,7 +58,10 @@ export interface Place {
   clear(): void;
 }
 
-/** Sources, repository and commands of both sides in one folder. Kopia makes its repositories, we make ours. */
+/**
+ * Sources, repository and commands of both sides in one folder. Kopia makes its repositories, we
+ * make ours.
+ */
 export class Workplace {
   readonly directory: string;
   readonly sizes: Sizes;
@@ -199,9 +202,9 @@ export class Workplace {
   }
 
   /**
-   * Gives the next run memory that has been used lately. A virtual machine hands pages that stay free back
-   * to its host within seconds, and getting them again costs more than backing up what goes into them:
-   * copying 3 GiB took 2 s or 11 s.
+   * Gives the next run memory that has been used lately. A virtual machine hands pages that stay
+   * free back to its host within seconds, and getting them again costs more than backing up what
+   * goes into them: copying 3 GiB took 2 s or 11 s.
    */
   warm(): void {
     const path = this.at('warm');

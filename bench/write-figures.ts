@@ -1,4 +1,7 @@
-/** `npm run build:figures` writes the figures of README.md and docs/performance.md again from bench/results/. */
+/**
+ * `npm run build:figures` writes the figures of README.md and docs/performance.md again from
+ * bench/results/.
+ */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { type CountedRequests, type Report, withFigures } from './report.ts';
 

@@ -1,10 +1,13 @@
 /**
- * `compiled-code.cjs CACHE MODULE...`: Node's compile cache of these modules and of all that they import. It is made inside the image's root
- * file system, with the launcher's flags: Node keeps compiled code by path and flags.
+ * `compiled-code.cjs CACHE MODULE...`: Node's compile cache of these modules and of all that they
+ * import. It is made inside the image's root file system, with the launcher's flags: Node keeps
+ * compiled code by path and flags.
  *
- * V8 numbers functions in the order in which it first meets them, Node's own among them, and writes these numbers into compiled code. In a
- * program that runs they follow from which read ends first, from timers, and from whether standard error is a file. So the modules are
- * compiled and none of them runs: each when the one before it is compiled, in the order of their imports. Nothing here waits.
+ * V8 numbers functions in the order in which it first meets them, Node's own among them, and writes
+ * these numbers into compiled code. In a program that runs they follow from which read ends first,
+ * from timers, and from whether standard error is a file. So the modules are compiled and none of
+ * them runs: each when the one before it is compiled, in the order of their imports. Nothing here
+ * waits.
  */
 /* eslint-disable @typescript-eslint/no-require-imports -- imports of a module wait for each other */
 'use strict';
@@ -17,7 +20,8 @@ const [cache, ...modules] = process.argv.slice(2);
 const { ENABLED } = nodeModule.constants.compileCacheStatus;
 const collector = new GCProfiler();
 collector.start();
-// A module that waits, asked for by code that does not, is refused when all that it imports is compiled and nothing has run.
+// A module that waits, asked for by code that does not, is refused when all that it imports is
+// compiled and nothing has run.
 const importer = join(__dirname, 'importer.mjs');
 const imports = modules.toSorted().map((path) => `import '${path}';\n`);
 writeFileSync(importer, `${imports.join('')}await 0;\n`);

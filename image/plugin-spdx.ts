@@ -1,7 +1,8 @@
 /**
- * `plugin-spdx.ts PLUGIN ROOTFS`: prints an SPDX 2.3 document of what plugin.sh has made in PLUGIN. Files that are copies belong to the
- * packages that the document of ROOTFS names, found by their hashes; what is bundled in the program or compiled into Node is what that
- * one says of them. A file that is neither a copy nor made by plugin.sh is an error.
+ * `plugin-spdx.ts PLUGIN ROOTFS`: prints an SPDX 2.3 document of what plugin.sh has made in PLUGIN.
+ * Files that are copies belong to the packages that the document of ROOTFS names, found by their
+ * hashes; what is bundled in the program or compiled into Node is what that one says of them. A
+ * file that is neither a copy nor made by plugin.sh is an error.
  */
 import { createHash } from 'node:crypto';
 import { globSync, lstatSync, readFileSync } from 'node:fs';

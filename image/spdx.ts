@@ -1,8 +1,9 @@
 /**
- * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of what a root file system holds. Every file is named with its hash and the
- * package that it is of: Debian's by dpkg, npm's by the lockfile; the bundle is of this package, and what esbuild put into it
- * (INPUTS) and what is compiled into Node and zstd-napi are packages without files. What the plugin's file is made of is said of that
- * file: plugin-spdx.ts reads it. A file of no package is an error.
+ * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of what a root file system holds.
+ * Every file is named with its hash and the package that it is of: Debian's by dpkg, npm's by the
+ * lockfile; the bundle is of this package, and what esbuild put into it (INPUTS) and what is
+ * compiled into Node and zstd-napi are packages without files. What the plugin's file is made of is
+ * said of that file: plugin-spdx.ts reads it. A file of no package is an error.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -79,8 +80,8 @@ const say = (command: string, ...parameters: string[]): string =>
   execFileSync(command, parameters, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
 
 /**
- * Debian's database knows files by the paths of before or after the merge of /usr. `base`: where Debian's files of another
- * architecture were unpacked, with a database of their own.
+ * Debian's database knows files by the paths of before or after the merge of /usr. `base`: where
+ * Debian's files of another architecture were unpacked, with a database of their own.
  */
 function debianPackageOf(source: string, base = sysroot): Package | undefined {
   const database = base === '' ? [] : [`--admindir=${base}/var/lib/dpkg`];

@@ -6,10 +6,12 @@ export const GET_BUILTIN = 'globalThis.process.getBuiltinModule';
 const IMPORT = /^import (?:(?:\* as )?([\w$]+))?(?:, )?(\{[^}]*\})? ?from "([^"]+)";/gm;
 
 /**
- * Replaces imports of Node's own modules in a bundle by look-ups. An import asks such a module for all that it exports, and
- * many exports load something more when they are asked for (WebCrypto, readline, parsers of options): a sixth of the time
- * that the program takes to start. Bundles have one import a statement, each at the beginning of a line; lines stay as many.
- * The module of `process` is imported by that name, which hides the global one from the whole file: hence the long way to it.
+ * Replaces imports of Node's own modules in a bundle by look-ups. An import asks such a module for
+ * all that it exports, and many exports load something more when they are asked for (WebCrypto,
+ * readline, parsers of options): a sixth of the time that the program takes to start. Bundles have
+ * one import a statement, each at the beginning of a line; lines stay as many. The module of
+ * `process` is imported by that name, which hides the global one from the whole file: hence the
+ * long way to it.
  */
 export const lookUpBuiltins = (code: string): string =>
   code.replace(

@@ -1,6 +1,6 @@
 /**
- * `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what they share, the kernels and
- * Kubernetes' schemas beside them.
+ * `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what
+ * they share, the kernels and Kubernetes' schemas beside them.
  */
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { brotliCompressSync } from 'node:zlib';
@@ -68,7 +68,8 @@ async function bundle(
     platform: 'node',
     target: 'node24',
     format: 'esm',
-    // An image has none: they say where the sources lay, and names of files follow from what they say.
+    // An image has none: they say where the sources lay, and names of files follow from what they
+    // say.
     sourcemap: process.argv[3] === undefined,
     metafile: true,
     write: false,
@@ -85,8 +86,9 @@ async function bundle(
 }
 
 /**
- * The one file that Velero's plugin folder wants: a shell starts it with the Node that is in the path, and Node reads it as a module,
- * wherever it lies and without a suffix. A small heap: what a plugin has at once are single objects of the API.
+ * The one file that Velero's plugin folder wants: a shell starts it with the Node that is in the
+ * path, and Node reads it as a module, wherever it lies and without a suffix. A small heap: what a
+ * plugin has at once are single objects of the API.
  */
 const PLUGIN_HEAD = `#!/bin/sh
 ':' //; exec node --max-semi-space-size=1 --disable-warning=ExperimentalWarning "$0" "$@"

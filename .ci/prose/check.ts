@@ -149,7 +149,9 @@ function check(findings: readonly Finding[]): boolean {
   return higher.length === 0;
 }
 
-/** Averages over the sentences of pages. Cells of tables and the generated reference do not count. */
+/**
+ * Averages over the sentences of pages. Cells of tables and the generated reference do not count.
+ */
 export function figuresOf(all: readonly Text[]): {
   sentences: number;
   words: number;

@@ -1,4 +1,7 @@
-/** Finds the sentences of a file: in comments, pages, the command line's help, and the list of messages. */
+/**
+ * Finds the sentences of a file: in comments, pages, the command line's help, and the list of
+ * messages.
+ */
 
 export type Kind = 'comment' | 'page' | 'table' | 'help' | 'message';
 

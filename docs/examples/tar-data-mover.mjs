@@ -1,6 +1,7 @@
 #!/usr/bin/env node
-// A data mover of one's own: answers DataUploads and DataDownloads with `spec.datamover: tar` and keeps each volume as a tar file in a
-// directory of the node. docs/data-movers.md explains the contract. It needs kubectl and nothing else; run one of it.
+// A data mover of one's own: answers DataUploads and DataDownloads with `spec.datamover: tar` and
+// keeps each volume as a tar file in a directory of the node. docs/data-movers.md explains the
+// contract. It needs kubectl and nothing else; run one of it.
 import { execFileSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -23,7 +24,8 @@ const patch = (what, change) => kubectl(`patch ${what} --type=merge -p ${JSON.st
 const remove = (what) => kubectl(`delete ${what} --ignore-not-found --wait=false`);
 const now = () => new Date().toISOString().replace(/\.\d+Z$/, 'Z');
 
-// A PUT of the version that was read: whoever changed it meanwhile wins, and the next pass looks again.
+// A PUT of the version that was read: whoever changed it meanwhile wins, and the next pass looks
+// again.
 const write = (cr, status, metadata = {}) =>
   kubectl('replace -f -', {
     ...cr,
@@ -81,7 +83,8 @@ function start(cr) {
   write(cr, { phase: 'InProgress', startTimestamp: now() });
 }
 
-// The volume goes from the claim of this mover to the one that waits for it. A second try finds what the first one did.
+// The volume goes from the claim of this mover to the one that waits for it. A second try finds
+// what the first one did.
 function handOver(cr, volume, persistentVolumeReclaimPolicy) {
   const { name, namespace, like } = workOf(cr);
   patch(`pv ${volume}`, { spec: { persistentVolumeReclaimPolicy: 'Retain' } });

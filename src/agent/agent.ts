@@ -55,7 +55,9 @@ export interface AgentOptions extends ReconcilerSettings {
   readonly servesPodVolumes?: boolean;
   /** Where the logs of data movers go when they have ended. */
   readonly writeLog?: (text: string) => void;
-  /** Where they are kept beside what their backup or restore has in its bucket; nowhere without it. */
+  /**
+   * Where they are kept beside what their backup or restore has in its bucket; nowhere without it.
+   */
   readonly moverLogStore?: MoverLogStore | undefined;
 }
 
@@ -71,7 +73,10 @@ const HOSTING_PODS = 'velero.io/exposer-pod-group';
 /** On all that Velero restores (Velero: pkg/restore/restore.go, addRestoreLabels). */
 const RESTORED = RESTORE_NAME;
 
-/** The node-agent: claims CRs that ask for a volume to be moved, exposes their volumes, watches their data movers. */
+/**
+ * The node-agent: claims CRs that ask for a volume to be moved, exposes their volumes, watches
+ * their data movers.
+ */
 export class Agent {
   readonly metrics: AgentMetrics;
   readonly #options: AgentOptions;
@@ -79,7 +84,10 @@ export class Agent {
   readonly #slots: Slots;
   /** Each direction has a line of its own, and some places that the others cannot take. */
   readonly #exposures: Readonly<Record<DirectionName, Slots>>;
-  /** Of the pods that stand on this node for volumes of its pods: nobody else counts what it is given. */
+  /**
+   * Of the pods that stand on this node for volumes of its pods: nobody else counts what it is
+   * given.
+   */
   readonly #hosted: Readonly<Partial<Record<DirectionName, Slots>>>;
   #stage: 'starting' | 'running' | 'draining' | 'stopped' = 'starting';
 
@@ -121,8 +129,9 @@ export class Agent {
   }
 
   /**
-   * Why the API server is out of sight; undefined while all is well. No reason to start anew: after an outage all agents
-   * would ask for everything at once, and their movers would be without them for longer.
+   * Why the API server is out of sight; undefined while all is well. No reason to start anew: after
+   * an outage all agents would ask for everything at once, and their movers would be without them
+   * for longer.
    */
   #outOfSight(): string | undefined {
     for (const cache of this.#caches) {
@@ -135,7 +144,10 @@ export class Agent {
     return undefined;
   }
 
-  /** Runs until aborted; movers then go on by themselves, and CRs stay as they are for the agent that comes back. */
+  /**
+   * Runs until aborted; movers then go on by themselves, and CRs stay as they are for the agent
+   * that comes back.
+   */
   async run(signal: AbortSignal): Promise<void> {
     const { client, logger, namespace, node, agentSelector } = this.#options;
     const scope = { namespace };
@@ -332,8 +344,9 @@ export class Agent {
   }
 
   /**
-   * A place that is free goes to the next by itself; but where the queue of all agents was full, or all nodes had enough to
-   * move, nobody tells when it is not. They look at different times, since each sees only later what the others have taken.
+   * A place that is free goes to the next by itself; but where the queue of all agents was full, or
+   * all nodes had enough to move, nobody tells when it is not. They look at different times, since
+   * each sees only later what the others have taken.
    */
   #callWaiting(roster: Roster, signal: AbortSignal): void {
     const { prepareQueueLength } = this.#options;

@@ -1,7 +1,10 @@
 import type { Clock } from '../base/index.ts';
 import { millisecondsSince } from './movement.ts';
 
-/** How old something was when this process first saw it, and when that was; milliseconds of `performance.now()`. */
+/**
+ * How old something was when this process first saw it, and when that was; milliseconds of
+ * `performance.now()`.
+ */
 export interface Sighting {
   /** What was seen: another thing has an age of its own. */
   readonly of: string;
@@ -10,8 +13,9 @@ export interface Sighting {
 }
 
 /**
- * The first sighting of a thing stays. The API server's clock is asked then, and never again: it may be set, and each server of a
- * cluster has its own. `ageMsMax`: where this process knows that it cannot be older.
+ * The first sighting of a thing stays. The API server's clock is asked then, and never again: it
+ * may be set, and each server of a cluster has its own. `ageMsMax`: where this process knows that
+ * it cannot be older.
  */
 export function sightingOf(
   known: Sighting | undefined,

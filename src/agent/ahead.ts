@@ -18,9 +18,10 @@ const FRESH_MS = 10_000;
 const PATIENCE_MS = 1000;
 
 /**
- * What a data mover can do before it is named, when it may not write yet: look up where its repository is, and derive the key. That
- * takes half a second, which an unchanged volume would otherwise wait for. It may always fail: all of it is done again when it
- * matters, and what is wrong is reported then.
+ * What a data mover can do before it is named, when it may not write yet: look up where its
+ * repository is, and derive the key. That takes half a second, which an unchanged volume would
+ * otherwise wait for. It may always fail: all of it is done again when it matters, and what is
+ * wrong is reported then.
  */
 export class Ahead {
   readonly #options: AheadOptions;
@@ -64,8 +65,9 @@ export class Ahead {
   }
 
   /**
-   * Resolves with what it found out, if that was moments ago; undefined where that is to be asked for now, as for a CR that has taken
-   * the name of the one that was waited for, with another repository. Waits a moment for an answer that is under way.
+   * Resolves with what it found out, if that was moments ago; undefined where that is to be asked
+   * for now, as for a CR that has taken the name of the one that was waited for, with another
+   * repository. Waits a moment for an answer that is under way.
    */
   async take({ volumeNamespace, storageLocation }: Sought): Promise<RepositoryAccess | undefined> {
     const { query } = this.#options;

@@ -12,9 +12,10 @@ export interface BacklogOptions {
 }
 
 /**
- * True where no node is idle, and what is being made available (`accepted`) fills up what all of them may have before them.
- * A node that has less than it can move, and be it because nothing may be placed there, is reason enough to go on.
- * `of`: volumes that wait or are moved on a node, and how many it moves at once.
+ * True where no node is idle, and what is being made available (`accepted`) fills up what all of
+ * them may have before them. A node that has less than it can move, and be it because nothing may
+ * be placed there, is reason enough to go on. `of`: volumes that wait or are moved on a node, and
+ * how many it moves at once.
  */
 export function haveEnough(
   nodes: ReadonlySet<string>,
@@ -31,8 +32,9 @@ export function haveEnough(
 }
 
 /**
- * Whether all nodes already have enough volumes to move. Which node a volume is moved on is settled when its pod is placed, by how
- * many there are and not by how large they are: the longer that can wait, the sooner the last node is done.
+ * Whether all nodes already have enough volumes to move. Which node a volume is moved on is settled
+ * when its pod is placed, by how many there are and not by how large they are: the longer that can
+ * wait, the sooner the last node is done.
  */
 export class Backlog {
   readonly #options: BacklogOptions;

@@ -9,13 +9,17 @@ type Outcome = { readonly result: Result | undefined } | { readonly error: unkno
 
 /** Each waits for the API server and for storage most of the time. */
 const RUNNING_MAX = 32;
-/** Of these, clean-ups that nobody waits for: storage that deletes no volumes keeps hundreds of them going, for days. */
+/**
+ * Of these, clean-ups that nobody waits for: storage that deletes no volumes keeps hundreds of them
+ * going, for days.
+ */
 const UNHURRIED_MAX = 16;
 const FULL_MS = 2000;
 
 /**
- * What waits for long runs beside the reconciler, so that no worker is held by it: one for each key, which nobody looks at
- * meanwhile. What came of it is what the next look at the key returns, or throws.
+ * What waits for long runs beside the reconciler, so that no worker is held by it: one for each
+ * key, which nobody looks at meanwhile. What came of it is what the next look at the key returns,
+ * or throws.
  */
 export class Beside {
   readonly #options: BesideOptions;
@@ -38,7 +42,10 @@ export class Beside {
     return outcome;
   }
 
-  /** Begins it, where there is room; else it is to be asked for again. `isUnhurried`: it leaves room for others. */
+  /**
+   * Begins it, where there is room; else it is to be asked for again. `isUnhurried`: it leaves room
+   * for others.
+   */
   start(
     key: string,
     task: () => Promise<Result | undefined>,

@@ -13,13 +13,15 @@ import type { Parents, StoredVolume } from '../mover/index.ts';
 import { askPatiently } from './rights.ts';
 
 /**
- * A page of PodVolumeBackups takes some 4 MB of memory, and those of a large cluster together more than a data mover has. Beyond so
- * many pages every file of the volume is read instead. Our choice.
+ * A page of PodVolumeBackups takes some 4 MB of memory, and those of a large cluster together more
+ * than a data mover has. Beyond so many pages every file of the volume is read instead. Our choice.
  */
 const PAGE = 500;
 const PAGES_MAX = 100;
 
-/** Set by Velero's server on PodVolumeBackups of PVCs (pkg/apis/velero/v1/labels_annotations.go). */
+/**
+ * Set by Velero's server on PodVolumeBackups of PVCs (pkg/apis/velero/v1/labels_annotations.go).
+ */
 const PVC_NAME = 'velero.io/pvc-name';
 const PVC_UID = 'velero.io/pvc-uid';
 
@@ -41,8 +43,9 @@ export const volumeNameOf = ({ metadata, spec }: PodVolumeBackup): string =>
   metadata.annotations?.[PVC_NAME] || spec.volume;
 
 /**
- * The pod whose volume is moved, as it is now. Asked before the first byte and after the last one: kubelet unmounts the volumes
- * of a pod that is over, and an unmounted volume looks like an empty one. Throws `POD_GONE`, and what the API server refuses.
+ * The pod whose volume is moved, as it is now. Asked before the first byte and after the last one:
+ * kubelet unmounts the volumes of a pod that is over, and an unmounted volume looks like an empty
+ * one. Throws `POD_GONE`, and what the API server refuses.
  */
 export async function loadClientPod(
   { spec }: PodVolumeBackup | PodVolumeRestore,
@@ -88,7 +91,9 @@ function troubleOf(
   return isWaitOver(pod) ? `stopped waiting (container ${WAIT_CONTAINER} has ended)` : undefined;
 }
 
-/** Whether a volume of the pod is of a claim: one is also made for each generic ephemeral volume. */
+/**
+ * Whether a volume of the pod is of a claim: one is also made for each generic ephemeral volume.
+ */
 export const isOfClaimIn = ({ spec }: Pod, volume: string): boolean =>
   (spec.volumes ?? []).some(
     ({ name, persistentVolumeClaim, ephemeral }) =>
@@ -112,10 +117,11 @@ export async function hasFoundMarks(
 }
 
 /**
- * Snapshots that may save work, as earlier PodVolumeBackups name them: of the same PVC under whatever pod it was, newest first,
- * since each pod of a Deployment has another name. Those of the path count unless a PodVolumeBackup says that they are of another
- * volume: a pod of a StatefulSet may have been made anew with a new PVC, and files of the same size and time are not the same files
- * then. `stored`: those of the path. Never fails: without parents every file is read.
+ * Snapshots that may save work, as earlier PodVolumeBackups name them: of the same PVC under
+ * whatever pod it was, newest first, since each pod of a Deployment has another name. Those of the
+ * path count unless a PodVolumeBackup says that they are of another volume: a pod of a StatefulSet
+ * may have been made anew with a new PVC, and files of the same size and time are not the same
+ * files then. `stored`: those of the path. Never fails: without parents every file is read.
  */
 export async function loadParents(
   backup: PodVolumeBackup,
@@ -143,7 +149,10 @@ export async function loadParents(
     // Most of the time: those of all namespaces are many.
     if (stored.every(({ id }) => known.has(id))) return { more };
     const named = new Set(stored.flatMap(({ id, uid }) => [id, uid ?? id]));
-    /** By UID of the PodVolumeBackup and by ID of its snapshot: whether all that name it are of this volume. */
+    /**
+     * By UID of the PodVolumeBackup and by ID of its snapshot: whether all that name it are of this
+     * volume.
+     */
     const verdicts = new Map<string, boolean>();
     let isMixed = sharesPath(backup, pod);
     await eachSibling(backup, { client, signal }, (other) => {
@@ -169,7 +178,10 @@ export async function loadParents(
   }
 }
 
-/** Shows the earlier backups of the repository one by one: no page is kept when the next is asked for. Throws `TOO_MANY_BACKUPS`. */
+/**
+ * Shows the earlier backups of the repository one by one: no page is kept when the next is asked
+ * for. Throws `TOO_MANY_BACKUPS`.
+ */
 async function eachSibling(
   backup: PodVolumeBackup,
   { client, ...query }: { client: KubeClient; signal: AbortSignal; labelSelector?: string },
@@ -199,7 +211,10 @@ const pvcUidOf = ({ metadata }: PodVolumeBackup): string | undefined =>
 const isOnPath = (other: PodVolumeBackup, own: PodVolumeBackup): boolean =>
   other.spec.pod.name === own.spec.pod.name && volumeNameOf(other) === volumeNameOf(own);
 
-/** Whether both are of one volume, as far as they tell: a PVC has a UID, any other volume is as old as its pod. */
+/**
+ * Whether both are of one volume, as far as they tell: a PVC has a UID, any other volume is as old
+ * as its pod.
+ */
 function isSameVolume(other: PodVolumeBackup, own: PodVolumeBackup): boolean {
   const [theirs, ours] = [pvcUidOf(other), pvcUidOf(own)];
   if (theirs !== undefined && ours !== undefined) return theirs === ours;
@@ -213,7 +228,10 @@ function isSameVolume(other: PodVolumeBackup, own: PodVolumeBackup): boolean {
   return isOfPvc[0] === isOfPvc[1] && theirs === ours && (!before || !now || before === now);
 }
 
-/** Whether another volume of the pod is recorded under the same path: its files are not those of this one. */
+/**
+ * Whether another volume of the pod is recorded under the same path: its files are not those of
+ * this one.
+ */
 function sharesPath(backup: PodVolumeBackup, { spec }: Pod): boolean {
   const own = volumeNameOf(backup);
   return (spec.volumes ?? []).some(

@@ -1,7 +1,10 @@
 import type { Cache } from '../kube/index.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf } from './movement.ts';
 
-/** How many CRs are in which phase, and how many are being exposed: kept with every change, since they may be thousands. */
+/**
+ * How many CRs are in which phase, and how many are being exposed: kept with every change, since
+ * they may be thousands.
+ */
 export class Counts {
   readonly #phases = new Map<string, number>();
   #exposing = 0;

@@ -66,7 +66,10 @@ export interface DataMoverOptions {
     'compression' | 'parallelFilesUpload' | 'ignoreUnreadable'
   >;
   readonly terminationLog: string;
-  /** UID of this process's pod: the CR names the one that may write. Undefined where nobody tells it. */
+  /**
+   * UID of this process's pod: the CR names the one that may write. Undefined where nobody tells
+   * it.
+   */
   readonly podUid: string | undefined;
   /** When the volume of a backup was taken, where it is a snapshot's: RFC 3339. */
   readonly frozenAt: string | undefined;
@@ -82,7 +85,10 @@ export interface DataMoverOptions {
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ repository: Repository } & AsyncDisposable>;
-  /** Does of {@link openRepository} what writes nothing and is kept in memory, so that it takes less time. May fail. */
+  /**
+   * Does of {@link openRepository} what writes nothing and is kept in memory, so that it takes less
+   * time. May fail.
+   */
   readonly prepareRepository: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
   /** Aborted when the process is told to end. */
   readonly signal: AbortSignal;
@@ -92,9 +98,9 @@ export interface DataMoverOptions {
 const TERMINATION_BYTES_MAX = 4096;
 const CANCELED = 'data path is canceled';
 /**
- * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it went by Events and
- * the termination message, in the words that Velero's node-agent reads (pkg/datamover, pkg/podvolume, pkg/cmd/cli).
- * Resolves with the exit code.
+ * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it
+ * went by Events and the termination message, in the words that Velero's node-agent reads
+ * (pkg/datamover, pkg/podvolume, pkg/cmd/cli). Resolves with the exit code.
  */
 export async function runDataMover(options: DataMoverOptions): Promise<number> {
   const { kind, name, logger, client, node } = options;
@@ -115,7 +121,8 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
     message = `Failed to run data path service for ${MOVED[kind].title} ${name}: ${messageOf(error)}`;
     logger.error({ error: messageOf(error) }, 'the data mover failed');
   }
-  // Before the Events, which wait for the API server: a pod that is ended meanwhile has said how it went.
+  // Before the Events, which wait for the API server: a pod that is ended meanwhile has said how it
+  // went.
   try {
     writeFileSync(options.terminationLog, clipped(message));
   } catch (error) {
@@ -196,7 +203,10 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   }
 }
 
-/** Another mover may write to the volume from now on: not one more byte from this one, so that nothing is waited for. */
+/**
+ * Another mover may write to the volume from now on: not one more byte from this one, so that
+ * nothing is waited for.
+ */
 function stopFenced(
   { kind, name, logger, terminationLog, endNow }: DataMoverOptions,
   reason: string,
@@ -216,7 +226,10 @@ interface Move {
   readonly recorder: EventRecorder;
   readonly ahead: Ahead | undefined;
   readonly signal: AbortSignal;
-  /** Not one more byte is written: orders have no meaning any more, and its agent may end the CR at once. */
+  /**
+   * Not one more byte is written: orders have no meaning any more, and its agent may end the CR at
+   * once.
+   */
   readonly onMoved: () => void;
 }
 
@@ -321,7 +334,10 @@ async function openFor({
   }
 }
 
-/** With the password that there is now, where the one that was read before the repository was ready is not the right one any more. */
+/**
+ * With the password that there is now, where the one that was read before the repository was ready
+ * is not the right one any more.
+ */
 async function openWith(
   access: RepositoryAccess,
   options: DataMoverOptions,

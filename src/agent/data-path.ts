@@ -26,15 +26,24 @@ export interface DataPathOptions {
 const PAUSE_MS = 1000;
 /** Each pause is twice as long while the server does not answer. */
 const PAUSE_MS_MAX = 8000;
-/** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
+/**
+ * Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody
+ * hears it.
+ */
 const SILENCE_MS = 150_000;
 const TICK_MS = 5000;
 /** Movers of one CR whose word is kept; they are started again three times. */
 const RESULTS_MAX = 8;
-/** Where so much passed between two ticks the process stood still, or its node did: nothing could be heard. */
+/**
+ * Where so much passed between two ticks the process stood still, or its node did: nothing could be
+ * heard.
+ */
 const STOOD_STILL_MS = 30_000;
 
-/** What a data mover tells of itself by Events on its CR while it runs (Velero: pkg/datapath/micro_service_watcher.go). */
+/**
+ * What a data mover tells of itself by Events on its CR while it runs (Velero:
+ * pkg/datapath/micro_service_watcher.go).
+ */
 export class DataPath {
   readonly #options: DataPathOptions;
   readonly #abort = new AbortController();
@@ -63,8 +72,9 @@ export class DataPath {
   }
 
   /**
-   * Milliseconds since the mover last told of itself, counted only while the pod runs and could be heard. One that tells
-   * the same again lives: how long nothing may move is its own affair, which knows what it waits for.
+   * Milliseconds since the mover last told of itself, counted only while the pod runs and could be
+   * heard. One that tells the same again lives: how long nothing may move is its own affair, which
+   * knows what it waits for.
    */
   get stalledMs(): number {
     if (!this.#isRunning) return 0;
@@ -73,7 +83,10 @@ export class DataPath {
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
   }
 
-  /** The most that was ever told: a mover that is started again begins anew, and what it does twice counts once. */
+  /**
+   * The most that was ever told: a mover that is started again begins anew, and what it does twice
+   * counts once.
+   */
   get doneBytes(): number {
     return this.#doneBytes;
   }

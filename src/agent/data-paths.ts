@@ -20,8 +20,8 @@ export interface DataPathsOptions<M extends Movement> {
 }
 
 /**
- * Every agent of the cluster hears of every write: what moves for long is written of less often, so that a tenth of its
- * time passes at most between two looks at it.
+ * Every agent of the cluster hears of every write: what moves for long is written of less often, so
+ * that a tenth of its time passes at most between two looks at it.
  */
 const WRITE_MS = 1000;
 const WRITE_MS_MAX = 10_000;

@@ -50,7 +50,10 @@ interface Read<M> {
   told: ToldFact;
 }
 
-/** How often it is asked whether what a CR moves is still there: its mover looks too, at the end. Our choice. */
+/**
+ * How often it is asked whether what a CR moves is still there: its mover looks too, at the end.
+ * Our choice.
+ */
 const LOST_EVERY_MS = 30_000;
 /** Agents of other nodes leave it so long to the one that has the volume. */
 const HOME_FIRST_MS = 5000;
@@ -91,7 +94,10 @@ export interface DeciderOptions<M extends Movement> {
 const isLast = ({ do: what }: Action): boolean =>
   ['complete', 'fail', 'failDiagnosed', 'killPod', 'dropPod'].includes(what);
 
-/** Gathers what the decision upon a CR is made of. The decisions themselves are pure functions in `phases/`. */
+/**
+ * Gathers what the decision upon a CR is made of. The decisions themselves are pure functions in
+ * `phases/`.
+ */
 export class Decider<M extends Movement> {
   readonly #options: DeciderOptions<M>;
 
@@ -116,7 +122,8 @@ export class Decider<M extends Movement> {
     for (;;) {
       const action = this.#decideUpon(movement, read);
       if (action.do !== 'read') {
-        // Its pod goes next, and may not have ended: its mover has told of the end by an Event, or hangs.
+        // Its pod goes next, and may not have ended: its mover has told of the end by an Event, or
+        // hangs.
         const { pod } = read;
         if (isLast(action) && typeof pod === 'object' && isRunning(pod) && isMoving(movement)) {
           await this.#copyLog(movement, pod);
@@ -284,7 +291,8 @@ export class Decider<M extends Movement> {
     slots.acquireAnyway(movement.metadata.uid);
     if (pod === 'unread' || direction.isCompleting(movement)) return 0;
     const path = this.#options.dataPaths.of(movement);
-    // One that is not named waits for its agent, which may wait for the API server to take the name.
+    // One that is not named waits for its agent, which may wait for the API server to take the
+    // name.
     const mover = moverOf(movement);
     const isNamed = typeof pod === 'object' && (!mover || mover.pod === pod.metadata.uid);
     path.podIsRunning(isNamed && isRunning(pod));
@@ -311,8 +319,9 @@ export class Decider<M extends Movement> {
   }
 
   /**
-   * A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write.
-   * Counted from when this process saw that: the API server's clock may have been set meanwhile.
+   * A mover that could not ask has stopped by then; it may have asked last when the agent wrote
+   * that none may write. Counted from when this process saw that: the API server's clock may have
+   * been set meanwhile.
    */
   #fenceInMs(movement: M): number {
     const mover = moverOf(movement);

@@ -20,9 +20,10 @@ import { isRightGone, RIGHTS_MS } from './rights.ts';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 
 /**
- * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
- * deletion lists. The server writes it only for movers of its own name, and the data of all others would stay forever.
- * Undefined where the server does it, or where nothing tells the backup.
+ * What Velero's server needs to delete the snapshot of an upload together with its backup: a
+ * ConfigMap in the form that its deletion lists. The server writes it only for movers of its own
+ * name, and the data of all others would stay forever. Undefined where the server does it, or where
+ * nothing tells the backup.
  */
 export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undefined {
   const { name, namespace = '', labels, uid, ownerReferences } = upload.metadata;
@@ -55,7 +56,10 @@ export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undef
   };
 }
 
-/** Of one that is completed, or whose outcome is written: before that another agent may know of another snapshot. */
+/**
+ * Of one that is completed, or whose outcome is written: before that another agent may know of
+ * another snapshot.
+ */
 function snapshotOf(upload: DataUpload): string {
   const outcome = outcomeOf(upload);
   const { phase, ...status } = outcome
@@ -66,9 +70,9 @@ function snapshotOf(upload: DataUpload): string {
 }
 
 /**
- * Writes {@link deletionRecord} before the upload loses its finalizer, once or again after a crash. A backup is not lost
- * because its deletion could not be prepared: a refusal is logged. Throws what passes, such as `KUBE_UNAVAILABLE`, and
- * for some minutes a right that is missing.
+ * Writes {@link deletionRecord} before the upload loses its finalizer, once or again after a crash.
+ * A backup is not lost because its deletion could not be prepared: a refusal is logged. Throws what
+ * passes, such as `KUBE_UNAVAILABLE`, and for some minutes a right that is missing.
  */
 export async function keepDeletionRecord(
   upload: DataUpload,

@@ -34,7 +34,9 @@ export interface EndingOptions<M extends Movement> {
   readonly roster: Roster;
   readonly turns: Turns<M>;
   readonly prepareTimeoutMs: number;
-  /** Milliseconds since this agent heard the API server again, after it was away or took no writes. */
+  /**
+   * Milliseconds since this agent heard the API server again, after it was away or took no writes.
+   */
   readonly heardMs: () => number;
   readonly metrics: AgentMetrics;
   readonly recorder: EventRecorder;
@@ -48,7 +50,10 @@ const AGAIN_FIRST_MS = 2000;
 const AGAIN_MS = 30_000;
 const VANISHED_TRIES_MAX = 60;
 
-/** How DataUploads and DataDownloads end: what was made for them goes, and the final phase is written, once. */
+/**
+ * How DataUploads and DataDownloads end: what was made for them goes, and the final phase is
+ * written, once.
+ */
 export class Ending<M extends Movement> {
   readonly #options: EndingOptions<M>;
 
@@ -60,8 +65,9 @@ export class Ending<M extends Movement> {
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
     const { direction, writer, recorder, metrics, clock, logger, dataPaths, turns } = this.#options;
     const { uid } = movement.metadata;
-    // Another agent may have it by now, and would be disturbed. The last step of others touches nothing; but a mover that did not
-    // say how much it moved has said it before, and the watch may not have told of that yet.
+    // Another agent may have it by now, and would be disturbed. The last step of others touches
+    // nothing; but a mover that did not say how much it moved has said it before, and the watch may
+    // not have told of that yet.
     if (direction.name === 'download' || result.totalBytes === undefined) {
       const current = await writer.latest(movement);
       if (!current || !isSameStage(current, movement)) return;
@@ -107,13 +113,17 @@ export class Ending<M extends Movement> {
     recorder.record(done, 'Completed', doneBy);
   }
 
-  /** Others may not have been able to do what was waited for: whether the API server takes writes by now, one tells. */
+  /**
+   * Others may not have been able to do what was waited for: whether the API server takes writes by
+   * now, one tells.
+   */
   async #isCutShort(movement: M, error: unknown): Promise<boolean> {
     if (!isCode(error, 'WAIT_TIMEOUT')) return false;
     const { writer, turns, prepareTimeoutMs, heardMs } = this.#options;
     const { uid } = movement.metadata;
     const lateMs = turns.sinceMs(uid, 'timedOut');
-    // The step notes things on the CR, so that it is not as it was seen; others may have ended it meanwhile.
+    // The step notes things on the CR, so that it is not as it was seen; others may have ended it
+    // meanwhile.
     const current = writer.current(movement.metadata);
     if (current?.metadata.uid !== uid || !isSameStage(current, movement)) return false;
     if (writer.isRefusing) await writer.touch(current);
@@ -132,9 +142,10 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Success is reported at once. Otherwise clean-up comes first, so that nothing of ours writes or is left once the phase
-   * is final; only a mover on a node that does not answer may write until its fence stops it. The finalizer stays until all is gone for certain. Undefined when it is not as it was seen any more: it has
-   * moved on, or is gone.
+   * Success is reported at once. Otherwise clean-up comes first, so that nothing of ours writes or
+   * is left once the phase is final; only a mover on a node that does not answer may write until
+   * its fence stops it. The finalizer stays until all is gone for certain. Undefined when it is not
+   * as it was seen any more: it has moved on, or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
     const { direction, node, writer, metrics, logger } = this.#options;
@@ -142,7 +153,8 @@ export class Ending<M extends Movement> {
     this.#options.exposures.abort(uid);
     this.#options.exposures.withdraw(uid);
     this.#options.dataPaths.drop(uid);
-    // Nothing is made for what nobody has claimed. Both hold as long as nobody writes, which the next write makes sure of.
+    // Nothing is made for what nobody has claimed. Both hold as long as nobody writes, which the
+    // next write makes sure of.
     const isBare =
       phaseOf(movement) === 'New' ||
       (ownerOf(movement) === node && this.#options.memory.get(uid)?.isBare === true);
@@ -166,8 +178,8 @@ export class Ending<M extends Movement> {
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
-    // What was told first comes back by the watch, to be cleaned up after, and so does what could not be cleaned up: another
-    // try would keep others from their end for as long again.
+    // What was told first comes back by the watch, to be cleaned up after, and so does what could
+    // not be cleaned up: another try would keep others from their end for as long again.
     if (this.#options.memory.get(uid)?.isClean === true) await this.finalize(ended);
     return ended;
   }
@@ -190,7 +202,8 @@ export class Ending<M extends Movement> {
     if (record) record.late = undefined;
     if (late) void late.then(() => this.#dropLate(movement));
     if (!hasFinalizer(movement)) {
-      // While the watch is behind, what was written is still needed: else all would be cleaned up once more.
+      // While the watch is behind, what was written is still needed: else all would be cleaned up
+      // once more.
       if (memory.get(uid)?.written === undefined) memory.forget(uid);
       return undefined;
     }
@@ -212,8 +225,8 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Another agent has ended it while this one stood still in the midst of making something for it, which that one could not
-   * see: what came of that goes, and nobody else knows of it.
+   * Another agent has ended it while this one stood still in the midst of making something for it,
+   * which that one could not see: what came of that goes, and nobody else knows of it.
    */
   async #dropLate(movement: M): Promise<void> {
     const { direction } = this.#options;
@@ -223,7 +236,10 @@ export class Ending<M extends Movement> {
     }
   }
 
-  /** Somebody took its finalizer off: places are free again, and what was made for it has nobody else to remove it. */
+  /**
+   * Somebody took its finalizer off: places are free again, and what was made for it has nobody
+   * else to remove it.
+   */
   async vanished(movement: M): Promise<void> {
     const { node, direction, logger } = this.#options;
     const { uid } = movement.metadata;

@@ -57,14 +57,18 @@ export interface ExecutorOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
-/** What came of an action: the CR as it is now, to be decided upon again, or when to look at it next. */
+/**
+ * What came of an action: the CR as it is now, to be decided upon again, or when to look at it
+ * next.
+ */
 export type Step<M> = { readonly again: M } | { readonly result: Result | undefined };
 type Doable = Exclude<Action, { do: 'read' }>;
 
 const CONSTRAINED_MS = 5000;
 /**
- * A volume goes before those that came earlier by a multiple of the time that it may take: the small ones that are left at
- * the end let all nodes end at about the same time, and none waits forever.
+ * A volume goes before those that came earlier by a multiple of the time that it may take: the
+ * small ones that are left at the end let all nodes end at about the same time, and none waits
+ * forever.
  */
 const AHEAD_BYTES_PER_MS = 5_000;
 const STOPPING_MS = 100;
@@ -78,7 +82,9 @@ const moverIn = (pod: Pod, node: string): Parameters<typeof nameMover>[1] => ({
   fenceMs: fenceMsOf(pod),
 });
 
-/** Carries out what was decided. Each write is on top of the version that the decision was made on. */
+/**
+ * Carries out what was decided. Each write is on top of the version that the decision was made on.
+ */
 export class Executor<M extends Movement> {
   readonly #options: ExecutorOptions<M>;
 
@@ -160,7 +166,8 @@ export class Executor<M extends Movement> {
         if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, () => ending.fail(movement, action.message));
       case 'failDiagnosed':
-        // The first write that is taken must not say that there was no time, of which there was none while none was taken.
+        // The first write that is taken must not say that there was no time, of which there was
+        // none while none was taken.
         if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, async () =>
           ending.fail(movement, action.message + (await direction.diagnose(movement))),
@@ -324,7 +331,9 @@ export class Executor<M extends Movement> {
     return later(LOOK_MS);
   }
 
-  /** What it is by now may ask for something else than what was decided: a cancel, the last step. */
+  /**
+   * What it is by now may ask for something else than what was decided: a cancel, the last step.
+   */
   async #changed(movement: M): Promise<Step<M> | undefined> {
     const current = await this.#options.writer.latest(movement);
     if (!current) return done;
@@ -341,7 +350,10 @@ export class Executor<M extends Movement> {
     return this.#written(taken);
   }
 
-  /** As the API server has it now: the watch may tell for minutes of a pod that has a successor by then. */
+  /**
+   * As the API server has it now: the watch may tell for minutes of a pod that has a successor by
+   * then.
+   */
   async #isThere({ metadata }: Pod): Promise<boolean> {
     const now = await this.#options.client.find(PODS, metadata);
     return now?.metadata.uid === metadata.uid && !now.metadata.deletionTimestamp && isRunning(now);

@@ -6,20 +6,32 @@ import type { Exposure, ExposureState, Memory } from './tracked.ts';
 
 export interface ExposuresOptions<M extends Movement> {
   readonly slots: Slots;
-  /** Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the scheduler places. */
+  /**
+   * Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the
+   * scheduler places.
+   */
   readonly hosted?: Slots | undefined;
   readonly memory: Memory<M>;
   /** Looks at a CR again, soon. */
   readonly enqueue: (key: string) => void;
 }
 
-/** Steps that are done already take no time when it is tried again: what is refused ends well before this. */
+/**
+ * Steps that are done already take no time when it is tried again: what is refused ends well before
+ * this.
+ */
 const LIVED_MS = 60_000;
 
-/** While the API server is away nothing is begun: so many in a row are answers, such as those of a webhook that is down. */
+/**
+ * While the API server is away nothing is begun: so many in a row are answers, such as those of a
+ * webhook that is down.
+ */
 const FAILED_TIMES_MIN = 10;
 
-/** Volumes that are being made available: beside the reconciler, since each waits for storage; so many at once. */
+/**
+ * Volumes that are being made available: beside the reconciler, since each waits for storage; so
+ * many at once.
+ */
 export class Exposures<M extends Movement> {
   readonly #options: ExposuresOptions<M>;
 
@@ -28,8 +40,9 @@ export class Exposures<M extends Movement> {
   }
 
   /**
-   * True when there is a place for it, which {@link start} uses; else the CR is looked at again once one is free. What is
-   * under way already goes on before anything is begun: behind all that is new it would wait for hours.
+   * True when there is a place for it, which {@link start} uses; else the CR is looked at again
+   * once one is free. What is under way already goes on before anything is begun: behind all that
+   * is new it would wait for hours.
    */
   tryAcquire(movement: M): boolean {
     const { metadata } = movement;
@@ -112,7 +125,8 @@ export class Exposures<M extends Movement> {
         (error: unknown) => (exposure.state = { error }),
       )
       .then(() => {
-        // It had its rights, and waited for something else: should one be missing now, that is another time.
+        // It had its rights, and waited for something else: should one be missing now, that is
+        // another time.
         const hadRights = exposure.state === 'done' || performance.now() - sinceMs > LIVED_MS;
         if (hadRights) delete this.#options.memory.get(uid)?.since.refused;
         this.#count(uid, exposure.state);
@@ -137,7 +151,10 @@ export class Exposures<M extends Movement> {
     return failed && failed.times >= FAILED_TIMES_MIN ? performance.now() - failed.sinceMs : 0;
   }
 
-  /** Milliseconds since all of it was made, where some of it failed before: no part of it has waited for longer. */
+  /**
+   * Milliseconds since all of it was made, where some of it failed before: no part of it has waited
+   * for longer.
+   */
   madeMs(uid: string): number {
     return performance.now() - (this.#options.memory.get(uid)?.madeAtMs ?? -Infinity);
   }

@@ -17,8 +17,9 @@ export interface OrdersOptions {
   /** UID of this mover's pod; undefined where nobody told it: then only its CR's phase counts. */
   readonly podUid: string | undefined;
   /**
-   * A mover that has not read its CR for so long stops; Infinity where two at once do no harm. It does not count for one
-   * that was not told its pod: the agent that made that is Velero's, which starts no other one.
+   * A mover that has not read its CR for so long stops; Infinity where two at once do no harm. It
+   * does not count for one that was not told its pod: the agent that made that is Velero's, which
+   * starts no other one.
    */
   readonly fenceMs: number;
   readonly signal: AbortSignal;
@@ -47,16 +48,18 @@ const SILENCE_MS = 90_000;
 const sleepless = (): number => uptime() * 1000;
 
 /**
- * Follows the CR of a data mover until the signal: whether it may begin, whether it is still the one that may write,
- * whether it is to be canceled. A mover that is cut off from the API server knows nothing of a successor, so it counts
- * itself out by its own clock, before its agent's successor may name another one.
+ * Follows the CR of a data mover until the signal: whether it may begin, whether it is still the
+ * one that may write, whether it is to be canceled. A mover that is cut off from the API server
+ * knows nothing of a successor, so it counts itself out by its own clock, before its agent's
+ * successor may name another one.
  */
 export async function followOrders(options: OrdersOptions, orders: Orders): Promise<void> {
   const { client, resource, namespace, name, podUid, signal, nowMs = sleepless } = options;
   const fenceMs = podUid === undefined ? Infinity : options.fenceMs;
   const isFencing = fenceMs !== Infinity;
-  // What was sent at this time was answered. What a watch says counts for nothing: it may have lain in a buffer while
-  // this process or the network stood still, and a server that is cut off from the others goes on with its bookmarks.
+  // What was sent at this time was answered. What a watch says counts for nothing: it may have lain
+  // in a buffer while this process or the network stood still, and a server that is cut off from
+  // the others goes on with its bookmarks.
   let askedMs = nowMs();
   let spokenMs = askedMs;
   let uid: string | undefined;
@@ -170,8 +173,8 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
         if (isRightGone(error)) refusedMs ??= nowMs();
         const mayBeGiven = isRightGone(error) && nowMs() - (refusedMs ?? 0) < RIGHTS_MS;
         const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE') && !mayBeGiven;
-        // One that has begun is followed whatever the server says: a server that comes up may refuse for a while, and
-        // nobody else would fence it off.
+        // One that has begun is followed whatever the server says: a server that comes up may
+        // refuse for a while, and nobody else would fence it off.
         if (uid === undefined && !silence.signal.aborted && (!isServers || isForGood)) {
           const text = `its CR cannot be read: ${messageOf(error)}`;
           end(() => orders.onRefused(new Error(text, { cause: error })));
@@ -206,7 +209,10 @@ function judge(
   return isCancelWanted(movement) ? 'cancel' : undefined;
 }
 
-/** Where no mover is named, the agent is not one of ours, and there is no successor that it could name. */
+/**
+ * Where no mover is named, the agent is not one of ours, and there is no successor that it could
+ * name.
+ */
 function isNamed(movement: Movement, podUid: string | undefined): boolean {
   const mover = moverOf(movement);
   return mover === undefined || podUid === undefined || mover.pod === podUid;

@@ -5,7 +5,9 @@ import type { InPlaceReport } from '../mover/index.ts';
 import { moverOf } from './named-mover.ts';
 import { askPatiently } from './rights.ts';
 
-/** On a DataDownload whose volume was brought back in place: what its data mover did, or would do. */
+/**
+ * On a DataDownload whose volume was brought back in place: what its data mover did, or would do.
+ */
 const REPORT = 'longshore.io/in-place-report';
 
 const count = z.number().int().min(0);
@@ -77,8 +79,9 @@ export interface ReportOptions {
 }
 
 /**
- * Notes what was done, as long as the mover that was named when it began is the one. Throws `NOT_NAMED`; what else fails is logged: the
- * volume is brought back, and only the report is missing.
+ * Notes what was done, as long as the mover that was named when it began is the one. Throws
+ * `NOT_NAMED`; what else fails is logged: the volume is brought back, and only the report is
+ * missing.
  */
 export async function noteInPlaceReport(
   download: DataDownload,

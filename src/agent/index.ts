@@ -1,6 +1,6 @@
 /**
- * What the DaemonSet runs: the agent that drives DataUploads and DataDownloads, and the data mover that its hosting
- * pods run.
+ * What the DaemonSet runs: the agent that drives DataUploads and DataDownloads, and the data mover
+ * that its hosting pods run.
  */
 export { Agent, type AgentOptions } from './agent.ts';
 export { FENCE_VARIABLE } from './named-mover.ts';

@@ -11,8 +11,9 @@ const OUTCOME_WORDS = { Completed: 'successful', Failed: 'failed', Canceled: 'ca
 /** Velero: pkg/metrics/metrics.go. */
 const LATENCY_SECONDS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 /**
- * PodVolumeBackups that have latency series of their own, which are a dozen samples each: the newest. Velero keeps all of them
- * until its agent is restarted. A node has 110 pods by default, so that a backup of all of them is there to be seen. Our choice.
+ * PodVolumeBackups that have latency series of their own, which are a dozen samples each: the
+ * newest. Velero keeps all of them until its agent is restarted. A node has 110 pods by default, so
+ * that a backup of all of them is there to be seen. Our choice.
  */
 const LATENCIES_MAX = 200;
 const PHASE_SECONDS = [0.5, 1, 2, 5, 10, 30, 60, 300, 900, 1800, 3600];
@@ -33,7 +34,10 @@ type LatencyLabel = 'node' | 'operation' | 'backupName' | 'pod_volume_backup';
 const isBackup = (direction: DirectionName): boolean =>
   direction === 'upload' || direction === 'pod-volume-backup';
 
-/** The node-agent's metrics: Velero's by their names and labels, so that dashboards go on working, and ours. */
+/**
+ * The node-agent's metrics: Velero's by their names and labels, so that dashboards go on working,
+ * and ours.
+ */
 export class AgentMetrics {
   readonly registry = new Registry();
   readonly #node: string;
@@ -96,7 +100,8 @@ export class AgentMetrics {
       labelNames: ['direction'],
       registers,
     });
-    // All are there from the start: an alert on a rate of zero needs a series, and a rate misses the bytes that a series begins with.
+    // All are there from the start: an alert on a rate of zero needs a series, and a rate misses
+    // the bytes that a series begins with.
     for (const direction of DIRECTIONS) {
       for (const phase of FINAL_MOVEMENT_PHASES) this.#ended.inc({ node, direction, phase }, 0);
       this.#restarts.inc({ direction }, 0);
@@ -241,9 +246,10 @@ export class AgentMetrics {
 }
 
 /**
- * Velero's own of PodVolumeBackups; it has none of PodVolumeRestores. As there, a CR is enqueued once, when its data begins to move,
- * by the agent that starts that, and dequeued if it completes, by the agent that ends it: neither a restart of the agent nor
- * a takeover counts again. Velero: pkg/controller/pod_volume_backup_controller.go, pkg/metrics/metrics.go (v1.18.3).
+ * Velero's own of PodVolumeBackups; it has none of PodVolumeRestores. As there, a CR is enqueued
+ * once, when its data begins to move, by the agent that starts that, and dequeued if it completes,
+ * by the agent that ends it: neither a restart of the agent nor a takeover counts again. Velero:
+ * pkg/controller/pod_volume_backup_controller.go, pkg/metrics/metrics.go (v1.18.3).
  */
 class PodVolumeMetrics {
   readonly #node: string;

@@ -35,7 +35,10 @@ export const RESTIC_REFUSED =
 const isOfPod = (kind: MovedKind): boolean =>
   kind === 'PodVolumeBackup' || kind === 'PodVolumeRestore';
 
-/** Throws what is wrong with the CR itself, before anything is opened or written. `isInPlace`: what its agent says that it asks for. */
+/**
+ * Throws what is wrong with the CR itself, before anything is opened or written. `isInPlace`: what
+ * its agent says that it asks for.
+ */
 export function assertMovable(kind: MovedKind, movement: Movement, isInPlace = false): void {
   const { metadata, spec } = movement;
   const order = kind === 'DataDownload' ? inPlaceOrderOf(movement as DataDownload) : undefined;
@@ -100,7 +103,10 @@ export function originOf(
   };
 }
 
-/** Agents count the movers that they name. One of Velero's agent was named by nobody: that it died was counted. */
+/**
+ * Agents count the movers that they name. One of Velero's agent was named by nobody: that it died
+ * was counted.
+ */
 export const hadMoverBefore = (restore: PodVolumeRestore | DataDownload): boolean =>
   (moverOf(restore)?.generation ?? 1) > 1 || restartsOf(restore) > 0;
 

@@ -9,7 +9,10 @@ import type { Movement } from './movement.ts';
 
 export type MovedKind = 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
 
-/** What differs between the kinds for who moves the data. Words are Velero's (pkg/datamover, pkg/podvolume). */
+/**
+ * What differs between the kinds for who moves the data. Words are Velero's (pkg/datamover,
+ * pkg/podvolume).
+ */
 export interface MovedTraits {
   readonly resource: Resource<Movement>;
   readonly direction: 'backup' | 'restore';

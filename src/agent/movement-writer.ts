@@ -19,8 +19,8 @@ const ATTEMPTS_MAX = 10;
 const REFUSING_MS = 15_000;
 
 /**
- * Reads and writes CRs of one kind. What was written here is known here at once, though the watch may be behind:
- * without that, an agent would run into conflicts with itself.
+ * Reads and writes CRs of one kind. What was written here is known here at once, though the watch
+ * may be behind: without that, an agent would run into conflicts with itself.
  */
 export class MovementWriter<M extends Movement> {
   readonly #client: KubeClient;
@@ -45,15 +45,19 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Milliseconds since the API server took writes again, after it took none for a while; as long as it takes none, since it
-   * refused one last: where nobody has tried for long, it may take them. Infinity where it always took them. One whose storage
-   * is full, or has lost its quorum, may answer all else.
+   * Milliseconds since the API server took writes again, after it took none for a while; as long as
+   * it takes none, since it refused one last: where nobody has tried for long, it may take them.
+   * Infinity where it always took them. One whose storage is full, or has lost its quorum, may
+   * answer all else.
    */
   get takenMs(): number {
     return performance.now() - (this.isRefusing ? this.#refusedAtMs : this.#takenAtMs);
   }
 
-  /** The last write did not come through: whether the API server takes writes by now, only another one tells. */
+  /**
+   * The last write did not come through: whether the API server takes writes by now, only another
+   * one tells.
+   */
   get isRefusing(): boolean {
     return this.#refusingSinceMs !== undefined;
   }
@@ -84,8 +88,8 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Writes on top of exactly the version given: undefined when somebody else wrote in between. The claim of a CR
-   * depends on it.
+   * Writes on top of exactly the version given: undefined when somebody else wrote in between. The
+   * claim of a CR depends on it.
    */
   async exclusive(movement: M, mutate: (copy: M) => void): Promise<M | undefined> {
     const copy = structuredClone(movement);
@@ -94,9 +98,10 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says false, or it is gone.
-   * Tried first on what is known here: the server takes that only while it is the latest, so that an old version costs a
-   * request and does no harm. A "no" counts only of the latest.
+   * Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says
+   * false, or it is gone. Tried first on what is known here: the server takes that only while it is
+   * the latest, so that an old version costs a request and does no harm. A "no" counts only of the
+   * latest.
    */
   async update(movement: M, mutate: (copy: M) => boolean | undefined): Promise<M | undefined> {
     const { namespace, name, uid } = movement.metadata;
@@ -160,9 +165,9 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * The final phase, unless there is one: never overwritten. Undefined when it was final already. `isClean`: nothing is
-   * left of what was made for it, and the finalizer goes by the same write; unless it is being deleted, when its end
-   * would never be seen.
+   * The final phase, unless there is one: never overwritten. Undefined when it was final already.
+   * `isClean`: nothing is left of what was made for it, and the finalizer goes by the same write;
+   * unless it is being deleted, when its end would never be seen.
    */
   finish(movement: M, outcome: Outcome, { isClean }: { isClean: boolean }): Promise<M | undefined> {
     return this.update(movement, (copy) => {
@@ -223,7 +228,10 @@ export function removeLabel({ metadata }: Movement): void {
   if (metadata.labels) delete metadata.labels[EXPOSING_LABEL];
 }
 
-/** Resource versions of one kind can be compared as numbers (Kubernetes 1.35, KEP-5504; etcd's always could). */
+/**
+ * Resource versions of one kind can be compared as numbers (Kubernetes 1.35, KEP-5504; etcd's
+ * always could).
+ */
 function isNewer(a: Movement, b: Movement): boolean {
   try {
     return BigInt(a.metadata.resourceVersion) > BigInt(b.metadata.resourceVersion);

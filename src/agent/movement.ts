@@ -22,7 +22,10 @@ export const isPodVolume = (movement: Movement): movement is PodVolumeMovement =
 export const isPodVolumeBackup = (movement: Movement): movement is PodVolumeBackup =>
   'pod' in movement.spec && 'node' in movement.spec;
 
-/** Whether agents that serve these values of `spec.datamover` see to it. A restore in place is any of our agents' affair. */
+/**
+ * Whether agents that serve these values of `spec.datamover` see to it. A restore in place is any
+ * of our agents' affair.
+ */
 export function isServedBy(dataMovers: ReadonlySet<string>, movement: Movement): boolean {
   if (isPodVolume(movement)) return true;
   const { datamover = '' } = movement.spec;
@@ -47,11 +50,20 @@ export function restartsOf({ metadata }: Movement): number {
   const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
   return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }
-/** UID of the pod whose data mover was seen to end, before the pod and all that tells of its end is removed. */
+/**
+ * UID of the pod whose data mover was seen to end, before the pod and all that tells of its end is
+ * removed.
+ */
 export const STOPPED = 'longshore.io/data-mover-stopped';
-/** The UID of the pod that is being replaced, while that goes on: each death counts once, however often it is tried. */
+/**
+ * The UID of the pod that is being replaced, while that goes on: each death counts once, however
+ * often it is tried.
+ */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
-/** Whether a death was counted before the agent that did so died itself. `pod`: undefined where it is gone. */
+/**
+ * Whether a death was counted before the agent that did so died itself. `pod`: undefined where it
+ * is gone.
+ */
 export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean {
   const pending = metadata.annotations?.[RESTARTING];
   return pending !== undefined && (!pod || pod.metadata.uid === pending);
@@ -106,8 +118,8 @@ export function fieldsOf(movement: Movement): object {
 }
 
 /**
- * On a PodVolumeBackup or PodVolumeRestore, whose volume stays on the node of its pod: the one whose agent looks after it in
- * place of the agent of that node, which is gone.
+ * On a PodVolumeBackup or PodVolumeRestore, whose volume stays on the node of its pod: the one
+ * whose agent looks after it in place of the agent of that node, which is gone.
  */
 const LOOKED_AFTER_BY = 'longshore.io/node';
 
@@ -136,7 +148,9 @@ export function ownerOf(movement: Movement): string | undefined {
   return movement.status?.node || movement.status?.acceptedByNode || undefined;
 }
 
-/** From here on the agent of the node looks after it; in `Accepted`, it makes the volume available. */
+/**
+ * From here on the agent of the node looks after it; in `Accepted`, it makes the volume available.
+ */
 export function setOwner(movement: Movement, node: string): void {
   if (!isPodVolume(movement)) {
     const field = phaseOf(movement) === 'Accepted' ? 'acceptedByNode' : 'node';

@@ -19,7 +19,9 @@ import {
 } from '../kube/index.ts';
 import { fieldsOf, isPodVolume, isPodVolumeBackup, type Movement } from './movement.ts';
 
-/** What a data mover wrote until its end, and where that belongs: the form that `archive/` stores. */
+/**
+ * What a data mover wrote until its end, and where that belongs: the form that `archive/` stores.
+ */
 export interface EndedMoverLog {
   /** `uid` is empty where the CR does not say it. */
   readonly owner: {
@@ -38,8 +40,8 @@ export interface EndedMoverLog {
 /** Where logs are kept. */
 export interface MoverLogStore {
   /**
-   * Of a BackupStorageLocation; who opens it closes it. Undefined where nothing may be written there. Ends when the signal aborts. Throws what
-   * the API server and the storage throw.
+   * Of a BackupStorageLocation; who opens it closes it. Undefined where nothing may be written
+   * there. Ends when the signal aborts. Throws what the API server and the storage throw.
    */
   open(location: string, signal: AbortSignal): Promise<OpenMoverLogs | undefined>;
 }
@@ -63,7 +65,9 @@ export interface MoverLogsOptions {
 const STORE_MS = 30_000;
 /** To one location at once. Each has a log in memory, and what the bucket has of it. */
 const AT_ONCE = 2;
-/** Waiting for one location: so much and so many; what comes then is only in the agent's own log. */
+/**
+ * Waiting for one location: so much and so many; what comes then is only in the agent's own log.
+ */
 const WAITING_BYTES_MAX = 8 << 20;
 const WAITING_MAX = 1000;
 /** Other locations than these are not taken in: whoever makes CRs names them. */
@@ -80,13 +84,17 @@ interface Lane {
 }
 
 /**
- * Keeps the logs of data movers beside the files of their backup or restore. Best effort: nobody waits for it, each try has a time limit, and what
- * waits is bounded for each location, so that one that hangs keeps no other one's.
+ * Keeps the logs of data movers beside the files of their backup or restore. Best effort: nobody
+ * waits for it, each try has a time limit, and what waits is bounded for each location, so that one
+ * that hangs keeps no other one's.
  *
- * The order: a log is put as soon as the end of its mover is seen, which is before the CR has its final phase. A backup cannot be deleted before
- * its CRs are final and it is finalized, so that in nearly all cases the log is there long before, and the deletion finds it, which lists all below the
- * backup's folder. The CR does not wait for the put; a late one is told by looking at the Backup before and after: nothing is put for one that is gone
- * or being deleted, and what was put meanwhile is removed. Only an agent that dies between the put and the second look can leave a log behind.
+ * The order: a log is put as soon as the end of its mover is seen, which is before the CR has its
+ * final phase. A backup cannot be deleted before its CRs are final and it is finalized, so that in
+ * nearly all cases the log is there long before, and the deletion finds it, which lists all below
+ * the backup's folder. The CR does not wait for the put; a late one is told by looking at the
+ * Backup before and after: nothing is put for one that is gone or being deleted, and what was put
+ * meanwhile is removed. Only an agent that dies between the put and the second look can leave a log
+ * behind.
  */
 export class MoverLogs {
   readonly #options: MoverLogsOptions;
@@ -198,7 +206,10 @@ function kindOf(movement: Movement): string {
   return isOfBackup(movement) ? 'DataUpload' : 'DataDownload';
 }
 
-/** A label holds no name of more than 63 characters: Velero shortens it there, and only the owner has the whole of it. */
+/**
+ * A label holds no name of more than 63 characters: Velero shortens it there, and only the owner
+ * has the whole of it.
+ */
 function ownerOf(movement: Movement): EndedMoverLog['owner'] | undefined {
   const kind = isOfBackup(movement) ? 'Backup' : 'Restore';
   const { labels, ownerReferences } = movement.metadata;

@@ -3,7 +3,10 @@ import { type Clock, parseDuration, rfc3339Seconds } from '../base/index.ts';
 import type { Pod } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
-/** The one data mover that may write, on the CR: agents name it, and every mover reads whether it is the one. */
+/**
+ * The one data mover that may write, on the CR: agents name it, and every mover reads whether it is
+ * the one.
+ */
 const MOVER = 'longshore.io/mover';
 
 /** On the Events of a data mover: UID of its pod. Only the named one can say that it is done. */
@@ -20,7 +23,10 @@ const moverSchema = z.object({
   node: z.string(),
   /** When it was named, by the API server's clock. */
   namedAt: z.string().refine((time) => !Number.isNaN(Date.parse(time))),
-  /** What it was started with: it stops by itself when it could not ask for so long. Not there for movers of Velero. */
+  /**
+   * What it was started with: it stops by itself when it could not ask for so long. Not there for
+   * movers of Velero.
+   */
   fenceMs: z.number().int().min(1).optional(),
 });
 export type NamedMover = z.infer<typeof moverSchema>;

@@ -63,8 +63,9 @@ const excludePaths = z
   .nullish();
 
 /**
- * Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it, and one that is ours. Velero 1.18 ignores keys that it
- * does not know (encoding/json) but takes no second key of the ConfigMap's data, so that ours has to be in the same object.
+ * Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it, and one that is ours.
+ * Velero 1.18 ignores keys that it does not know (encoding/json) but takes no second key of the
+ * ConfigMap's data, so that ours has to be in the same object.
  */
 const schema = z.strictObject({
   loadConcurrency: z
@@ -124,8 +125,9 @@ export type NodeAgentConfig = z.infer<typeof schema>;
 export type NodeSelector = z.infer<typeof selector>;
 
 /**
- * The one JSON object of a node-agent ConfigMap's data. Keys that nobody knows are warned about and left out, since a
- * later Velero may know them; what is wrong is refused, all of it at once. Throws `BAD_CONFIG`.
+ * The one JSON object of a node-agent ConfigMap's data. Keys that nobody knows are warned about and
+ * left out, since a later Velero may know them; what is wrong is refused, all of it at once. Throws
+ * `BAD_CONFIG`.
  */
 export function parseNodeAgentConfig(
   name: string,
@@ -212,7 +214,10 @@ function distance(a: string, b: string): number {
   return row[b.length] ?? 0;
 }
 
-/** Data paths at once on a node with these labels: the least of the rules that fit, else the one for all, else 1. */
+/**
+ * Data paths at once on a node with these labels: the least of the rules that fit, else the one for
+ * all, else 1.
+ */
 export function concurrencyOf(
   { loadConcurrency }: NodeAgentConfig,
   fits: (selector: NodeSelector) => boolean,
@@ -226,8 +231,8 @@ export function concurrencyOf(
 }
 
 /**
- * Settings of data movers: those of all, and by storage location what is different there. Throws `BAD_CONFIG` where a
- * data mover may take more memory than its pod.
+ * Settings of data movers: those of all, and by storage location what is different there. Throws
+ * `BAD_CONFIG` where a data mover may take more memory than its pod.
  */
 export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
   all: MoverSettings;
@@ -271,20 +276,29 @@ export function excludeConfigIn({ longshore }: NodeAgentConfig): ExcludeConfig {
   };
 }
 
-/** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */
+/**
+ * Volumes that an agent makes available at once, at least; snapshots may take their storage
+ * minutes.
+ */
 const EXPOSURES_MIN = 8;
 
 /** Volumes that an agent makes available at once, where it may move so many at once. */
 export const exposuresOf = (concurrency: number): number =>
   Math.max(EXPOSURES_MIN, 2 * concurrency);
 
-/** Of these, how many are for each direction only: restores may wait half an hour for who uses their volumes. */
+/**
+ * Of these, how many are for each direction only: restores may wait half an hour for who uses their
+ * volumes.
+ */
 export const exposuresLeast = (concurrency: number): number =>
   Math.floor(exposuresOf(concurrency) / 4);
 
 const CACHE_LIMIT_MB = 5000;
 
-/** What the cache of a repository may take, of the backup-repository ConfigMap; Velero's default where none is said. */
+/**
+ * What the cache of a repository may take, of the backup-repository ConfigMap; Velero's default
+ * where none is said.
+ */
 export function cacheLimitBytes(data: Readonly<Record<string, string>> | undefined): number {
   try {
     const { cacheLimitMB } = JSON.parse(data?.kopia ?? '{}') as { cacheLimitMB?: unknown };

@@ -3,7 +3,10 @@ import { VOLUMES } from '../exposer/index.ts';
 import { FINAL_MOVEMENT_PHASES, type FinalMovementPhase } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
-/** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
+/**
+ * How it ended, while the clean-up before the final phase goes on: an agent that dies then must not
+ * start all over.
+ */
 const OUTCOME = 'longshore.io/outcome';
 
 const outcomeSchema = z.strictObject({
@@ -34,7 +37,10 @@ export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined)
   else delete metadata.annotations;
 }
 
-/** Volumes noted when it ended, or later by its clean-up; undefined where none were. Kept until all that was made for it is gone. */
+/**
+ * Volumes noted when it ended, or later by its clean-up; undefined where none were. Kept until all
+ * that was made for it is gone.
+ */
 export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
   metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
 

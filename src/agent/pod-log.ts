@@ -8,7 +8,10 @@ const LOG_LINES_MAX = LOG_BYTES_MAX / 64;
 /** A node that is away does not answer, and the CR waits meanwhile. */
 const READ_MS = 10_000;
 
-/** The log of a data mover, its last MiB; the reason why it could not be read. The pod is deleted afterwards. */
+/**
+ * The log of a data mover, its last MiB; the reason why it could not be read. The pod is deleted
+ * afterwards.
+ */
 export async function readPodLog(
   client: KubeClient,
   pod: Pod,
@@ -23,7 +26,10 @@ export async function readPodLog(
   }
 }
 
-/** As Velero frames it in the agent's own log, so that one place tells the whole story (pkg/util/kube/pod.go, CollectPodLogs). */
+/**
+ * As Velero frames it in the agent's own log, so that one place tells the whole story
+ * (pkg/util/kube/pod.go, CollectPodLogs).
+ */
 export function framedPodLog(
   read: Awaited<ReturnType<typeof readPodLog>>,
   pod: Pod,

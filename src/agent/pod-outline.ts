@@ -1,6 +1,9 @@
 import type { Pod } from '../kube/index.ts';
 
-/** Of a pod, what names it and says whether it is going: agents keep thousands, each of which has its whole manifest. */
+/**
+ * Of a pod, what names it and says whether it is going: agents keep thousands, each of which has
+ * its whole manifest.
+ */
 export function outlineOf({
   apiVersion,
   kind,

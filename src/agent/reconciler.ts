@@ -55,7 +55,10 @@ export interface ReconcilerSettings {
   readonly stallTimeoutMs: number;
   /** An agent away for longer than this loses what it looks after to another. */
   readonly takeoverMs: number;
-  /** A data mover of a restore that is cut off from the API server for so long stops; well below {@link takeoverMs}. */
+  /**
+   * A data mover of a restore that is cut off from the API server for so long stops; well below
+   * {@link takeoverMs}.
+   */
   readonly fenceMs: number;
   /** CRs being exposed in the whole cluster, above which none is accepted; 0 for no limit. */
   readonly prepareQueueLength: number;
@@ -74,7 +77,10 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly slots: Slots;
   /** Volumes that this agent may be exposing at once in this direction. */
   readonly exposures: Slots;
-  /** Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the scheduler places. */
+  /**
+   * Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the
+   * scheduler places.
+   */
   readonly hosted?: Slots | undefined;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;
@@ -94,8 +100,9 @@ export interface ReconcilerOptions<M extends Movement> {
 const UNDER_WAY: Result = { isUnderWay: true };
 
 /**
- * Drives the CRs of one kind through their phases: has it decided what to do next, and
- * has that done. Every step starts from what the API server has now, so that agents and movers may die at any point.
+ * Drives the CRs of one kind through their phases: has it decided what to do next, and has that
+ * done. Every step starts from what the API server has now, so that agents and movers may die at
+ * any point.
  */
 export class MovementReconciler<M extends Movement> {
   readonly #options: ReconcilerOptions<M>;
@@ -165,7 +172,10 @@ export class MovementReconciler<M extends Movement> {
     });
   }
 
-  /** Leaves everything as it is: movers go on by themselves, and the agent that comes back looks after them again. */
+  /**
+   * Leaves everything as it is: movers go on by themselves, and the agent that comes back looks
+   * after them again.
+   */
   stop(): void {
     this.#memory.stop();
   }
@@ -175,7 +185,10 @@ export class MovementReconciler<M extends Movement> {
     return this.#beside.drain();
   }
 
-  /** To be called before anything is started: pods and data movers that are there already have their places first. */
+  /**
+   * To be called before anything is started: pods and data movers that are there already have their
+   * places first.
+   */
   takePlaces(): void {
     const { cache, slots, settings } = this.#options;
     for (const movement of cache.list()) {
@@ -208,7 +221,8 @@ export class MovementReconciler<M extends Movement> {
   }
 
   async #reconcile(seen: M, signal: AbortSignal): Promise<Result | undefined> {
-    // Whatever it waits for next: it stands in line only for a place. It may have been called for one that is free.
+    // Whatever it waits for next: it stands in line only for a place. It may have been called for
+    // one that is free.
     const stoodInLine = phaseOf(seen) === 'New' && this.#exposures.leave(seen.metadata.uid);
     const line = { isSettled: false };
     try {
@@ -265,7 +279,9 @@ export class MovementReconciler<M extends Movement> {
     this.#options.enqueue(key);
   }
 
-  /** The pod whose volume is moved is going, or gone: whether it can be moved yet is asked at once. */
+  /**
+   * The pod whose volume is moved is going, or gone: whether it can be moved yet is asked at once.
+   */
   podLost(key: string): void {
     const movement = this.#options.cache.get(refOf(key));
     const record = movement && this.#memory.get(movement.metadata.uid);
@@ -274,14 +290,20 @@ export class MovementReconciler<M extends Movement> {
     this.#options.enqueue(key);
   }
 
-  /** The pod that waited for the data is gone, and its last version says that it had gone on with them. */
+  /**
+   * The pod that waited for the data is gone, and its last version says that it had gone on with
+   * them.
+   */
   targetWentOn(key: string, podUid: string): void {
     const movement = this.#options.cache.get(refOf(key));
     if (!movement || !isPodVolume(movement) || movement.spec.pod.uid !== podUid) return;
     this.#memory.of(movement.metadata.uid).isSeenDone = true;
   }
 
-  /** A pod of this node is gone: what its last version said of its end is all that will ever be known. */
+  /**
+   * A pod of this node is gone: what its last version said of its end is all that will ever be
+   * known.
+   */
   podGone(pod: Pod, ref: { namespace?: string | undefined; name: string }): void {
     const movement = this.#options.cache.get(ref);
     if (!movement || !isPodOf(pod, movement) || !hasEnded(pod)) return;

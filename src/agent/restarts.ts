@@ -41,7 +41,10 @@ export class Restarts<M extends Movement> {
     this.#options = options;
   }
 
-  /** Begins to make the pod anew, beside the reconciler. `pod`: the one that died, undefined where it is gone. */
+  /**
+   * Begins to make the pod anew, beside the reconciler. `pod`: the one that died, undefined where
+   * it is gone.
+   */
   async replace(movement: M, pod: Pod | undefined): Promise<void> {
     const { direction, exposures } = this.#options;
     if (phaseOf(movement) === 'Accepted') {
@@ -63,8 +66,9 @@ export class Restarts<M extends Movement> {
   }
 
   /**
-   * A mover died, and may write no more; the CR stays as it is, with a message. `movement`: as the API server has it now.
-   * Each death counts once. Undefined when it is over: it died too often, or is another agent's by now.
+   * A mover died, and may write no more; the CR stays as it is, with a message. `movement`: as the
+   * API server has it now. Each death counts once. Undefined when it is over: it died too often, or
+   * is another agent's by now.
    */
   async count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
     const { direction, node, restartsMax, writer, recorder, logger, metrics, clock } =
@@ -97,7 +101,10 @@ export class Restarts<M extends Movement> {
     return counted;
   }
 
-  /** Its node had no room for the pod: it is to be made again, and no mover has died. Undefined when it is another agent's by now. */
+  /**
+   * Its node had no room for the pod: it is to be made again, and no mover has died. Undefined when
+   * it is another agent's by now.
+   */
   async refuse(movement: M, pod: Pod, reason: string): Promise<M | undefined> {
     const { node, writer, recorder, logger } = this.#options;
     const noted = await writer.update(movement, (copy) => {

@@ -6,13 +6,16 @@ import { moverOf } from './named-mover.ts';
 import { askPatiently, isRightGone } from './rights.ts';
 
 /**
- * On a PodVolumeRestore whose data are all in the volume. Its mover writes it before it makes the mark that lets the pod go on:
- * nothing else tells a later mover for certain that the pod may run, since the pod takes the mark away, and its node may be late to
- * tell that it did.
+ * On a PodVolumeRestore whose data are all in the volume. Its mover writes it before it makes the
+ * mark that lets the pod go on: nothing else tells a later mover for certain that the pod may run,
+ * since the pod takes the mark away, and its node may be late to tell that it did.
  */
 const RESTORED = 'longshore.io/restored';
 
-/** Roles of an earlier version have no right for it, and a right that is gone for a moment comes back soon. Our choice. */
+/**
+ * Roles of an earlier version have no right for it, and a right that is gone for a moment comes
+ * back soon. Our choice.
+ */
 const RIGHT_MS = 15_000;
 
 const noteSchema = z.object({
@@ -45,9 +48,10 @@ export interface RestoredNoteOptions {
 }
 
 /**
- * Notes that all data are in the volume, or takes the note off where a volume has lost them, as long as the mover that was named
- * when it began is the one. A restore without a named mover is one of Velero's agent, which starts no second one. Throws
- * `NOT_NAMED`, and what the API server refuses.
+ * Notes that all data are in the volume, or takes the note off where a volume has lost them, as
+ * long as the mover that was named when it began is the one. A restore without a named mover is one
+ * of Velero's agent, which starts no second one. Throws `NOT_NAMED`, and what the API server
+ * refuses.
  */
 export async function noteRestored(
   restore: PodVolumeRestore,

@@ -75,19 +75,26 @@ export class RestoresByPod {
   }
 }
 
-/** The pod that a change tells the end of; a list may show another one of its name, and never say that the one before went. */
+/**
+ * The pod that a change tells the end of; a list may show another one of its name, and never say
+ * that the one before went.
+ */
 export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod | undefined =>
   before?.metadata.uid === after?.metadata.uid ? undefined : before;
 
 const isGoing = (pod: Pod | undefined): boolean => pod?.metadata.deletionTimestamp !== undefined;
 
-/** Whether a change tells that a pod is going or has gone, for the first time; one may be going already when it is first seen. */
+/**
+ * Whether a change tells that a pod is going or has gone, for the first time; one may be going
+ * already when it is first seen.
+ */
 export const isLeaving = (after: Pod | undefined, before: Pod | undefined): boolean =>
   endedPod(after, before) !== undefined || (isGoing(after) && !isGoing(before));
 
 /**
- * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its own: all hold the same files, and
- * two data movers would write into one another's. One restores; its mark is the others' too, so that they are done with it.
+ * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its
+ * own: all hold the same files, and two data movers would write into one another's. One restores;
+ * its mark is the others' too, so that they are done with it.
  */
 export class SharedClaims {
   readonly #restores: Pick<RestoresByPod, 'of' | 'firstOf' | 'setFirst'>;
@@ -96,7 +103,10 @@ export class SharedClaims {
     this.#restores = restores;
   }
 
-  /** Undefined where it is the one that restores. `isReady`: the pod waits, so that this one may begin. */
+  /**
+   * Undefined where it is the one that restores. `isReady`: the pod waits, so that this one may
+   * begin.
+   */
   hindranceOf(
     restore: PodVolumeRestore,
     pod: Pod,
@@ -134,7 +144,10 @@ export class SharedClaims {
   }
 }
 
-/** As much of a restored pod as its restores ask for: a node may have hundreds, each with its whole manifest. */
+/**
+ * As much of a restored pod as its restores ask for: a node may have hundreds, each with its whole
+ * manifest.
+ */
 export function trimmedRestored(pod: Pod): Pod {
   const { spec, status } = pod;
   return {

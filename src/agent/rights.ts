@@ -11,13 +11,18 @@ export const RIGHTS_MS = 300_000;
 export const isRightGone = (error: unknown): boolean =>
   isUnauthorized(error) && (meaningOf(error) === 'refused for now' || isQuotaFull(error));
 
-/** A quota of the namespace allows no more pods or claims: there is room again once others are gone. */
+/**
+ * A quota of the namespace allows no more pods or claims: there is room again once others are gone.
+ */
 export const isQuotaFull = (error: unknown): boolean =>
   isCode(error, 'KUBE_FORBIDDEN') && messageOf(error).includes('exceeded quota');
 
 const PAUSE_MS = 5000;
 
-/** Retries while the API server is away, or a right is missing: neither is a reason to fail a volume. */
+/**
+ * Retries while the API server is away, or a right is missing: neither is a reason to fail a
+ * volume.
+ */
 export function askPatiently<T>(
   task: () => Promise<T>,
   { timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal },

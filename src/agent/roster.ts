@@ -1,12 +1,18 @@
 import type { Cache, Pod } from '../kube/index.ts';
 import { outlineOf } from './pod-outline.ts';
 
-/** How long agents of rank 1, 2, ... leave a new CR to those before them; a dead first one costs no more than 5 s. */
+/**
+ * How long agents of rank 1, 2, ... leave a new CR to those before them; a dead first one costs no
+ * more than 5 s.
+ */
 const TURNS_MS = [0, 3500, 4300];
 const LATER_MS = 5000;
 const LATER_STEP_MS = 150;
 
-/** Which nodes have a living agent, by their pods: known from the API alone, and kept up with every change of them. */
+/**
+ * Which nodes have a living agent, by their pods: known from the API alone, and kept up with every
+ * change of them.
+ */
 export class Roster {
   readonly #self: string;
   /** Names of the living agents' pods, by node. */
@@ -43,7 +49,10 @@ export class Roster {
     return node === this.#self || this.#pods.has(node);
   }
 
-  /** How many agents come before this one for a CR: rendezvous hashing, so that all agree with no word spoken. */
+  /**
+   * How many agents come before this one for a CR: rendezvous hashing, so that all agree with no
+   * word spoken.
+   */
   rank(uid: string): number {
     const of = hashOf(uid);
     const own = mixed(of ^ hashOf(this.#self));
@@ -55,7 +64,9 @@ export class Roster {
     return rank;
   }
 
-  /** Milliseconds that an agent of a rank waits, from when a CR is up for anyone, before it tries. */
+  /**
+   * Milliseconds that an agent of a rank waits, from when a CR is up for anyone, before it tries.
+   */
   static turnMs(rank: number): number {
     return TURNS_MS[rank] ?? LATER_MS + (rank - TURNS_MS.length) * LATER_STEP_MS;
   }

@@ -25,7 +25,10 @@ export interface AgentGroup {
   readonly config: NodeAgentConfig | undefined;
   /** Nodes that should have an agent, as the DaemonSet counts them. */
   readonly wanted: number | undefined;
-  /** Whether its template says that it runs this program. One that does not may run it all the same, by another image. */
+  /**
+   * Whether its template says that it runs this program. One that does not may run it all the same,
+   * by another image.
+   */
   readonly isOwn: boolean;
 }
 
@@ -34,7 +37,10 @@ export interface KnownAgents {
   readonly groups: readonly AgentGroup[];
   /** Their pods that run. */
   readonly alive: readonly Pod[];
-  /** False where DaemonSets cannot be listed, or pods of agents run that none of the known ones has: there may be others. */
+  /**
+   * False where DaemonSets cannot be listed, or pods of agents run that none of the known ones has:
+   * there may be others.
+   */
   readonly areAll: boolean;
 }
 
@@ -138,7 +144,10 @@ const runsThisProgram = ({ spec }: DaemonSet): boolean =>
     env.some(({ name }) => name.startsWith('LONGSHORE_')),
   );
 
-/** Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of which nothing is known. */
+/**
+ * Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of
+ * which nothing is known.
+ */
 export async function isMoverServed(
   client: KubeClient,
   namespace: string,
@@ -234,7 +243,10 @@ async function loadConfig(
   }
 }
 
-/** What only makes the answer better: undefined where this user may not read it, or where there is no such kind. */
+/**
+ * What only makes the answer better: undefined where this user may not read it, or where there is
+ * no such kind.
+ */
 export async function unlessRefused<T>(answer: Promise<T>): Promise<T | undefined> {
   try {
     return await answer;

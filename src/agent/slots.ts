@@ -1,6 +1,6 @@
 /**
- * A bounded number of places, each held under a name. Whoever found none stands in line, and is called when one may be free;
- * it stays there until it has one or leaves.
+ * A bounded number of places, each held under a name. Whoever found none stands in line, and is
+ * called when one may be free; it stays there until it has one or leaves.
  */
 export class Slots {
   readonly #limit: number;
@@ -9,7 +9,10 @@ export class Slots {
   readonly #holders = new Set<string>();
   readonly #line = new Map<string, { readonly order: number; readonly onFree: () => void }>();
 
-  /** `usedByAll`: of those that share the limit, how many are held; `least`: so many are to be had whatever the others hold. */
+  /**
+   * `usedByAll`: of those that share the limit, how many are held; `least`: so many are to be had
+   * whatever the others hold.
+   */
   constructor(
     limit: number,
     { usedByAll = () => this.used, least = 0 }: { usedByAll?: () => number; least?: number } = {},
@@ -44,7 +47,10 @@ export class Slots {
     return this.#holders.has(name) || this.#free > 0;
   }
 
-  /** True when it holds one now; else it {@link wait}s, and `onFree` is called when it may try again. */
+  /**
+   * True when it holds one now; else it {@link wait}s, and `onFree` is called when it may try
+   * again.
+   */
   tryAcquire(name: string, onFree: () => void, order?: number): boolean {
     if (!this.hasRoom(name)) {
       this.wait(name, onFree, order);
@@ -71,7 +77,10 @@ export class Slots {
     return this.#line.delete(name);
   }
 
-  /** Wants none any more, and may have been called for one that is free: who comes next is called for it. */
+  /**
+   * Wants none any more, and may have been called for one that is free: who comes next is called
+   * for it.
+   */
   withdraw(name: string): void {
     if (this.#line.delete(name)) this.wake();
   }

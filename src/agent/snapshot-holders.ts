@@ -26,7 +26,10 @@ export interface SnapshotHolder {
   /** Name of the Backup; as its label has it where no Backup of that name is there. */
   readonly backup: string | undefined;
   readonly isBackupThere: boolean;
-  /** The object that names the snapshot: a DataUpload, a PodVolumeBackup, or the ConfigMap of a DataUpload that is gone. */
+  /**
+   * The object that names the snapshot: a DataUpload, a PodVolumeBackup, or the ConfigMap of a
+   * DataUpload that is gone.
+   */
   readonly heldBy: string | undefined;
   /** Backups of this cluster have nothing to do with it: it was not made for Velero. */
   readonly isForeign: boolean;
@@ -38,7 +41,10 @@ export interface SnapshotHolders {
   readonly unread: readonly string[];
 }
 
-/** Reads the objects of Velero's namespace once. Throws `KUBE_*` errors, but where a kind is refused or not there. */
+/**
+ * Reads the objects of Velero's namespace once. Throws `KUBE_*` errors, but where a kind is refused
+ * or not there.
+ */
 export async function loadSnapshotHolders(
   client: KubeClient,
   namespace: string,
@@ -86,7 +92,8 @@ export async function loadSnapshotHolders(
     of: ({ id, tags }) => {
       const holder = holders.get(id) ?? making.get(tags?.[UPLOAD_TAG] ?? '');
       const { label } = holder ?? {};
-      // Uploads of a backup whose DataUpload is gone: the operation's ID begins with the UID of the backup.
+      // Uploads of a backup whose DataUpload is gone: the operation's ID begins with the UID of the
+      // backup.
       const uid = /^du-([0-9a-f-]{36})\./.exec(tags?.[OPERATION_TAG] ?? '')?.[1] ?? '';
       const known = label === undefined ? byUid.get(uid) : byLabel.get(label);
       return {

@@ -103,10 +103,15 @@ const FACTS_EVERY_MS = 15_000;
 const READING_MS = 2000;
 /** Watches end and begin again all the time: only what lasts is worth a word. */
 const AWAY_MS = 5000;
-/** Bookmarks come about every minute: a server that says less than that is away, whatever the connection says. */
+/**
+ * Bookmarks come about every minute: a server that says less than that is away, whatever the
+ * connection says.
+ */
 const SILENT_MS = 100_000;
 
-/** Follows the cluster by watches. What is shown while the API server is away is what it told last. */
+/**
+ * Follows the cluster by watches. What is shown while the API server is away is what it told last.
+ */
 export class StatusFollower {
   readonly #query: StatusQuery;
   readonly #caches: readonly [Cache<Movement>, Cache<Movement>, Cache<Pod>];
@@ -145,7 +150,10 @@ export class StatusFollower {
     await this.#reading;
   }
 
-  /** As it is known now; undefined until all was read once. Asks for what changes seldom in the background, one at a time. */
+  /**
+   * As it is known now; undefined until all was read once. Asks for what changes seldom in the
+   * background, one at a time.
+   */
   look(): StatusWorld | undefined {
     const [ups, downs, pods] = this.#caches;
     if (!this.#caches.every(({ isSynced }) => isSynced)) return undefined;
@@ -176,7 +184,10 @@ export class StatusFollower {
     return { ...this.#facts, movements, pods: podList, nowMs: nowMsOf(this.#query.client) };
   }
 
-  /** As `look`; what changes seldom is read first where nobody has looked for long, within a bounded time. */
+  /**
+   * As `look`; what changes seldom is read first where nobody has looked for long, within a bounded
+   * time.
+   */
   async lookAnew(): Promise<StatusWorld | undefined> {
     this.look();
     const isOld = performance.now() - this.#factsMs > 2 * this.#factsEveryMs;

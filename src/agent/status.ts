@@ -33,7 +33,10 @@ export interface MovementDescription {
   readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
   readonly name: string;
   readonly uid: string;
-  /** The PVC whose data it is, or that waits for it: `namespace/name`; of a volume of a pod, `namespace/pod/volume`. */
+  /**
+   * The PVC whose data it is, or that waits for it: `namespace/name`; of a volume of a pod,
+   * `namespace/pod/volume`.
+   */
   readonly volume: string;
   readonly storageLocation: string;
   /** `spec.datamover`; `velero` where it is empty, or there is no such field. */
@@ -48,7 +51,10 @@ export interface MovementDescription {
   readonly totalBytes: number;
   /** Nothing is left to be done for it. */
   readonly isOver: boolean;
-  /** In a sentence: what is to happen next, and who keeps it waiting. Of one that is over, how it ended. */
+  /**
+   * In a sentence: what is to happen next, and who keeps it waiting. Of one that is over, how it
+   * ended.
+   */
   readonly waitsFor: string;
 }
 
@@ -62,7 +68,10 @@ export interface StatusWorld {
   readonly nodes: readonly Node[] | undefined;
   /** Of Velero's namespace. */
   readonly claims: readonly PersistentVolumeClaim[] | undefined;
-  /** PVCs of namespaces that restores write to, as `namespace/name`; of a namespace that was not read there are none. */
+  /**
+   * PVCs of namespaces that restores write to, as `namespace/name`; of a namespace that was not
+   * read there are none.
+   */
   readonly targets: {
     readonly namespaces: ReadonlySet<string>;
     readonly names: ReadonlySet<string>;
@@ -316,7 +325,8 @@ class View {
       const pod = `pod ${namespace}/${name} to wait for its data (init container restore-wait)`;
       const hasNoRoom = (node: string): boolean =>
         isBusy(node) || this.#isHostingEnough(movement, group, node);
-      // Its pod, which is of another namespace, is not read: it may be on one of these nodes, and wait already.
+      // Its pod, which is of another namespace, is not read: it may be on one of these nodes, and
+      // wait already.
       return [...alive].some(hasNoRoom)
         ? `${pod}, or for a place in line: nodes already have enough volumes of their pods to move`
         : pod;

@@ -30,10 +30,12 @@ const FENCE_MS = 240_000;
 const CONFLICTS_MAX = 20;
 
 /**
- * Resolves once the data mover of a restore can write no more: its node says that it has ended, the node is gone, or it has had the
- * time after which it stops by itself. The volume of a restore in place is its users' again with the final phase, and a pod that is gone
- * from the API server may have left its process behind. That it has ended is noted on the CR before the pod goes, so that an agent which
- * goes on after a kill need not wait again. Throws what the API server refuses; it may be called again.
+ * Resolves once the data mover of a restore can write no more: its node says that it has ended, the
+ * node is gone, or it has had the time after which it stops by itself. The volume of a restore in
+ * place is its users' again with the final phase, and a pod that is gone from the API server may
+ * have left its process behind. That it has ended is noted on the CR before the pod goes, so that
+ * an agent which goes on after a kill need not wait again. Throws what the API server refuses; it
+ * may be called again.
  */
 export async function stopMover(download: DataDownload, options: StopMoverOptions): Promise<void> {
   const mover = moverOf(download);
@@ -67,7 +69,10 @@ export async function stopMover(download: DataDownload, options: StopMoverOption
   await note();
 }
 
-/** False where that is not known, as of a pod that is gone already: somebody may have deleted it by force. */
+/**
+ * False where that is not known, as of a pod that is gone already: somebody may have deleted it by
+ * force.
+ */
 async function isSeenToEnd(
   { metadata: { namespace, name } }: DataDownload,
   uid: string,

@@ -49,7 +49,8 @@ export class Takeover<M extends Movement> {
       metrics.conflict(direction.name);
       return undefined;
     }
-    // Who had it may take it back at once, not ready and yet at work: it counts as away from then on, not from before.
+    // Who had it may take it back at once, not ready and yet at work: it counts as away from then
+    // on, not from before.
     this.#options.turns.reset(movement.metadata.uid, 'away');
     // Who had it may have made something.
     this.#options.memory.of(movement.metadata.uid).isBare = false;
@@ -58,7 +59,10 @@ export class Takeover<M extends Movement> {
     return { requeueAfterMs: 0 };
   }
 
-  /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
+  /**
+   * Milliseconds until the agent of a node counts as away for good, and it is this one's turn to
+   * replace it.
+   */
   awayInMs({ metadata: { uid } }: M, node: string): number {
     const { roster, turns, takeoverMs } = this.#options;
     if (roster.isAlive(node)) {

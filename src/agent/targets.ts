@@ -3,15 +3,19 @@ import type { Movement } from './movement.ts';
 import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
 
-/** Agents after the first few leave it to those before them for so long each: a look costs a request. */
+/**
+ * Agents after the first few leave it to those before them for so long each: a look costs a
+ * request.
+ */
 const FIRST_FEW = 3;
 const STEP_MS = 2000;
 const PAUSE_FIRST_MS = 1000;
 const PAUSE_MAX_MS = 120_000;
 
 /**
- * When an agent looks for the PVC that a restore waits for: it may come in a moment, or never. Each pause is twice as long
- * as the last, up to minutes, and longer for agents of higher rank, so that a thousand of them ask hardly more than one.
+ * When an agent looks for the PVC that a restore waits for: it may come in a moment, or never. Each
+ * pause is twice as long as the last, up to minutes, and longer for agents of higher rank, so that
+ * a thousand of them ask hardly more than one.
  */
 export class Targets<M extends Movement> {
   readonly #turns: Turns<M>;
@@ -29,7 +33,10 @@ export class Targets<M extends Movement> {
     return this.pausedMs(uid) ?? firstMs;
   }
 
-  /** The same, undefined as long as it was not found missing: for looks that cost nothing on most clusters. */
+  /**
+   * The same, undefined as long as it was not found missing: for looks that cost nothing on most
+   * clusters.
+   */
   pausedMs(uid: string): number | undefined {
     const { missing } = this.#memory.of(uid);
     if (!missing) return undefined;
@@ -50,8 +57,8 @@ export class Targets<M extends Movement> {
   }
 
   /**
-   * It was not there when this agent looked, unless it has changed since then. `isOwn`: no other agent may claim it, so that none asks
-   * in place of this one.
+   * It was not there when this agent looked, unless it has changed since then. `isOwn`: no other
+   * agent may claim it, so that none asks in place of this one.
    */
   missed(uid: string, { changes, isOwn }: { changes: number; isOwn: boolean }): void {
     const record = this.#memory.of(uid);

@@ -3,7 +3,10 @@ import type { Event } from '../kube/index.ts';
 import type { MoverResult } from './directions/direction.ts';
 import { MOVER_POD } from './named-mover.ts';
 
-/** Reason of the Event by which a mover says that it is done, with its result as the message (Velero: pkg/datapath/types.go). */
+/**
+ * Reason of the Event by which a mover says that it is done, with its result as the message
+ * (Velero: pkg/datapath/types.go).
+ */
 export const COMPLETED_REASON = 'Data-Path-Completed';
 
 /** Our recorder writes no more, and the API server sets no limit. */
@@ -28,8 +31,9 @@ export interface ToldResult {
 }
 
 /**
- * What a data mover of ours says by an Event when it is done. The end of its process says the same, but the kubelet tells of that
- * a second or more later. Undefined for other Events, for those of Velero's movers, and for what is no result.
+ * What a data mover of ours says by an Event when it is done. The end of its process says the same,
+ * but the kubelet tells of that a second or more later. Undefined for other Events, for those of
+ * Velero's movers, and for what is no result.
  */
 export function toldResultOf({ metadata, reason, message = '' }: Event): ToldResult | undefined {
   const pod = metadata.annotations?.[MOVER_POD];

@@ -35,7 +35,10 @@ export interface WatchedPath {
   readonly sinceMs: number;
 }
 
-/** What this process remembers of one CR. All of it can be made again: what must survive is on the CR. */
+/**
+ * What this process remembers of one CR. All of it can be made again: what must survive is on the
+ * CR.
+ */
 export interface Tracked<M extends Movement> {
   /** When this agent first saw what it waits for; milliseconds of `performance.now()`. */
   readonly since: Partial<Record<Wait, number>>;
@@ -43,7 +46,10 @@ export interface Tracked<M extends Movement> {
   readonly lateMs: Partial<Record<Wait, number>>;
   /** How many agents come before this one, for a version of the roster. */
   rank: { readonly version: number; readonly is: number } | undefined;
-  /** How often the PVC of a restore was looked for in vain, when last, and when it is to be looked for again. */
+  /**
+   * How often the PVC of a restore was looked for in vain, when last, and when it is to be looked
+   * for again.
+   */
   missing:
     | {
         readonly times: number;
@@ -56,10 +62,16 @@ export interface Tracked<M extends Movement> {
   /** How often what it waits for has changed. */
   targetChanges: number;
   exposure: Exposure | undefined;
-  /** Resolves when an exposure has stopped that another agent did not wait for: nobody else knows its outcome. */
+  /**
+   * Resolves when an exposure has stopped that another agent did not wait for: nobody else knows
+   * its outcome.
+   */
   late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
-  /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */
+  /**
+   * How often in a row it could not be made available, and since when; milliseconds of
+   * `performance.now()`.
+   */
   failed: { readonly times: number; readonly sinceMs: number } | undefined;
   /** When it was made available after that had failed; milliseconds of `performance.now()`. */
   madeAtMs: number | undefined;
@@ -71,7 +83,10 @@ export interface Tracked<M extends Movement> {
   endedPod: string | undefined;
   /** Who waited for its data went on before it was gone. */
   isSeenDone: boolean;
-  /** UID of the last of its pods whose log was copied: it is looked at again as long as what comes next fails. */
+  /**
+   * UID of the last of its pods whose log was copied: it is looked at again as long as what comes
+   * next fails.
+   */
   loggedPod: string | undefined;
   /** When it was last asked whether it can still be moved; milliseconds of `performance.now()`. */
   lostAskedMs: number;

@@ -3,16 +3,25 @@ import type { Movement } from './movement.ts';
 import { Roster } from './roster.ts';
 import type { Memory, Wait } from './tracked.ts';
 
-/** After it was away from the API server, an agent hears of CRs later than others by as long as it pauses between tries. */
+/**
+ * After it was away from the API server, an agent hears of CRs later than others by as long as it
+ * pauses between tries.
+ */
 const SETTLE_MS = 9000;
-/** What is no older than this when it is first seen was told at once: times of objects have whole seconds. */
+/**
+ * What is no older than this when it is first seen was told at once: times of objects have whole
+ * seconds.
+ */
 const FRESH_MS = 1500;
 const LATE_MS_MAX = 15_000;
 
 /** How well this agent hears the API server. */
 export type Hearing = Pick<Cache<never>, 'isAway' | 'backMs'>;
 
-/** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
+/**
+ * When this agent first saw something about a CR, and so when it is its turn to do what any agent
+ * may do.
+ */
 export class Turns<M extends Movement> {
   readonly #roster: Roster;
   readonly #memory: Memory<M>;
@@ -35,7 +44,10 @@ export class Turns<M extends Movement> {
     return nowMs - (record.since[what] ??= nowMs);
   }
 
-  /** Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: how long anybody waits. */
+  /**
+   * Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: how long anybody
+   * waits.
+   */
   inMs(
     uid: string,
     what: Wait,
@@ -45,7 +57,8 @@ export class Turns<M extends Movement> {
     const rank = this.rank(uid);
     const turnMs = Roster.turnMs(rank);
     if (rank === 0) return afterMs + turnMs - sinceMs;
-    // What this agent knows is as old as its last contact, and all others come back at the same time.
+    // What this agent knows is as old as its last contact, and all others come back at the same
+    // time.
     const { isAway, backMs } = this.#hearing;
     const settledInMs = SETTLE_MS - (isAway ? 0 : backMs);
     const lateMs = this.#memory.of(uid).lateMs[what] ?? 0;
@@ -57,7 +70,9 @@ export class Turns<M extends Movement> {
     return performance.now() + this.inMs(uid, what);
   }
 
-  /** How many agents come before this one, calculated once for as long as no agent comes or goes. */
+  /**
+   * How many agents come before this one, calculated once for as long as no agent comes or goes.
+   */
   rank(uid: string): number {
     const record = this.#memory.of(uid);
     const { version } = this.#roster;

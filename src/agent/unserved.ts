@@ -18,8 +18,9 @@ export interface Unserved {
 }
 
 /**
- * Why no node-agent of this namespace takes up a DataUpload or DataDownload that is new, and has no agent's finalizer; undefined where one may, and where
- * nothing is known of who serves it. Two requests. Throws what the API server says to whoever may not see agents.
+ * Why no node-agent of this namespace takes up a DataUpload or DataDownload that is new, and has no
+ * agent's finalizer; undefined where one may, and where nothing is known of who serves it. Two
+ * requests. Throws what the API server says to whoever may not see agents.
  */
 export async function whyUnserved(
   client: KubeClient,

@@ -25,8 +25,9 @@ export interface UnusedVolumeOptions {
 }
 
 /**
- * Makes sure that no pod uses a claim while its volume is written: asked before the first byte and after the last one, and watched in
- * between. A pod that begins to use it aborts `used` at once, with the error as its reason, and so does not to know of any for minutes.
+ * Makes sure that no pod uses a claim while its volume is written: asked before the first byte and
+ * after the last one, and watched in between. A pod that begins to use it aborts `used` at once,
+ * with the error as its reason, and so does not to know of any for minutes.
  */
 export class UnusedVolume implements AsyncDisposable {
   readonly #options: UnusedVolumeOptions;

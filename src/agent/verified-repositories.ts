@@ -62,9 +62,10 @@ export interface VerifyRepositoriesOptions {
 }
 
 /**
- * Verifies the repositories of a cluster one after the other, those first whose last verification began the longest ago, and notes
- * on each BackupRepository what was found, with an Event. Those that were ready once and are not now are tried as well: that may be
- * the damage. One that cannot be opened does not keep the others waiting. Throws `KUBE_*` errors where the BackupRepositories
+ * Verifies the repositories of a cluster one after the other, those first whose last verification
+ * began the longest ago, and notes on each BackupRepository what was found, with an Event. Those
+ * that were ready once and are not now are tried as well: that may be the damage. One that cannot
+ * be opened does not keep the others waiting. Throws `KUBE_*` errors where the BackupRepositories
  * cannot be read, and `CANCELED`.
  */
 export async function verifyBackupRepositories(
@@ -165,7 +166,10 @@ const isReady = ({ status }: BackupRepository): boolean => status?.phase === 'Re
 const wasReady = ({ status }: BackupRepository): boolean =>
   status?.phase === 'NotReady' && status.lastMaintenanceTime != null;
 
-/** The first problem is kept until as much has been read as all packs are: nothing else remembers it there. */
+/**
+ * The first problem is kept until as much has been read as all packs are: nothing else remembers it
+ * there.
+ */
 function withKnown(
   verdict: RepositoryVerdict,
   before: NotedVerification | undefined,
@@ -207,7 +211,10 @@ async function annotateWith(
 const timeOf = (repository: BackupRepository): string =>
   repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? verificationOf(repository)?.time ?? '';
 
-/** A sentence for each repository of the cluster that a verification found damaged; none where they cannot be read. */
+/**
+ * A sentence for each repository of the cluster that a verification found damaged; none where they
+ * cannot be read.
+ */
 export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {
   const found = await unlessRefused(client.list(BACKUP_REPOSITORIES, { namespace }));
   return (found ?? []).flatMap((repository) => {

@@ -40,7 +40,10 @@ import { loadList, openArchive, type StoredArchive } from './stored-archive.ts';
 import { assertNotApart, keepsApart, seal } from './write-once/seal.ts';
 
 export interface ArchiveOptions {
-  /** Told of what does not end the call: a log that could not be stored, a file of ours that cannot be read. */
+  /**
+   * Told of what does not end the call: a log that could not be stored, a file of ours that cannot
+   * be read.
+   */
   readonly logger?: Logger;
   /** Of the stored Backup, where a reader has no use for a longer one. */
   readonly metadataBytesMax?: number;
@@ -53,8 +56,9 @@ const PREVIOUS_TRIED = 3;
 type NotedDeletion = DeletionOptions & { readonly nowNs?: Nanoseconds };
 
 /**
- * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence). Readers take a backup for one that is there when
- * its `velero-backup.json` is, and for a whole one by the phase in it: so that file is written after all others, and deleted before them.
+ * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence).
+ * Readers take a backup for one that is there when its `velero-backup.json` is, and for a whole one
+ * by the phase in it: so that file is written after all others, and deleted before them.
  */
 export class BackupArchive {
   readonly #bucket: Bucket;
@@ -81,9 +85,10 @@ export class BackupArchive {
   }
 
   /**
-   * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there, unless the process
-   * ends, whose work another one goes on with. Of two clusters that store a backup of one name at the same time one at most does, and what the other one
-   * has put stays its own. Throws `BACKUP_EXISTS`, and what the bucket throws.
+   * Stores a new backup. Where something fails, all but log and operations is removed again, as far
+   * as the bucket is there, unless the process ends, whose work another one goes on with. Of two
+   * clusters that store a backup of one name at the same time one at most does, and what the other
+   * one has put stays its own. Throws `BACKUP_EXISTS`, and what the bucket throws.
    */
   async put(
     name: string,
@@ -138,8 +143,10 @@ export class BackupArchive {
   }
 
   /**
-   * In a bucket that is written once: puts the files of a backup that is over under Velero's names, of which its own is the last. Elsewhere they are there
-   * already. May be repeated: whoever finds that the files say so, and may have been killed before, calls it. Throws what the bucket throws.
+   * In a bucket that is written once: puts the files of a backup that is over under Velero's names,
+   * of which its own is the last. Elsewhere they are there already. May be repeated: whoever finds
+   * that the files say so, and may have been killed before, calls it. Throws what the bucket
+   * throws.
    */
   async seal(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
     const last = backupKey(name, 'metadata');
@@ -147,8 +154,9 @@ export class BackupArchive {
   }
 
   /**
-   * The same, for whoever does not know whether the Backup of a UID is over, by the phase that is stored: what stored it may have been cut off before it was published.
-   * Reads nothing in a bucket that is not written once. Throws what the bucket throws.
+   * The same, for whoever does not know whether the Backup of a UID is over, by the phase that is
+   * stored: what stored it may have been cut off before it was published. Reads nothing in a bucket
+   * that is not written once. Throws what the bucket throws.
    */
   async sealEnded(name: string, uid: string, options: DeletionOptions = {}): Promise<void> {
     if (!keepsApart(this.#bucket)) return;
@@ -168,7 +176,10 @@ export class BackupArchive {
     }
   }
 
-  /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */
+  /**
+   * Throws `FILES_APART` where its files are those of a location that was written once, and is not
+   * any more.
+   */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, backupFolder(name), options);
   }
@@ -184,8 +195,9 @@ export class BackupArchive {
   }
 
   /**
-   * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup itself last. A kill between any two leaves a
-   * backup that is read without a word, in the state that its own file tells. Throws `FILES_APART`, and what the bucket throws.
+   * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup
+   * itself last. A kill between any two leaves a backup that is read without a word, in the state
+   * that its own file tells. Throws `FILES_APART`, and what the bucket throws.
    */
   async update(name: string, update: BackupUpdate, options: DeletionOptions = {}): Promise<void> {
     await this.assertNotApart(name, options);
@@ -206,8 +218,9 @@ export class BackupArchive {
   }
 
   /**
-   * Adds text to the log of a backup after its run, in place of what an earlier call added. May be repeated. The log passes through a file in
-   * `directory`. Throws what the bucket throws, `SCRATCH_FULL`, `SCRATCH_FAILED`.
+   * Adds text to the log of a backup after its run, in place of what an earlier call added. May be
+   * repeated. The log passes through a file in `directory`. Throws what the bucket throws,
+   * `SCRATCH_FULL`, `SCRATCH_FAILED`.
    */
   async setLogTail(
     name: string,
@@ -217,13 +230,19 @@ export class BackupArchive {
     await putLogTail(this.#bucket, backupKey(name, 'log'), text, { directory, signal });
   }
 
-  /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /**
+   * The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what
+   * the bucket throws.
+   */
   readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
     const key = backupKey(name, 'log');
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
   }
 
-  /** What is there with other bytes is of an earlier try of this backup, and is replaced, or of another one's. Throws `BACKUP_EXISTS` then. */
+  /**
+   * What is there with other bytes is of an earlier try of this backup, and is replaced, or of
+   * another one's. Throws `BACKUP_EXISTS` then.
+   */
   async #putNew(
     name: string,
     file: BackupFile,
@@ -261,7 +280,9 @@ export class BackupArchive {
     return (await this.open(name, options)).metadata;
   }
 
-  /** A backup to be read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /**
+   * A backup to be read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws.
+   */
   open(name: string, options: SignalOptions = {}): Promise<StoredArchive> {
     return openArchive(name, {
       ...options,
@@ -272,8 +293,9 @@ export class BackupArchive {
   }
 
   /**
-   * Opens the files of a Backup of the cluster. Throws what {@link open} throws, and `OTHER_BACKUP` if
-   * another Backup of this name has stored them: the given one failed, or its location points elsewhere.
+   * Opens the files of a Backup of the cluster. Throws what {@link open} throws, and `OTHER_BACKUP`
+   * if another Backup of this name has stored them: the given one failed, or its location points
+   * elsewhere.
    */
   async openOf(backup: AnyBackup, options: SignalOptions = {}): Promise<StoredArchive> {
     const { name } = backup.metadata;
@@ -284,7 +306,10 @@ export class BackupArchive {
     throw new CodedError('OTHER_BACKUP', text);
   }
 
-  /** `[]` where there is no file. Reads no other file, so it serves a backup that runs as well. Throws `DAMAGED_ARCHIVE`. */
+  /**
+   * `[]` where there is no file. Reads no other file, so it serves a backup that runs as well.
+   * Throws `DAMAGED_ARCHIVE`.
+   */
   async loadItemOperations<S extends z.ZodType>(
     name: string,
     element: S,
@@ -294,8 +319,8 @@ export class BackupArchive {
   }
 
   /**
-   * Removes the file that stands for the whole backup. Files that somebody else has stored under its
-   * name and UID are then no backup any more. Throws errors of the bucket.
+   * Removes the file that stands for the whole backup. Files that somebody else has stored under
+   * its name and UID are then no backup any more. Throws errors of the bucket.
    */
   async disown(name: string, options: SignalOptions = {}): Promise<void> {
     await this.#bucket.delete(backupKey(name, 'metadata'), options);
@@ -307,8 +332,9 @@ export class BackupArchive {
   }
 
   /**
-   * Removes what the Backup of a UID has stored, and nothing of another one of its name, of this cluster or of another: whose journal stays, and
-   * whose files. May be repeated: its own journal, by which it is known here, goes last.
+   * Removes what the Backup of a UID has stored, and nothing of another one of its name, of this
+   * cluster or of another: whose journal stays, and whose files. May be repeated: its own journal,
+   * by which it is known here, goes last.
    *
    * @returns whether files of another Backup stay. Throws what the bucket throws.
    */
@@ -316,7 +342,10 @@ export class BackupArchive {
     return this.#noted({ name, uid }, options, () => this.#folder(name).deleteOf(uid, options));
   }
 
-  /** Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody takes for a backup. */
+  /**
+   * Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody
+   * takes for a backup.
+   */
   async delete(name: string, options: NotedDeletion = {}): Promise<void> {
     await this.#noted({ name }, options, () => this.#folder(name).delete(options));
   }

@@ -18,7 +18,10 @@ const OPERATION_OWNER = z.looseObject({
   spec: z.looseObject({ backupUID: z.string().optional() }),
 });
 
-/** The folder of all files that have been stored under one name: whose they are, and how they are removed. All methods throw what the bucket throws. */
+/**
+ * The folder of all files that have been stored under one name: whose they are, and how they are
+ * removed. All methods throw what the bucket throws.
+ */
 export class BackupFolder {
   readonly #bucket: Bucket;
   readonly #name: string;
@@ -50,8 +53,9 @@ export class BackupFolder {
   }
 
   /**
-   * Whether the files are those of the Backup of this UID: by the Backup among them. Where none is, as of a run that has not ended, they are this one's
-   * unless another one has a journal there, or operations.
+   * Whether the files are those of the Backup of this UID: by the Backup among them. Where none is,
+   * as of a run that has not ended, they are this one's unless another one has a journal there, or
+   * operations.
    */
   async isOf(uid: string, options: SignalOptions): Promise<boolean> {
     const name = this.#name;
@@ -76,8 +80,8 @@ export class BackupFolder {
   }
 
   /**
-   * What an earlier backup of the name left behind, that was not whole, would be read as a part of the one that is about to be stored. Throws
-   * `BACKUP_EXISTS`.
+   * What an earlier backup of the name left behind, that was not whole, would be read as a part of
+   * the one that is about to be stored. Throws `BACKUP_EXISTS`.
    */
   async removeLeftovers(options: DeletionOptions): Promise<void> {
     const operations = backupKey(this.#name, 'itemOperations');
@@ -94,8 +98,8 @@ export class BackupFolder {
   }
 
   /**
-   * Until a backup is stored they tell of another one that may be made under its name. One that stays is no part of this one, which is stored by now:
-   * where something fails, it is only logged.
+   * Until a backup is stored they tell of another one that may be made under its name. One that
+   * stays is no part of this one, which is stored by now: where something fails, it is only logged.
    */
   async removeOtherJournals(uid: string, options: DeletionOptions): Promise<void> {
     if (uid === '') return;
@@ -113,8 +117,10 @@ export class BackupFolder {
   }
 
   /**
-   * After the Backup of a UID could not be stored as a whole: nobody may take what is there for one. A signal may have ended already, and this is still to be
-   * done. Where another one of its name has stored its files, or may be at it, all stays. Where something fails, it is only logged.
+   * After the Backup of a UID could not be stored as a whole: nobody may take what is there for
+   * one. A signal may have ended already, and this is still to be done. Where another one of its
+   * name has stored its files, or may be at it, all stays. Where something fails, it is only
+   * logged.
    */
   async abandon(
     uid: string,
@@ -152,7 +158,10 @@ export class BackupFolder {
     return (await this.#loadMetadata({})).metadata.uid ?? '';
   }
 
-  /** Removes what the Backup of a UID has stored; its own journal goes last. Returns whether files of another Backup stay. */
+  /**
+   * Removes what the Backup of a UID has stored; its own journal goes last. Returns whether files
+   * of another Backup stay.
+   */
   async deleteOf(uid: string, options: DeletionOptions): Promise<boolean> {
     const { assertAllowed = () => undefined } = options;
     const name = this.#name;

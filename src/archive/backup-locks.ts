@@ -4,9 +4,11 @@ import type { DeletionOptions } from './delete-folder.ts';
 import { backupFolder, backupKey } from './layout.ts';
 
 /**
- * Puts the end of the locks of a backup's files off, to so long from now; objects in folders, as of the journal, are left to the bucket. The Backup's own file is the
- * last, so that it stands for the others. A file that refuses keeps no other from it, and one that is locked for longer already is good as it is: the first refusal is thrown at the end.
- * Throws `UNSUPPORTED_PUT` where the bucket knows no locks, and what the bucket throws.
+ * Puts the end of the locks of a backup's files off, to so long from now; objects in folders, as of
+ * the journal, are left to the bucket. The Backup's own file is the last, so that it stands for the
+ * others. A file that refuses keeps no other from it, and one that is locked for longer already is
+ * good as it is: the first refusal is thrown at the end. Throws `UNSUPPORTED_PUT` where the bucket
+ * knows no locks, and what the bucket throws.
  */
 export async function extendBackupLocks(
   bucket: Bucket,

@@ -18,7 +18,10 @@ export class ChecksumsFile {
     this.#logger = logger;
   }
 
-  /** Undefined where there is none, and for one that cannot be read: a file of ours must not keep a backup from being restored. */
+  /**
+   * Undefined where there is none, and for one that cannot be read: a file of ours must not keep a
+   * backup from being restored.
+   */
   async load(name: string, options: SignalOptions): Promise<Checksums | undefined> {
     const key = backupKey(name, 'checksums');
     try {

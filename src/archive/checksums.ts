@@ -11,9 +11,10 @@ import { signatureSchema } from './signature.ts';
 const sumSchema = z.object({ lengthBytes: z.number(), sha256: z.string() });
 
 /**
- * Our own file beside those of a backup: which files there are, and what each may be. Velero looks for its own names only, so it never sees
- * that one of them is gone, or is of another time. A file that is being replaced may be the old or the new one, so nothing is taken for
- * damaged after a kill between two writes.
+ * Our own file beside those of a backup: which files there are, and what each may be. Velero looks
+ * for its own names only, so it never sees that one of them is gone, or is of another time. A file
+ * that is being replaced may be the old or the new one, so nothing is taken for damaged after a
+ * kill between two writes.
  */
 export const checksumsSchema = z.looseObject({
   version: z.literal(1),
@@ -29,14 +30,23 @@ export const checksumsSchema = z.looseObject({
 });
 export type Checksums = z.infer<typeof checksumsSchema>;
 
-/** Where a backup stands. Whoever finishes it changes this: a real Velero that went on with a backup of ours, too. */
+/**
+ * Where a backup stands. Whoever finishes it changes this: a real Velero that went on with a backup
+ * of ours, too.
+ */
 export const stateOf = ({ metadata, status = {} }: StoredBackup): string =>
   [metadata.uid ?? '', status.phase ?? '', status.completionTimestamp ?? ''].join(' ');
 
-/** What Velero writes anew when it finishes a backup (pkg/controller/backup_finalizer_controller.go), without our sums. */
+/**
+ * What Velero writes anew when it finishes a backup
+ * (pkg/controller/backup_finalizer_controller.go), without our sums.
+ */
 const REWRITTEN: ReadonlySet<BackupFile> = new Set(['metadata', 'contents', 'volumeInfos']);
 
-/** Sums of files to be put, beside those that may still be there. `undefined` for a file whose content is not held to a sum. */
+/**
+ * Sums of files to be put, beside those that may still be there. `undefined` for a file whose
+ * content is not held to a sum.
+ */
 export function withFiles(
   before: Checksums | undefined,
   files: ReadonlyMap<BackupFile, Sum | undefined>,
@@ -62,7 +72,10 @@ export function settled(
   return { ...checksums, files: sums, states: state === undefined ? checksums.states : [state] };
 }
 
-/** Without the sums of what somebody else may have written since, by what the Backup's own file says. */
+/**
+ * Without the sums of what somebody else may have written since, by what the Backup's own file
+ * says.
+ */
 export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksums {
   if (checksums.states.includes(stateOf(backup))) return checksums;
   const files = Object.entries(checksums.files).map(
@@ -85,8 +98,8 @@ export class ChecksumRules {
   }
 
   /**
-   * The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were put. The backup may have been finished since
-   * these rules were read: `reload` gets those of now.
+   * The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were
+   * put. The backup may have been finished since these rules were read: `reload` gets those of now.
    */
   async *checked(
     file: BackupFile,

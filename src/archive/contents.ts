@@ -13,8 +13,9 @@ import { CONTENT_LIMITS, type ContentLimits, readTarball } from './tarball.ts';
 const SUFFIX = '.json';
 
 /**
- * The items of a backup, to be asked for in any order. The tarball is unpacked into one file without a name: paths of an archive never become
- * names of files, whatever they are. In memory are the names of items and where they lie, some 70 bytes each beside the first 30,000.
+ * The items of a backup, to be asked for in any order. The tarball is unpacked into one file
+ * without a name: paths of an archive never become names of files, whatever they are. In memory are
+ * the names of items and where they lie, some 70 bytes each beside the first 30,000.
  */
 export class Contents implements AsyncDisposable {
   /** Of the format of the archive; `''` where an old one names none. */
@@ -29,7 +30,8 @@ export class Contents implements AsyncDisposable {
   }
 
   /**
-   * Reads a tarball to its end. Of several entries of one path the last one counts. Throws `DAMAGED_ARCHIVE` that names it, `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
+   * Reads a tarball to its end. Of several entries of one path the last one counts. Throws
+   * `DAMAGED_ARCHIVE` that names it, `SCRATCH_FULL`, `SCRATCH_FAILED`, and errors of the body.
    */
   static async open(
     body: Body,
@@ -102,7 +104,10 @@ interface Place {
   readonly length: number;
 }
 
-/** Paths and where their bytes lie. There may be millions, and none is a text or an object of its own. */
+/**
+ * Paths and where their bytes lie. There may be millions, and none is a text or an object of its
+ * own.
+ */
 class Entries {
   /** Directories are their kinds. */
   readonly #names = new ObjectNames();

@@ -3,8 +3,8 @@ import { always, compareUtf8, goStruct, mapField, nested, omitEmpty } from '../b
 import type { KubeObject } from '../kube/index.ts';
 
 /**
- * A list, or `null` where Go had none. The first element that is wrong ends it: the library would describe each of them, which is a hundred
- * times what somebody else has put into the bucket.
+ * A list, or `null` where Go had none. The first element that is wrong ends it: the library would
+ * describe each of them, which is a hundred times what somebody else has put into the bucket.
  */
 export function listSchema<S extends z.ZodType>(element: S) {
   return z
@@ -25,7 +25,10 @@ export function listSchema<S extends z.ZodType>(element: S) {
     });
 }
 
-/** What the compressed JSON files of a backup or restore hold, as far as it is looked at; unknown fields are kept. */
+/**
+ * What the compressed JSON files of a backup or restore hold, as far as it is looked at; unknown
+ * fields are kept.
+ */
 
 export const objectsSchema = listSchema(z.looseObject({})).transform(
   (list) => list as unknown as KubeObject[],
@@ -46,7 +49,9 @@ export const resultsSchema = z.looseObject({
 export type Result = z.infer<typeof resultSchema>;
 export type Results = z.infer<typeof resultsSchema>;
 
-/** For people: entries about the run itself, then about the cluster, then namespace by namespace. */
+/**
+ * For people: entries about the run itself, then about the cluster, then namespace by namespace.
+ */
 export function resultEntries(result: Result | undefined): string[] {
   const { velero, cluster, namespaces } = result ?? {};
   const ofNamespaces = Object.entries(namespaces ?? {}).sort(([a], [b]) => compareUtf8(a, b));

@@ -7,11 +7,14 @@ import { damaged } from './damage.ts';
 
 /** Our choice: threads of zlib hand out pieces of this size. */
 const PIECE_BYTES = 64 << 10;
-/** JSON of many equal objects shrinks to a hundredth, and one letter to a thousandth. Our choice. */
+/**
+ * JSON of many equal objects shrinks to a hundredth, and one letter to a thousandth. Our choice.
+ */
 const RATIO_MAX = 500;
 /**
- * So much may come out of little: a user of one namespace may fill it with one letter, and must not make the whole backup one that is refused.
- * Our choice: the largest etcd has 8 GiB, and most items are in a tarball twice.
+ * So much may come out of little: a user of one namespace may fill it with one letter, and must not
+ * make the whole backup one that is refused. Our choice: the largest etcd has 8 GiB, and most items
+ * are in a tarball twice.
  */
 const UNPACKED_FREE_BYTES = 16 * 2 ** 30;
 
@@ -30,8 +33,8 @@ export interface GunzipOptions {
 }
 
 /**
- * What is in a gzip file, bounded in length and in its ratio to what came. Throws `DAMAGED_ARCHIVE` that names the object, and errors of the
- * body as they are.
+ * What is in a gzip file, bounded in length and in its ratio to what came. Throws `DAMAGED_ARCHIVE`
+ * that names the object, and errors of the body as they are.
  */
 export async function* gunzipped(
   body: Body,

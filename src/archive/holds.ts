@@ -3,7 +3,10 @@ import { isCode } from '../base/index.ts';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import type { Sum } from './scratch-file.ts';
 
-/** Whether a key has these bytes. It is read, and nothing of it is kept. False where it is not there. Throws what the bucket throws. */
+/**
+ * Whether a key has these bytes. It is read, and nothing of it is kept. False where it is not
+ * there. Throws what the bucket throws.
+ */
 export async function holds(
   bucket: Bucket,
   key: string,

@@ -1,6 +1,7 @@
 /**
- * Velero's layout of a backup storage location: the files of backups and restores, written and read. Its nouns: archive (all files of a backup),
- * metadata (the Backup itself), contents (the items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
+ * Velero's layout of a backup storage location: the files of backups and restores, written and
+ * read. Its nouns: archive (all files of a backup), metadata (the Backup itself), contents (the
+ * items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
  * are stored, and neither who makes them nor what becomes of them.
  */
 export { BackupArchive } from './backup-archive.ts';

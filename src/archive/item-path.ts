@@ -9,7 +9,10 @@ const SUFFIX = '.json';
 export interface ItemPlace {
   /** `pods`, `deployments.apps`. */
   readonly groupResource: string;
-  /** The version that it was stored in; undefined in the path that names none, where the preferred version is. */
+  /**
+   * The version that it was stored in; undefined in the path that names none, where the preferred
+   * version is.
+   */
   readonly version: string | undefined;
   readonly isPreferred: boolean;
   /** `''` for the cluster's own. */

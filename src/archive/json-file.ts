@@ -7,12 +7,17 @@ import { gunzipped, gzipped } from './gzip.ts';
 /** Our choice: a resource list of two million items. */
 export const JSON_BYTES_MAX = 256 << 20;
 
-/** Each takes 50 bytes at least once it is read, and two in the file. Our choice: a resource list of that length. */
+/**
+ * Each takes 50 bytes at least once it is read, and two in the file. Our choice: a resource list of
+ * that length.
+ */
 const VALUES_MAX = 4_000_000;
 /** Shorter files cannot have so many. */
 const COUNTED_BYTES = VALUES_MAX;
 
-/** A value as Velero stores it: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip). */
+/**
+ * A value as Velero stores it: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip).
+ */
 export async function encodeJsonGzip(value: unknown): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(gzipped(jsonPieces(value))));
 }
@@ -32,7 +37,10 @@ function* jsonPieces(value: unknown): Generator<Buffer> {
 /** Our choice: each piece is a call of zlib. */
 const PIECE_LENGTH = 32 << 10;
 
-/** Lists of texts by their names, as {@link encodeJsonGzip} writes the same as an object; of a million texts a few are in memory at a time. */
+/**
+ * Lists of texts by their names, as {@link encodeJsonGzip} writes the same as an object; of a
+ * million texts a few are in memory at a time.
+ */
 export async function encodeListsGzip(
   lists: Iterable<readonly [name: string, texts: Iterable<string>]>,
 ): Promise<Buffer> {
@@ -105,7 +113,10 @@ export async function wholeOf(body: Body, key: string, bytesMax = JSON_BYTES_MAX
   return Buffer.concat(pieces);
 }
 
-/** As {@link decodeJsonGzip}, of a file that is not compressed. Whole numbers beyond 2^53 become bigint. */
+/**
+ * As {@link decodeJsonGzip}, of a file that is not compressed. Whole numbers beyond 2^53 become
+ * bigint.
+ */
 export async function decodeJson<S extends z.ZodType>(
   body: Body,
   key: string,

@@ -3,7 +3,10 @@ import { CodedError } from '../base/index.ts';
 /** Velero: pkg/persistence/object_store_layout.go (v1.18.3). Below the prefix of the location. */
 export const BACKUPS_FOLDER = 'backups/';
 export const RESTORES_FOLDER = 'restores/';
-/** What Velero allows beside each other in a location; with anything else it calls the location unavailable. */
+/**
+ * What Velero allows beside each other in a location; with anything else it calls the location
+ * unavailable.
+ */
 const TOP_FOLDERS = ['backups', 'restores', 'restic', 'metadata', 'plugins', 'kopia'];
 /** Velero: object_store.go, IsValid. */
 const NAMED_FOLDERS_MAX = 3;
@@ -14,7 +17,10 @@ export const DELETION_NOTES_FOLDER = 'metadata/longshore-deleted/';
 export const deletionNoteKey = (backup: string, uid: string): string =>
   `${DELETION_NOTES_FOLDER}${assertName(backup)}/${assertName(uid)}.json`;
 
-/** Files of a backup by what is in them. Those of CSI were written by older versions and are only read. */
+/**
+ * Files of a backup by what is in them. Those of CSI were written by older versions and are only
+ * read.
+ */
 const BACKUP_SUFFIXES = {
   contents: '.tar.gz',
   log: '-logs.gz',
@@ -51,8 +57,8 @@ export function backupFileOf(backup: string, key: string): BackupFile | undefine
 }
 
 /**
- * Where a backup that is being made keeps what is done. Velero reads its own names only, lists no deeper than the folder's own name, and deletes
- * everything below it with the backup.
+ * Where a backup that is being made keeps what is done. Velero reads its own names only, lists no
+ * deeper than the folder's own name, and deletes everything below it with the backup.
  */
 export const journalsFolder = (backup: string): string =>
   `${backupFolder(backup)}longshore-journal/`;
@@ -70,15 +76,17 @@ export interface MoverLogOwner {
 }
 
 /**
- * The logs of data movers, one object for each volume. Velero reads its own names only, and deletes everything below the folder of a backup or a
- * restore with it.
+ * The logs of data movers, one object for each volume. Velero reads its own names only, and deletes
+ * everything below the folder of a backup or a restore with it.
  */
 export const moverLogsFolder = ({ kind, name }: MoverLogOwner): string =>
   `${kind === 'Backup' ? backupFolder(name) : restoreFolder(name)}longshore-logs/`;
 
 const MOVER_LOG_SUFFIX = '.gz';
 
-/** `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for one of a pod. Throws `BAD_ARCHIVE_NAME`. */
+/**
+ * `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for one of a pod. Throws `BAD_ARCHIVE_NAME`.
+ */
 export function moverLogKey(owner: MoverLogOwner, volume: string): string {
   // No name in Kubernetes has an underscore, so that neither takes the other's place.
   const names = volume.split('_');
@@ -89,7 +97,10 @@ export function moverLogKey(owner: MoverLogOwner, volume: string): string {
   return `${moverLogsFolder(owner)}${volume}${MOVER_LOG_SUFFIX}`;
 }
 
-/** The volume that a key below {@link moverLogsFolder} is of; undefined where somebody else put it there. */
+/**
+ * The volume that a key below {@link moverLogsFolder} is of; undefined where somebody else put it
+ * there.
+ */
 export function moverLogVolume(owner: MoverLogOwner, key: string): string | undefined {
   const folder = moverLogsFolder(owner);
   if (!key.startsWith(folder) || !key.endsWith(MOVER_LOG_SUFFIX)) return undefined;
@@ -109,7 +120,10 @@ export type RestoreFile =
   /** Ours: whose files the folder has. */
   | 'owner';
 
-/** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */
+/**
+ * The key of a file of a restore. One of them lacks the prefix that the others have: Velero's
+ * names.
+ */
 export function restoreKey(restore: string, file: RestoreFile): string {
   const folder = restoreFolder(restore);
   switch (file) {
@@ -158,15 +172,18 @@ export const downloadOwner = (kind: DownloadKind): 'Backup' | 'Restore' =>
 export const isDownloadKind = (kind: string): kind is DownloadKind =>
   Object.hasOwn(DOWNLOADS, kind);
 
-/** Throws `BAD_DOWNLOAD_KIND` for a kind that this version does not know, and `BAD_ARCHIVE_NAME`. */
+/**
+ * Throws `BAD_DOWNLOAD_KIND` for a kind that this version does not know, and `BAD_ARCHIVE_NAME`.
+ */
 export function downloadKey(kind: string, name: string): string {
   if (isDownloadKind(kind)) return DOWNLOADS[kind](name);
   throw new CodedError('BAD_DOWNLOAD_KIND', `unsupported download target kind "${kind}"`);
 }
 
 /**
- * Names of Backups and Restores are names of objects in Kubernetes, which are DNS subdomains. Anything else comes from a bucket that somebody
- * else writes to, and would be part of a key, or of a path. Throws `BAD_ARCHIVE_NAME`.
+ * Names of Backups and Restores are names of objects in Kubernetes, which are DNS subdomains.
+ * Anything else comes from a bucket that somebody else writes to, and would be part of a key, or of
+ * a path. Throws `BAD_ARCHIVE_NAME`.
  */
 function assertName(name: string): string {
   if (isArchiveName(name)) return name;
@@ -182,8 +199,8 @@ const isName = (name: string): boolean =>
   /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/.test(name) && !name.includes('..');
 
 /**
- * Velero's sentence about folders that do not belong into a location, and how many there are; undefined where all do. Of any number of folders
- * it keeps those that it names.
+ * Velero's sentence about folders that do not belong into a location, and how many there are;
+ * undefined where all do. Of any number of folders it keeps those that it names.
  */
 export async function foreignFolders(
   folders: AsyncIterable<string>,

@@ -5,12 +5,16 @@ import { gzipped } from './gzip.ts';
 import { ScratchFile } from './scratch-file.ts';
 
 /**
- * What is added to the log of a backup or restore after its run. Gzip files that follow each other are one file to every reader; the last one here is
- * empty, and has the length of what was added in the extra field of its header. So whoever adds again, after a kill or since more is known,
+ * What is added to the log of a backup or restore after its run. Gzip files that follow each other
+ * are one file to every reader; the last one here is empty, and has the length of what was added in
+ * the extra field of its header. So whoever adds again, after a kill or since more is known,
  * replaces what was added before. Its subfield is found by two letters (RFC 1952, 2.3.1.1).
  */
 const SUBFIELD = [0x4c, 0x53];
-/** Header, extra field of one subfield with eight bytes, nothing deflated, checksum and length of nothing. */
+/**
+ * Header, extra field of one subfield with eight bytes, nothing deflated, checksum and length of
+ * nothing.
+ */
 export const TRAILER_BYTES = 10 + 2 + 4 + 8 + 2 + 8;
 
 /** `addedBytes`: of the gzip file right before it. */
@@ -23,7 +27,9 @@ export function trailer(addedBytes: number): Buffer {
   return bytes;
 }
 
-/** How many bytes at the end of a log were added after the run, trailer included; 0 where none were. */
+/**
+ * How many bytes at the end of a log were added after the run, trailer included; 0 where none were.
+ */
 export function addedBytesOf(end: Uint8Array, lengthBytes: number): number {
   assert(end.length <= lengthBytes, 'the end of a log is a part of it');
   if (end.length < TRAILER_BYTES) return 0;
@@ -41,8 +47,9 @@ export interface LogTailOptions extends SignalOptions {
 }
 
 /**
- * Adds lines to the end of a log, in place of those that were added before. The log is read as it is stored, and never unpacked. Throws what the
- * bucket throws, and `SCRATCH_FULL`, `SCRATCH_FAILED`.
+ * Adds lines to the end of a log, in place of those that were added before. The log is read as it
+ * is stored, and never unpacked. Throws what the bucket throws, and `SCRATCH_FULL`,
+ * `SCRATCH_FAILED`.
  */
 export async function putLogTail(
   bucket: Bucket,
@@ -63,7 +70,10 @@ export async function putLogTail(
   await bucket.put(key, body(), { signal });
 }
 
-/** Empty where none was stored: the log is for people, and what is added to it is worth reading alone. */
+/**
+ * Empty where none was stored: the log is for people, and what is added to it is worth reading
+ * alone.
+ */
 async function logOf(
   bucket: Bucket,
   key: string,

@@ -20,7 +20,10 @@ export interface MoverLog {
   readonly text: Uint8Array;
 }
 
-/** Of all data movers of a volume together, headings included. Our choice: the last hours of one that says what it does every few seconds. */
+/**
+ * Of all data movers of a volume together, headings included. Our choice: the last hours of one
+ * that says what it does every few seconds.
+ */
 const LOG_BYTES_MAX = 1 << 20;
 
 interface Section {
@@ -35,8 +38,10 @@ const HEADING = /^======== .* \(for ([-0-9A-Za-z]+), pod ([-0-9A-Za-z]+)\)$/;
 const compress = promisify(gzip);
 
 /**
- * The logs of data movers, beside the files of their backup or restore. A volume has one object, with the last {@link LOG_BYTES_MAX} bytes of what
- * its data movers wrote, since one that died is followed by another. Nothing is locked: of two that are added to one volume at the same moment one may be lost.
+ * The logs of data movers, beside the files of their backup or restore. A volume has one object,
+ * with the last {@link LOG_BYTES_MAX} bytes of what its data movers wrote, since one that died is
+ * followed by another. Nothing is locked: of two that are added to one volume at the same moment
+ * one may be lost.
  */
 export class MoverLogArchive {
   readonly #bucket: Bucket;
@@ -45,7 +50,10 @@ export class MoverLogArchive {
     this.#bucket = bucket;
   }
 
-  /** In place of what was added of the same pod before, and of what an earlier backup of the name left. Throws what the bucket throws. */
+  /**
+   * In place of what was added of the same pod before, and of what an earlier backup of the name
+   * left. Throws what the bucket throws.
+   */
   async add(log: MoverLog, options: SignalOptions = {}): Promise<void> {
     const key = moverLogKey(log.owner, log.volume);
     const own = sectionOf(log);

@@ -20,8 +20,9 @@ export interface PluginBucketOptions {
 const NEVER = new AbortController().signal;
 
 /**
- * A bucket that a Velero object-store plugin reaches. Whether a put is atomic is up to the plugin: those of Velero's makers leave that to
- * the service. Their errors are text, so that what is missing is asked for before it is read, as Velero does.
+ * A bucket that a Velero object-store plugin reaches. Whether a put is atomic is up to the plugin:
+ * those of Velero's makers leave that to the service. Their errors are text, so that what is
+ * missing is asked for before it is read, as Velero does.
  */
 export function pluginBucket(store: ObjectStore, options: PluginBucketOptions): Bucket {
   return new PluginBucket(store, options);
@@ -40,7 +41,10 @@ class PluginBucket implements Bucket {
     this.displayName = `${provider}:${bucket}/${this.#prefix}`;
   }
 
-  /** Plugins have no put that is refused when the key is there, so that `ifAbsent` is a look before it. */
+  /**
+   * Plugins have no put that is refused when the key is there, so that `ifAbsent` is a look before
+   * it.
+   */
   async put(
     key: string,
     body: Body,
@@ -50,7 +54,8 @@ class PluginBucket implements Bucket {
     if (ifAbsent && (await this.has(key, { signal }))) {
       throw new CodedError('BLOB_EXISTS', `${key} is at ${this.displayName} already`);
     }
-    // A body that fails ends the call, and a plugin that is only told of the end would store what came.
+    // A body that fails ends the call, and a plugin that is only told of the end would store what
+    // came.
     const stop = new AbortController();
     const own = signal === NEVER ? stop.signal : AbortSignal.any([signal, stop.signal]);
     let failure: { readonly error: unknown } | undefined;

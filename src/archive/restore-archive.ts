@@ -55,10 +55,16 @@ const ownerSchema = z.looseObject({ restoreUID: z.string().min(1) });
 const operationSchema = z.looseObject({ spec: z.looseObject({ restoreUID: z.string().min(1) }) });
 /** Our choice: an owner file has 100 bytes. */
 const OWNER_BYTES_MAX = 64 << 10;
-/** Longer files do not belong to a restore that anybody ends. Our choice, as for the files that they are. */
+/**
+ * Longer files do not belong to a restore that anybody ends. Our choice, as for the files that they
+ * are.
+ */
 const SIGN_BYTES_MAX = 64 << 20;
 
-/** What is stored of restores, in the location of their backup, where and as Velero 1.18 has it. There is no file that stands for a whole one. */
+/**
+ * What is stored of restores, in the location of their backup, where and as Velero 1.18 has it.
+ * There is no file that stands for a whole one.
+ */
 export class RestoreArchive {
   readonly #bucket: Bucket;
 
@@ -67,8 +73,9 @@ export class RestoreArchive {
   }
 
   /**
-   * Operations first: a restore whose operations are unknown would be taken for one that has none. `assertAllowed`: right before each file; another process
-   * may have stored newer ones meanwhile. Throws what it and the bucket throw.
+   * Operations first: a restore whose operations are unknown would be taken for one that has none.
+   * `assertAllowed`: right before each file; another process may have stored newer ones meanwhile.
+   * Throws what it and the bucket throw.
    */
   async put(
     name: string,
@@ -103,21 +110,27 @@ export class RestoreArchive {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
   }
 
-  /** As of a backup: lines that are added to the log after the run, in place of what was added before. */
+  /**
+   * As of a backup: lines that are added to the log after the run, in place of what was added
+   * before.
+   */
   async setLogTail(name: string, text: string, options: LogTailOptions): Promise<void> {
     await putLogTail(this.#bucket, restoreKey(name, 'log'), text, options);
   }
 
   /**
-   * Ours: what a run leaves to whoever ends the restore. Its reader knows what is in it: the archive stores it and holds it to the schema. Throws
-   * what the bucket throws.
+   * Ours: what a run leaves to whoever ends the restore. Its reader knows what is in it: the
+   * archive stores it and holds it to the schema. Throws what the bucket throws.
    */
   async putAfterRun(name: string, value: object, options: SignalOptions = {}): Promise<void> {
     const bytes = await encodeJsonGzip(value);
     await this.#bucket.put(restoreKey(name, 'afterRun'), [bytes], options);
   }
 
-  /** Undefined where there is none. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and what the bucket throws. */
+  /**
+   * Undefined where there is none. Throws `DAMAGED_ARCHIVE`, also for more than `bytesMax`, and
+   * what the bucket throws.
+   */
   async loadAfterRun<S extends z.ZodType>(
     name: string,
     schema: S,
@@ -190,7 +203,9 @@ export class RestoreArchive {
     }
   }
 
-  /** Whether the folder has only files of this Restore. Logs of data movers do not name an owner. */
+  /**
+   * Whether the folder has only files of this Restore. Logs of data movers do not name an owner.
+   */
   async #isFree({ name, uid }: RestoreRef, options: SignalOptions): Promise<boolean> {
     if ((await this.ownerOf(name, options)) === uid) return true;
     const logs = moverLogsFolder({ kind: 'Restore', name });
@@ -203,7 +218,10 @@ export class RestoreArchive {
     return !hasOthers;
   }
 
-  /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /**
+   * The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what
+   * the bucket throws.
+   */
   readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
     const key = restoreKey(name, 'log');
     return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
@@ -241,8 +259,9 @@ export class RestoreArchive {
   }
 
   /**
-   * As of a backup: in a bucket that is written once, puts the files of a restore that is over under Velero's names. No file of a restore says how it ended: so that
-   * its status says the same as its files, `end` is kept with what is published, and the one that was first is returned.
+   * As of a backup: in a bucket that is written once, puts the files of a restore that is over
+   * under Velero's names. No file of a restore says how it ended: so that its status says the same
+   * as its files, `end` is kept with what is published, and the one that was first is returned.
    */
   async seal<T extends object>(
     name: string,
@@ -251,12 +270,18 @@ export class RestoreArchive {
     return (await seal(this.#bucket, restoreFolder(name), { ...options, uid, end })) as T;
   }
 
-  /** Throws `FILES_APART` where its files are those of a location that was written once, and is not any more. */
+  /**
+   * Throws `FILES_APART` where its files are those of a location that was written once, and is not
+   * any more.
+   */
   assertNotApart(name: string, options: SignalOptions = {}): Promise<void> {
     return assertNotApart(this.#bucket, restoreFolder(name), options);
   }
 
-  /** The `end` that {@link seal} has decided; undefined where it has not, or the bucket is not written once. Throws `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  /**
+   * The `end` that {@link seal} has decided; undefined where it has not, or the bucket is not
+   * written once. Throws `DAMAGED_ARCHIVE`, and what the bucket throws.
+   */
   sealedEnd(
     name: string,
     options: SignalOptions & { readonly uid: string },

@@ -22,8 +22,8 @@ export interface Sum {
 }
 
 /**
- * Bytes on disk that this process alone uses: the file has no name, so that nothing is left of it when the process ends, however it ends.
- * Written to its end, then read as often as wanted.
+ * Bytes on disk that this process alone uses: the file has no name, so that nothing is left of it
+ * when the process ends, however it ends. Written to its end, then read as often as wanted.
  */
 export class ScratchFile implements AsyncDisposable {
   readonly #file: fs.FileHandle;

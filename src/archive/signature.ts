@@ -76,9 +76,9 @@ export class Signing {
   }
 
   /**
-   * `state` is that of the Backup beside the checksums. Velero or an earlier version of Longshore may
-   * finish a backup. They write its files anew and leave the old signature. A Backup that was over
-   * when it was signed stays as it is.
+   * `state` is that of the Backup beside the checksums. Velero or an earlier version of Longshore
+   * may finish a backup. They write its files anew and leave the old signature. A Backup that was
+   * over when it was signed stays as it is.
    */
   check(name: string, payload: Signed, signature: Signature, state: string): SignatureState {
     const key = this.#keys.find((each) => idOf(each) === signature.key);

@@ -103,7 +103,10 @@ export class StoredArchive {
     return this.#rules.isExpected(file);
   }
 
-  /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
+  /**
+   * Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`,
+   * `DAMAGED_ARCHIVE`.
+   */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);
     // A file that the signature does not cover was put by somebody else.
@@ -148,7 +151,9 @@ export class StoredArchive {
     return this.#load('resourceList', resourceListSchema, {}, options);
   }
 
-  /** PodVolumeBackups, or the objects of CSI that versions before 1.17 stored beside the tarball. */
+  /**
+   * PodVolumeBackups, or the objects of CSI that versions before 1.17 stored beside the tarball.
+   */
   objects(
     file:
       | 'podVolumeBackups'
@@ -183,7 +188,10 @@ export interface OpenOptions extends SignalOptions {
   readonly metadataBytesMax: number | undefined;
 }
 
-/** Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+/**
+ * Reads the Backup and what its files are held to. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and
+ * what the bucket throws.
+ */
 export async function openArchive(name: string, options: OpenOptions): Promise<StoredArchive> {
   const { bucket } = options;
   let found = await load(name, options);

@@ -27,8 +27,8 @@ export interface KnownObjects {
 }
 
 /**
- * One thing that is not as a cluster and its bucket should have it. `harm`: something cannot be restored, or takes space that nobody will
- * free; the others are only good to know.
+ * One thing that is not as a cluster and its bucket should have it. `harm`: something cannot be
+ * restored, or takes space that nobody will free; the others are only good to know.
  */
 export interface LocationFinding {
   readonly kind: FindingKind;
@@ -81,10 +81,11 @@ const READS_AT_ONCE = 16;
 const isStillMade = (phase: string): boolean => isUnderWay(phase) || phase === 'Deleting';
 
 /**
- * Compares a bucket with the objects of a cluster, and changes nothing. Reads names, and metadata of
- * backups that the cluster lacks. To check signatures it reads metadata of all backups.
- * In memory is an entry for each backup and restore. The cluster is asked after the bucket, so that a backup that begins meanwhile is one that it
- * knows; one that goes meanwhile is looked for again. Throws what the bucket throws for a listing, and what `loadKnown` throws.
+ * Compares a bucket with the objects of a cluster, and changes nothing. Reads names, and metadata
+ * of backups that the cluster lacks. To check signatures it reads metadata of all backups. In
+ * memory is an entry for each backup and restore. The cluster is asked after the bucket, so that a
+ * backup that begins meanwhile is one that it knows; one that goes meanwhile is looked for again.
+ * Throws what the bucket throws for a listing, and what `loadKnown` throws.
  */
 export async function surveyLocation(
   bucket: Bucket,

@@ -26,8 +26,8 @@ export interface ContentLimits extends TarLimits {
 }
 
 /**
- * What a tarball may hold. Our choice: the API server takes objects of 1.5 MiB, and aggregated ones some more; the rest is several times what
- * the largest clusters have.
+ * What a tarball may hold. Our choice: the API server takes objects of 1.5 MiB, and aggregated ones
+ * some more; the rest is several times what the largest clusters have.
  */
 export const CONTENT_LIMITS: ContentLimits = {
   entryBytesMax: 64 << 20,
@@ -35,7 +35,10 @@ export const CONTENT_LIMITS: ContentLimits = {
   unpackedBytesMax: 64 * 2 ** 30,
 };
 
-/** The files of a backup's tarball in their order, each whole in memory. Throws `DAMAGED_ARCHIVE`, and errors of the body. */
+/**
+ * The files of a backup's tarball in their order, each whole in memory. Throws `DAMAGED_ARCHIVE`,
+ * and errors of the body.
+ */
 export function readTarball(
   body: Body,
   key: string,
@@ -45,8 +48,9 @@ export function readTarball(
 }
 
 /**
- * Entries of a tarball with some replaced in their places, and those that are new at the end: what Velero's finalizer makes
- * (pkg/backup/backup.go, buildFinalTarball). Of those that are given as functions one at a time is in memory.
+ * Entries of a tarball with some replaced in their places, and those that are new at the end: what
+ * Velero's finalizer makes (pkg/backup/backup.go, buildFinalTarball). Of those that are given as
+ * functions one at a time is in memory.
  */
 export async function* updatedEntries(
   entries: AsyncIterable<TarEntry>,
@@ -66,8 +70,8 @@ const bytesOf = async (update: Uint8Array | (() => Promise<Uint8Array>)): Promis
   typeof update === 'function' ? await update() : update;
 
 /**
- * Makes a tarball on scratch space: its length and checksum are known before the first byte is stored, and nobody sees it before. The version
- * of the format comes first, as in Velero.
+ * Makes a tarball on scratch space: its length and checksum are known before the first byte is
+ * stored, and nobody sees it before. The version of the format comes first, as in Velero.
  */
 export class TarballWriter implements AsyncDisposable {
   readonly #gzip: Gzip = createGzip();
@@ -120,8 +124,8 @@ export class TarballWriter implements AsyncDisposable {
   }
 
   /**
-   * Throws `CONTENT_TOO_LONG` where readers would refuse the tarball, and `PATH_TAKEN` where it has one of the paths; then nothing of these is in
-   * it, and others may follow.
+   * Throws `CONTENT_TOO_LONG` where readers would refuse the tarball, and `PATH_TAKEN` where it has
+   * one of the paths; then nothing of these is in it, and others may follow.
    */
   append(entries: readonly NewTarEntry[]): Promise<void> {
     const task = this.#last.then(async () => {
@@ -222,8 +226,9 @@ export async function storeTarball(
 }
 
 /**
- * Parts of a tarball as members of a gzip file, which follow one another in one file: so what is compressed once is a part of every file that it
- * is put into. Go's reader and tar take such files as one.
+ * Parts of a tarball as members of a gzip file, which follow one another in one file: so what is
+ * compressed once is a part of every file that it is put into. Go's reader and tar take such files
+ * as one.
  */
 export const tarMember = {
   /** The first one. */

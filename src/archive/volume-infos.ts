@@ -2,8 +2,9 @@ import { z } from 'zod';
 import { always, goStruct, mapField, omitEmpty, optional } from '../base/index.ts';
 
 /**
- * What Velero notes about each volume of a backup or restore: internal/volume/volumes_information.go (v1.18.3), fields in its order. Fields of
- * newer versions are kept.
+ * What Velero notes about each volume of a backup or restore:
+ * internal/volume/volumes_information.go (v1.18.3), fields in its order. Fields of newer versions
+ * are kept.
  */
 const CSI_SNAPSHOT = goStruct({
   snapshotHandle: always(''),

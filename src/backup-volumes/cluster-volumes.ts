@@ -52,7 +52,10 @@ export interface ClusterVolumesOptions {
   /** As {@link NativeSnapshots} has it. */
   readonly willSnapshot?: (asked: AskedSnapshot) => Promise<void>;
   readonly log: BackupLog;
-  /** Of what a server that goes on says again, such as what {@link ClusterVolumes.outcome} finds: `log`, where nothing is said. */
+  /**
+   * Of what a server that goes on says again, such as what {@link ClusterVolumes.outcome} finds:
+   * `log`, where nothing is said.
+   */
   readonly tryLog?: BackupLog;
   readonly signal: AbortSignal;
   /** CSI volumes are left to the actions for PVCs. */
@@ -147,7 +150,9 @@ export class ClusterVolumes implements BackupVolumes {
     this.#skipped.untrack(record.spec.persistentVolumeName ?? '');
   }
 
-  /** For a pod: which of its volumes are backed up by files, before any action looks at their PVCs. */
+  /**
+   * For a pod: which of its volumes are backed up by files, before any action looks at their PVCs.
+   */
   async before(type: string, item: KubeObject): Promise<void> {
     if (type !== PODS_TYPE) return;
     const pod = item as Pod;
@@ -164,8 +169,8 @@ export class ClusterVolumes implements BackupVolumes {
   }
 
   /**
-   * Volumes that no pod has been read for yet; from here on no other pod reads them. Only now: a pod whose item has failed before, or that does not
-   * run, must not keep the next one from it.
+   * Volumes that no pod has been read for yet; from here on no other pod reads them. Only now: a
+   * pod whose item has failed before, or that does not run, must not keep the next one from it.
    */
   #reserve(pod: Pod, chosen: Iterable<string>): { volumes: string[]; claims: Map<string, string> } {
     const { namespace = '', name } = pod.metadata;
@@ -195,7 +200,10 @@ export class ClusterVolumes implements BackupVolumes {
     return undefined;
   }
 
-  /** Its volume is in the backup by now. The action for PVCs has left it alone, which Velero notes beside what becomes of it otherwise. */
+  /**
+   * Its volume is in the backup by now. The action for PVCs has left it alone, which Velero notes
+   * beside what becomes of it otherwise.
+   */
   #afterClaim({ spec }: PersistentVolumeClaim): VolumeStepResult | undefined {
     const pv = spec.volumeName ?? '';
     if (this.#volumes.get(pv)?.isNotCsi !== true) return undefined;
@@ -408,7 +416,10 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 
-  /** Those that stay in the storage; where all snapshots are moved there are none of the backup's own. */
+  /**
+   * Those that stay in the storage; where all snapshots are moved there are none of the backup's
+   * own.
+   */
   async #csiSnapshots(
     signal: AbortSignal,
   ): Promise<{ snapshots: VolumeSnapshot[]; contents: VolumeSnapshotContent[] }> {

@@ -16,14 +16,19 @@ export interface VolumeOutcome {
 /** One thing that was done about a volume, as JSON that only the volumes themselves read. */
 export type VolumeFact = Readonly<Record<string, unknown>>;
 
-/** Volumes of one backup: policies, native snapshots, PodVolumeBackups, and what is told of each. */
+/**
+ * Volumes of one backup: policies, native snapshots, PodVolumeBackups, and what is told of each.
+ */
 export interface BackupVolumes extends VolumeSteps {
   /**
-   * What an earlier try of this backup did, in the order in which it was put into the sink: `FinishedItem.facts` of each item. Called
-   * once, before any step.
+   * What an earlier try of this backup did, in the order in which it was put into the sink:
+   * `FinishedItem.facts` of each item. Called once, before any step.
    */
   resume(facts: readonly VolumeFact[]): void;
-  /** Those that are there so far: of a backup that fails or is canceled, too, somebody has to delete them. */
+  /**
+   * Those that are there so far: of a backup that fails or is canceled, too, somebody has to delete
+   * them.
+   */
   readonly nativeSnapshots: readonly NativeSnapshot[];
   /** After the last item. `uploads`: DataUploads that operations name, with their operations. */
   outcome(uploads: readonly UploadOperation[], signal: AbortSignal): Promise<VolumeOutcome>;

@@ -1,6 +1,7 @@
 /**
- * What a backup does about volumes beside their objects: which way each goes by the policies, native snapshots, PodVolumeBackups as item
- * operations, and what is noted of each. Moves no byte itself, and knows no journal: what must survive a restart are facts that it is given back.
+ * What a backup does about volumes beside their objects: which way each goes by the policies,
+ * native snapshots, PodVolumeBackups as item operations, and what is noted of each. Moves no byte
+ * itself, and knows no journal: what must survive a restart are facts that it is given back.
  */
 export type {
   AskedSnapshot,

@@ -10,13 +10,19 @@ export interface NativeSnapshotsOptions {
   readonly backup: Backup;
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
-  /** Before a provider is asked: whoever comes after a kill must know that there may be one. Where it throws, none is taken. */
+  /**
+   * Before a provider is asked: whoever comes after a kill must know that there may be one. Where
+   * it throws, none is taken.
+   */
   readonly willSnapshot?: ((asked: AskedSnapshot) => Promise<void>) | undefined;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
 }
 
-/** Keys of zones: on the volume itself, then in its affinity to nodes. Velero: pkg/backup/item_backupper.go. */
+/**
+ * Keys of zones: on the volume itself, then in its affinity to nodes. Velero:
+ * pkg/backup/item_backupper.go.
+ */
 const ZONE_LABELS = ['topology.kubernetes.io/zone', 'failure-domain.beta.kubernetes.io/zone'];
 const GKE_ZONE = 'topology.gke.io/zone';
 const ZONE_KEYS = [
@@ -39,8 +45,8 @@ export class NativeSnapshots {
   }
 
   /**
-   * Undefined where no location has a snapshotter for it. Throws `NO_VOLUME_INFO`, and {@link FailedSnapshotError} for what the provider
-   * has refused.
+   * Undefined where no location has a snapshotter for it. Throws `NO_VOLUME_INFO`, and
+   * {@link FailedSnapshotError} for what the provider has refused.
    */
   async take(pv: PersistentVolume): Promise<NativeSnapshot | undefined> {
     const { locations, log, signal, backup } = this.#options;
@@ -149,7 +155,10 @@ export class FailedSnapshotError extends CodedError {
   }
 }
 
-/** Nobody knows the id of a snapshot whose plugin went away over it, so that no deletion of the backup removes it. */
+/**
+ * Nobody knows the id of a snapshot whose plugin went away over it, so that no deletion of the
+ * backup removes it.
+ */
 function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
   if (!isCode(cause, 'PLUGIN_TIMEOUT', 'PLUGIN_GONE')) return '';
   const tags = `velero.io/backup=${spec.backupName} and velero.io/pv=${spec.persistentVolumeName}`;

@@ -46,7 +46,10 @@ export interface PodVolumesResult {
 
 const AGENT_LABELS = 'role=node-agent';
 
-/** Backups of pods' volumes by their files, each an operation: nobody waits for one but the post hooks of its pod. */
+/**
+ * Backups of pods' volumes by their files, each an operation: nobody waits for one but the post
+ * hooks of its pod.
+ */
 export class PodVolumeBackups {
   readonly #options: PodVolumesOptions;
   readonly #repositories: EnsuredRepositories;
@@ -62,7 +65,10 @@ export class PodVolumeBackups {
     this.#repositories = new EnsuredRepositories(query, resourceTimeoutMs);
   }
 
-  /** Makes one for each of these volumes of the pod. Velero: pkg/podvolume/backupper.go, BackupPodVolumes. */
+  /**
+   * Makes one for each of these volumes of the pod. Velero: pkg/podvolume/backupper.go,
+   * BackupPodVolumes.
+   */
   async begin(pod: Pod, volumes: readonly string[]): Promise<PodVolumesResult> {
     const skipped = new Map<string, string>();
     const { namespace = '', name } = pod.metadata;
@@ -202,7 +208,9 @@ export class PodVolumeBackups {
   }
 
   /** One repository for each namespace of volumes. */
-  /** The same for a pod's volume each time that it is asked for: after a restart it is found again. */
+  /**
+   * The same for a pod's volume each time that it is asked for: after a restart it is found again.
+   */
   async #create(
     pod: Pod,
     volume: string,

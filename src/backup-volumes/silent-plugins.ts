@@ -11,8 +11,9 @@ export type AskedSnapshotter = Pick<
 const UNANSWERED_MAX = 2;
 
 /**
- * A snapshotter that is left alone after so many calls of one kind in a row without an answer: each is waited for as long as a call may take,
- * which is hours, and a backup may have thousands of volumes. Throws `PLUGIN_SILENT` then.
+ * A snapshotter that is left alone after so many calls of one kind in a row without an answer: each
+ * is waited for as long as a call may take, which is hours, and a backup may have thousands of
+ * volumes. Throws `PLUGIN_SILENT` then.
  */
 export function unlessSilent(snapshotter: VolumeSnapshotter, location: string): AskedSnapshotter {
   const unanswered = new Map<string, number>();

@@ -21,8 +21,9 @@ export interface SnapshotLocationsOptions {
 }
 
 /**
- * Those of these names, in this order. One that names a Secret has the path of a file with its value as `credentialsFile` in its configuration,
- * as plugins expect it. Throws `NO_PASSWORD` where the Secret has no such key, and what the API server refuses.
+ * Those of these names, in this order. One that names a Secret has the path of a file with its
+ * value as `credentialsFile` in its configuration, as plugins expect it. Throws `NO_PASSWORD` where
+ * the Secret has no such key, and what the API server refuses.
  */
 export async function loadSnapshotLocations(
   names: readonly string[],

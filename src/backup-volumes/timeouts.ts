@@ -3,10 +3,16 @@ import { type BackupLog, goDurationNs } from '../backup/index.ts';
 import type { Backup } from '../kube/index.ts';
 import { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 
-/** On a Backup, in place of the server's `--fs-backup-timeout`. Velero: pkg/apis/velero/v1/labels_annotations.go (v1.18.3). */
+/**
+ * On a Backup, in place of the server's `--fs-backup-timeout`. Velero:
+ * pkg/apis/velero/v1/labels_annotations.go (v1.18.3).
+ */
 const ANNOTATION = 'velero.io/pod-volume-timeout';
 
-/** How long the files of a pod's volumes may take. What cannot be read is a warning, and the server's value counts. */
+/**
+ * How long the files of a pod's volumes may take. What cannot be read is a warning, and the
+ * server's value counts.
+ */
 export function podVolumeTimeoutMs(
   { metadata }: Backup,
   serverMs: number,
@@ -27,7 +33,10 @@ export interface OperationTimeouts {
   readonly podVolumeMs: number;
 }
 
-/** How long an operation of an action may take, where the Backup asks for `askedNs` for all of them. Files of pods' volumes have at least their own time. */
+/**
+ * How long an operation of an action may take, where the Backup asks for `askedNs` for all of them.
+ * Files of pods' volumes have at least their own time.
+ */
 export function operationTimeoutNs(
   action: string,
   backup: Backup,

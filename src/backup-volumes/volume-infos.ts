@@ -44,8 +44,9 @@ const SNAPSHOTS_TYPE = 'volumesnapshots';
 const UNKNOWN = 'unknown';
 
 /**
- * Velero's `<backup>-volumeinfo.json.gz`, in its order: skipped volumes, native snapshots, CSI snapshots, backups of pods' volumes, moved
- * ones. A volume that was not backed up itself has none, but for one that a pod has without a claim.
+ * Velero's `<backup>-volumeinfo.json.gz`, in its order: skipped volumes, native snapshots, CSI
+ * snapshots, backups of pods' volumes, moved ones. A volume that was not backed up itself has none,
+ * but for one that a pod has without a claim.
  */
 export function volumeInfosOf(sources: InfoSources): BackupVolumeInfo[] {
   const byName = new Map(sources.volumes.map((volume) => [volume.name, volume]));

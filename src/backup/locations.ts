@@ -16,7 +16,10 @@ import type { BackupDefaults } from './backup-defaults.ts';
 export interface LocationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;
   readonly defaults: Pick<BackupDefaults, 'storageLocation' | 'snapshotLocations'>;
-  /** How long a location may take that was made a moment ago, and that no server has looked at yet; 0 where it is not waited for. */
+  /**
+   * How long a location may take that was made a moment ago, and that no server has looked at yet;
+   * 0 where it is not waited for.
+   */
   readonly firstLookMs?: number | undefined;
   /** Why nothing can be stored in a location. Undefined if nothing is wrong. */
   readonly problemOf?: ((location: KubeObject) => Promise<string | undefined>) | undefined;
@@ -34,7 +37,10 @@ interface Location extends KubeObject {
   readonly status?: { readonly phase?: string };
 }
 
-/** The BackupStorageLocation of a Backup; where `spec` names none, it names the default from then on. What is wrong with it is added to `errors`. */
+/**
+ * The BackupStorageLocation of a Backup; where `spec` names none, it names the default from then
+ * on. What is wrong with it is added to `errors`.
+ */
 export async function findLocation(
   { metadata: { namespace } }: Backup,
   spec: BackupSpec,
@@ -89,7 +95,10 @@ export async function findLocation(
   }
 }
 
-/** A location without a phase is a new one: "install, then back up" would fail by a race, as it does with Velero. */
+/**
+ * A location without a phase is a new one: "install, then back up" would fail by a race, as it does
+ * with Velero.
+ */
 async function findLookedAt(
   ref: ObjectRef,
   {
@@ -110,7 +119,10 @@ async function findLookedAt(
 
 const providerOf = ({ spec }: Location): string => spec?.provider ?? '';
 
-/** The VolumeSnapshotLocations of a Backup, one for each provider, which `spec` names from then on; none where something is wrong, which is added to `errors`. */
+/**
+ * The VolumeSnapshotLocations of a Backup, one for each provider, which `spec` names from then on;
+ * none where something is wrong, which is added to `errors`.
+ */
 export async function findSnapshotLocations(
   { metadata: { namespace } }: Backup,
   spec: BackupSpec,
@@ -180,7 +192,10 @@ export async function findSnapshotLocations(
   return found;
 }
 
-/** Why nothing can be read of the Secret that a location names; undefined where it can be, or where the location names none. */
+/**
+ * Why nothing can be read of the Secret that a location names; undefined where it can be, or where
+ * the location names none.
+ */
 async function credentialError(
   { metadata: { namespace }, spec }: Location,
   client: LocationSources['client'],

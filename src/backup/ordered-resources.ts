@@ -2,7 +2,9 @@ import { lookup } from '../base/index.ts';
 import type { BackupSpec } from '../kube/index.ts';
 import type { ResourceFinder } from './filters/resources.ts';
 
-/** Names of `orderedResources` for one resource, in order. Blanks around them are no part of them. */
+/**
+ * Names of `orderedResources` for one resource, in order. Blanks around them are no part of them.
+ */
 export const orderOf = (
   ordered: BackupSpec['orderedResources'],
   plural: string,
@@ -12,7 +14,10 @@ export const orderOf = (
     .map((name) => name.trim())
     .filter((name) => name !== '');
 
-/** What is wrong with `orderedResources`. Velero finds nothing under a name that is wrong, and says so in a warning of the backup. */
+/**
+ * What is wrong with `orderedResources`. Velero finds nothing under a name that is wrong, and says
+ * so in a warning of the backup.
+ */
 export function orderErrors(
   ordered: BackupSpec['orderedResources'],
   resources: ResourceFinder,

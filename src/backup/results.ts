@@ -1,6 +1,9 @@
 import { BoundedList, type Logger, messageOf, silentLogger } from '../base/index.ts';
 
-/** What a line of a backup's log is about. Velero sorts results by the namespace: none at all, `''` for the cluster, or its name. */
+/**
+ * What a line of a backup's log is about. Velero sorts results by the namespace: none at all, `''`
+ * for the cluster, or its name.
+ */
 export interface About {
   /** As `deployments.apps`. */
   readonly resource?: string;
@@ -9,7 +12,10 @@ export interface About {
   readonly error?: unknown;
 }
 
-/** Where the parts of a backup say what they do. Warnings and errors are counted, and end up in the backup's results. */
+/**
+ * Where the parts of a backup say what they do. Warnings and errors are counted, and end up in the
+ * backup's results.
+ */
 export interface BackupLog {
   info(message: string, about?: About): void;
   warn(message: string, about?: About): void;
@@ -44,7 +50,10 @@ export class Results implements BackupLog {
   readonly #onEntry: ((entry: ResultEntry) => void) | undefined;
   readonly #textOf: (message: string, about: About) => string;
 
-  /** `form`: those of a backup tell what they are about, as lines of a log; those of a restore are sentences alone, as in Velero. */
+  /**
+   * `form`: those of a backup tell what they are about, as lines of a log; those of a restore are
+   * sentences alone, as in Velero.
+   */
   constructor(
     logger: Logger = silentLogger,
     onEntry?: (entry: ResultEntry) => void,

@@ -47,7 +47,9 @@ export interface ValidationSources {
   readonly nowNs: Nanoseconds;
   /** What a Backup and the server's flags name; throws with a sentence that says what is wrong. */
   readonly loadPolicies?: (backup: Backup) => Promise<PolicySummary | undefined>;
-  /** Whether an agent lives that serves this `spec.datamover`; undefined where that cannot be known. */
+  /**
+   * Whether an agent lives that serves this `spec.datamover`; undefined where that cannot be known.
+   */
   readonly isServed?: (dataMover: string) => Promise<boolean | undefined>;
   readonly firstLookMs?: LocationSources['firstLookMs'];
   readonly problemOf?: LocationSources['problemOf'];
@@ -66,10 +68,11 @@ export interface ValidatedBackup {
 const FORMAT_VERSION = '1.1.0';
 
 /**
- * Decides what a Backup left open and says everything that is wrong with it, in Velero's order and words (prepareBackupRequest). What
- * Velero finds only later, or never, comes last: durations, orders, hooks, selectors, and a data mover that nobody serves.
- * An answer of the API server that it refuses to tell is among the reasons, as there. Throws what passes, which is none: an API server that is
- * away or busy, and a cancel.
+ * Decides what a Backup left open and says everything that is wrong with it, in Velero's order and
+ * words (prepareBackupRequest). What Velero finds only later, or never, comes last: durations,
+ * orders, hooks, selectors, and a data mover that nobody serves. An answer of the API server that
+ * it refuses to tell is among the reasons, as there. Throws what passes, which is none: an API
+ * server that is away or busy, and a cancel.
  */
 export async function validateBackup(
   given: Backup,

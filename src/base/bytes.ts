@@ -8,9 +8,9 @@ export const totalLength = (data: readonly Uint8Array[]): number =>
   data.reduce((sum, piece) => sum + piece.length, 0);
 
 /**
- * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and the
- * next allocation then finds it still in the cache. Bytes that share their memory are left alone, unless
- * the caller knows that what lies beside them is `slack` and no longer in use either.
+ * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and
+ * the next allocation then finds it still in the cache. Bytes that share their memory are left
+ * alone, unless the caller knows that what lies beside them is `slack` and no longer in use either.
  */
 export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
   const { buffer } = bytes;
@@ -19,7 +19,10 @@ export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
   if (isOwn && buffer instanceof ArrayBuffer && !buffer.detached) buffer.transfer(0);
 }
 
-/** The end of a text in UTF-8, from the beginning of a line where one begins in it; all of it where that is no more. Same memory. */
+/**
+ * The end of a text in UTF-8, from the beginning of a line where one begins in it; all of it where
+ * that is no more. Same memory.
+ */
 export function lastLinesOf(text: Uint8Array, bytesMax: number): Uint8Array {
   if (text.length <= bytesMax) return text;
   const start = text.length - bytesMax;

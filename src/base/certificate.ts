@@ -16,9 +16,10 @@ const DAY_MS = 86_400_000;
 const VALID_MS = 365 * DAY_MS;
 
 /**
- * A new key, and a certificate for it that names this machine's loopback addresses. It exists since kubectl and its
- * libraries send no token over plain HTTP (client-go: clientcmd, `IsConfigTransportTLS`). Node makes keys and signatures;
- * the certificate around them is X.509 v3 (RFC 5280), written here.
+ * A new key, and a certificate for it that names this machine's loopback addresses. It exists since
+ * kubectl and its libraries send no token over plain HTTP (client-go: clientcmd,
+ * `IsConfigTransportTLS`). Node makes keys and signatures; the certificate around them is X.509 v3
+ * (RFC 5280), written here.
  */
 export function makeCertificate(nowMs: number, commonName = 'longshore-dev'): Certificate {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
@@ -74,7 +75,10 @@ const sequence = (...parts: Buffer[]): Buffer => der(0x30, Buffer.concat(parts))
 const set = (...parts: Buffer[]): Buffer => der(0x31, Buffer.concat(parts));
 const objectId = (hex: string): Buffer => der(0x06, Buffer.from(hex, 'hex'));
 
-/** GeneralizedTime holds every year; only authorities must use UTCTime before 2050, and no client here checks that. */
+/**
+ * GeneralizedTime holds every year; only authorities must use UTCTime before 2050, and no client
+ * here checks that.
+ */
 function time(ms: number): Buffer {
   const digits = new Date(ms).toISOString().replaceAll(/[-T:]/g, '').slice(0, 14);
   return der(0x18, Buffer.from(`${digits}Z`));

@@ -7,11 +7,15 @@ export const HOUR_NS = 60n * MINUTE_NS;
 
 /** The only source of time. Tests and simulations pass their own. */
 export interface Clock {
-  /** The wall clock: for what is stored and compared with other machines. It may be set, also backwards. */
+  /**
+   * The wall clock: for what is stored and compared with other machines. It may be set, also
+   * backwards.
+   */
   nowNs(): Nanoseconds;
   /**
    * Never goes backwards and stands still while the machine is suspended: for durations, through a
-   * {@link Stopwatch}. A clock without it is one whose wall time is all there is, as in a simulation.
+   * {@link Stopwatch}. A clock without it is one whose wall time is all there is, as in a
+   * simulation.
    */
   monotonicNs?(): Nanoseconds;
 }
@@ -25,13 +29,16 @@ export interface SystemTime {
 }
 
 const MILLISECOND_NS = 1_000_000n;
-/** A smaller step backwards is what rounding makes, and time stands still instead. Our choice: NTP slews up to 128 ms. */
+/**
+ * A smaller step backwards is what rounding makes, and time stands still instead. Our choice: NTP
+ * slews up to 128 ms.
+ */
 const HELD_BACK_NS = 100n * MILLISECOND_NS;
 
 /**
- * The wall clock as it is set at each moment, where Node knows milliseconds. The monotonic clock adds the
- * detail below, as long as both agree: so two calls seldom get the same time. An NTP step or a
- * suspended machine parts the two, and then the wall clock counts.
+ * The wall clock as it is set at each moment, where Node knows milliseconds. The monotonic clock
+ * adds the detail below, as long as both agree: so two calls seldom get the same time. An NTP step
+ * or a suspended machine parts the two, and then the wall clock counts.
  */
 export class SystemClock implements Clock {
   readonly #system: SystemTime;

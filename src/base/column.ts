@@ -1,9 +1,15 @@
-/** Our choice: with four bytes for each it is what malloc takes from the system, and gives back to it, by itself. */
+/**
+ * Our choice: with four bytes for each it is what malloc takes from the system, and gives back to
+ * it, by itself.
+ */
 const PIECE_LENGTH = 1 << 15;
 
 type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;
 
-/** Numbers, 0 where none was set. It grows piece by piece: nothing is copied, so that it is never in memory twice. */
+/**
+ * Numbers, 0 where none was set. It grows piece by piece: nothing is copied, so that it is never in
+ * memory twice.
+ */
 export class Column {
   readonly #type: new (length: number) => Numbers;
   readonly #pieces: Numbers[] = [];

@@ -6,15 +6,18 @@ const USUAL_MAX = 1024;
 let known: number | undefined;
 
 /**
- * Files and sockets that this process may have open at once. Node raises the soft limit to the hard one when it starts, so the soft
- * limit is what counts.
+ * Files and sockets that this process may have open at once. Node raises the soft limit to the hard
+ * one when it starts, so the soft limit is what counts.
  */
 export function descriptorsMax(): number {
   known ??= readLimit();
   return known;
 }
 
-/** A part of them, but no more than is of use: the parts of all users together leave room for threads and sockets. */
+/**
+ * A part of them, but no more than is of use: the parts of all users together leave room for
+ * threads and sockets.
+ */
 export const shareOfDescriptors = (share: number, most: number): number =>
   Math.max(1, Math.min(most, Math.floor(descriptorsMax() * share)));
 

@@ -32,7 +32,9 @@ export function isCode(error: unknown, ...codes: string[]): error is CodedError 
   return code !== undefined && codes.includes(code);
 }
 
-/** The code of whatever was thrown: ours or the system's, by name where Node knows only its number. */
+/**
+ * The code of whatever was thrown: ours or the system's, by name where Node knows only its number.
+ */
 export function codeOf(error: unknown): string | undefined {
   const hasCode = typeof error === 'object' && error !== null && 'code' in error;
   return hasCode && typeof error.code === 'string'
@@ -64,7 +66,10 @@ export function systemCode(error: unknown): string | undefined {
   return error instanceof Error && 'syscall' in error ? codeOf(error) : undefined;
 }
 
-/** The message of anything that was thrown, in one line, and with a name where Node knows only the number of a system error. */
+/**
+ * The message of anything that was thrown, in one line, and with a name where Node knows only the
+ * number of a system error.
+ */
 export function messageOf(error: unknown): string {
   const text =
     error instanceof Error ? withErrorNames(error.message, errnoOf(error)) : String(error);

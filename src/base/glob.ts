@@ -16,10 +16,11 @@ interface Way {
 const ALTERNATIVES_MAX = 256;
 
 /**
- * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3): `*` and `**` any text, `?` any
- * character, `[abc]`, `[a-z]` and with `!` all others, `{one,other}`, and a backslash before a character that means itself. Time grows
- * with the length of pattern times name, whatever is in them. Where there is a `separator`, `*` and `?` stay between two of them; `**` does not.
- * Throws `BAD_PATTERN`.
+ * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3): `*` and `**`
+ * any text, `?` any character, `[abc]`, `[a-z]` and with `!` all others, `{one,other}`, and a
+ * backslash before a character that means itself. Time grows with the length of pattern times name,
+ * whatever is in them. Where there is a `separator`, `*` and `?` stay between two of them; `**`
+ * does not. Throws `BAD_PATTERN`.
  */
 export function compileGlob(
   pattern: string,
@@ -39,7 +40,9 @@ export const globAlternatives = (pattern: string): string[] =>
 /** Of a pattern that is used once. */
 export const matchesGlob = (pattern: string, name: string): boolean => compileGlob(pattern)(name);
 
-/** All places in the pattern that may come next are carried along, so that nothing is tried twice. */
+/**
+ * All places in the pattern that may come next are carried along, so that nothing is tried twice.
+ */
 function matches(
   tokens: readonly Token[],
   chars: readonly string[],

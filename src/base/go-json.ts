@@ -29,7 +29,9 @@ export function goString(text: string): string {
   return `"${escaped.isWellFormed() ? escaped : escaped.replaceAll(/\p{Surrogate}/gu, '\\ufffd')}"`;
 }
 
-/** JSON of any writer, with the characters escaped that Go escapes. They can only stand in strings. */
+/**
+ * JSON of any writer, with the characters escaped that Go escapes. They can only stand in strings.
+ */
 export const goEscaped = (json: string): string => json.replaceAll(/[<>&\u2028\u2029]/g, escapeOne);
 
 /** A number that must reach the JSON text digit by digit (Go's int64 exceeds a double). */
@@ -111,8 +113,9 @@ function sequenceLength(bytes: Uint8Array, at: number): number {
 }
 
 /**
- * Any plain value as Go writes it from a map: compact, keys sorted by their bytes at every level. Numbers of
- * {@link parseJsonExact} are written digit by digit, and it may be nested as deeply as it is.
+ * Any plain value as Go writes it from a map: compact, keys sorted by their bytes at every level.
+ * Numbers of {@link parseJsonExact} are written digit by digit, and it may be nested as deeply as
+ * it is.
  */
 export const sortedGoJson = (value: unknown): string =>
   whateverDepth(
@@ -121,8 +124,9 @@ export const sortedGoJson = (value: unknown): string =>
   );
 
 /**
- * As JSON.stringify, for values that may be nested deeper than its stack is. Kubernetes takes 10,000 levels (sigs.k8s.io/json,
- * maxNestingDepth), so that any tenant may make such an object. Only the order of keys may then be another one.
+ * As JSON.stringify, for values that may be nested deeper than its stack is. Kubernetes takes
+ * 10,000 levels (sigs.k8s.io/json, maxNestingDepth), so that any tenant may make such an object.
+ * Only the order of keys may then be another one.
  */
 export const exactJson = (value: unknown): string =>
   whateverDepth(
@@ -199,7 +203,10 @@ function deepGoJson(root: unknown): string {
 
 const SURROGATE = /[\ud800-\udfff]/;
 
-/** ECMAScript's own way to keep the digits of a number (JSON.parse source text access), which TypeScript does not know yet. */
+/**
+ * ECMAScript's own way to keep the digits of a number (JSON.parse source text access), which
+ * TypeScript does not know yet.
+ */
 const RawJson = JSON as typeof JSON & {
   rawJSON(text: string): object;
   isRawJSON(value: object): value is { readonly rawJSON: string };
@@ -217,7 +224,10 @@ export const isExactNumber = (value: object): boolean => digitsOf(value) !== und
 export const numberText = (value: number | bigint | object): string =>
   typeof value === 'object' ? (digitsOf(value) ?? '') : String(value);
 
-/** A copy of what {@link parseJsonExact} reads, which shares nothing with it. structuredClone has no way to copy its numbers. */
+/**
+ * A copy of what {@link parseJsonExact} reads, which shares nothing with it. structuredClone has no
+ * way to copy its numbers.
+ */
 export function jsonCopy<T>(value: T): T {
   if (typeof value !== 'object' || value === null || isExactNumber(value)) return value;
   if (Array.isArray(value)) return value.map((each: unknown) => jsonCopy(each)) as T;
@@ -226,8 +236,9 @@ export function jsonCopy<T>(value: T): T {
 }
 
 /**
- * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit, and JSON.stringify, too, writes them
- * so. They are opaque objects; {@link parseJsonLossless} is for those who count with them.
+ * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit,
+ * and JSON.stringify, too, writes them so. They are opaque objects; {@link parseJsonLossless} is
+ * for those who count with them.
  */
 export function parseJsonExact(text: string): unknown {
   if (!LONG_NUMBER.test(text)) return JSON.parse(text) as unknown;
@@ -243,7 +254,10 @@ export function parseJsonExact(text: string): unknown {
 /** A string, or a number: what may look like a number in a string is passed over with it. */
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
 
-/** Without a reviver, which needs a stack: long numbers become texts that nobody can have written, and numbers again afterwards. */
+/**
+ * Without a reviver, which needs a stack: long numbers become texts that nobody can have written,
+ * and numbers again afterwards.
+ */
 function parseDeepExact(text: string): unknown {
   const mark = `${randomUUID()} `;
   const marked = text.replaceAll(TOKEN, (token) =>

@@ -1,7 +1,10 @@
 import { define, lookup } from './own-keys.ts';
 /** How a field of a Go struct is written as JSON. */
 export interface GoField {
-  /** What is written where there is no value; undefined for a field that is then left out (`omitempty`). */
+  /**
+   * What is written where there is no value; undefined for a field that is then left out
+   * (`omitempty`).
+   */
   readonly zero: unknown;
   /** Orders what is in the field. */
   readonly inside: (value: unknown) => unknown;
@@ -36,8 +39,8 @@ export const listOf = (struct: GoStruct): GoField => ({
 export type GoStruct = (value: unknown) => unknown;
 
 /**
- * The order and the omissions of a Go struct (encoding/json), for {@link goJson}: what a newer program wrote besides is kept. Values that
- * are no objects are left as they are.
+ * The order and the omissions of a Go struct (encoding/json), for {@link goJson}: what a newer
+ * program wrote besides is kept. Values that are no objects are left as they are.
  */
 export function goStruct(fields: Fields): GoStruct {
   const known = Object.entries(fields);

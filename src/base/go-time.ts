@@ -1,7 +1,9 @@
 import { CodedError } from './errors.ts';
 import { type Nanoseconds, SECOND_NS } from './clock.ts';
 
-/** Go's zero time, `0001-01-01T00:00:00Z`, in nanoseconds before 1970. Kopia writes it for "never". */
+/**
+ * Go's zero time, `0001-01-01T00:00:00Z`, in nanoseconds before 1970. Kopia writes it for "never".
+ */
 export const GO_ZERO_TIME_NS: Nanoseconds = -62_135_596_800n * SECOND_NS;
 
 function floorDiv(a: bigint, b: bigint): bigint {

@@ -1,4 +1,7 @@
-/** Reads JSON of one known form byte by byte: a text and an object for each of millions of entries would be most of the cost. */
+/**
+ * Reads JSON of one known form byte by byte: a text and an object for each of millions of entries
+ * would be most of the cost.
+ */
 
 const QUOTE = 34;
 const COMMA = 44;
@@ -11,7 +14,10 @@ const FIRST_PRINTABLE = 32;
 /** More digits may not be a safe integer. */
 const DIGITS_MAX = 15;
 
-/** A place in JSON. What does not have the form that is asked for is said to the caller, who has another way then. */
+/**
+ * A place in JSON. What does not have the form that is asked for is said to the caller, who has
+ * another way then.
+ */
 export class JsonBytes {
   at = 0;
   readonly bytes: Uint8Array;

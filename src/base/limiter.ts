@@ -19,7 +19,9 @@ export function createLimiter(concurrency: number): Limiter {
   };
 }
 
-/** Maps with a bound on what runs at once. When one fails the rest is not started; all settle first. */
+/**
+ * Maps with a bound on what runs at once. When one fails the rest is not started; all settle first.
+ */
 export async function mapLimited<T, R>(
   items: Iterable<T>,
   concurrency: number,

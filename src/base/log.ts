@@ -1,4 +1,7 @@
-/** What the layers below `cli` may log to; pino fits. The message is constant, what varies is a field. */
+/**
+ * What the layers below `cli` may log to; pino fits. The message is constant, what varies is a
+ * field.
+ */
 export interface Logger {
   debug(fields: object, message: string): void;
   info(fields: object, message: string): void;

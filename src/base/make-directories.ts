@@ -4,9 +4,10 @@ import { dirname, resolve } from 'node:path';
 import { messageOf, systemCode } from './errors.ts';
 
 /**
- * Makes a directory, and those above it that are missing. Throws like `fs`: `EROFS`, `EACCES`, `ENOTDIR` as the
- * system says, and `ENOENT` where the parent is there and takes no directories. Node's recursive `mkdir` tries for
- * ever in `/proc`, and says `ENOENT` for a file system that is read-only. Returns what was made, from the top down.
+ * Makes a directory, and those above it that are missing. Throws like `fs`: `EROFS`, `EACCES`,
+ * `ENOTDIR` as the system says, and `ENOENT` where the parent is there and takes no directories.
+ * Node's recursive `mkdir` tries for ever in `/proc`, and says `ENOENT` for a file system that is
+ * read-only. Returns what was made, from the top down.
  */
 export async function makeDirectories(path: string, mode = 0o777): Promise<string[]> {
   const missing: string[] = [];

@@ -1,5 +1,6 @@
 /**
- * The first of a list that may be long, for a message: `a, b and 3 more`. Only those that are shown are named.
+ * The first of a list that may be long, for a message: `a, b and 3 more`. Only those that are shown
+ * are named.
  *
  * @param max How many are shown.
  */

@@ -27,11 +27,20 @@ export interface FileStatus {
   readonly inode: bigint;
 }
 
-/** Looks at many names without an object for each: half of what `lstat` of Node takes. Not for the main thread: calls block. */
+/**
+ * Looks at many names without an object for each: half of what `lstat` of Node takes. Not for the
+ * main thread: calls block.
+ */
 export interface StatusReader {
-  /** What is behind a name, relative to an open directory: bytes with a zero at the end. Undefined when it cannot be looked at. */
+  /**
+   * What is behind a name, relative to an open directory: bytes with a zero at the end. Undefined
+   * when it cannot be looked at.
+   */
   look(directory: number, name: Uint8Array): FileStatus | undefined;
-  /** Names in a directory that was just opened, without `.` and `..`; undefined when it cannot be read. */
+  /**
+   * Names in a directory that was just opened, without `.` and `..`; undefined when it cannot be
+   * read.
+   */
   countNames(directory: number): number | undefined;
 }
 

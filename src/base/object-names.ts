@@ -11,15 +11,19 @@ interface Ref {
 
 const TEXT_PIECE_BYTES = 64 << 10;
 const TEXT_BYTES_MAX = 2 ** 32;
-/** Longer names, and those with other letters than ASCII's, are texts of their own. Kubernetes has next to none. */
+/**
+ * Longer names, and those with other letters than ASCII's, are texts of their own. Kubernetes has
+ * next to none.
+ */
 const PLAIN_LENGTH_MAX = 254;
 const UNCOMMON = 255;
 const LOAD_MAX = 0.7;
 
 /**
- * Objects by kind (`apiVersion/Kind`), namespace and name, each with a number, from 0 on. A backup may have millions, so that none is an object
- * or a text of its own: each takes the bytes of its name, 13 beside them, and 6 to 12 in the table that it is found by, where maps of texts
- * took 100 to 150. What is here is no work for the collector of garbage either.
+ * Objects by kind (`apiVersion/Kind`), namespace and name, each with a number, from 0 on. A backup
+ * may have millions, so that none is an object or a text of its own: each takes the bytes of its
+ * name, 13 beside them, and 6 to 12 in the table that it is found by, where maps of texts took 100
+ * to 150. What is here is no work for the collector of garbage either.
  */
 export class ObjectNames {
   readonly #kinds = new Texts();
@@ -91,8 +95,9 @@ export class ObjectNames {
   }
 
   /**
-   * By kind `namespace/name`, or a name: both sorted by their bytes. What `suffixOf` says of an object comes behind its name. Only of one namespace all names
-   * are texts at a time; beside that, it takes 8 bytes for each object while it is read.
+   * By kind `namespace/name`, or a name: both sorted by their bytes. What `suffixOf` says of an
+   * object comes behind its name. Only of one namespace all names are texts at a time; beside that,
+   * it takes 8 bytes for each object while it is read.
    */
   *sorted(
     isIn: (number: number) => boolean,

@@ -7,7 +7,10 @@ export const lookup = <T>(
   key: string,
 ): T | undefined => (record && Object.hasOwn(record, key) ? record[key] : undefined);
 
-/** Sets the value of such a key. `record['__proto__'] = value` changes the prototype and keeps nothing. */
+/**
+ * Sets the value of such a key. `record['__proto__'] = value` changes the prototype and keeps
+ * nothing.
+ */
 export function define<T>(record: Record<string, T>, key: string, value: NoInfer<T>): void {
   // Assignment is several times as fast.
   if (key !== '__proto__') record[key] = value;

@@ -7,38 +7,55 @@ import { type AttributeCalls, loadAttributeCalls } from './native-xattrs.ts';
 import { loadStatusReader, type NativeLibrary, type StatusReader } from './native-status.ts';
 import { nameOfCode } from './system-errors.ts';
 
-/** The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes and syncfs. */
+/**
+ * The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes
+ * and syncfs.
+ */
 export interface Posix {
   /** Sets the modification time of an open file to the nanosecond. Throws like `fs`. */
   setDescriptorTime(descriptor: number, mtimeNs: Nanoseconds): void;
-  /** The same for a descriptor of any kind, also one that `O_PATH` opened: of a symlink itself, of a directory. */
+  /**
+   * The same for a descriptor of any kind, also one that `O_PATH` opened: of a symlink itself, of a
+   * directory.
+   */
   setPinnedTime(descriptor: number, mtimeNs: Nanoseconds): void;
-  /** Start of the next data at or after the offset; undefined at the end; the offset itself where unknown. */
+  /**
+   * Start of the next data at or after the offset; undefined at the end; the offset itself where
+   * unknown.
+   */
   seekData(descriptor: number, offset: number): number | undefined;
   /** Start of the next hole at or after the offset; undefined where unknown. */
   seekHole(descriptor: number, offset: number): number | undefined;
   /**
-   * Flushes the file system that the descriptor is on; false where that cannot be asked for. Throws like `fs` when the disk did
-   * not take all that was written since the descriptor was opened.
+   * Flushes the file system that the descriptor is on; false where that cannot be asked for. Throws
+   * like `fs` when the disk did not take all that was written since the descriptor was opened.
    */
   syncFilesystem(descriptor: number): boolean;
   /**
-   * Opens an absolute path (with a zero at its end) no part of which is a symbolic link; undefined where the kernel cannot make
-   * sure of that. Throws like `fs`: `ELOOP` where a part is a link. Not for the main thread: calls block.
+   * Opens an absolute path (with a zero at its end) no part of which is a symbolic link; undefined
+   * where the kernel cannot make sure of that. Throws like `fs`: `ELOOP` where a part is a link.
+   * Not for the main thread: calls block.
    */
   readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
-  /** Looks at many names at little cost; undefined where that is not known to work. Made on first use. */
+  /**
+   * Looks at many names at little cost; undefined where that is not known to work. Made on first
+   * use.
+   */
   readonly statusReader: StatusReader | undefined;
   /** Extended attributes; undefined without the native library. Made on first use. */
   readonly attributes: AttributeCalls | undefined;
   /**
-   * Takes the `flock` of an open file or directory, which ends with its last descriptor: false while somebody else has it in a way
-   * that excludes this one, undefined where the file system or this machine has none.
+   * Takes the `flock` of an open file or directory, which ends with its last descriptor: false
+   * while somebody else has it in a way that excludes this one, undefined where the file system or
+   * this machine has none.
    */
   tryLock(descriptor: number, how?: 'exclusive' | 'shared'): boolean | undefined;
   /** Has the kernel read a range of an open file ahead; it waits for nothing that is on its way. */
   readAhead(descriptor: number, offset: number, lengthBytes: number): void;
-  /** How much of a range of an open file is in the page cache; undefined where the kernel does not say. */
+  /**
+   * How much of a range of an open file is in the page cache; undefined where the kernel does not
+   * say.
+   */
   cachedBytes(descriptor: number, offset: number, lengthBytes: number): number | undefined;
   /**
    * Renames a file unless something has the new name: `EEXIST` then. False: nothing was done,
@@ -48,12 +65,19 @@ export interface Posix {
   renameNew(from: string | Buffer, to: string | Buffer): boolean;
   /**
    * Makes a FIFO or a device node, of which `mode` has the type. Opens nothing. False: this process
-   * has no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without the right.
+   * has no such call. Not for the main thread: calls block. Throws like `fs`: `EPERM` without the
+   * right.
    */
   makeNode(path: string | Buffer, mode: number, device: bigint): boolean;
-  /** Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where the kernel has none, it stays as it is. */
+  /**
+   * Asks for huge pages behind memory that begins at a page and that nobody has touched yet. Where
+   * the kernel has none, it stays as it is.
+   */
   useHugePages(memory: Uint8Array): void;
-  /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
+  /**
+   * Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be
+   * called.
+   */
   readonly program: NativeLibrary | undefined;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
   exitNow(code: number): void;
@@ -71,18 +95,29 @@ const HUGE_PAGES = 14;
 const ENXIO = 6;
 /** `EWOULDBLOCK` is the same number. */
 const EAGAIN = 11;
-/** https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_SH, LOCK_EX, and LOCK_NB, which does not wait. */
+/**
+ * https://man7.org/linux/man-pages/man2/flock.2.html: LOCK_SH, LOCK_EX, and LOCK_NB, which does not
+ * wait.
+ */
 const LOCK_SHARED_NOW = 1 | 4;
 const LOCK_EXCLUSIVE_NOW = 2 | 4;
-/** `openat2`, which has the same number everywhere: https://man7.org/linux/man-pages/man2/openat2.2.html */
+/**
+ * `openat2`, which has the same number everywhere:
+ * https://man7.org/linux/man-pages/man2/openat2.2.html
+ */
 const SYS_OPENAT2 = 437;
 const RESOLVE_NO_SYMLINKS = 4n;
-/** `cachestat`, of Linux 6.5, with the same number everywhere: include/uapi/linux/mman.h tells its two structures. */
+/**
+ * `cachestat`, of Linux 6.5, with the same number everywhere: include/uapi/linux/mman.h tells its
+ * two structures.
+ */
 const SYS_CACHESTAT = 451;
 const CACHESTAT_NUMBERS = 5;
 /** Node does not name it. */
 const O_CLOEXEC = 0o2000000;
-/** `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html; NFS says `EINVAL` to it. */
+/**
+ * `RENAME_NOREPLACE`: https://man7.org/linux/man-pages/man2/rename.2.html; NFS says `EINVAL` to it.
+ */
 const RENAME_NEW = 1;
 const NO_RENAME_NEW = ['EINVAL', 'EOPNOTSUPP'];
 /** How a kernel or its sandbox says that it has no such call. */
@@ -94,8 +129,8 @@ interface Koffi {
 }
 
 /**
- * Leads to exactly what the descriptor is of, wherever it lies by now; when that is a symlink, to the link and no
- * further. Calls that take no descriptor of `O_PATH` take this.
+ * Leads to exactly what the descriptor is of, wherever it lies by now; when that is a symlink, to
+ * the link and no further. Calls that take no descriptor of `O_PATH` take this.
  */
 export const pinnedPath = (descriptor: number): string => `/proc/self/fd/${descriptor}`;
 

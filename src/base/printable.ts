@@ -1,4 +1,7 @@
-/** Names come from volumes: control characters in them must not reach a terminal, a log line or a message. */
+/**
+ * Names come from volumes: control characters in them must not reach a terminal, a log line or a
+ * message.
+ */
 export function printable(text: string): string {
   return text.replaceAll(
     /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g,

@@ -13,8 +13,9 @@ const FIXED_32 = 5;
 const VARINT_BYTES_MAX = 10;
 
 /**
- * Fields of a protobuf message, one after the other, whatever they mean; bytes are parts of the message, not copies. Nothing is read
- * past its end. Throws what `malformed` makes of the reason (https://protobuf.dev/programming-guides/encoding/).
+ * Fields of a protobuf message, one after the other, whatever they mean; bytes are parts of the
+ * message, not copies. Nothing is read past its end. Throws what `malformed` makes of the reason
+ * (https://protobuf.dev/programming-guides/encoding/).
  */
 export function* protobufFields(
   bytes: Buffer,

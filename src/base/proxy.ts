@@ -4,8 +4,9 @@ import { lookup } from './own-keys.ts';
 type Variables = Readonly<Record<string, string | undefined>>;
 
 /**
- * The proxy that the environment names for a URL, by the rules of Go (golang.org/x/net/http/httpproxy):
- * `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, also in lower case. This machine is never behind a proxy.
+ * The proxy that the environment names for a URL, by the rules of Go
+ * (golang.org/x/net/http/httpproxy): `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, also in lower
+ * case. This machine is never behind a proxy.
  */
 export function proxyFor(url: URL, variables: Variables = process.env): string | undefined {
   const of = (name: string): string =>

@@ -1,6 +1,9 @@
 const POWERS = 'kMGTPE';
 
-/** Bytes of a quantity of storage or memory as Kubernetes writes it, such as `10Gi` or `5e9`; 0 for what is none. */
+/**
+ * Bytes of a quantity of storage or memory as Kubernetes writes it, such as `10Gi` or `5e9`; 0 for
+ * what is none.
+ */
 export function quantityBytes(text: string): number {
   const match = /^(\d+(?:\.\d+)?)(?:([kKMGTPE])(i?)|e(\d+))?$/.exec(text);
   if (!match) return 0;

@@ -3,7 +3,10 @@ const TOLD_CHARS_MAX = 300;
 /** Of the URLs that pages of proxies repeat, also encoded: a SAS token lets anybody in. */
 const SIGNATURE = /(?<![A-Za-z])(sig|signature|token)(=|%3D)[^&\s"'<>]+/gi;
 
-/** Text of others as it may be shown, without the signatures of URLs: it ends up in CRs, Events, logs and on terminals. */
+/**
+ * Text of others as it may be shown, without the signatures of URLs: it ends up in CRs, Events,
+ * logs and on terminals.
+ */
 export const redact = (text: string): string => text.replaceAll(SIGNATURE, '$1$2***');
 
 /** The same, cut to the length of a sentence. */

@@ -50,8 +50,9 @@ export function retryOf(error: unknown): Retry {
 }
 
 /**
- * Runs the task again while its error says so; doubling delays with jitter, never shorter than what the
- * error's fact `retryAfterMs` asks for. When the budget is spent the error tells how often it was tried.
+ * Runs the task again while its error says so; doubling delays with jitter, never shorter than what
+ * the error's fact `retryAfterMs` asks for. When the budget is spent the error tells how often it
+ * was tried.
  */
 export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions): Promise<T> {
   const { tryingMsMax = TRYING_MS_MAX } = options;
@@ -77,8 +78,8 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
 }
 
 /**
- * Our choice: with a last try of a minute it ends before a move is taken for stalled (mover/progress.ts), and then the error
- * says what the service answered.
+ * Our choice: with a last try of a minute it ends before a move is taken for stalled
+ * (mover/progress.ts), and then the error says what the service answered.
  */
 const TRYING_MS_MAX = 25 * 60_000;
 /** A service that asks for more is not waited for longer at once. Our choice. */

@@ -1,10 +1,10 @@
 import { type Clock, type Nanoseconds, systemClock } from './clock.ts';
 
 /**
- * Time that has passed since the start, for ages, intervals and deadlines. It is the longer of what the wall
- * clock and the monotonic clock say. The wall clock alone misses time when somebody sets it back; the
- * monotonic clock alone misses the time while the machine was suspended. A guard that must not trust old
- * knowledge may end early, but it never ends late.
+ * Time that has passed since the start, for ages, intervals and deadlines. It is the longer of what
+ * the wall clock and the monotonic clock say. The wall clock alone misses time when somebody sets
+ * it back; the monotonic clock alone misses the time while the machine was suspended. A guard that
+ * must not trust old knowledge may end early, but it never ends late.
  */
 export class Stopwatch {
   readonly #clock: Clock;
@@ -29,6 +29,9 @@ export class Stopwatch {
   }
 }
 
-/** A clock that nobody sets, where `clock` has one: for a {@link Stopwatch} that must not run ahead when the wall clock is set. */
+/**
+ * A clock that nobody sets, where `clock` has one: for a {@link Stopwatch} that must not run ahead
+ * when the wall clock is set.
+ */
 export const monotonicOf = (clock: Clock): Clock =>
   clock.monotonicNs ? { nowNs: () => clock.monotonicNs?.() ?? clock.nowNs() } : clock;

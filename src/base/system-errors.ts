@@ -1,6 +1,7 @@
 /**
- * Numbers of Linux that libuv (1.52) has no name for: Node then says "Unknown system error -122" in `code` and message alike,
- * or "UNKNOWN". From `asm-generic/errno-base.h` and `errno.h`, which all machines that Node runs on use; the words are glibc's.
+ * Numbers of Linux that libuv (1.52) has no name for: Node then says "Unknown system error -122" in
+ * `code` and message alike, or "UNKNOWN". From `asm-generic/errno-base.h` and `errno.h`, which all
+ * machines that Node runs on use; the words are glibc's.
  */
 const UNNAMED: ReadonlyMap<number, readonly [name: string, text: string]> = new Map([
   [10, ['ECHILD', 'no child processes']],
@@ -77,13 +78,19 @@ const TOLD = new RegExp(`${UNKNOWN}(\\d+)(: ${UNKNOWN}\\1)?(?!\\d)`, 'g');
 const WITHOUT_NUMBER = 'UNKNOWN';
 const TOLD_WITHOUT_NUMBER = `${WITHOUT_NUMBER}: unknown error`;
 
-/** The name that the system's headers have for an error that Node made: `EDQUOT`. Codes that say something stay as they are. */
+/**
+ * The name that the system's headers have for an error that Node made: `EDQUOT`. Codes that say
+ * something stay as they are.
+ */
 export function nameOfCode(code: string, errno?: number): string {
   const number = code === WITHOUT_NUMBER ? -(errno ?? 0) : Number(CODE.exec(code)?.[1]);
   return UNNAMED.get(number)?.[0] ?? code;
 }
 
-/** The message of an error that Node made, with a name and a meaning where it has only the number or not even that. */
+/**
+ * The message of an error that Node made, with a name and a meaning where it has only the number or
+ * not even that.
+ */
 export function withErrorNames(message: string, errno?: number): string {
   const describe = (told: string, number: number): string =>
     UNNAMED.get(number)?.join(': ') ?? told;

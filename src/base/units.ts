@@ -13,7 +13,10 @@ const NANOSECONDS: Record<string, number> = {
 /** Go: time.Duration is an int64, so that there is none of more than 292 years. */
 const DURATION_MAX = 2 ** 63;
 
-/** A duration such as `60s`, `1.5h`, `10m0s`, or `1d`, in nanoseconds; undefined when it is none. Go's, and days. */
+/**
+ * A duration such as `60s`, `1.5h`, `10m0s`, or `1d`, in nanoseconds; undefined when it is none.
+ * Go's, and days.
+ */
 export function parseDuration(text: string): bigint | undefined {
   if (text === '0') return 0n;
   if (!/^(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h|d))+$/.test(text)) return undefined;

@@ -10,8 +10,8 @@ export type WriteSome = (
 ) => number;
 
 /**
- * Writes all bytes at a position of a file. A full disk takes a part of the bytes first, without an error; the next
- * write then says ENOSPC, as this does for a write that takes nothing.
+ * Writes all bytes at a position of a file. A full disk takes a part of the bytes first, without an
+ * error; the next write then says ENOSPC, as this does for a write that takes nothing.
  */
 export function writeAllSync(
   descriptor: number,

@@ -59,7 +59,10 @@ const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
   },
 };
 
-/** Above it, signatures are refused and maintenance, which relies on hours, is not safe (Kopia: 5 minutes). */
+/**
+ * Above it, signatures are refused and maintenance, which relies on hours, is not safe (Kopia: 5
+ * minutes).
+ */
 const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
 const DATA_BYTES = 4096;
 /** Failures that come before any permission is checked. */
@@ -69,8 +72,8 @@ const ONE_CREATOR = 'create repositories there from one place at a time';
 const COUNTED_MAX = 10_000;
 
 /**
- * Tries what a repository needs of its storage, one result after the other, and goes on after a failure as far
- * as that makes sense. The one blob that it puts is deleted in any case.
+ * Tries what a repository needs of its storage, one result after the other, and goes on after a
+ * failure as far as that makes sense. The one blob that it puts is deleted in any case.
  */
 export async function* checkStorage(
   storage: BlobStorage,

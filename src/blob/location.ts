@@ -3,7 +3,10 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { CodedError, lookup, messageOf } from '../base/index.ts';
 
-/** Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md follow it. */
+/**
+ * Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md
+ * follow it.
+ */
 const flag = z.enum(['true', 'false']).transform((text) => text === 'true');
 const text = z.string().min(1);
 const endpoint = z.url({ protocol: /^https?$/ });
@@ -23,7 +26,10 @@ const s3Schema = z.strictObject({
   endpoint: endpoint.optional(),
   /** The endpoint in URLs that others get; default: `endpoint`. */
   publicEndpoint: endpoint.optional(),
-  /** `http://host/bucket/key` instead of `http://bucket.host/key`; default: where an endpoint is given. */
+  /**
+   * `http://host/bucket/key` instead of `http://bucket.host/key`; default: where an endpoint is
+   * given.
+   */
   pathStyle: flag.optional(),
   profile: text.optional(),
   /** A file in the format of ~/.aws/credentials. */
@@ -34,7 +40,10 @@ const s3Schema = z.strictObject({
   kmsKeyId: text.optional(),
   /** File with the 32 bytes of an SSE-C key, raw or in base64. */
   sseCustomerKeyFile: text.optional(),
-  /** Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that know no other. */
+  /**
+   * Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that know
+   * no other.
+   */
   checksum: z.enum(['auto', 'crc32', 'sha256', 'md5', 'none']).optional(),
   ...once,
 });

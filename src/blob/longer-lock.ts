@@ -1,8 +1,9 @@
 import { isCode } from '../base/index.ts';
 
 /**
- * Makes a lock longer. Services refuse to make one shorter, in words of their own: that is no error where `isLocked` finds the lock that was asked for, or
- * a stronger one. Where nobody can tell, the refusal stands.
+ * Makes a lock longer. Services refuse to make one shorter, in words of their own: that is no error
+ * where `isLocked` finds the lock that was asked for, or a stronger one. Where nobody can tell, the
+ * refusal stands.
  */
 export async function unlessLocked(
   extend: () => Promise<unknown>,

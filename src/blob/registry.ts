@@ -24,8 +24,8 @@ export interface OpenStorageOptions extends Partial<TransferSettings> {
 }
 
 /**
- * Opens a location: a path, or a URL ({@link parseLocation}). Libraries of cloud storages are loaded when
- * they are needed. Throws `BAD_LOCATION` and what the storage throws.
+ * Opens a location: a path, or a URL ({@link parseLocation}). Libraries of cloud storages are
+ * loaded when they are needed. Throws `BAD_LOCATION` and what the storage throws.
  */
 export async function openStorage(
   location: string,
@@ -49,7 +49,10 @@ export async function openStorage(
   });
 }
 
-/** Opens what lies at a location beside repositories: objects under keys. Throws what {@link openStorage} throws. */
+/**
+ * Opens what lies at a location beside repositories: objects under keys. Throws what
+ * {@link openStorage} throws.
+ */
 export async function openBucket(
   location: string,
   given: Partial<TransferSettings> & { readonly retries?: StorageRetryOptions } = {},

@@ -23,7 +23,10 @@ export interface GetOptions {
   offset?: number;
   /** Exactly this many bytes, or an error: a short answer is never returned. */
   lengthBytes?: number;
-  /** A blob that is longer is refused with `DAMAGED_BLOB` before its bytes are read. For reads of the whole. */
+  /**
+   * A blob that is longer is refused with `DAMAGED_BLOB` before its bytes are read. For reads of
+   * the whole.
+   */
   lengthMax?: number;
   /** Where to put the bytes; at least as long as the answer, may be shared memory. */
   into?: Uint8Array | undefined;
@@ -46,8 +49,8 @@ export interface SignalOptions {
 
 export interface ListOptions extends SignalOptions {
   /**
-   * How a page that failed is asked for again, so that a long listing need not begin anew. What fails for good then
-   * carries the fact `tries`. Storages without pages do not look at it.
+   * How a page that failed is asked for again, so that a long listing need not begin anew. What
+   * fails for good then carries the fact `tries`. Storages without pages do not look at it.
    */
   pageRetries?: Omit<RetryOptions, 'signal'> | undefined;
 }
@@ -63,7 +66,9 @@ export interface TransferSettings {
 export interface PutOptions {
   /** Object lock; storages without it refuse with `UNSUPPORTED_PUT`. */
   retention?: Retention;
-  /** Refuse with `BLOB_EXISTS` when the blob is there; storages without it say `UNSUPPORTED_PUT`. */
+  /**
+   * Refuse with `BLOB_EXISTS` when the blob is there; storages without it say `UNSUPPORTED_PUT`.
+   */
   doNotRecreate?: boolean;
   signal?: AbortSignal | undefined;
 }
@@ -82,13 +87,14 @@ export interface UnfinishedPuts {
 }
 
 /**
- * Named bytes in storage. What every implementation promises (the suite in test/contract holds them to it):
+ * Named bytes in storage. What every implementation promises (the suite in test/contract holds them
+ * to it):
  * - `putBlob` is atomic: others see the old bytes or the new, never a part. It overwrites.
  * - What was put is seen by every `getBlob` and `listBlobs` that starts afterwards.
  * - `getBlob` and `getMetadata` of a missing blob throw `BLOB_NOT_FOUND`; a range outside of the
- *   blob throws `INVALID_RANGE`; `deleteBlob` of a missing blob succeeds.
+ * blob throws `INVALID_RANGE`; `deleteBlob` of a missing blob succeeds.
  * - `listBlobs` yields each matching blob once, in any order; blobs put or deleted meanwhile may or
- *   may not appear.
+ * may not appear.
  * - Every method may be called by many callers at once; the implementation bounds its requests.
  */
 export interface BlobStorage extends AsyncDisposable {
@@ -109,20 +115,30 @@ export interface BlobStorage extends AsyncDisposable {
   putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
   deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
   listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata>;
-  /** The folders right below a prefix, which is empty or ends with `/`: what keys have before the next `/`, each once. */
+  /**
+   * The folders right below a prefix, which is empty or ends with `/`: what keys have before the
+   * next `/`, each once.
+   */
   listFolders(prefix: string, options?: ListOptions): AsyncIterable<string>;
   /**
-   * A URL by which anybody gets the blob with a plain GET, for so long. It is made whether the blob is there or not. Storages and
-   * credentials that can make none throw `UNSUPPORTED_URL`.
+   * A URL by which anybody gets the blob with a plain GET, for so long. It is made whether the blob
+   * is there or not. Storages and credentials that can make none throw `UNSUPPORTED_URL`.
    */
   signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
-  /** Whether the place itself lets blobs be locked, as far as it says so and this may be asked: of one with {@link hasObjectLock} where it has to be switched on. */
+  /**
+   * Whether the place itself lets blobs be locked, as far as it says so and this may be asked: of
+   * one with {@link hasObjectLock} where it has to be switched on.
+   */
   isLockable?(options?: SignalOptions): Promise<boolean | undefined>;
-  /** Puts the end of a blob's retention off; one that ends later, and is as strong, stays as it is. Storages without object lock throw `UNSUPPORTED_PUT`. */
+  /**
+   * Puts the end of a blob's retention off; one that ends later, and is as strong, stays as it is.
+   * Storages without object lock throw `UNSUPPORTED_PUT`.
+   */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   /**
-   * Removes what killed puts left behind, of whichever program. `beforeNs` lies far enough back that none of them still runs.
-   * Only storages where such puts leave anything have it; undefined where a wrapper finds none below it.
+   * Removes what killed puts left behind, of whichever program. `beforeNs` lies far enough back
+   * that none of them still runs. Only storages where such puts leave anything have it; undefined
+   * where a wrapper finds none below it.
    */
   removeUnfinishedPuts?(options: UnfinishedPutsOptions): Promise<UnfinishedPuts | undefined>;
   close(): Promise<void>;
@@ -177,7 +193,9 @@ const REFUSALS = [
 export const refusesWrites = (error: unknown): boolean =>
   REFUSALS.includes(codeOf(error) ?? '') && retryOf(error) === 'never';
 
-/** Whether a blob is there, asked for by name: a listing may be old. Throws what the storage throws. */
+/**
+ * Whether a blob is there, asked for by name: a listing may be old. Throws what the storage throws.
+ */
 export async function hasBlob(storage: BlobStorage, id: BlobId): Promise<boolean> {
   try {
     await storage.getMetadata(id);

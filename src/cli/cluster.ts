@@ -10,7 +10,10 @@ export interface ClusterFlags {
   namespace?: string;
 }
 
-/** The cluster that the flags or the pod name, and the namespace that Velero is in. Throws `NO_CLUSTER`. */
+/**
+ * The cluster that the flags or the pod name, and the namespace that Velero is in. Throws
+ * `NO_CLUSTER`.
+ */
 export function clusterOf(
   flags: ClusterFlags,
   program = 'longshore-node-agent',

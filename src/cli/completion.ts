@@ -79,7 +79,10 @@ function valuesOf(option: Option): string | undefined {
   return required || optional ? '@any' : undefined;
 }
 
-/** Three functions that bash and zsh read alike: what may follow a verb, its options, and what follows an option. */
+/**
+ * Three functions that bash and zsh read alike: what may follow a verb, its options, and what
+ * follows an option.
+ */
 function functions(nodes: readonly Node[]): string {
   const table = (name: string, rows: readonly [key: string, words: string][]): string =>
     [

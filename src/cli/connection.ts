@@ -14,7 +14,9 @@ export interface RepositoryFlags {
 
 const NAME = /^@([A-Za-z0-9][A-Za-z0-9._-]*)$/;
 
-/** The name of a connection in `--repo @name`. Undefined for locations. Throws {@link UsageError}. */
+/**
+ * The name of a connection in `--repo @name`. Undefined for locations. Throws {@link UsageError}.
+ */
 export function connectionName(repo: string): string | undefined {
   if (!repo.startsWith('@')) return undefined;
   const [, name] = NAME.exec(repo) ?? [];
@@ -35,9 +37,9 @@ export async function connectionOf(name: string): Promise<Connection> {
 }
 
 /**
- * What was typed, and what it leaves out: the location from LONGSHORE_REPO, else from the connection that is current; where a
- * connection is meant, also its password's source and its client, unless flags or the environment say it. Throws
- * {@link UsageError}, `BAD_CONNECTIONS`.
+ * What was typed, and what it leaves out: the location from LONGSHORE_REPO, else from the
+ * connection that is current; where a connection is meant, also its password's source and its
+ * client, unless flags or the environment say it. Throws {@link UsageError}, `BAD_CONNECTIONS`.
  */
 export async function resolveRepository(
   flags: RepositoryFlags,

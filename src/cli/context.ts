@@ -82,8 +82,8 @@ interface OpenContextOptions {
   password?: Secret;
   logger?: Logger;
   /**
-   * Effect of unreadable index blobs and manifests. `partly`: exit status 3. `tell`: only a warning,
-   * for verbs that add to the repository. `ignore`: the verb reports them itself.
+   * Effect of unreadable index blobs and manifests. `partly`: exit status 3. `tell`: only a
+   * warning, for verbs that add to the repository. `ignore`: the verb reports them itself.
    */
   unreadable?: 'partly' | 'tell' | 'ignore';
 }
@@ -150,9 +150,9 @@ function tellUnreadable(
 }
 
 /**
- * What {@link openContext} does that writes nothing and stays in memory: the storage's library is loaded, and the key derived. Throws
- * as that does, where it comes so far. Nothing for Azure, whose account keys may have to be listed by a service that counts how often
- * that is done.
+ * What {@link openContext} does that writes nothing and stays in memory: the storage's library is
+ * loaded, and the key derived. Throws as that does, where it comes so far. Nothing for Azure, whose
+ * account keys may have to be listed by a service that counts how often that is done.
  */
 export async function prepareContext(
   options: CommonOptions,
@@ -173,8 +173,8 @@ async function askPassword(options: CommonOptions): Promise<Secret> {
 }
 
 /**
- * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs is cut short. `stopping`: what is
- * said on a terminal at the first one.
+ * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs
+ * is cut short. `stopping`: what is said on a terminal at the first one.
  */
 export function interruptSignal(
   life?: Life,

@@ -26,7 +26,10 @@ interface BackupStatus extends RunStatus {
   readonly backupItemOperationsCompleted?: number;
 }
 
-/** `npm run demo -- backup`: a whole backup, from the Backup that `velero backup create` makes to `Completed`. */
+/**
+ * `npm run demo -- backup`: a whole backup, from the Backup that `velero backup create` makes to
+ * `Completed`.
+ */
 export async function demoBackup(
   environment: DevEnvironment,
   directory: string,
@@ -73,7 +76,9 @@ export async function makeApplication(environment: DevEnvironment): Promise<void
   await whenRunning(client, pod);
 }
 
-/** The Backup `nightly` of the namespace `app`, until it is over. Throws unless it is `Completed`. */
+/**
+ * The Backup `nightly` of the namespace `app`, until it is over. Throws unless it is `Completed`.
+ */
 export async function backUp({ client }: DevEnvironment): Promise<void> {
   printLine('4. a Backup, as `velero backup create nightly --snapshot-move-data` makes it');
   await client.create(BACKUPS, {

@@ -23,7 +23,10 @@ export interface RunStatus {
 
 type Count = readonly [done?: number | undefined, total?: number | undefined];
 
-/** One line for each change of a Backup or Restore, until it is over. Throws unless it is `Completed`. */
+/**
+ * One line for each change of a Backup or Restore, until it is over. Throws unless it is
+ * `Completed`.
+ */
 export async function followRun<S extends RunStatus>(
   client: KubeClient,
   resource: Resource<KubeObject>,

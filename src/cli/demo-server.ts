@@ -13,7 +13,10 @@ import { openRestores, restoreSettingsOf } from './server-restores.ts';
 
 const FEATURES = { features: 'EnableCSI' };
 
-/** The server in this process, with those controllers that make backups and restores, while `work` runs. */
+/**
+ * The server in this process, with those controllers that make backups and restores, while `work`
+ * runs.
+ */
 export async function withDemoServer(
   { client }: DevEnvironment,
   directory: string,

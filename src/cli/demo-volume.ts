@@ -9,7 +9,10 @@ export interface SampleSize {
 
 const APPEND_BYTES = 8 << 20;
 
-/** Files as an application may have them: many small ones, a large one, a link. Throws system errors. */
+/**
+ * Files as an application may have them: many small ones, a large one, a link. Throws system
+ * errors.
+ */
 export async function makeSample(
   path: string,
   { largeFileBytes, smallFiles }: SampleSize,

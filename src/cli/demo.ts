@@ -32,8 +32,9 @@ import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.t
 import { printLine } from './terminal.ts';
 
 /**
- * `npm run demo [-- fs-backup|backup|restore]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
- * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot; `backup` shows a whole backup by our server, and `restore` how a
+ * `npm run demo [-- fs-backup|backup|restore]`: a volume of a cluster into a repository and back,
+ * with npm alone and in well under a minute. With `fs-backup` it is backed up where its pod has it
+ * mounted, and without a snapshot; `backup` shows a whole backup by our server, and `restore` how a
  * namespace that was deleted comes back.
  */
 const LARGE_FILE_BYTES = 256 << 20;
@@ -69,7 +70,10 @@ const row = (cells: readonly string[]): string =>
     .join(' ')
     .trimEnd();
 
-/** One line for each change that `kubectl get -w` would show; resolves with the CR when its phase is final. */
+/**
+ * One line for each change that `kubectl get -w` would show; resolves with the CR when its phase is
+ * final.
+ */
 async function follow<T extends Moved>(
   client: KubeClient,
   resource: Resource<T>,

@@ -53,7 +53,10 @@ export interface DevEnvironmentOptions {
   readonly isKept?: boolean;
 }
 
-/** A cluster to try things on: API server, simulated CSI driver, nodes whose pods are processes, agents on demand. */
+/**
+ * A cluster to try things on: API server, simulated CSI driver, nodes whose pods are processes,
+ * agents on demand.
+ */
 export class DevEnvironment implements AsyncDisposable {
   readonly client: KubeClient;
   readonly cluster: DevCluster;
@@ -192,8 +195,8 @@ export class DevEnvironment implements AsyncDisposable {
 }
 
 /**
- * The kubeconfig, the home and the compiled code of movers lie there: whoever else may write it decides what this user runs.
- * Throws `UNUSABLE_DIRECTORY`.
+ * The kubeconfig, the home and the compiled code of movers lie there: whoever else may write it
+ * decides what this user runs. Throws `UNUSABLE_DIRECTORY`.
  */
 async function assertPrivate(directory: string): Promise<void> {
   const { uid, mode } = await fs.stat(directory);
@@ -208,7 +211,10 @@ async function assertPrivate(directory: string): Promise<void> {
   throw new CodedError('UNUSABLE_DIRECTORY', text);
 }
 
-/** Throws `DIRECTORY_IN_USE`. The system gives the name back when this process ends, however it ends. */
+/**
+ * Throws `DIRECTORY_IN_USE`. The system gives the name back when this process ends, however it
+ * ends.
+ */
 async function takeDirectory(directory: string): Promise<AsyncDisposable> {
   const { dev, ino } = await fs.stat(directory);
   const server = createServer();
@@ -230,7 +236,9 @@ async function takeDirectory(directory: string): Promise<AsyncDisposable> {
   };
 }
 
-/** A new file that only this user can read: one that is there may be readable by others, or a link. */
+/**
+ * A new file that only this user can read: one that is there may be readable by others, or a link.
+ */
 async function writePrivate(path: string, text: string): Promise<void> {
   const partial = `${path}.${randomUUID()}`;
   await fs.writeFile(partial, text, { mode: 0o600, flag: 'wx' });

@@ -106,7 +106,10 @@ export async function runCluster(flags: UpFlags): Promise<void> {
   }
 }
 
-/** The agents run in this process; their pods tell others, such as `node-agent status`, that they do. */
+/**
+ * The agents run in this process; their pods tell others, such as `node-agent status`, that they
+ * do.
+ */
 async function showAgent(client: KubeClient, node: string): Promise<void> {
   const metadata = { name: `node-agent-${node}`, namespace: DEV_NAMESPACE };
   if (await client.find(PODS, metadata)) return;
@@ -144,7 +147,9 @@ function printCommands(what: string, commands: readonly string[]): void {
   for (const command of commands) printLine(`  ${command}`);
 }
 
-/** The examples are in docs/, which an image does not have; a test runs them as they are printed. */
+/**
+ * The examples are in docs/, which an image does not have; a test runs them as they are printed.
+ */
 const volumeCommands = (): string[] =>
   existsSync(EXAMPLES) ? [`kubectl apply -f ${EXAMPLES}/volume.yaml`] : [];
 

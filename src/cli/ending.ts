@@ -17,11 +17,17 @@ export const lifeWith = (life: Life, more: () => number): Life => ({
 
 /** After an interrupt, without any sign of life for this long, the process ends as it is. */
 const STOPPING_MS_MAX = 30_000;
-/** A put shows none until it is done: at 70 kB/s a pack takes this long. Our choice; who does not want to wait ends it. */
+/**
+ * A put shows none until it is done: at 70 kB/s a pack takes this long. Our choice; who does not
+ * want to wait ends it.
+ */
 const STORAGE_MS_MAX = 5 * 60_000;
 const LOOK_EVERY_MS = 500;
 
-/** Watches an end that was asked for, and says once when it hangs. Call what is returned when it came. */
+/**
+ * Watches an end that was asked for, and says once when it hangs. Call what is returned when it
+ * came.
+ */
 export function watchEnd(life: Life, onHang: (text: string) => void): () => void {
   let last = life.moved;
   let idleMs = 0;

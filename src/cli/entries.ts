@@ -15,7 +15,10 @@ export interface EntryFlags extends TimeFlags, OutputFlags {
   json?: boolean;
 }
 
-/** Prints what is in a directory, with everything below it where that is asked for; else the entry itself. */
+/**
+ * Prints what is in a directory, with everything below it where that is asked for; else the entry
+ * itself.
+ */
 export async function listEntries(
   root: VolumeFile,
   options: EntryFlags,
@@ -42,7 +45,10 @@ export async function listEntries(
   if (options.json === true) await json.end();
 }
 
-/** Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with what to do otherwise, and `SNAPSHOT_INCOMPLETE`. */
+/**
+ * Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with what to do otherwise, and
+ * `SNAPSHOT_INCOMPLETE`.
+ */
 export async function writeFileOf(
   { contents }: Repository,
   entry: DirectoryEntry,

@@ -1,12 +1,16 @@
 import { redact, redactAndCut } from '../base/index.ts';
 
-/** Our choice: an error is wrapped by few layers, and each tells where it comes from in its first frames. */
+/**
+ * Our choice: an error is wrapped by few layers, and each tells where it comes from in its first
+ * frames.
+ */
 const CAUSES_MAX = 8;
 const FRAMES_MAX = 20;
 
 /**
- * An error with its causes and where they were thrown, in lines for `--verbose`. Causes are of libraries, which repeat URLs
- * with their signatures and whole pages: of these a sentence each is told.
+ * An error with its causes and where they were thrown, in lines for `--verbose`. Causes are of
+ * libraries, which repeat URLs with their signatures and whole pages: of these a sentence each is
+ * told.
  */
 export function describeChain(error: Error): string[] {
   const lines = [`${error.name}: ${redact(error.message)}`, ...framesOf(error)];

@@ -15,9 +15,10 @@ const OTHER_PASSWORD = ['--password-file', '--password-command'];
 const FORMAT_BYTES_MAX = 1 << 20;
 
 /**
- * Begins to derive the key of the repository that a command line is about to open, on a thread of its own, while the rest of
- * the program is loaded: 0.15 s that a small backup would wait for. Only where all is known at once: a repository in a directory,
- * a password in the environment. It may always do nothing; what is wrong with any of it is said by the verb itself.
+ * Begins to derive the key of the repository that a command line is about to open, on a thread of
+ * its own, while the rest of the program is loaded: 0.15 s that a small backup would wait for. Only
+ * where all is known at once: a repository in a directory, a password in the environment. It may
+ * always do nothing; what is wrong with any of it is said by the verb itself.
  */
 export function startDerivingKey(args: readonly string[]): void {
   try {

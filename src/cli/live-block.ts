@@ -22,7 +22,10 @@ export const stdoutTerminal: Terminal = {
 
 const COLUMNS_MIN = 20;
 
-/** Lines on a terminal that are drawn anew in their own place, when they have changed. None is longer than the terminal is wide. */
+/**
+ * Lines on a terminal that are drawn anew in their own place, when they have changed. None is
+ * longer than the terminal is wide.
+ */
 export class LiveBlock {
   readonly #terminal: Terminal;
   #drawn: string | undefined;

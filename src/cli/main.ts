@@ -20,5 +20,6 @@ if (problem !== undefined) {
   if (code === ExitCode.done) code = ExitCode.failed;
 }
 process.exitCode = code;
-// What still lives after this may be a thread that the kernel does not let go: Node would wait for it forever.
+// What still lives after this may be a thread that the kernel does not let go: Node would wait for
+// it forever.
 setTimeout(() => endProcess(Number(process.exitCode)), END_GRACE_MS).unref();

@@ -20,8 +20,8 @@ export interface AfterBackup {
 }
 
 /**
- * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and where maintenance was asked for
- * the exit code says that not all was done.
+ * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and
+ * where maintenance was asked for the exit code says that not all was done.
  */
 export async function lookAfterRepository(
   repository: Repository,

@@ -15,7 +15,10 @@ const NAMES: Readonly<Record<string, string>> = {
   'extend-blob-retention-time': 'extending object locks',
 };
 
-/** What a run of maintenance did, in words for people: one line for each task that did something, or was left out. */
+/**
+ * What a run of maintenance did, in words for people: one line for each task that did something, or
+ * was left out.
+ */
 export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): string[] {
   if (mode === 'none') return ['nothing is due yet'];
   const left = tasks.flatMap(({ task, skipped }) =>

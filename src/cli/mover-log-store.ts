@@ -13,7 +13,10 @@ export interface MoverLogStoreOptions {
   readonly directory: string;
 }
 
-/** The buckets of locations, for the logs of data movers. Throws `NO_LOCATION`, and what reading and opening a location throws. */
+/**
+ * The buckets of locations, for the logs of data movers. Throws `NO_LOCATION`, and what reading and
+ * opening a location throws.
+ */
 export function moverLogStore({
   client,
   logger,

@@ -17,7 +17,10 @@ const LOOK_EVERY_MS = 2000;
 /** While it is not known how things are, to be told of it soon. */
 const FIRST_LOOK_MS = 200;
 
-/** `--watch`: until Ctrl-C, or until nobody reads any more. Each look waits for the one before, and for what it wrote. */
+/**
+ * `--watch`: until Ctrl-C, or until nobody reads any more. Each look waits for the one before, and
+ * for what it wrote.
+ */
 export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promise<void> {
   const interrupt = interruptSignal();
   const { signal } = interrupt;

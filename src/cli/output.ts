@@ -13,8 +13,8 @@ const state: { isGuarded: boolean; isClosed: boolean; error: Error | undefined; 
   };
 
 /**
- * From here on a closed pipe behind stdout or stderr ends output, and nothing else: `| head` is no error, and a backup does
- * not depend on who reads of its progress. Node would end the process.
+ * From here on a closed pipe behind stdout or stderr ends output, and nothing else: `| head` is no
+ * error, and a backup does not depend on who reads of its progress. Node would end the process.
  */
 export function guardOutput(): void {
   if (state.isGuarded) return;
@@ -73,7 +73,9 @@ function write(data: string | Uint8Array): boolean {
   return true;
 }
 
-/** Waits until stdout has all of it. Resolves with a sentence when something could not be written. */
+/**
+ * Waits until stdout has all of it. Resolves with a sentence when something could not be written.
+ */
 export async function finishOutput(): Promise<string | undefined> {
   if (!state.isClosed && process.stdout.writableNeedDrain) {
     await nextOf('drain', 'error');

@@ -27,7 +27,10 @@ export interface StoredMessagesOptions {
   readonly logger: Logger;
 }
 
-/** Our choices. Results of a finished run do not change, and an unreachable bucket is not asked for each visitor. */
+/**
+ * Our choices. Results of a finished run do not change, and an unreachable bucket is not asked for
+ * each visitor.
+ */
 const KEPT_NS = 60n * SECOND_NS;
 const KEPT_MAX = 50;
 const AT_ONCE_MAX = 2;
@@ -39,7 +42,10 @@ interface Kept {
   readonly age: Stopwatch;
 }
 
-/** Reads errors and warnings of finished backups and restores from the bucket, once for many visitors. */
+/**
+ * Reads errors and warnings of finished backups and restores from the bucket, once for many
+ * visitors.
+ */
 export class StoredMessages implements MessageSource {
   readonly #options: StoredMessagesOptions;
   readonly #places = createLimiter(AT_ONCE_MAX);

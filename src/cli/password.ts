@@ -10,7 +10,10 @@ import { UsageError } from './usage-error.ts';
 
 /** No password is as long. Our choice. */
 const PASSWORD_BYTES_MAX = 64 << 10;
-/** What a password command may leave behind holds its output open, maybe forever: an agent that it started. Our choice. */
+/**
+ * What a password command may leave behind holds its output open, maybe forever: an agent that it
+ * started. Our choice.
+ */
 const OUTPUT_MS_MAX = 1000;
 
 /** Where the password of a repository may come from beside the environment and a terminal. */
@@ -26,7 +29,10 @@ export const passwordFilesOption = (description: string): Option =>
     (file: string, before: readonly string[] | undefined) => [...(before ?? []), file],
   );
 
-/** The password of a repository that exists: from a file, a command, the environment, or a terminal. Throws `NO_PASSWORD`. */
+/**
+ * The password of a repository that exists: from a file, a command, the environment, or a terminal.
+ * Throws `NO_PASSWORD`.
+ */
 export async function readPassword(
   { passwordFile: file, passwordCommand }: PasswordSource,
   prompt: PasswordPrompt,
@@ -49,7 +55,10 @@ export async function readPassword(
   throw new CodedError('NO_PASSWORD', text);
 }
 
-/** What a command prints, one line end aside. It may ask on the terminal, as password managers do. Throws `NO_PASSWORD`. */
+/**
+ * What a command prints, one line end aside. It may ask on the terminal, as password managers do.
+ * Throws `NO_PASSWORD`.
+ */
 async function outputOf(command: string): Promise<string> {
   // Few need it, and it is much to load; so are the lines of a terminal.
   const { spawn } = await import('node:child_process');
@@ -80,7 +89,9 @@ function nonEmpty(text: string): Secret {
   throw new CodedError('NO_PASSWORD', 'the password is empty');
 }
 
-/** Editors and `echo` end a file with one line end, which nobody means as a part of the password. */
+/**
+ * Editors and `echo` end a file with one line end, which nobody means as a part of the password.
+ */
 const withoutLineEnd = (bytes: Buffer): string => bytes.toString('utf8').replace(/\r?\n$/, '');
 
 /** Where a new password may come from, by the names that the user knows. */
@@ -93,8 +104,8 @@ export interface NewPasswordSource {
 }
 
 /**
- * A password that something will be sealed with from now on: nobody can check it, so a typing error locks the
- * backups away. It is asked for twice, and what cannot be typed again is refused.
+ * A password that something will be sealed with from now on: nobody can check it, so a typing error
+ * locks the backups away. It is asked for twice, and what cannot be typed again is refused.
  */
 export class NewPassword {
   readonly #source: NewPasswordSource;
@@ -142,8 +153,9 @@ async function readNewFile(file: string): Promise<string> {
 const isTerminal = (): boolean => process.stdin.isTTY;
 
 /**
- * Asks on stderr, so that stdout stays clean; what is typed is not shown. All questions of a command go to one of
- * these: lines that are typed or pasted ahead wait for their question. The terminal is as before when it is disposed.
+ * Asks on stderr, so that stdout stays clean; what is typed is not shown. All questions of a
+ * command go to one of these: lines that are typed or pasted ahead wait for their question. The
+ * terminal is as before when it is disposed.
  */
 export class PasswordPrompt implements Disposable {
   #lines: Interface | undefined;

@@ -1,4 +1,7 @@
-/** What is looked at of the flags that Velero's server hands on to its plugins: `velero server`'s own. */
+/**
+ * What is looked at of the flags that Velero's server hands on to its plugins: `velero server`'s
+ * own.
+ */
 export interface HostFlags {
   readonly logLevel: string;
   /** `EnableCSI`: the server has Velero's own actions do what ours would. */
@@ -6,11 +9,12 @@ export interface HostFlags {
 }
 
 /**
- * Flags as Go's pflag writes them: `--name=value`, `--name value`. All others are left alone, whatever they are: they change with
- * Velero's versions.
+ * Flags as Go's pflag writes them: `--name=value`, `--name value`. All others are left alone,
+ * whatever they are: they change with Velero's versions.
  */
 export function hostFlags(args: readonly string[]): HostFlags {
-  // As Velero reads it (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces those before it, and blanks count.
+  // As Velero reads it (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces those before
+  // it, and blanks count.
   const features = valuesOf(args, 'features').at(-1)?.split(',') ?? [];
   return {
     logLevel: valuesOf(args, 'log-level').at(-1) ?? 'info',

@@ -6,9 +6,9 @@ import { CodedError, messageOf } from '../base/index.ts';
 const FOLDER = 'longshore';
 
 /**
- * What the init container does: copies the plugin, a launcher with its folder beside it, into the folder that it shares with Velero's
- * server. The launcher comes last, so that nobody starts a part of it; what an earlier run has left there is replaced. Throws
- * `PLUGIN_NOT_INSTALLED`.
+ * What the init container does: copies the plugin, a launcher with its folder beside it, into the
+ * folder that it shares with Velero's server. The launcher comes last, so that nobody starts a part
+ * of it; what an earlier run has left there is replaced. Throws `PLUGIN_NOT_INSTALLED`.
  */
 export function installPlugin(launcher: string, target: string): void {
   const folder = join(dirname(launcher), FOLDER);
@@ -24,7 +24,8 @@ export function installPlugin(launcher: string, target: string): void {
     fs.rmSync(names.launcher, { force: true });
     fs.rmSync(names.folder, { recursive: true, force: true });
     fs.renameSync(coming, names.folder);
-    // By a name that nobody starts it by, until all of it is there: who reads half of it finds no program.
+    // By a name that nobody starts it by, until all of it is there: who reads half of it finds no
+    // program.
     const half = join(names.folder, 'launcher.coming');
     fs.copyFileSync(launcher, half);
     fs.renameSync(half, names.launcher);

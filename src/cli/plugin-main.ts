@@ -6,11 +6,15 @@ import { installPlugin } from './plugin-install.ts';
 import { runPlugin } from './plugin-server.ts';
 
 /**
- * `velero-plugin-longshore`: the verb `plugin` alone, for a file that Velero's server starts by its path. The actions lie in a comment
- * at its end (src/build.ts), so that a process that only lists them neither parses nor keeps them.
+ * `velero-plugin-longshore`: the verb `plugin` alone, for a file that Velero's server starts by its
+ * path. The actions lie in a comment at its end (src/build.ts), so that a process that only lists
+ * them neither parses nor keeps them.
  */
 const [, file = '', ...args] = process.argv;
-/** The launcher runs this file under a name of its own, and hands on the one that it was started by (image/plugin). */
+/**
+ * The launcher runs this file under a name of its own, and hands on the one that it was started by
+ * (image/plugin).
+ */
 const hasLauncher = file.endsWith('.mjs');
 
 async function loadActions(): Promise<typeof import('./plugin-actions.ts')> {

@@ -6,7 +6,10 @@ import { createHostLogger, type OpenActions, PluginServer, pluginsFor } from '..
 import { ExitCode } from './exit.ts';
 import { hostFlags } from './plugin-flags.ts';
 
-/** The log cannot wait for a host that is gone; what is written at once is there when the process ends. */
+/**
+ * The log cannot wait for a host that is gone; what is written at once is there when the process
+ * ends.
+ */
 function writeError(text: string): void {
   try {
     writeSync(2, text);
@@ -16,8 +19,8 @@ function writeError(text: string): void {
 }
 
 /**
- * Serves until the host ends it. `args` are the server's own flags, `command` the path under which it starts this again.
- * Sets the exit code.
+ * Serves until the host ends it. `args` are the server's own flags, `command` the path under which
+ * it starts this again. Sets the exit code.
  */
 export async function runPlugin(
   args: readonly string[],

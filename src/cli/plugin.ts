@@ -1,6 +1,9 @@
 import type { Command } from 'commander';
 
-/** As Velero's server would start it; its plugin folder has `velero-plugin-longshore`, which is this verb alone in one file. */
+/**
+ * As Velero's server would start it; its plugin folder has `velero-plugin-longshore`, which is this
+ * verb alone in one file.
+ */
 export function addPluginVerb(program: Command): void {
   program
     .command('plugin', { hidden: true })

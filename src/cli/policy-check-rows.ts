@@ -120,7 +120,9 @@ export function ruleDocuments(
   }));
 }
 
-/** How many volumes there are of each outcome; rules that decide about none; what nobody backs up. */
+/**
+ * How many volumes there are of each outcome; rules that decide about none; what nobody backs up.
+ */
 export function summaryOf(
   policies: VolumePolicies | undefined,
   volumes: readonly CheckedVolume[],

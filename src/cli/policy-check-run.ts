@@ -56,7 +56,10 @@ export interface PolicyCheckFlags extends ClusterFlags {
   output?: string;
 }
 
-/** Prints what a backup does with each volume. Sets the exit code for volumes that a backup reports errors for. */
+/**
+ * Prints what a backup does with each volume. Sets the exit code for volumes that a backup reports
+ * errors for.
+ */
 export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
   if (flags.filename === undefined && flags.backup === undefined) {
     throw new UsageError('nothing to check: give the file of the policies with -f, or a Backup');
@@ -167,7 +170,9 @@ async function policiesFor(
   }
 }
 
-/** Classes are for administrators: without the right to list them, the rest is still worth knowing. */
+/**
+ * Classes are for administrators: without the right to list them, the rest is still worth knowing.
+ */
 async function hindranceFor(
   client: KubeClient,
   backup: Backup,
@@ -228,7 +233,10 @@ function optionsFor(
 
 const PVC_NAMES = ['persistentvolumeclaims', 'persistentvolumeclaim', 'pvc'];
 
-/** Whether the resource filters of a backup leave PVCs out: then pods' volumes of PVCs are not backed up either. */
+/**
+ * Whether the resource filters of a backup leave PVCs out: then pods' volumes of PVCs are not
+ * backed up either.
+ */
 export function leavesPvcsOut({ spec }: Backup): boolean {
   const included = [
     ...(spec.includedResources ?? []),
@@ -261,7 +269,10 @@ function readFile(flags: PolicyCheckFlags, path: string | undefined): VolumePoli
   }
 }
 
-/** Each problem is printed on a line of its own, as compilers do; what is left to say is how many there are. */
+/**
+ * Each problem is printed on a line of its own, as compilers do; what is left to say is how many
+ * there are.
+ */
 function told(error: BadVolumePolicyError, { json }: { readonly json?: boolean }): CodedError {
   const { problems } = error;
   if (json === true) printJson({ valid: false, problems, warnings: [], rules: [], volumes: [] });

@@ -22,7 +22,9 @@ type Settings = Omit<BackupServer, 'hasSnapshotLocation'>;
 /** For a cluster whose server cannot be seen. */
 const UNSEEN: Settings = { hasCsi: true, defaults: BACKUP_DEFAULTS, globalPolicies: undefined };
 
-/** Reads the flags of the Deployment that makes the backups of a namespace, Velero's server or ours. */
+/**
+ * Reads the flags of the Deployment that makes the backups of a namespace, Velero's server or ours.
+ */
 export async function backupServerOf(
   client: KubeClient,
   namespace: string,

@@ -2,7 +2,10 @@ import { lookup, messageOf, parseJsonLossless } from '../base/index.ts';
 import { type Policy, policySchema } from '../snapshot/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/** What Kopia 0.23 has in the parts of a policy that this program carries along and does not look into. */
+/**
+ * What Kopia 0.23 has in the parts of a policy that this program carries along and does not look
+ * into.
+ */
 const action = { path: {}, args: {}, script: {}, timeout: {}, mode: {} };
 const CARRIED: Keys = {
   scheduling: {

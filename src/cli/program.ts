@@ -3,7 +3,10 @@ import type { CommonOptions } from './context.ts';
 import { type RepositoryFlags, resolveRepository } from './connection.ts';
 import { UsageError } from './usage-error.ts';
 
-/** Adds what every verb takes. Whoever makes a repository `isNew` to the user does not mean the connected one. */
+/**
+ * Adds what every verb takes. Whoever makes a repository `isNew` to the user does not mean the
+ * connected one.
+ */
 export function withCommonOptions(command: Command, { isNew = false } = {}): Command {
   return command
     .hook('preAction', async (_, action) => {

@@ -5,8 +5,8 @@ import { withCommonOptions } from './program.ts';
 const EXAMPLE = /^\n?Examples?:\n/;
 
 /**
- * What `--help` says of each verb, as one Markdown page: a section for each, options that all verbs on a repository take only
- * once. Hidden verbs and options are left out.
+ * What `--help` says of each verb, as one Markdown page: a section for each, options that all verbs
+ * on a repository take only once. Hidden verbs and options are left out.
  */
 export function commandReference(program: Command): string {
   const common = new Set(withCommonOptions(program.createCommand('any')).options.map(flagsOf));

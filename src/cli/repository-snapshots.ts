@@ -75,7 +75,10 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
   );
 }
 
-/** A backup of the same UID holds its snapshots by itself. One that Velero synced from the storage has another UID, and is not known as a holder. */
+/**
+ * A backup of the same UID holds its snapshots by itself. One that Velero synced from the storage
+ * has another UID, and is not known as a holder.
+ */
 const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
   heldBy !== undefined || isBackupThere;
 
@@ -83,7 +86,10 @@ const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
 const isUnheld = (holder: SnapshotHolder | undefined): boolean =>
   holder !== undefined && !holder.isForeign && !isHeld(holder);
 
-/** Who takes a list of what nobody holds for one of what may go deletes backups if it is wrong. Throws `HOLDERS_UNKNOWN`. */
+/**
+ * Who takes a list of what nobody holds for one of what may go deletes backups if it is wrong.
+ * Throws `HOLDERS_UNKNOWN`.
+ */
 function assertKnown(
   { of, unread }: Holders,
   snapshots: readonly Snapshot[],

@@ -41,8 +41,9 @@ const RESTING_SHARE = 0.05;
 const WORTH_BYTES = 4 << 20;
 
 /**
- * Gives memory back when the process rests: V8 collects by how much is allocated, so that what a start or a backup has left stays for hours
- * where nothing happens, 14 MiB after a start. Collects once after each work, for a tenth of a second. Until the returned function is called.
+ * Gives memory back when the process rests: V8 collects by how much is allocated, so that what a
+ * start or a backup has left stays for hours where nothing happens, 14 MiB after a start. Collects
+ * once after each work, for a tenth of a second. Until the returned function is called.
  */
 export function collectAtRest({
   firstMs = FIRST_MS,

@@ -39,9 +39,10 @@ export function addRestoreHelperVerb(program: Command): void {
 }
 
 /**
- * Waits in a pod, before its containers start, until each of its volumes has the mark of this restore; then the marks go, as far as this user may remove
- * them. Without an end, as in Velero: whoever gives up a restore deletes the pod. Rejects only when it is aborted, and with what the directory of volumes
- * cannot be read with.
+ * Waits in a pod, before its containers start, until each of its volumes has the mark of this
+ * restore; then the marks go, as far as this user may remove them. Without an end, as in Velero:
+ * whoever gives up a restore deletes the pod. Rejects only when it is aborted, and with what the
+ * directory of volumes cannot be read with.
  */
 export async function waitForRestores(options: RestoreHelperOptions): Promise<void> {
   const { uid, directory = RESTORES_DIRECTORY, lookMs = LOOK_MS, print, signal } = options;

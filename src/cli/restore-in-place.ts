@@ -116,7 +116,10 @@ interface Flags extends InPlaceFlags, ProgressFlags {
   quiet?: boolean;
 }
 
-/** Paths of the JSON report; the others are counted. Our choice: a report is read by people and programs at once. */
+/**
+ * Paths of the JSON report; the others are counted. Our choice: a report is read by people and
+ * programs at once.
+ */
 const REMOVED_MAX = 1000;
 const STOPPED =
   'the target is restored in part only, since the restore was stopped: run the same command again to complete it';

@@ -71,7 +71,10 @@ export function assertHasParts(root: DirectoryEntry, { selection }: { selection?
   throw new UsageError('--include and --exclude need a directory, but this is a single file');
 }
 
-/** A target that is typed with a slash at its end is a directory: a single file goes into it, and it is made if need be. */
+/**
+ * A target that is typed with a slash at its end is a directory: a single file goes into it, and it
+ * is made if need be.
+ */
 export async function makeTypedDirectory(typed: string, root: DirectoryEntry): Promise<void> {
   if (typed.endsWith('/') && root.type !== 'd') await makeDirectories(typed);
 }

@@ -11,8 +11,8 @@ import {
 import { type TimeFlags, timeText } from './times.ts';
 
 /**
- * Why the policies of their sources keep snapshots, by id. `snapshots` are all of each source. A policy that cannot be read
- * must not hide which snapshots there are: then it says nothing.
+ * Why the policies of their sources keep snapshots, by id. `snapshots` are all of each source. A
+ * policy that cannot be read must not hide which snapshots there are: then it says nothing.
  */
 export async function loadRetentionReasons(
   repository: Repository,

@@ -113,8 +113,8 @@ function nounFirst(parameters: readonly string[]): string[] {
 }
 
 /**
- * Runs one command line, without the program's name. Resolves with the exit code: commands that did a
- * part only have set it on the process.
+ * Runs one command line, without the program's name. Resolves with the exit code: commands that did
+ * a part only have set it on the process.
  */
 export async function runCommandLine(
   parameters: readonly string[],

@@ -61,7 +61,10 @@ export interface OpenedBackups {
   readonly unsavedOperations: UnsavedOperations;
 }
 
-/** What the controller of backups needs. Throws where the policies for all backups cannot be read: no backup is then what was asked for. */
+/**
+ * What the controller of backups needs. Throws where the policies for all backups cannot be read:
+ * no backup is then what was asked for.
+ */
 export async function openBackups(
   common: Common,
   { features }: { readonly features?: string },
@@ -274,7 +277,9 @@ export async function openBackups(
   };
 }
 
-/** A name that is mistyped would change nothing, without a word. Not waited for: a plugin may hang. */
+/**
+ * A name that is mistyped would change nothing, without a word. Not waited for: a plugin may hang.
+ */
 export async function warnOfUnknownActions(
   named: Iterable<string>,
   plugins: { host(): Promise<{ readonly plugins: readonly { readonly name: string }[] }> },
@@ -315,7 +320,8 @@ function deletionController(common: Common, parts: Parts): DeletionController {
   const forget: ForgetSnapshots = ({ location, password }, ids, { signal, mayForget }) =>
     places.run(async () => {
       signal.throwIfAborted();
-      // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
+      // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a
+      // backup.
       const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
       await using opened = await openContext(options, { password, logger, cache: false });
       return await forgetSnapshots(opened.repository, ids, { signal, mayForget });

@@ -1,7 +1,10 @@
 import { lookup } from '../base/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/** What there is here, by the names that Velero's server gives its controllers. All run where none is named, as there. */
+/**
+ * What there is here, by the names that Velero's server gives its controllers. All run where none
+ * is named, as there.
+ */
 export const CONTROLLERS = [
   'backup',
   'backup-operations',
@@ -30,8 +33,8 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
 };
 
 /**
- * Those that run: the ones that are named, or all; without those that are disabled. Throws `UsageError`, also for some of those of restores without the
- * others.
+ * Those that run: the ones that are named, or all; without those that are disabled. Throws
+ * `UsageError`, also for some of those of restores without the others.
  */
 export function chosenControllers(
   named: string | undefined,

@@ -118,7 +118,10 @@ interface Looked {
   readonly age: Stopwatch;
 }
 
-/** Volumes as agents' own objects tell of them, looked through once for all visitors of some seconds. */
+/**
+ * Volumes as agents' own objects tell of them, looked through once for all visitors of some
+ * seconds.
+ */
 export class FollowedVolumes implements VolumeSource {
   readonly #follower: StatusFollower;
   readonly #client: KubeClient;
@@ -152,7 +155,8 @@ export class FollowedVolumes implements VolumeSource {
     const { world, underWay, over, described } = this.#looked;
     const known = described.get(owner.uid);
     if (known) return known;
-    // Hundreds may run, of thousands of volumes: each is described once, and those that are over without looking at all others.
+    // Hundreds may run, of thousands of volumes: each is described once, and those that are over
+    // without looking at all others.
     const all = [
       ...(underWay.get(owner.uid) ?? []),
       ...this.#describe({ ...world, movements: [] }, over.get(owner.uid) ?? []),
@@ -248,8 +252,8 @@ function ownerOf({ metadata: { labels = {} } }: Movement): VolumeOwner {
 }
 
 /**
- * By repository, of what was moved since agents say how much of it is new (1.18); from then on, one that says nothing found nothing new, since
- * Go leaves out a zero.
+ * By repository, of what was moved since agents say how much of it is new (1.18); from then on, one
+ * that says nothing found nothing new, since Go leaves out a zero.
  */
 function movedBytes(completed: readonly Movement[]): Map<string, MovedBytes> {
   const since = new Map<string, string>();

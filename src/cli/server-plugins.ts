@@ -14,7 +14,9 @@ import {
 } from '../plugin/index.ts';
 import { type PluginInfo, serverEvents } from '../server/index.ts';
 
-/** Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice. */
+/**
+ * Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice.
+ */
 const LIST_MS = 3000;
 
 /** Storages that need no plugin here, by the names of Velero's plugins for them. */
@@ -39,7 +41,10 @@ export interface ServerPluginsOptions {
   readonly flags: readonly string[];
 }
 
-/** The plugins of this server: its own, and those of its folder, each of which is started once and asked. */
+/**
+ * The plugins of this server: its own, and those of its folder, each of which is started once and
+ * asked.
+ */
 export class ServerPlugins implements AsyncDisposable {
   readonly #abort = new AbortController();
   readonly #logger: Logger;
@@ -107,7 +112,9 @@ export class ServerPlugins implements AsyncDisposable {
     return new ServerPlugins(options);
   }
 
-  /** Once every plugin has said what it offers. Throws `PLUGIN_FOLDER` where that could not be read. */
+  /**
+   * Once every plugin has said what it offers. Throws `PLUGIN_FOLDER` where that could not be read.
+   */
   async host(): Promise<PluginHost> {
     const host = await this.#opening;
     if (host) return host;

@@ -6,7 +6,8 @@ import { type VolumePolicies, withGlobalPolicies } from '../volume-policy/index.
 export const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
 /**
- * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
+ * The policies of a backup, with those for all backups that the server was given. Throws
+ * `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
  */
 export async function serverPoliciesOf(
   client: KubeClient,

@@ -15,7 +15,10 @@ export interface NameOptions {
   source?: string;
 }
 
-/** Adds what a verb takes that is told a snapshot, and the help for it; `moreHelp` comes behind that. */
+/**
+ * Adds what a verb takes that is told a snapshot, and the help for it; `moreHelp` comes behind
+ * that.
+ */
 export function withNames(command: Command, moreHelp?: string): Command {
   const help = moreHelp === undefined ? NAMES_HELP : `${NAMES_HELP}\n${moreHelp}`;
   return command.option(...SOURCE_OPTION).addHelpText('after', help);

@@ -27,7 +27,10 @@ export interface StorageFlags {
 
 const CACHE_BYTES = 2 ** 30;
 
-/** The storage as the flags want it: rates held, what passes tried again, metadata of remote ones kept on disk. */
+/**
+ * The storage as the flags want it: rates held, what passes tried again, metadata of remote ones
+ * kept on disk.
+ */
 export async function openRepositoryStorage(
   flags: StorageFlags,
   logger: Logger,

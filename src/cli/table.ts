@@ -27,8 +27,9 @@ export function wideTable(columns: readonly Column[], rows: readonly Row[]): str
 }
 
 /**
- * Lines of a table that is at most so wide: cells are shortened, columns left out, the longest cells cut. Where that is not
- * enough, each row becomes a few lines of names and values, with nothing left out.
+ * Lines of a table that is at most so wide: cells are shortened, columns left out, the longest
+ * cells cut. Where that is not enough, each row becomes a few lines of names and values, with
+ * nothing left out.
  */
 export function fittingTable(
   columns: readonly Column[],

@@ -39,7 +39,10 @@ export interface LiveLine {
   stop(): void;
 }
 
-/** A line that is drawn anew four times a second, on a terminal only. It is given the terminal's columns. */
+/**
+ * A line that is drawn anew four times a second, on a terminal only. It is given the terminal's
+ * columns.
+ */
 export function startLiveLine(render: (columns: number) => string): LiveLine {
   if (!process.stderr.isTTY || form.isQuiet) return { stop: () => undefined };
   const draw = (): void => {
@@ -116,8 +119,8 @@ export class JsonList {
 }
 
 /**
- * One line for people, unless they want quiet. Sources, owners and targets are what other clients wrote: nothing of them
- * reaches a terminal as it is.
+ * One line for people, unless they want quiet. Sources, owners and targets are what other clients
+ * wrote: nothing of them reaches a terminal as it is.
  */
 export function printLine(text: string): void {
   if (!form.isQuiet) printFact(text);

@@ -4,7 +4,10 @@ import { countOf } from './amounts.ts';
 import { ExitCode } from './exit.ts';
 import { printable } from './terminal.ts';
 
-/** What is shown on a terminal; the log has all of them with --verbose, and --json up to {@link HELD_MAX}. */
+/**
+ * What is shown on a terminal; the log has all of them with --verbose, and --json up to
+ * {@link HELD_MAX}.
+ */
 const SHOWN_MAX = 10;
 const HELD_MAX = 100_000;
 
@@ -20,7 +23,10 @@ export class UnreadEntries {
     if (this.#held.length < HELD_MAX) this.#held.push(failure);
   }
 
-  /** The first few lines for a person; none when every entry could be read, or what could not is ignored. */
+  /**
+   * The first few lines for a person; none when every entry could be read, or what could not is
+   * ignored.
+   */
   describe(): string[] {
     if (this.#errors === 0) return [];
     const shown = this.#held.filter(({ ignored }) => !ignored).slice(0, SHOWN_MAX);
@@ -44,7 +50,10 @@ export class UnreadEntries {
   }
 }
 
-/** What a snapshot never held of its source, in sentences for whoever restores or verifies it: it looks whole without. */
+/**
+ * What a snapshot never held of its source, in sentences for whoever restores or verifies it: it
+ * looks whole without.
+ */
 function describeMissing({ summary }: DirectoryEntry): string[] {
   const { incomplete, numFailed = 0 } = summary ?? {};
   return [
@@ -59,7 +68,9 @@ function describeMissing({ summary }: DirectoryEntry): string[] {
   ];
 }
 
-/** Says on stderr what the snapshot does not hold, and has the process end with the code for that. */
+/**
+ * Says on stderr what the snapshot does not hold, and has the process end with the code for that.
+ */
 export function warnOfMissing(root: DirectoryEntry): void {
   for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
   if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;

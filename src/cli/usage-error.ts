@@ -9,8 +9,8 @@ export class UsageError extends CodedError {
 }
 
 /**
- * A path as it was typed, made absolute. An empty one is a variable that is not set, and not the current directory, which a
- * restore would write over. Throws {@link UsageError}.
+ * A path as it was typed, made absolute. An empty one is a variable that is not set, and not the
+ * current directory, which a restore would write over. Throws {@link UsageError}.
  */
 export function absolutePath(what: string, text: string): string {
   if (text !== '') return resolve(text);

@@ -1,8 +1,9 @@
 import { type Command, Option } from 'commander';
 
 /**
- * Flags of `velero server` 1.18.3 (pkg/cmd/server/config/config.go) about what is not here yet. They are taken, so that a Deployment of
- * Velero's need not be changed, and named in the log when they are set.
+ * Flags of `velero server` 1.18.3 (pkg/cmd/server/config/config.go) about what is not here yet.
+ * They are taken, so that a Deployment of Velero's need not be changed, and named in the log when
+ * they are set.
  */
 const WITHOUT_EFFECT = [
   '--restore-only [boolean]',
@@ -15,7 +16,10 @@ const WITHOUT_EFFECT = [
   '--disable-informer-cache [boolean]',
 ];
 
-/** Written by `velero install` and charts of some versions, and of Velero's root command and its log library: nobody misses them. */
+/**
+ * Written by `velero install` and charts of some versions, and of Velero's root command and its log
+ * library: nobody misses them.
+ */
 const IGNORED = [
   '--keep-latest-maintenance-jobs <n>',
   '--maintenance-job-cpu-request <quantity>',
@@ -46,7 +50,9 @@ export function addVeleroServerFlags(command: Command): void {
   }
 }
 
-/** Names of flags that were set and change nothing here, though they would change Velero's server. */
+/**
+ * Names of flags that were set and change nothing here, though they would change Velero's server.
+ */
 export function flagsWithoutEffect(command: Command): string[] {
   return command.options
     .filter(({ flags }) => WITHOUT_EFFECT.includes(flags))

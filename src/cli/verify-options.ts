@@ -16,7 +16,10 @@ export const budgetOf = (text: string | undefined): bigint | undefined =>
 
 const RECORDED = 'the next backup of a volume stores again what is damaged and still on it';
 
-/** What is wrong, in a sentence; also damage that an earlier run has found in packs that this one has not read. */
+/**
+ * What is wrong, in a sentence; also damage that an earlier run has found in packs that this one
+ * has not read.
+ */
 export function problemOf(report: VerificationReport): string | undefined {
   const { problems, problemsNotListed, damagedContents, record } = report;
   const [first] = problems.held;

@@ -12,9 +12,9 @@ export const LOOK_BACK_BYTES = 64;
 const ALIGNMENT = 4096;
 
 /**
- * The shared memory of one process: fixed buffers, handed out by the main thread, reused until the process ends.
- * Buffers that stay warm are the first thing to get right: a page that is touched anew costs more
- * than hashing it. Holes of files are spans of `zeros`, which nobody writes.
+ * The shared memory of one process: fixed buffers, handed out by the main thread, reused until the
+ * process ends. Buffers that stay warm are the first thing to get right: a page that is touched
+ * anew costs more than hashing it. Holes of files are spans of `zeros`, which nobody writes.
  */
 export class Arena {
   readonly memory: WebAssembly.Memory;

@@ -38,8 +38,9 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
 }
 
 /**
- * On a location whose bucket locks objects: no key is put twice there. An annotation, since Velero's object store plugins refuse a location with a
- * key of `spec.config` that they do not know.
+ * On a location whose bucket locks objects: no key is put twice there. An annotation, since
+ * Velero's object store plugins refuse a location with a key of `spec.config` that they do not
+ * know.
  */
 export const WRITE_ONCE = 'longshore.io/write-once';
 
@@ -69,22 +70,33 @@ function isSet({ metadata }: Annotated, annotation: string): boolean {
   );
 }
 
-/** On a location whose bucket locks objects: for how long, such as `720h`; and how, {@link MODES}. */
+/**
+ * On a location whose bucket locks objects: for how long, such as `720h`; and how, {@link MODES}.
+ */
 export const RETENTION = 'longshore.io/retention';
 export const RETENTION_MODE = 'longshore.io/retention-mode';
 const MODES = ['GOVERNANCE', 'COMPLIANCE'] as const;
-/** Full maintenance of a repository, which extends locks, runs once a day, and may fail once. Kopia wants as much (repo/maintenance/maintenance_params.go). */
+/**
+ * Full maintenance of a repository, which extends locks, runs once a day, and may fail once. Kopia
+ * wants as much (repo/maintenance/maintenance_params.go).
+ */
 const RETENTION_HOURS_MIN = 48n;
 const RETENTION_HOURS_MAX = 876_000n;
 const HOUR_NS = 3_600_000_000_000n;
 
-/** How long what is stored in a location is to be locked at least, from each time that locks are extended. */
+/**
+ * How long what is stored in a location is to be locked at least, from each time that locks are
+ * extended.
+ */
 export interface LocationRetention {
   readonly mode: (typeof MODES)[number];
   readonly periodNs: bigint;
 }
 
-/** Undefined where the location says nothing. `GOVERNANCE` where it names no mode, since nobody can undo the other one. Throws `BAD_STORAGE_LOCATION`. */
+/**
+ * Undefined where the location says nothing. `GOVERNANCE` where it names no mode, since nobody can
+ * undo the other one. Throws `BAD_STORAGE_LOCATION`.
+ */
 export function retentionOf({
   metadata: { name, annotations = {} },
 }: Pick<BackupStorageLocation, 'metadata'>): LocationRetention | undefined {
@@ -135,9 +147,9 @@ export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): St
 }
 
 /**
- * Where the repository of a namespace's volumes is, as a location that `openStorage` takes: the same place
- * that Velero 1.18 uses (pkg/repository/config, pkg/repository/provider/unified_repo.go).
- * Throws `BAD_STORAGE_LOCATION`.
+ * Where the repository of a namespace's volumes is, as a location that `openStorage` takes: the
+ * same place that Velero 1.18 uses (pkg/repository/config,
+ * pkg/repository/provider/unified_repo.go). Throws `BAD_STORAGE_LOCATION`.
  */
 export function repositoryLocation(
   location: BackupStorageLocation,
@@ -153,9 +165,10 @@ export function repositoryLocation(
 }
 
 /**
- * Where all that Velero keeps of a location is, its own prefix, as `openStorage` takes it. The settings are those of Velero's object
- * store plugins (velero-plugin-for-aws v1.14: object_store.go), which mean more than those of a repository. Throws `BAD_STORAGE_LOCATION`,
- * in Velero's words where it has some (pkg/persistence/object_store.go).
+ * Where all that Velero keeps of a location is, its own prefix, as `openStorage` takes it. The
+ * settings are those of Velero's object store plugins (velero-plugin-for-aws v1.14:
+ * object_store.go), which mean more than those of a repository. Throws `BAD_STORAGE_LOCATION`, in
+ * Velero's words where it has some (pkg/persistence/object_store.go).
  */
 export function bucketLocation(location: BackupStorageLocation, files: LocationFiles = {}): string {
   const { provider, objectStorage, config } = location.spec;
@@ -174,7 +187,10 @@ export function bucketLocation(location: BackupStorageLocation, files: LocationF
   return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config, files) : {});
 }
 
-/** The Secret that holds the key which the objects of an S3 location are encrypted with (SSE-C). Throws `BAD_STORAGE_LOCATION`. */
+/**
+ * The Secret that holds the key which the objects of an S3 location are encrypted with (SSE-C).
+ * Throws `BAD_STORAGE_LOCATION`.
+ */
 export function customerKeySecret(
   location: BackupStorageLocation,
 ): { readonly name: string; readonly key: string } | undefined {
@@ -195,7 +211,8 @@ function locationUrl(
   const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  // The folders of a repository are joined with the prefix as Go's path.Join does, which tidies it; other keys have it as it is.
+  // The folders of a repository are joined with the prefix as Go's path.Join does, which tidies it;
+  // other keys have it as it is.
   const path = folders.length === 0 ? prefix : posix.join(prefix, ...folders);
   if (backend === 'file') {
     const root = config.fspath ?? '';
@@ -214,7 +231,10 @@ function locationUrl(
   return `${backend}://${bucket}/${folder}${query === '' ? '' : `?${query}`}`;
 }
 
-/** A `#` or `?` is a part of the path. Throws `BAD_STORAGE_LOCATION` for parts that a URL leaves out: it would be another place. */
+/**
+ * A `#` or `?` is a part of the path. Throws `BAD_STORAGE_LOCATION` for parts that a URL leaves
+ * out: it would be another place.
+ */
 function encodedPath(path: string): string {
   const parts = path.split('/');
   if (parts.includes('.') || parts.includes('..')) {

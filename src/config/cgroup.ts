@@ -15,7 +15,10 @@ const readText: ReadText = (path) => {
 /** More than any machine has: version 1 writes "no limit" as a huge number. */
 const UNLIMITED_BYTES = 2 ** 50;
 
-/** The memory limit of the control group that this process is in, or of one above it; undefined where there is none. */
+/**
+ * The memory limit of the control group that this process is in, or of one above it; undefined
+ * where there is none.
+ */
 export function cgroupMemoryBytes(read: ReadText = readText): number | undefined {
   const limits: number[] = [];
   for (const line of (read('/proc/self/cgroup') ?? '').split('\n')) {

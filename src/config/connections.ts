@@ -28,13 +28,17 @@ const schema = z.strictObject({
   repositories: z.record(z.string(), connectionSchema),
 });
 
-/** A repository that a user need not name each time, and where its password comes from. The password itself is not kept. */
+/**
+ * A repository that a user need not name each time, and where its password comes from. The password
+ * itself is not kept.
+ */
 export type Connection = Readonly<z.infer<typeof connectionSchema>>;
 /** By name; `current` is the one that is meant where none is named. */
 export type Connections = Readonly<z.infer<typeof schema>>;
 
 /**
- * What `repository connect` has written; nothing where there is no file. Throws `BAD_CONNECTIONS`, which names the file.
+ * What `repository connect` has written; nothing where there is no file. Throws `BAD_CONNECTIONS`,
+ * which names the file.
  */
 export async function loadConnections(path: string): Promise<Connections> {
   let text: string;
@@ -57,7 +61,10 @@ export async function loadConnections(path: string): Promise<Connections> {
   throw bad(path, `${where}${issue?.message ?? 'it is not JSON'}`);
 }
 
-/** Replaces the file as a whole: whoever reads meanwhile sees the old one or the new one. Throws `BAD_CONNECTIONS`. */
+/**
+ * Replaces the file as a whole: whoever reads meanwhile sees the old one or the new one. Throws
+ * `BAD_CONNECTIONS`.
+ */
 export async function saveConnections(path: string, connections: Connections): Promise<void> {
   const temporary = join(dirname(path), `.${basename(path)}.${randomHex(6)}`);
   try {

@@ -17,7 +17,10 @@ export const environment = {
   get repository(): string | undefined {
     return process.env.LONGSHORE_REPO || undefined;
   },
-  /** Which repositories `repository connect` has written down: https://specifications.freedesktop.org/basedir-spec */
+  /**
+   * Which repositories `repository connect` has written down:
+   * https://specifications.freedesktop.org/basedir-spec
+   */
   get connectionsFile(): string {
     const directory = process.env.XDG_CONFIG_HOME || join(homedir(), '.config');
     return process.env.LONGSHORE_CONFIG || join(directory, 'longshore', 'repositories.json');
@@ -99,8 +102,9 @@ export const environment = {
     return files[kind] || undefined;
   },
   /**
-   * Manifests name a file of credentials for each provider, whatever Secret there is: with the cloud's own identity there is
-   * none, and its libraries would take a file that is missing for an error. Returns the variables that were taken back.
+   * Manifests name a file of credentials for each provider, whatever Secret there is: with the
+   * cloud's own identity there is none, and its libraries would take a file that is missing for an
+   * error. Returns the variables that were taken back.
    */
   forgetMissingCredentials(): string[] {
     const variables = [

@@ -3,7 +3,10 @@ import { CodedError, define } from '../base/index.ts';
 
 const quantity = z.string().optional();
 
-/** What pods that are made may use, as Velero's ConfigMaps write it (pkg/util/kube/pod.go: PodResources). */
+/**
+ * What pods that are made may use, as Velero's ConfigMaps write it (pkg/util/kube/pod.go:
+ * PodResources).
+ */
 export const POD_RESOURCES_SHAPE = {
   cpuRequest: quantity,
   cpuLimit: quantity,
@@ -19,8 +22,8 @@ type PodResourcesConfig = {
 const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
 
 /**
- * Requests and limits of a pod. Values that are absent or 0 are not set (Velero drops all of them when one of the four of CPU and
- * memory is absent). Throws `BAD_CONFIG` for what is no quantity.
+ * Requests and limits of a pod. Values that are absent or 0 are not set (Velero drops all of them
+ * when one of the four of CPU and memory is absent). Throws `BAD_CONFIG` for what is no quantity.
  */
 export function podResourcesOf(wanted: PodResourcesConfig | null | undefined): {
   requests?: Record<string, string>;

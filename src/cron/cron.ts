@@ -7,9 +7,15 @@ import { localZone, Zone } from './zone.ts';
 
 /** When something is to be done, again and again. */
 export interface Cron {
-  /** The first time after another one, both in seconds since 1970; undefined where none comes within five years, or ever. */
+  /**
+   * The first time after another one, both in seconds since 1970; undefined where none comes within
+   * five years, or ever.
+   */
   nextAfter(seconds: number): number | undefined;
-  /** Days of the month and days of the week are both named: a day has to match both, which older Veleros and other crons do not ask for. */
+  /**
+   * Days of the month and days of the week are both named: a day has to match both, which older
+   * Veleros and other crons do not ask for.
+   */
   readonly hasBothDays: boolean;
   /** It is asked for by hand only: `@manual` and its like. */
   readonly isManual: boolean;
@@ -40,8 +46,8 @@ const MANUAL = ['@triggered', '@manual', '@none'];
 const EVERY = '@every ';
 
 /**
- * Reads an expression. `zone` is what it is in where it names none itself: this process's own. Throws `BAD_CRON` in the words of Velero's
- * library.
+ * Reads an expression. `zone` is what it is in where it names none itself: this process's own.
+ * Throws `BAD_CRON` in the words of Velero's library.
  */
 export function parseCron(text: string, zone: Zone = localZone()): Cron {
   if (text === '') throw badCron('empty spec string');
@@ -120,8 +126,9 @@ function describedCron(text: string, zone: Zone): Cron {
 const SPANS = [3600, 86_400, 31 * 86_400, 366 * 86_400];
 
 /**
- * The last time after `since` that is not after `now`; undefined where there is none. They are not counted one by one from `since`, which may be
- * years ago: no more are looked at than the shortest of some spans before `now` has.
+ * The last time after `since` that is not after `now`; undefined where there is none. They are not
+ * counted one by one from `since`, which may be years ago: no more are looked at than the shortest
+ * of some spans before `now` has.
  */
 export function latestTime(cron: Cron, since: number, now: number): number | undefined {
   const { everySeconds } = cron;

@@ -113,7 +113,8 @@ function assertRange(
   }
   if (last > most) throw badCron(`end of range (${last}) above maximum (${most}): ${shown}`);
   if (step === 0) throw badCron(`step of range must be a positive number: ${shown}`);
-  // Go counts without a sign: what begins beyond the most wraps around to a huge number, and no step is too long for it.
+  // Go counts without a sign: what begins beyond the most wraps around to a huge number, and no
+  // step is too long for it.
   const size = first > last ? most - first + 1 + (last - least + 1) : last - first + 1;
   if (step > 1 && size >= 0 && step >= size) {
     throw badCron(`step (${step}) must be less than range size (${size}): ${shown}`);

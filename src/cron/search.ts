@@ -18,8 +18,9 @@ const DAY = 86_400;
 const YEARS = 5;
 
 /**
- * The first time after another one, in whole seconds since 1970; undefined where none comes within five years. Each step is go-cron's (spec.go,
- * Next, v0.15.0): where clocks are changed it is the steps that decide, and not what one would expect.
+ * The first time after another one, in whole seconds since 1970; undefined where none comes within
+ * five years. Each step is go-cron's (spec.go, Next, v0.15.0): where clocks are changed it is the
+ * steps that decide, and not what one would expect.
  */
 export function nextTime(fields: CronFields, zone: Zone, after: number): number | undefined {
   // Of these the search would look at each minute of five years.
@@ -40,12 +41,17 @@ export function nextTime(fields: CronFields, zone: Zone, after: number): number 
   return undefined;
 }
 
-/** Goes from field to field; each step tells whether the field above it has to be looked at again. */
+/**
+ * Goes from field to field; each step tells whether the field above it has to be looked at again.
+ */
 class Search {
   readonly #fields: CronFields;
   readonly #zone: Zone;
   #at: number;
-  /** Once a field was advanced, those below it begin anew; only the first time cuts off what is below. */
+  /**
+   * Once a field was advanced, those below it begin anew; only the first time cuts off what is
+   * below.
+   */
   #isCut = false;
 
   constructor(fields: CronFields, zone: Zone, at: number) {

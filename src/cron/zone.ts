@@ -25,7 +25,10 @@ export class Zone {
 
   static readonly utc = new Zone('UTC', undefined);
 
-  /** Undefined where there is none of this name. Offsets such as `+05:00` are no names, and capitals count, as for Go. */
+  /**
+   * Undefined where there is none of this name. Offsets such as `+05:00` are no names, and capitals
+   * count, as for Go.
+   */
   static of(name: string): Zone | undefined {
     if (name === 'UTC') return Zone.utc;
     if (!NAME.test(name)) return undefined;

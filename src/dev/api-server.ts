@@ -38,7 +38,9 @@ export interface ApiServerOptions {
   readonly port?: number;
   /** What a container has written. */
   readonly podLog?: (namespace: string, name: string) => string | undefined;
-  /** The file that objects are kept in beyond the life of this process; without it they end with it. */
+  /**
+   * The file that objects are kept in beyond the life of this process; without it they end with it.
+   */
   readonly statePath?: string | undefined;
   readonly logger?: Logger;
 }
@@ -47,9 +49,15 @@ export interface ApiServerOptions {
 const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
 const EXPIRY_MS = 60_000;
-/** Connections without a request are closed after as long as kube-apiserver has it: a busy client may be about to send one. */
+/**
+ * Connections without a request are closed after as long as kube-apiserver has it: a busy client
+ * may be about to send one.
+ */
 const IDLE_MS = 90_000;
-/** What a watch may have waiting for its reader, besides what it began with. Our choice: thousands of objects. */
+/**
+ * What a watch may have waiting for its reader, besides what it began with. Our choice: thousands
+ * of objects.
+ */
 const WATCH_BYTES_MAX = 8 << 20;
 const HEALTH_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const APPLY = 'application/apply-patch+yaml';
@@ -59,9 +67,9 @@ const TIMER_MS_MAX = 2 ** 31 - 1;
 const INITIAL_EVENTS_END = { 'k8s.io/initial-events-end': 'true' };
 
 /**
- * A Kubernetes API in this process, as far as a node-agent and kubectl ask for it: for the demo and for
- * tests that shall run with npm alone. It passes the same contract suite as the real one. It listens on the loopback
- * device, and answers only whom its kubeconfig was given to.
+ * A Kubernetes API in this process, as far as a node-agent and kubectl ask for it: for the demo and
+ * for tests that shall run with npm alone. It passes the same contract suite as the real one. It
+ * listens on the loopback device, and answers only whom its kubeconfig was given to.
  */
 export class ApiServer implements AsyncDisposable {
   readonly store: Store;
@@ -122,7 +130,10 @@ export class ApiServer implements AsyncDisposable {
     return `https://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** What kubectl and the agents are given. It holds the token: for files that only the user can read. */
+  /**
+   * What kubectl and the agents are given. It holds the token: for files that only the user can
+   * read.
+   */
   get kubeconfig(): string {
     return JSON.stringify(
       {
@@ -371,7 +382,8 @@ export class ApiServer implements AsyncDisposable {
     let bytesMax = Infinity;
     const write = (type: string, object: object): void => {
       response.write(`${JSON.stringify({ type, object })}\n`);
-      // As the real one does: a watch that is not read ends, and its reader goes on from the last version that it saw.
+      // As the real one does: a watch that is not read ends, and its reader goes on from the last
+      // version that it saw.
       if (response.writableLength > bytesMax) response.destroy();
     };
     const bookmark = (annotations?: object): void => {

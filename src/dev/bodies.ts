@@ -53,7 +53,9 @@ export function patched({ resource, before, patch, type }: Patch): unknown {
   }
 }
 
-/** The object of a body, with the name that the path says: one object is not written over another. */
+/**
+ * The object of a body, with the name that the path says: one object is not written over another.
+ */
 export function named(body: unknown, { name, namespace }: ResourcePlace): Stored {
   const object = objectOf(body);
   const where = { name: name ?? '', ...(namespace !== undefined && { namespace }) };

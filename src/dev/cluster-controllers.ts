@@ -25,7 +25,10 @@ export interface ClusterControllersOptions {
   readonly logger: Logger;
 }
 
-/** What a scheduler and a volume controller do, as far as hosting pods need it: for the embedded cluster only. */
+/**
+ * What a scheduler and a volume controller do, as far as hosting pods need it: for the embedded
+ * cluster only.
+ */
 export class ClusterControllers {
   readonly #options: ClusterControllersOptions;
 
@@ -86,7 +89,10 @@ export class ClusterControllers {
     ]);
   }
 
-  /** A claim and a volume that name each other, or where the volume names the claim, belong together. */
+  /**
+   * A claim and a volume that name each other, or where the volume names the claim, belong
+   * together.
+   */
   async #bind(
     claim: PersistentVolumeClaim | undefined,
     volumes: Cache<PersistentVolume>,

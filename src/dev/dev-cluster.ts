@@ -77,7 +77,10 @@ const lostStatus = ({ containers }: PodSpec): object => ({
   })),
 });
 
-/** What a cluster has beside its API server, simulated: nodes that run pods, a CSI driver, Velero's objects. */
+/**
+ * What a cluster has beside its API server, simulated: nodes that run pods, a CSI driver, Velero's
+ * objects.
+ */
 export class DevCluster {
   readonly csi: SimulatedCsi;
   readonly runners: ReadonlyMap<string, PodRunner>;
@@ -124,7 +127,10 @@ export class DevCluster {
     return undefined;
   }
 
-  /** What an earlier run has left in an API server that kept its objects: nodes that are no more, pods without processes. */
+  /**
+   * What an earlier run has left in an API server that kept its objects: nodes that are no more,
+   * pods without processes.
+   */
   async resume(): Promise<void> {
     const { client, nodes } = this.#options;
     const isOurs = (name = ''): boolean => nodes.includes(name);

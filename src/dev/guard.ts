@@ -7,7 +7,9 @@ import { PROTOBUF_TYPE } from './protobuf.ts';
 /** Paths that say that the server lives, and nothing else. */
 const OPEN_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const LOOPBACK_HOSTS = new Set(['127.0.0.1', 'localhost', '[::1]']);
-/** What bodies may be. A web page can send the types of forms to any server without asking it first. */
+/**
+ * What bodies may be. A web page can send the types of forms to any server without asking it first.
+ */
 const BODY_TYPES = new Set(['application/json', PROTOBUF_TYPE]);
 const PATCH_TYPES = new Set([
   'application/json-patch+json',
@@ -24,8 +26,8 @@ export function bodyTypeOf({ headers }: IncomingMessage): string {
 const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
 
 /**
- * Who may ask the embedded API server. Whoever may creates pods, and pods are processes of the user who runs it: web pages in
- * the user's browser and other users of the machine must stay out.
+ * Who may ask the embedded API server. Whoever may creates pods, and pods are processes of the user
+ * who runs it: web pages in the user's browser and other users of the machine must stay out.
  */
 export class Guard {
   /** For the kubeconfig. */

@@ -3,7 +3,10 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 const YEAR = 365 * DAY;
 
-/** `5s`, `3m12s`, `2d4h`: as kubectl and the API server print ages (k8s.io/apimachinery, HumanDuration). */
+/**
+ * `5s`, `3m12s`, `2d4h`: as kubectl and the API server print ages (k8s.io/apimachinery,
+ * HumanDuration).
+ */
 export function humanDuration(ms: number): string {
   const seconds = Math.trunc(ms / 1000);
   if (seconds < -1) return '<invalid>';

@@ -9,7 +9,10 @@ const SUFFIX = '.process';
 export const processNote = (directory: string, uid: string): string =>
   join(directory, uid + SUFFIX);
 
-/** Notes a process so that no other is taken for it later; nothing where the system does not say when it began. */
+/**
+ * Notes a process so that no other is taken for it later; nothing where the system does not say
+ * when it began.
+ */
 export function noteProcess(path: string, pid: number, logger: Logger): void {
   const began = beginningOf(pid);
   if (began === undefined) return;
@@ -21,7 +24,8 @@ export function noteProcess(path: string, pid: number, logger: Logger): void {
 }
 
 /**
- * Ends what a killed cluster left running: a data mover would write beside the one that takes its place until its fence stops it.
+ * Ends what a killed cluster left running: a data mover would write beside the one that takes its
+ * place until its fence stops it.
  */
 export async function endLeftProcesses(directory: string, logger: Logger): Promise<void> {
   for (const name of await fs.readdir(directory)) {
@@ -40,7 +44,10 @@ export async function endLeftProcesses(directory: string, logger: Logger): Promi
   }
 }
 
-/** Numbers of processes are used again: the start of the machine and the ticks since then tell one from another. */
+/**
+ * Numbers of processes are used again: the start of the machine and the ticks since then tell one
+ * from another.
+ */
 function beginningOf(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');

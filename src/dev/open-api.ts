@@ -13,8 +13,8 @@ const GVK = 'x-kubernetes-group-version-kind';
 let loaded: Schemas | undefined;
 
 /**
- * Kubernetes' own schemas of the kinds that this server has, and those of snapshots and of Velero's locations, as a real server
- * serves them: `npm run build:schemas` takes them from one.
+ * Kubernetes' own schemas of the kinds that this server has, and those of snapshots and of Velero's
+ * locations, as a real server serves them: `npm run build:schemas` takes them from one.
  */
 function knownSchemas(): Schemas {
   const packed = (): Buffer => readFileSync(new URL('schemas.json.br', import.meta.url));
@@ -22,7 +22,9 @@ function knownSchemas(): Schemas {
   return loaded;
 }
 
-/** OpenAPI v3, by which kubectl explains fields and merges patches; undefined for all other paths. */
+/**
+ * OpenAPI v3, by which kubectl explains fields and merges patches; undefined for all other paths.
+ */
 export function openApi(path: string): object | undefined {
   if (path === '/openapi/v3') return index();
   const match = /^\/openapi\/v3\/((?:api|apis)\/.*)$/.exec(path);

@@ -17,7 +17,10 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
   return result;
 }
 
-/** By which field the elements of a list are the same, as `x-kubernetes-patch-merge-key` has it for the kinds here. */
+/**
+ * By which field the elements of a list are the same, as `x-kubernetes-patch-merge-key` has it for
+ * the kinds here.
+ */
 const MERGE_KEYS: Readonly<Record<string, string>> = {
   addresses: 'type',
   conditions: 'type',
@@ -41,7 +44,10 @@ const ORDER = '$setElementOrder/';
 const DELETE = '$deleteFromPrimitiveList/';
 const RETAIN = '$retainKeys';
 
-/** Kubernetes' strategic merge patch: as a merge patch, but elements of lists that have a key are merged by it. */
+/**
+ * Kubernetes' strategic merge patch: as a merge patch, but elements of lists that have a key are
+ * merged by it.
+ */
 export function strategicMergePatch(target: unknown, patch: unknown): unknown {
   if (!isObject(patch)) return patch;
   if (patch.$patch === 'replace') {

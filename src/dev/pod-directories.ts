@@ -11,8 +11,9 @@ export interface PodDirectoriesOptions {
 }
 
 /**
- * The directories that a kubelet keeps for its pods, with their volumes under the names of its plugins. A volume of the
- * simulated driver is a link to where it lies, since nothing is mounted here.
+ * The directories that a kubelet keeps for its pods, with their volumes under the names of its
+ * plugins. A volume of the simulated driver is a link to where it lies, since nothing is mounted
+ * here.
  */
 export class PodDirectories {
   readonly #options: PodDirectoriesOptions;
@@ -61,7 +62,10 @@ export class PodDirectories {
     await fs.rm(join(this.#options.directory, pod.metadata.uid), { recursive: true, force: true });
   }
 
-  /** Where a directory of the node really lies; undefined where it is not one of these, or is not there. */
+  /**
+   * Where a directory of the node really lies; undefined where it is not one of these, or is not
+   * there.
+   */
   async resolve(path: string): Promise<string | undefined> {
     if (!path.startsWith(`${this.#options.directory}/`) || path.includes('/..')) return undefined;
     try {

@@ -48,14 +48,15 @@ export interface PodRunnerOptions {
 }
 
 /**
- * What a pod may set for its process: the variables of data movers. A container keeps the rest to itself, but here
- * NODE_OPTIONS, LD_PRELOAD, PATH, cache folders and settings of cloud libraries would run other code on this machine.
+ * What a pod may set for its process: the variables of data movers. A container keeps the rest to
+ * itself, but here NODE_OPTIONS, LD_PRELOAD, PATH, cache folders and settings of cloud libraries
+ * would run other code on this machine.
  */
 const ALLOWED_VARIABLES = /^(NODE_NAME|VELERO_NAMESPACE|LONGSHORE_[A-Z0-9_]+)$/;
 
 /**
- * Of a pod of an application, whose containers cannot run here: its volumes are mounted and it counts as running; an init
- * container `restore-wait` ends when Velero's own helper would.
+ * Of a pod of an application, whose containers cannot run here: its volumes are mounted and it
+ * counts as running; an init container `restore-wait` ends when Velero's own helper would.
  */
 export const STAND_IN = 'longshore.dev/stand-in';
 const WAIT_CONTAINER = 'restore-wait';
@@ -70,14 +71,18 @@ interface Running {
 }
 
 /**
- * What a kubelet does for hosting pods, without containers: starts the pod's command with its arguments and
- * environment as a process of this machine, paths of volumes replaced, and reports phases and termination messages.
+ * What a kubelet does for hosting pods, without containers: starts the pod's command with its
+ * arguments and environment as a process of this machine, paths of volumes replaced, and reports
+ * phases and termination messages.
  */
 export class PodRunner {
   readonly #options: PodRunnerOptions;
   readonly #running = new Map<string, Running>();
   readonly #done = new Set<string>();
-  /** UIDs of pods whose marks were all there, and went then: as its watch has it, one may wait for them yet. */
+  /**
+   * UIDs of pods whose marks were all there, and went then: as its watch has it, one may wait for
+   * them yet.
+   */
   readonly #released = new Set<string>();
   readonly #directories: PodDirectories;
 
@@ -244,7 +249,10 @@ export class PodRunner {
     return undefined;
   }
 
-  /** Whether each volume that it waits for has the mark of its restore, which goes then (Velero: cmd/velero-restore-helper). */
+  /**
+   * Whether each volume that it waits for has the mark of its restore, which goes then (Velero:
+   * cmd/velero-restore-helper).
+   */
   async #isReleased(pod: Pod, { args = [], volumeMounts = [] }: Container): Promise<boolean> {
     const mounted = await this.#directories.volumes(pod);
     const claims = new Map(
@@ -310,7 +318,8 @@ export class PodRunner {
     const note = processNote(directory, uid);
     if (child.pid !== undefined) noteProcess(note, child.pid, this.#options.logger);
     const log = createWriteStream(this.logPath(name), { flags: 'a' });
-    // A full disk ends the log, and not the cluster; what the pod writes is then dropped, or it would wait.
+    // A full disk ends the log, and not the cluster; what the pod writes is then dropped, or it
+    // would wait.
     log.on('error', (error) => {
       this.#options.logger.warn({ pod: name, error: messageOf(error) }, 'a log cannot be written');
       child.stdout.resume();

@@ -8,8 +8,9 @@ import {
 import { ApiError } from './api-error.ts';
 
 /**
- * What kubectl sends in protobuf and in nothing else: it makes a few kinds itself (`kubectl create namespace`, `auth can-i`).
- * Answers are JSON, which it takes as well. The numbers are those of Kubernetes' generated.proto files.
+ * What kubectl sends in protobuf and in nothing else: it makes a few kinds itself
+ * (`kubectl create namespace`, `auth can-i`). Answers are JSON, which it takes as well. The numbers
+ * are those of Kubernetes' generated.proto files.
  */
 export const PROTOBUF_TYPE = 'application/vnd.kubernetes.protobuf';
 

@@ -102,7 +102,10 @@ interface Names {
 }
 
 const ALL = ['all'];
-/** What kinds are called on a command line, as the real server and the definitions of Velero and of snapshots have it. */
+/**
+ * What kinds are called on a command line, as the real server and the definitions of Velero and of
+ * snapshots have it.
+ */
 const NAMES: Readonly<Record<string, Names>> = {
   configmaps: { shortNames: ['cm'] },
   daemonsets: { shortNames: ['ds'], categories: ALL },

@@ -53,7 +53,10 @@ export const REVIEWS: readonly Review[] = [
   },
 ];
 
-/** The answer to `kubectl auth can-i`, `auth whoami` and the like; undefined for all other paths. `isOwn`: whether a token is this server's. */
+/**
+ * The answer to `kubectl auth can-i`, `auth whoami` and the like; undefined for all other paths.
+ * `isOwn`: whether a token is this server's.
+ */
 export function reviewed(
   path: string,
   body: unknown,

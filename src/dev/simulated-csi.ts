@@ -42,8 +42,9 @@ export interface SimulatedCsiOptions {
 }
 
 /**
- * A CSI driver together with its provisioner, snapshotter and the snapshot controller, played against any API server:
- * a volume is a directory (a sparse file in block mode), a snapshot is a copy of it.
+ * A CSI driver together with its provisioner, snapshotter and the snapshot controller, played
+ * against any API server: a volume is a directory (a sparse file in block mode), a snapshot is a
+ * copy of it.
  */
 export class SimulatedCsi {
   readonly #options: SimulatedCsiOptions;
@@ -342,7 +343,10 @@ function ifThere(error: unknown): void {
 
 const contentNameOf = ({ metadata }: VolumeSnapshot): string => `snapcontent-${metadata.uid}`;
 
-/** Handles come from objects that anybody with the token makes: one that is no name would lead out of the directory. */
+/**
+ * Handles come from objects that anybody with the token makes: one that is no name would lead out
+ * of the directory.
+ */
 function plainName(handle: string): string {
   if (handle !== '' && !/^\.{1,2}$|[/\0]/.test(handle)) return handle;
   throw new CodedError('BAD_HANDLE', `"${handle}" is not the handle of a volume or snapshot`);

@@ -37,8 +37,9 @@ export interface StateFileOptions {
 }
 
 /**
- * The objects of a cluster in a file, so that they outlive the process: first all of them, then each change, written before
- * anybody is told of it. Each line carries a checksum. Only the user may read it, since Secrets are in it.
+ * The objects of a cluster in a file, so that they outlive the process: first all of them, then
+ * each change, written before anybody is told of it. Each line carries a checksum. Only the user
+ * may read it, since Secrets are in it.
  */
 export class StateFile {
   readonly #options: StateFileOptions;
@@ -55,8 +56,9 @@ export class StateFile {
   }
 
   /**
-   * Reads what is there, an empty state where nothing is. A last line that is not whole was never answered: it is left out, and
-   * a copy of the file kept. Throws `DAMAGED_STATE` for all other damage and leaves the file as it is.
+   * Reads what is there, an empty state where nothing is. A last line that is not whole was never
+   * answered: it is left out, and a copy of the file kept. Throws `DAMAGED_STATE` for all other
+   * damage and leaves the file as it is.
    */
   static open(options: StateFileOptions): { file: StateFile; saved: SavedState | undefined } {
     const saved = load(options);

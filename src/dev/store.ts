@@ -45,7 +45,10 @@ export interface StoreOptions {
   readonly admit?: (resource: Resource<KubeObject>, object: Stored) => void;
   /** Called before a change takes place; it does not when this throws. */
   readonly record?: (change: StoredChange) => void;
-  /** Of all objects together, and of all that watches may begin from; without it nothing is measured. */
+  /**
+   * Of all objects together, and of all that watches may begin from; without it nothing is
+   * measured.
+   */
   readonly bytesMax?: number;
 }
 
@@ -53,7 +56,10 @@ export interface StoreOptions {
 const HISTORY_MAX = 20_000;
 const NAME_LETTERS = 'bcdfghjklmnpqrstvwxz2456789';
 
-/** What a Kubernetes API server keeps and promises, in memory: versions, conflicts, finalizers, owners, watches. */
+/**
+ * What a Kubernetes API server keeps and promises, in memory: versions, conflicts, finalizers,
+ * owners, watches.
+ */
 export class Store {
   readonly #clock: Clock;
   readonly #objects = new Map<string, Map<string, Stored>>();
@@ -135,7 +141,8 @@ export class Store {
         'Required value: name or generateName is required',
       );
     }
-    // As for every kind (apimachinery: IsValidPathSegmentName); files are named after objects here too.
+    // As for every kind (apimachinery: IsValidPathSegmentName); files are named after objects here
+    // too.
     if (/^\.{1,2}$|[/%]/.test(metadata.name)) {
       const text = `Invalid value: "${metadata.name}": not a part of a path`;
       throw invalid(resource, metadata.name, 'metadata.name', text);
@@ -167,7 +174,10 @@ export class Store {
     return created;
   }
 
-  /** With `part` `status` only the status changes, without it all but that, where the kind has a status of its own. */
+  /**
+   * With `part` `status` only the status changes, without it all but that, where the kind has a
+   * status of its own.
+   */
   update(resource: Resource<KubeObject>, object: Stored, part?: 'status'): Stored {
     assertMetadata(resource, object);
     const { namespace, name, resourceVersion, uid } = object.metadata;
@@ -235,8 +245,8 @@ export class Store {
   }
 
   /**
-   * Calls back for every change after a version; without one, first for every object as if it were new. Throws 410
-   * when the version is too old. Returns what ends it.
+   * Calls back for every change after a version; without one, first for every object as if it were
+   * new. Throws 410 when the version is too old. Returns what ends it.
    */
   watch(
     resource: Resource<KubeObject>,
@@ -340,7 +350,10 @@ export class Store {
     this.#bytes += bytes - (before ? (this.#sizes.get(before) ?? 0) : 0);
   }
 
-  /** What belongs to an object does not any more, so that it stays when that one is deleted, as with the propagation policy `Orphan`. */
+  /**
+   * What belongs to an object does not any more, so that it stays when that one is deleted, as with
+   * the propagation policy `Orphan`.
+   */
   orphan(uid: string): void {
     for (const [name, objects] of this.#objects) {
       for (const object of [...objects.values()]) {

@@ -24,7 +24,10 @@ export interface TableOptions {
   readonly include: IncludeObject;
 }
 
-/** Objects in the columns that `kubectl get` shows, as a real server would send them (meta.k8s.io/v1, Table). */
+/**
+ * Objects in the columns that `kubectl get` shows, as a real server would send them
+ * (meta.k8s.io/v1, Table).
+ */
 export function tableOf({ resource, objects, version, include }: TableOptions): object {
   const columns = columnsOf(resource);
   const now = Number(systemClock.nowNs() / 1_000_000n);

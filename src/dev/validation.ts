@@ -4,7 +4,9 @@ import { CRDS, type KubeObject, type Resource, VELERO_GROUP } from '../kube/inde
 import { invalid } from './api-error.ts';
 import type { Stored } from './stored.ts';
 
-/** What the store itself looks at: an object that it cannot read would stop the deletion of others. */
+/**
+ * What the store itself looks at: an object that it cannot read would stop the deletion of others.
+ */
 const metadataSchema = z.looseObject({
   name: z.string().optional(),
   generateName: z.string().optional(),

@@ -4,8 +4,9 @@ import { CodedError } from '../base/index.ts';
 export interface Device {
   readonly sizeBytes: number;
   /**
-   * `lengthBytes` bytes from `offset` on, which nobody may write into: others may be given the same. Whoever calls has made sure that they are
-   * within the device ({@link readDevice}). Throws what the storage throws, and the reason of the signal.
+   * `lengthBytes` bytes from `offset` on, which nobody may write into: others may be given the
+   * same. Whoever calls has made sure that they are within the device ({@link readDevice}). Throws
+   * what the storage throws, and the reason of the signal.
    */
   read(offset: number, lengthBytes: number, signal: AbortSignal): Promise<Uint8Array>;
 }
@@ -17,7 +18,10 @@ export const damaged = (what: string, options?: ErrorOptions): CodedError =>
 /** It is sound, as far as one can tell, and not read here. `DEVICE_NOT_READ` */
 export const notRead = (what: string): CodedError => new CodedError('DEVICE_NOT_READ', what);
 
-/** Reads a range that something on the device names. `what` is for the message. Throws `DEVICE_DAMAGED` where it is beyond the end. */
+/**
+ * Reads a range that something on the device names. `what` is for the message. Throws
+ * `DEVICE_DAMAGED` where it is beyond the end.
+ */
 export function readDevice(
   device: Device,
   range: { readonly offset: number; readonly lengthBytes: number; readonly what: string },

@@ -7,8 +7,9 @@ import { type Partition, partitionsOf } from './partitions.ts';
 import { readStart, recognized } from './signatures.ts';
 
 /**
- * The files on a device: those of the ext2, ext3 or ext4 file system on it, or a directory for each partition. Throws `DEVICE_NOT_READ` with what else
- * is on it, `DEVICE_DAMAGED`, and what the device throws.
+ * The files on a device: those of the ext2, ext3 or ext4 file system on it, or a directory for each
+ * partition. Throws `DEVICE_NOT_READ` with what else is on it, `DEVICE_DAMAGED`, and what the
+ * device throws.
  */
 export async function openDevice(
   device: Device,

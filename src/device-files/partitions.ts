@@ -15,7 +15,10 @@ const GPT_SIGNATURE = Buffer.from('EFI PART');
 const GPT_ENTRIES_MAX = 1024;
 const GPT_ENTRY_BYTES_MAX = 4096;
 
-/** In the order of their numbers; undefined where there is no table. Throws `DEVICE_DAMAGED`, and what the device throws. */
+/**
+ * In the order of their numbers; undefined where there is no table. Throws `DEVICE_DAMAGED`, and
+ * what the device throws.
+ */
 export async function partitionsOf(
   device: Device,
   start: Buffer,
@@ -60,7 +63,10 @@ const EXTENDED = new Set([0x05, 0x0f, 0x85]);
 const LOGICAL_MAX = 251;
 const SECTOR_BYTES = 512;
 
-/** A boot sector of a file system ends with the same two bytes: what looks like entries there is none. */
+/**
+ * A boot sector of a file system ends with the same two bytes: what looks like entries there is
+ * none.
+ */
 function isMbr(start: Buffer): boolean {
   if (start.length < 512 || start.readUInt16LE(510) !== 0xaa55) return false;
   const entries = entriesOf(start);

@@ -1,7 +1,10 @@
 import { asBuffer } from '../base/index.ts';
 import type { Device } from './device.ts';
 
-/** What is not read here, by bytes at a place: from the on-disk formats of each, as util-linux (libblkid 2.38) lists them. */
+/**
+ * What is not read here, by bytes at a place: from the on-disk formats of each, as util-linux
+ * (libblkid 2.38) lists them.
+ */
 const SIGNATURES: readonly (readonly [string, number, string | readonly number[]])[] = [
   ['LUKS encryption', 0, 'LUKS\xba\xbe'],
   ['an XFS file system', 0, 'XFSB'],
@@ -37,7 +40,10 @@ const SIGNATURES: readonly (readonly [string, number, string | readonly number[]
 const ZFS = { from: 0x2_0000, until: 0x4_0000, stepBytes: 1024, magic: 0x00ba_b10c } as const;
 const START_BYTES = 0x10_0000 + 512;
 
-/** Of the start of a device as much as is needed to know what is on it. Throws what the device throws. */
+/**
+ * Of the start of a device as much as is needed to know what is on it. Throws what the device
+ * throws.
+ */
 export async function readStart(device: Device, signal: AbortSignal): Promise<Buffer> {
   return asBuffer(await device.read(0, Math.min(START_BYTES, device.sizeBytes), signal));
 }

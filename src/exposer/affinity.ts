@@ -20,8 +20,8 @@ export function affinityFor(
 }
 
 /**
- * Where a hosting pod may run: as configured, on no Windows node, and within the topology of the volume, whose terms
- * each get the conditions (Velero: pkg/util/kube/pod.go, ToSystemAffinity).
+ * Where a hosting pod may run: as configured, on no Windows node, and within the topology of the
+ * volume, whose terms each get the conditions (Velero: pkg/util/kube/pod.go, ToSystemAffinity).
  */
 export function hostingAffinity(
   configured: LoadAffinity | undefined,

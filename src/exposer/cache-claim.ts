@@ -25,8 +25,8 @@ export const cacheClaimRef = (
 });
 
 /**
- * A volume for the mover's cache, where one is configured and the restore is large enough for it: the name of its claim.
- * `node`: where it will be used, as far as that is settled.
+ * A volume for the mover's cache, where one is configured and the restore is large enough for it:
+ * the name of its claim. `node`: where it will be used, as far as that is settled.
  */
 export async function createCacheClaim<T extends Restore>(
   { client, namespace, config: { cacheVolume } }: ExposerOptions,

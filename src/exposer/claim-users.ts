@@ -16,13 +16,17 @@ export interface ClaimRef {
 
 /** Names that a message has room for. */
 const NAMED_MAX = 3;
-/** A list of pods is asked for anew when a watch has ended, and at least so often: a watch that hangs tells nothing. */
+/**
+ * A list of pods is asked for anew when a watch has ended, and at least so often: a watch that
+ * hangs tells nothing.
+ */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 1000;
 
 /**
- * Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be taken any moment. Kubelets before
- * Kubernetes 1.27 say of a pod that they evict, or whose time is over, that it has failed while its containers still run.
+ * Whether a pod has the claim as a volume and is not over. One that no node has taken yet may be
+ * taken any moment. Kubelets before Kubernetes 1.27 say of a pod that they evict, or whose time is
+ * over, that it has failed while its containers still run.
  */
 export function usesClaim(pod: Pod, claim: string): boolean {
   const { metadata, spec, status } = pod;
@@ -36,7 +40,10 @@ export function usesClaim(pod: Pod, claim: string): boolean {
   );
 }
 
-/** Pods that use the claim, by name. Of the others nothing is kept: a namespace may have ten thousand. */
+/**
+ * Pods that use the claim, by name. Of the others nothing is kept: a namespace may have ten
+ * thousand.
+ */
 export function usersOfClaim(
   client: KubeClient,
   { namespace, name }: ClaimRef,
@@ -57,14 +64,18 @@ export function describeUsers({ namespace, name }: ClaimRef, users: readonly str
 export interface FollowOptions {
   readonly signal: AbortSignal;
   readonly onUsers: (users: readonly string[]) => void;
-  /** Nothing is known for so long, in milliseconds, at most: then `onBlind` is told why, and it is not looked any more. */
+  /**
+   * Nothing is known for so long, in milliseconds, at most: then `onBlind` is told why, and it is
+   * not looked any more.
+   */
   readonly blindMsMax: number;
   readonly onBlind: (error: unknown) => void;
 }
 
 /**
- * Looks for pods that begin to use the claim, until the signal or until there are some, which `onUsers` is told by name. An API server
- * that does not answer is asked again and again. Never rejects.
+ * Looks for pods that begin to use the claim, until the signal or until there are some, which
+ * `onUsers` is told by name. An API server that does not answer is asked again and again. Never
+ * rejects.
  */
 export async function followUsers(
   client: KubeClient,

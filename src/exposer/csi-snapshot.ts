@@ -37,17 +37,19 @@ interface ClaimParts {
 }
 
 /**
- * Makes a volume of a CSI snapshot, and a pod that has it: the source snapshot changes hands from the application's
- * namespace to ours, a PVC is made of it, and the hosting pod mounts that. Each step looks at what is there, so that
- * it may be run again after a crash at any point. Velero: pkg/exposer/csi_snapshot.go.
+ * Makes a volume of a CSI snapshot, and a pod that has it: the source snapshot changes hands from
+ * the application's namespace to ours, a PVC is made of it, and the hosting pod mounts that. Each
+ * step looks at what is there, so that it may be run again after a crash at any point. Velero:
+ * pkg/exposer/csi_snapshot.go.
  */
 export class CsiSnapshotExposer {
   readonly #options: ExposerOptions;
   readonly #handover: SnapshotHandover;
   readonly #windows: WindowsNodes;
   /**
-   * Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which named them, are gone. They are noted
-   * on the CR too, for other agents; what this one sees of the CR may be older.
+   * Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which
+   * named them, are gone. They are noted on the CR too, for other agents; what this one sees of the
+   * CR may be older.
    */
   readonly #left = new Map<string, Set<string>>();
 
@@ -58,8 +60,9 @@ export class CsiSnapshotExposer {
   }
 
   /**
-   * Who takes it in our place, in words; undefined where nobody does. On clusters with Windows nodes Velero's agent runs there
-   * beside us, and what we claimed and refused it could have backed up.
+   * Who takes it in our place, in words; undefined where nobody does. On clusters with Windows
+   * nodes Velero's agent runs there beside us, and what we claimed and refused it could have backed
+   * up.
    */
   async waitsFor(upload: DataUpload): Promise<string | undefined> {
     if (!isBuiltInMover(upload.spec.datamover)) return undefined;
@@ -233,10 +236,11 @@ export class CsiSnapshotExposer {
   }
 
   /**
-   * Removes all that was made for the upload, with the storage's snapshot: the volume before the snapshot that it was
-   * made of, which drivers with dependent clones refuse to delete. True when it is gone; what fails is logged, and
-   * tried again by whoever calls again. `volumes`: noted before, in case their claim is gone by now. `isBare`: nothing was
-   * made for it, and only the snapshot that it was to take over goes.
+   * Removes all that was made for the upload, with the storage's snapshot: the volume before the
+   * snapshot that it was made of, which drivers with dependent clones refuse to delete. True when
+   * it is gone; what fails is logged, and tried again by whoever calls again. `volumes`: noted
+   * before, in case their claim is gone by now. `isBare`: nothing was made for it, and only the
+   * snapshot that it was to take over goes.
    */
   async cleanUp(upload: DataUpload, volumes: readonly string[], isBare = false): Promise<boolean> {
     const { client, namespace, logger } = this.#options;

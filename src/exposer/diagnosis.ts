@@ -11,8 +11,9 @@ import {
 } from '../kube/index.ts';
 
 /**
- * What a volume waits for to be exposed, in one sentence: the first object on the way that is stuck, and why, with
- * what Kubernetes itself said of it. Never throws: a diagnosis that fails says so.
+ * What a volume waits for to be exposed, in one sentence: the first object on the way that is
+ * stuck, and why, with what Kubernetes itself said of it. Never throws: a diagnosis that fails says
+ * so.
  */
 export async function diagnose(
   client: KubeClient,

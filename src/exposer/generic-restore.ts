@@ -33,7 +33,9 @@ import {
 
 const BIND_COMPLETED = 'pv.kubernetes.io/bind-completed';
 const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
-/** On the DataDownload while its volume changes hands, so that an agent that comes back can go on. */
+/**
+ * On the DataDownload while its volume changes hands, so that an agent that comes back can go on.
+ */
 const RESTORED_VOLUME = 'longshore.io/restored-volume';
 const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
 /**
@@ -46,9 +48,9 @@ const HANDED_OVER = 'longshore.io/handed-over';
 const VSPHERE_DOMAIN = 'csi.vsphere.volume';
 
 /**
- * Makes a volume like the one that a PVC waits for, and a pod that has it; afterwards the volume is given to that
- * PVC. Each step looks at what is there, so that it may be run again after a crash at any point.
- * Velero: pkg/exposer/generic_restore.go.
+ * Makes a volume like the one that a PVC waits for, and a pod that has it; afterwards the volume is
+ * given to that PVC. Each step looks at what is there, so that it may be run again after a crash at
+ * any point. Velero: pkg/exposer/generic_restore.go.
  */
 export class GenericRestoreExposer {
   readonly #options: ExposerOptions;
@@ -161,8 +163,8 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * Labels and annotations are written by users of the namespace and mean something to controllers, which would act on
-   * them in ours: only what the driver itself reads comes along.
+   * Labels and annotations are written by users of the namespace and mean something to controllers,
+   * which would act on them in ours: only what the driver itself reads comes along.
    */
   async #driverAnnotations({ metadata, spec }: PersistentVolumeClaim): Promise<object> {
     const name = spec.storageClassName ?? '';
@@ -226,8 +228,8 @@ export class GenericRestoreExposer {
   }
 
   /**
-   * Gives the restored volume to the target PVC. Throws with the step that failed; the volume is then the restore
-   * PVC's still, or is nobody's and goes with the clean-up.
+   * Gives the restored volume to the target PVC. Throws with the step that failed; the volume is
+   * then the restore PVC's still, or is nobody's and goes with the clean-up.
    */
   async rebind(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client, namespace } = this.#options;
@@ -249,7 +251,8 @@ export class GenericRestoreExposer {
       await client.delete(PVCS, ref, { signal, uid });
       await waitGone(client, PVCS, { ...ref, uid }, wait);
     });
-    // The volume first: a claim that names a volume of another claim is looked at again only seconds later.
+    // The volume first: a claim that names a volume of another claim is looked at again only
+    // seconds later.
     await step('error to rebind the restored volume', () =>
       this.#bindVolume(download, target, volume),
     );
@@ -275,14 +278,18 @@ export class GenericRestoreExposer {
       await client.patch(PVS, { name }, patch);
     } catch (error) {
       if (isCode(error, 'KUBE_NOT_FOUND')) return;
-      // An agent of an earlier version handed it over, and the admission policy knows no mark of it.
+      // An agent of an earlier version handed it over, and the admission policy knows no mark of
+      // it.
       if (isMarked || !isCode(error, 'KUBE_INVALID')) throw error;
       const text = `PersistentVolume ${name} keeps the reclaim policy Retain; set ${policy} if you want it`;
       logger.warn({ volume: name, error: messageOf(error) }, text);
     }
   }
 
-  /** Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on the way. */
+  /**
+   * Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on
+   * the way.
+   */
   async #markVolume(
     download: DataDownload,
     context: ExposeContext,
@@ -369,7 +376,10 @@ export class GenericRestoreExposer {
     return [name, `${name}-cache`].map((claim) => ({ namespace, name: claim }));
   }
 
-  /** As of uploads; a volume that was on its way to the target when it failed goes too, the target stays. */
+  /**
+   * As of uploads; a volume that was on its way to the target when it failed goes too, the target
+   * stays.
+   */
   async cleanUp(
     download: DataDownload,
     volumes: readonly string[],
@@ -389,14 +399,18 @@ export class GenericRestoreExposer {
       }),
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
-    // One that is completed has its volume as it was to be: what its users set there since is theirs.
+    // One that is completed has its volume as it was to be: what its users set there since is
+    // theirs.
     if (stray === undefined || download.status?.phase === 'Completed') return isClean;
     return (
       (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) })) && isClean
     );
   }
 
-  /** A restored volume that no claim got: nobody knows about it any more, and it would cost money forever. */
+  /**
+   * A restored volume that no claim got: nobody knows about it any more, and it would cost money
+   * forever.
+   */
   async #dropStray(download: DataDownload, name: string): Promise<void> {
     const { client } = this.#options;
     const volume = await client.find(PVS, { name });
@@ -424,7 +438,10 @@ const isClaimOf = (
   { namespace, name }: { namespace: string; name: string },
 ): boolean => spec.claimRef?.namespace === namespace && spec.claimRef.name === name;
 
-/** True once it is, which its phase alone does not tell: that may be from before. An error when it is another's. */
+/**
+ * True once it is, which its phase alone does not tell: that may be from before. An error when it
+ * is another's.
+ */
 function boundTo(
   volume: PersistentVolume | undefined,
   { metadata }: PersistentVolumeClaim,

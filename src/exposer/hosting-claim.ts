@@ -23,7 +23,10 @@ export async function waitHostingClaim(
   );
 }
 
-/** Removes a pod that has died, so that it can be made anew on the claim of the same name. Throws `EXPOSE_FAILED` where that is gone. */
+/**
+ * Removes a pod that has died, so that it can be made anew on the claim of the same name. Throws
+ * `EXPOSE_FAILED` where that is gone.
+ */
 export async function removeDeadPod(
   client: KubeClient,
   { ref, owner }: HostingClaim,

@@ -28,7 +28,9 @@ export interface Template {
   readonly annotations: Readonly<Record<string, string>>;
 }
 
-/** Labels, annotations and tolerations that cloud add-ons want (Velero: pkg/util/third_party.go). */
+/**
+ * Labels, annotations and tolerations that cloud add-ons want (Velero: pkg/util/third_party.go).
+ */
 const INHERITED_LABEL = 'azure.workload.identity/use';
 const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
 const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
@@ -48,8 +50,8 @@ const UNINJECTED_ANNOTATIONS = {
   'linkerd.io/inject': 'disabled',
 };
 /**
- * On the pod template: the ServiceAccount of data movers, which need less than the agent. Velero's manifests name none:
- * there it is the agent's own.
+ * On the pod template: the ServiceAccount of data movers, which need less than the agent. Velero's
+ * manifests name none: there it is the agent's own.
  */
 const SERVICE_ACCOUNT = 'longshore.io/data-mover-service-account';
 
@@ -81,7 +83,9 @@ export async function loadTemplate(
   }
 }
 
-/** The volume of a hosting pod: that of a claim, or one that the node has mounted for another pod. */
+/**
+ * The volume of a hosting pod: that of a claim, or one that the node has mounted for another pod.
+ */
 export type HostedVolume =
   | { readonly claim: string; readonly readOnly?: boolean }
   | { readonly hostPath: string; readonly node: string; readonly readOnly: boolean };
@@ -95,7 +99,10 @@ export interface HostingPodRequest {
   /** Of its repository, by name. */
   readonly storageLocation: string;
   readonly volume: HostedVolume;
-  /** What the volume holds is compared and brought back: a data mover that does not know this refuses to start. */
+  /**
+   * What the volume holds is compared and brought back: a data mover that does not know this
+   * refuses to start.
+   */
   readonly isInPlace?: boolean;
   readonly isBlock: boolean;
   /** SELinux relabelling of a read-only volume is left out. */
@@ -119,8 +126,8 @@ const CACHE_PATH = '/cachedir';
 /** HOME in our image (Dockerfile). */
 const IMAGE_HOME = '/scratch';
 /**
- * Where somebody else deletes the pod. With none, that of a node that is lost would be gone from the API while its mover still
- * runs. A mover that is told to stop leaves a checkpoint meanwhile.
+ * Where somebody else deletes the pod. With none, that of a node that is lost would be gone from
+ * the API while its mover still runs. A mover that is told to stop leaves a checkpoint meanwhile.
  */
 const GRACE_SECONDS = 30;
 /** On hosting pods: {@link HostingPodRequest.volumeBytes}. */
@@ -134,12 +141,15 @@ const KINDS = {
   'pod-volume-backup': { command: 'pod-volume', moves: 'backup', group: 'pod-volume-exposer' },
   'pod-volume-restore': { command: 'pod-volume', moves: 'restore', group: 'pod-volume-exposer' },
 } as const;
-/** What a hosting pod is for: its label, and the flag that names the CR to its mover, are called so. */
+/**
+ * What a hosting pod is for: its label, and the flag that names the CR to its mover, are called so.
+ */
 export type HostedKind = keyof typeof KINDS;
 
 /**
- * The CR that a hosting pod is for, by its label: Velero's, where Velero's data mover was asked for. Velero's agent
- * writes phases onto whatever CR its own label names, whoever the CR is meant for, so that others get a label of ours.
+ * The CR that a hosting pod is for, by its label: Velero's, where Velero's data mover was asked
+ * for. Velero's agent writes phases onto whatever CR its own label names, whoever the CR is meant
+ * for, so that others get a label of ours.
  */
 export function hostedName(pod: Pod, kind: HostedKind): string | undefined {
   const { labels = {} } = pod.metadata;
@@ -153,16 +163,20 @@ export function volumeBytesOf({ metadata }: Pod): number {
 }
 
 /**
- * Root reads what no other user may, and gives files back to their owners; nothing else of root's powers is needed:
- * backups read whatever the mode (DAC_READ_SEARCH); restores write into directories of others (DAC_OVERRIDE), give
- * owners (CHOWN), modes and times (FOWNER), and keep set-id bits (FSETID).
+ * Root reads what no other user may, and gives files back to their owners; nothing else of root's
+ * powers is needed: backups read whatever the mode (DAC_READ_SEARCH); restores write into
+ * directories of others (DAC_OVERRIDE), give owners (CHOWN), modes and times (FOWNER), and keep
+ * set-id bits (FSETID).
  */
 const CAPABILITIES = {
   backup: ['DAC_READ_SEARCH'],
   restore: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'],
 } as const;
 
-/** The pod that runs the data mover beside the volume (Velero: pkg/exposer/csi_snapshot.go, generic_restore.go). */
+/**
+ * The pod that runs the data mover beside the volume (Velero: pkg/exposer/csi_snapshot.go,
+ * generic_restore.go).
+ */
 export function hostingPod(
   request: HostingPodRequest,
   template: Template,
@@ -192,7 +206,8 @@ export function hostingPod(
       name: uid,
       mountPath: path,
       ...(volume.readOnly === true && { readOnly: true }),
-      // As Velero mounts it. Only mounts below the volume go when the node unmounts them: the volume itself is held until this pod ends.
+      // As Velero mounts it. Only mounts below the volume go when the node unmounts them: the
+      // volume itself is held until this pod ends.
       ...(isOfPod && { mountPropagation: 'HostToContainer' }),
     });
   }
@@ -302,8 +317,8 @@ function excludesOf(
 }
 
 /**
- * The image is on the node already, since the agent runs there. During a rolling update it may not be: the template names
- * the new image before the node's agent has it.
+ * The image is on the node already, since the agent runs there. During a rolling update it may not
+ * be: the template names the new image before the node's agent has it.
  */
 const imageOf = (
   container: Container,
@@ -313,7 +328,10 @@ const imageOf = (
   imagePullPolicy: 'IfNotPresent',
 });
 
-/** Where our image writes, which nothing else is mounted to: its temporary files, and its home with the caches. */
+/**
+ * Where our image writes, which nothing else is mounted to: its temporary files, and its home with
+ * the caches.
+ */
 function scratchOf(env: readonly EnvVar[], mounts: readonly VolumeMount[]): VolumeMount[] {
   const valueOf = (key: string): string | undefined => env.find(({ name }) => name === key)?.value;
   const wanted = new Set([valueOf('TMPDIR') ?? '/tmp', valueOf('HOME') ?? IMAGE_HOME]);
@@ -325,7 +343,10 @@ function scratchOf(env: readonly EnvVar[], mounts: readonly VolumeMount[]): Volu
 const isWithin = (path: string, { mountPath }: VolumeMount): boolean =>
   `${path}/`.startsWith(`${mountPath.replace(/\/+$/, '')}/`);
 
-/** Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not meet them. */
+/**
+ * Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not
+ * meet them.
+ */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
   const { volume, cacheClaim, owner } = request;
   const volumes: Volume[] = [{ name: owner.metadata.uid, ...sourceOf(volume) }];

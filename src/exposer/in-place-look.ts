@@ -4,8 +4,9 @@ import { describeUsers, usersOfClaim } from './claim-users.ts';
 import { targetProblem, targetRef, unusable } from './in-place-target.ts';
 
 /**
- * What keeps the volume of a claim from being restored in place, so that it is said before a DataDownload is made; undefined where nothing does. The agent
- * looks again. Throws what the API server says to whoever may not see it.
+ * What keeps the volume of a claim from being restored in place, so that it is said before a
+ * DataDownload is made; undefined where nothing does. The agent looks again. Throws what the API
+ * server says to whoever may not see it.
  */
 export async function inPlaceHindrance(
   client: KubeClient,

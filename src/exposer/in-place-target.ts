@@ -8,8 +8,9 @@ import {
 import type { ClaimRef } from './claim-users.ts';
 
 /**
- * Drivers that forget a volume in the storage when any object of it is deleted whose policy is not `Delete`: its PVC could not be
- * mounted until they find it again, up to an hour later. kubernetes-sigs/vsphere-csi-driver: pkg/syncer/metadatasyncer.go, csiPVDeleted.
+ * Drivers that forget a volume in the storage when any object of it is deleted whose policy is not
+ * `Delete`: its PVC could not be mounted until they find it again, up to an hour later.
+ * kubernetes-sigs/vsphere-csi-driver: pkg/syncer/metadatasyncer.go, csiPVDeleted.
  */
 const FORGETFUL_DRIVERS = ['csi.vsphere.vmware.com'];
 

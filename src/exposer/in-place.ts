@@ -39,7 +39,10 @@ import type { ExposeContext, ExposerOptions } from './settings.ts';
 import { isBlockClaim, step } from './steps.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf } from './volumes.ts';
 
-/** Its object goes once the storage has detached it, which a pod that begins to use it puts off for as long as it lives. */
+/**
+ * Its object goes once the storage has detached it, which a pod that begins to use it puts off for
+ * as long as it lives.
+ */
 const DETACH_MS = 20_000;
 
 /** A volume that is there, and the claim that has it. */
@@ -49,10 +52,12 @@ interface Target {
 }
 
 /**
- * Makes a volume that a PVC has already available to a data mover, beside that PVC: a second volume object of the same volume in the
- * storage, and a claim of Velero's namespace for it. The user's own objects are only read, so that a crash at any point leaves them
- * as they are. The second object always says `Retain`, and never that a provisioner made it: whoever deletes it deletes no data.
- * Rejected: to take the volume away from its PVC meanwhile, as Velero's design does, which a crash can leave without one.
+ * Makes a volume that a PVC has already available to a data mover, beside that PVC: a second volume
+ * object of the same volume in the storage, and a claim of Velero's namespace for it. The user's
+ * own objects are only read, so that a crash at any point leaves them as they are. The second
+ * object always says `Retain`, and never that a provisioner made it: whoever deletes it deletes no
+ * data. Rejected: to take the volume away from its PVC meanwhile, as Velero's design does, which a
+ * crash can leave without one.
  */
 export class InPlaceExposer {
   readonly #options: ExposerOptions;
@@ -61,7 +66,10 @@ export class InPlaceExposer {
     this.#options = options;
   }
 
-  /** Returns once the pod and its claim are made. Throws `TARGET_IN_USE`, `TARGET_UNUSABLE`, and what the API server refuses. */
+  /**
+   * Returns once the pod and its claim are made. Throws `TARGET_IN_USE`, `TARGET_UNUSABLE`, and
+   * what the API server refuses.
+   */
   async expose(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client } = this.#options;
     const { signal } = context;
@@ -94,7 +102,10 @@ export class InPlaceExposer {
     await step('error to create restore pod', () => this.#makePod(download, target, cacheClaim));
   }
 
-  /** The PVC and its volume, where nothing speaks against it. `isTouched`: a data mover may have written to it. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`. */
+  /**
+   * The PVC and its volume, where nothing speaks against it. `isTouched`: a data mover may have
+   * written to it. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`.
+   */
   async #loadTarget(
     download: DataDownload,
     isTouched: boolean,
@@ -143,7 +154,10 @@ export class InPlaceExposer {
     assertHarmless(made);
   }
 
-  /** One whose restore is over and forgot it, as where its CR was deleted with its finalizer. Throws `TARGET_IN_USE` for any other. */
+  /**
+   * One whose restore is over and forgot it, as where its CR was deleted with its finalizer. Throws
+   * `TARGET_IN_USE` for any other.
+   */
   async #dropLeft(
     { metadata: { name, annotations = {} } }: PersistentVolume,
     wait: WaitOptions,
@@ -233,7 +247,10 @@ export class InPlaceExposer {
     await this.expose(download, context);
   }
 
-  /** Why the volume must not be written any more; undefined while nothing speaks against it. `isMoving`: its data mover looks for pods. */
+  /**
+   * Why the volume must not be written any more; undefined while nothing speaks against it.
+   * `isMoving`: its data mover looks for pods.
+   */
   async lostReason(
     download: DataDownload,
     { signal, isMoving }: { signal: AbortSignal; isMoving: boolean },
@@ -246,7 +263,9 @@ export class InPlaceExposer {
     return users.length === 0 ? undefined : inUseMeanwhile(describeUsers(ref, users));
   }
 
-  /** Whether the claim is there, and still has the volume that is written; undefined when it has. */
+  /**
+   * Whether the claim is there, and still has the volume that is written; undefined when it has.
+   */
   async targetProblem(download: DataDownload, signal: AbortSignal): Promise<string | undefined> {
     const { client } = this.#options;
     const [claim, own] = await Promise.all([
@@ -266,12 +285,17 @@ export class InPlaceExposer {
     return diagnose(this.#options.client, this.#podRef(download), claims);
   }
 
-  /** Volumes that were made for it, and go with it: of its cache, never the one that is restored. */
+  /**
+   * Volumes that were made for it, and go with it: of its cache, never the one that is restored.
+   */
   volumesOf(download: DataDownload): Promise<string[]> {
     return volumesOf(this.#options.client, download, [this.#cacheRef(download)]);
   }
 
-  /** Takes away all that was made for it, and nothing else: true when nothing is left, or only waits for the storage. */
+  /**
+   * Takes away all that was made for it, and nothing else: true when nothing is left, or only waits
+   * for the storage.
+   */
   async cleanUp(
     download: DataDownload,
     volumes: readonly string[] = [],
@@ -331,7 +355,10 @@ export class InPlaceExposer {
     return { namespace: this.#options.namespace, name: metadata.name };
   }
 
-  /** Not as other restores call theirs: an agent of an earlier version would delete that with its volume. */
+  /**
+   * Not as other restores call theirs: an agent of an earlier version would delete that with its
+   * volume.
+   */
   #claimRef({ metadata }: DataDownload): ClaimRef {
     return { namespace: this.#options.namespace, name: `${metadata.name}-in-place` };
   }

@@ -35,7 +35,10 @@ export async function assertLinuxVolume(
   throw new CodedError('WINDOWS_UNSUPPORTED', text);
 }
 
-/** The nodes that a volume is attached to. One page after the other: large clusters have tens of thousands of attachments. */
+/**
+ * The nodes that a volume is attached to. One page after the other: large clusters have tens of
+ * thousands of attachments.
+ */
 export async function* attachedNodes(
   client: KubeClient,
   { metadata: { name } }: PersistentVolume,
@@ -67,7 +70,10 @@ async function isNtfs(client: KubeClient, { spec }: PersistentVolumeClaim): Prom
 /** Nodes do not change their system; new ones may come. Our choice. */
 const KNOWN_FOR_NS = 5n * MINUTE_NS;
 
-/** Whether the cluster has Windows nodes at all: asked for once in minutes, whatever the number of uploads. */
+/**
+ * Whether the cluster has Windows nodes at all: asked for once in minutes, whatever the number of
+ * uploads.
+ */
 export class WindowsNodes {
   readonly #client: KubeClient;
   readonly #clock: Clock;

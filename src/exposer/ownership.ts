@@ -7,7 +7,10 @@ import {
   type Resource,
 } from '../kube/index.ts';
 
-/** On what cannot have an owner reference: the UID of the DataUpload or DataDownload that it was made for. */
+/**
+ * On what cannot have an owner reference: the UID of the DataUpload or DataDownload that it was
+ * made for.
+ */
 export const OWNER_UID = 'longshore.io/owner-uid';
 
 /** Names tell nothing: everybody may make an object that is called like a CR. */
@@ -15,7 +18,10 @@ export const isMadeFor = ({ metadata }: KubeObject, { metadata: { uid } }: KubeO
   metadata.annotations?.[OWNER_UID] === uid ||
   metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
 
-/** The object, when it was made for the CR; undefined stays undefined. Throws `FOREIGN_OBJECT` for somebody else's. */
+/**
+ * The object, when it was made for the CR; undefined stays undefined. Throws `FOREIGN_OBJECT` for
+ * somebody else's.
+ */
 export function assertMadeFor<T extends KubeObject>(
   resource: Resource<T>,
   object: T | undefined,

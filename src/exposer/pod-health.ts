@@ -3,8 +3,8 @@ import { isPodOver, type Node, type Pod } from '../kube/index.ts';
 const IMAGE_REASONS = ['ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName'];
 
 /**
- * Why a hosting pod that has not run its data mover never will; undefined while there is hope. Unschedulable pods may
- * still find a node (Velero: pkg/util/kube/pod.go, IsPodUnrecoverable).
+ * Why a hosting pod that has not run its data mover never will; undefined while there is hope.
+ * Unschedulable pods may still find a node (Velero: pkg/util/kube/pod.go, IsPodUnrecoverable).
  */
 export function unrecoverable(pod: Pod): string | undefined {
   const { phase, message, reason } = pod.status ?? {};
@@ -21,10 +21,16 @@ export function unrecoverable(pod: Pod): string | undefined {
   return undefined;
 }
 
-/** Ends that the container brought about itself; others, such as `ContainerStatusUnknown` and `StartError`, befell it. */
+/**
+ * Ends that the container brought about itself; others, such as `ContainerStatusUnknown` and
+ * `StartError`, befell it.
+ */
 const OWN_REASONS = ['', 'Completed', 'Error'];
 
-/** What the mover said when it ended; what the kubelet says of a container that it lost is no word of its own. */
+/**
+ * What the mover said when it ended; what the kubelet says of a container that it lost is no word
+ * of its own.
+ */
 export function terminationOf(pod: Pod): string | undefined {
   for (const { state } of pod.status?.containerStatuses ?? []) {
     const { message, reason = '' } = state?.terminated ?? {};
@@ -33,7 +39,9 @@ export function terminationOf(pod: Pod): string | undefined {
   return undefined;
 }
 
-/** How the container ended, where the mover itself could not say it: out of memory, evicted, killed. */
+/**
+ * How the container ended, where the mover itself could not say it: out of memory, evicted, killed.
+ */
 export function deathOf(pod: Pod): string {
   const { reason, message } = pod.status ?? {};
   const terminated = pod.status?.containerStatuses?.[0]?.state?.terminated;
@@ -48,12 +56,15 @@ export function deathOf(pod: Pod): string {
   return 'its pod failed without a reason';
 }
 
-/** The kubelet's reasons where a node is short of something: OutOfpods, OutOfcpu, OutOfmemory, OutOfephemeral-storage. */
+/**
+ * The kubelet's reasons where a node is short of something: OutOfpods, OutOfcpu, OutOfmemory,
+ * OutOfephemeral-storage.
+ */
 const NO_ROOM = /^(OutOf[a-z]|Evicted$|UnexpectedAdmissionError$|NodeShutdown$|Terminated$)/;
 
 /**
- * Why the kubelet did not let the pod in; undefined where it did. Nothing of it has ever run, and the node may have room for another
- * one later.
+ * Why the kubelet did not let the pod in; undefined where it did. Nothing of it has ever run, and
+ * the node may have room for another one later.
  */
 export function refusalOf({ status }: Pod): string | undefined {
   const { phase, reason = '', message = '', containerStatuses = [] } = status ?? {};
@@ -65,7 +76,8 @@ export function refusalOf({ status }: Pod): string | undefined {
 /** Whether no process of the pod runs any more, by its node's own word. */
 export function hasEnded({ status }: Pod): boolean {
   const containers = status?.containerStatuses ?? [];
-  // Kubelets before Kubernetes 1.27 say that a pod which they evict has failed while its process still runs.
+  // Kubelets before Kubernetes 1.27 say that a pod which they evict has failed while its process
+  // still runs.
   if (containers.some(({ state }) => state?.running !== undefined)) return false;
   if (isPodOver(status?.phase)) return true;
   return containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);

@@ -10,8 +10,9 @@ import {
 } from '../kube/index.ts';
 
 /**
- * The directory of a pod's volume below the kubelet's directory of that pod (kubernetes: pkg/volume/<plugin>, pkg/volume/util,
- * `EscapeQualifiedName`). Named exactly, not searched for: nobody but the mover needs a directory of the node then.
+ * The directory of a pod's volume below the kubelet's directory of that pod (kubernetes:
+ * pkg/volume/<plugin>, pkg/volume/util, `EscapeQualifiedName`). Named exactly, not searched for:
+ * nobody but the mover needs a directory of the node then.
  */
 export interface PodVolumePath {
   /** Such as `volumes/kubernetes.io~csi/pvc-1/mount`. */
@@ -21,7 +22,10 @@ export interface PodVolumePath {
   readonly claim?: PersistentVolumeClaim;
 }
 
-/** Sources of volumes by their key in a pod's or PersistentVolume's spec, and the directory that the kubelet has them in. */
+/**
+ * Sources of volumes by their key in a pod's or PersistentVolume's spec, and the directory that the
+ * kubelet has them in.
+ */
 const PLUGINS: Readonly<Record<string, string>> = {
   awsElasticBlockStore: 'kubernetes.io~aws-ebs',
   azureDisk: 'kubernetes.io~azure-disk',
@@ -53,10 +57,16 @@ const REFUSED: Readonly<Record<string, string>> = {
   projected: 'a projected volume',
   secret: 'a Secret',
 };
-/** Annotations that name the driver of a volume which a CSI driver serves in the place of a built-in plugin. */
+/**
+ * Annotations that name the driver of a volume which a CSI driver serves in the place of a built-in
+ * plugin.
+ */
 const MIGRATED_TO = 'pv.kubernetes.io/migrated-to';
 
-/** Where the kubelet has a volume of the pod mounted. Throws `EXPOSE_FAILED`, saying why it cannot be read. */
+/**
+ * Where the kubelet has a volume of the pod mounted. Throws `EXPOSE_FAILED`, saying why it cannot
+ * be read.
+ */
 export async function findPodVolume(
   client: KubeClient,
   pod: Pod,

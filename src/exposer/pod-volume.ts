@@ -27,19 +27,29 @@ import { isWaitOver, WAIT_CONTAINER, waitStatusOf } from './wait-container.ts';
 
 type PodVolume = PodVolumeBackup | PodVolumeRestore;
 
-/** The volume of Velero's DaemonSet that says where the kubelet keeps its pods (pkg/nodeagent/node_agent.go). */
+/**
+ * The volume of Velero's DaemonSet that says where the kubelet keeps its pods
+ * (pkg/nodeagent/node_agent.go).
+ */
 const HOST_PODS = 'host-pods';
-/** On the pod template, in its place: a volume would ask for rights that the agents' own pods do not need (OpenShift refuses them). */
+/**
+ * On the pod template, in its place: a volume would ask for rights that the agents' own pods do not
+ * need (OpenShift refuses them).
+ */
 const HOST_PODS_ANNOTATION = 'longshore.io/host-pods';
 /**
- * When it is looked whether the kubelet finds the directory: most pods run at the first look, and a thousand agents look. It
- * has to say twice that there is none: a node that was started again mounts volumes one after the other. Our choice.
+ * When it is looked whether the kubelet finds the directory: most pods run at the first look, and a
+ * thousand agents look. It has to say twice that there is none: a node that was started again
+ * mounts volumes one after the other. Our choice.
  */
 const LOOKS_MS = [1000, 2000, 4000, 8000, 8000];
 /** Between two looks at a pod whose volumes are not mounted yet. Our choice. */
 const MOUNTED_MS = 1000;
 const MOUNTED_MS_MAX = 10_000;
-/** As the kubelet says it of a hostPath that is no directory, or not there; what it says of other volumes may pass. */
+/**
+ * As the kubelet says it of a hostPath that is no directory, or not there; what it says of other
+ * volumes may pass.
+ */
 const NO_DIRECTORY = /hostPath type check failed/;
 
 /** What a restore waits for, or why it will never be done. */
@@ -64,8 +74,9 @@ export const RESTORE_KIND: PodVolumeKind<PodVolumeRestore> = {
 };
 
 /**
- * Gives a hosting pod the directory of the node that another pod has its volume in, and no other one. Each step looks at what
- * is there, so that it may be run again after a crash at any point. Velero: pkg/exposer/pod_volume.go.
+ * Gives a hosting pod the directory of the node that another pod has its volume in, and no other
+ * one. Each step looks at what is there, so that it may be run again after a crash at any point.
+ * Velero: pkg/exposer/pod_volume.go.
  */
 export class PodVolumeExposer<V extends PodVolume> {
   readonly #options: ExposerOptions;
@@ -77,8 +88,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * Returns once the pod is made, and its node does not refuse the directory. `node`: this agent's. Throws errors whose message
-   * says what failed and on what.
+   * Returns once the pod is made, and its node does not refuse the directory. `node`: this agent's.
+   * Throws errors whose message says what failed and on what.
    */
   async expose(movement: V, node: string, context: ExposeContext): Promise<void> {
     const { client, namespace, daemonSet } = this.#options;
@@ -153,8 +164,9 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * The pod whose volume it is, where the CR says that it is, once its volumes are mounted: after its node was started again that
-   * takes until the storage's driver is back. Another pod of its name has other data.
+   * The pod whose volume it is, where the CR says that it is, once its volumes are mounted: after
+   * its node was started again that takes until the storage's driver is back. Another pod of its
+   * name has other data.
    */
   async #clientPod(movement: V, node: string, signal: AbortSignal): Promise<Pod> {
     const startMs = performance.now();
@@ -171,7 +183,10 @@ export class PodVolumeExposer<V extends PodVolume> {
     }
   }
 
-  /** Why its node may not have all volumes of the pod mounted, in words: they are before any of its containers runs. */
+  /**
+   * Why its node may not have all volumes of the pod mounted, in words: they are before any of its
+   * containers runs.
+   */
   #unmounted(movement: V, pod: Pod, node: string): string | undefined {
     const { namespace = '', name } = pod.metadata;
     if (this.#kind.kind === 'pod-volume-backup') {
@@ -182,8 +197,8 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * The pod whose volume it is; else why it can be served no more, in words. `isMoving`: what is read may be read to the end
-   * while the pod is ending.
+   * The pod whose volume it is; else why it can be served no more, in words. `isMoving`: what is
+   * read may be read to the end while the pod is ending.
    */
   async lookAtPod(
     { spec }: V,
@@ -212,8 +227,9 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 
   /**
-   * What the pod of a restore does. That it has gone on means that all its volumes are restored: what it waits by ends well for no
-   * other reason, and the mover of each of them has done its last act then.
+   * What the pod of a restore does. That it has gone on means that all its volumes are restored:
+   * what it waits by ends well for no other reason, and the mover of each of them has done its last
+   * act then.
    */
   async waitingPod({ spec }: V, signal: AbortSignal): Promise<'waits' | 'has gone on' | 'is over'> {
     const { namespace = '', name = '', uid } = spec.pod;
@@ -244,7 +260,10 @@ export class PodVolumeExposer<V extends PodVolume> {
     return volumesOf(client, movement, [cacheClaimRef(namespace, movement)]);
   }
 
-  /** Removes all that was made for it. True when it is gone; what fails is logged, and tried again by whoever calls again. */
+  /**
+   * Removes all that was made for it. True when it is gone; what fails is logged, and tried again
+   * by whoever calls again.
+   */
   cleanUp(movement: V, volumes: readonly string[], isBare = false): Promise<boolean> {
     if (isBare) return Promise.resolve(true);
     const { client, namespace, logger } = this.#options;
@@ -262,7 +281,10 @@ export class PodVolumeExposer<V extends PodVolume> {
   }
 }
 
-/** Whether a restore may begin, by the pod that waits for it (Velero: pkg/controller/pod_volume_restore_controller.go). */
+/**
+ * Whether a restore may begin, by the pod that waits for it (Velero:
+ * pkg/controller/pod_volume_restore_controller.go).
+ */
 export function restoreTargetOf(
   { spec }: PodVolumeRestore,
   pod: Pod | undefined,
@@ -319,7 +341,10 @@ async function assertLinux(client: KubeClient, node: string, signal: AbortSignal
   );
 }
 
-/** What a container waits for before its pod's volumes are mounted; all that it may wait for later comes after that. */
+/**
+ * What a container waits for before its pod's volumes are mounted; all that it may wait for later
+ * comes after that.
+ */
 const BEFORE_MOUNT = ['ContainerCreating', 'PodInitializing'];
 
 /** Where nothing is known of its containers, its phase counts. */
@@ -335,8 +360,9 @@ function mayBeUnmounted({ status }: Pod): boolean {
 }
 
 /**
- * Waits until the pod runs, or some seconds. Throws `EXPOSE_FAILED` where its node says that there is no such directory, though the
- * volume is mounted. Where it is not, whoever looks at the pod later finds out.
+ * Waits until the pod runs, or some seconds. Throws `EXPOSE_FAILED` where its node says that there
+ * is no such directory, though the volume is mounted. Where it is not, whoever looks at the pod
+ * later finds out.
  */
 async function assertDirectoryFound(
   client: KubeClient,
@@ -364,7 +390,8 @@ async function assertDirectoryFound(
       told = undefined;
       continue;
     }
-    // An Event stays, also when the next try went well: one that was told again since is another refusal.
+    // An Event stays, also when the next try went well: one that was told again since is another
+    // refusal.
     const { resourceVersion } = refusal.metadata;
     told ??= resourceVersion;
     if (told !== resourceVersion) {

@@ -9,7 +9,10 @@ import type { ClaimRef } from './claim-users.ts';
 import { unusable } from './in-place-target.ts';
 import { OWNER_UID } from './ownership.ts';
 
-/** Which DataDownload a second volume object is for: its name, for whoever finds the object, and as a label its UID. */
+/**
+ * Which DataDownload a second volume object is for: its name, for whoever finds the object, and as
+ * a label its UID.
+ */
 export const OWNER_NAME = 'longshore.io/owner-name';
 export const OWNER_LABEL = 'longshore.io/in-place-for';
 /** Of what else a volume object says, these tell where it can be used. */
@@ -29,7 +32,9 @@ export function sourceOf({ spec }: Pick<PersistentVolume, 'spec'>): object {
   return { csi, nfs, local, hostPath };
 }
 
-/** One name for one volume in the storage: two restores in place of it cannot both have the object. */
+/**
+ * One name for one volume in the storage: two restores in place of it cannot both have the object.
+ */
 export function volumeNameFor(volume: PersistentVolume): string {
   const { csi } = volume.spec;
   const identity = csi ? [csi.driver, csi.volumeHandle] : sourceOf(volume);
@@ -64,7 +69,10 @@ export function secondVolume(
   };
 }
 
-/** What a cluster makes of new objects may be something else. Throws `TARGET_UNUSABLE`: no claim may have such a one. */
+/**
+ * What a cluster makes of new objects may be something else. Throws `TARGET_UNUSABLE`: no claim may
+ * have such a one.
+ */
 export function assertHarmless({ metadata, spec }: PersistentVolume): void {
   const isRetained = spec.persistentVolumeReclaimPolicy === 'Retain';
   if (isRetained && metadata.annotations?.[PROVISIONED_BY] === undefined) return;

@@ -19,7 +19,9 @@ import type { ExposeContext, ExposerOptions } from './settings.ts';
 import { step } from './steps.ts';
 
 const MANAGED_BY = 'snapshot.storage.kubernetes.io/managed-by';
-/** On the backup VolumeSnapshotContent, so that an agent that comes back knows what is left to do. */
+/**
+ * On the backup VolumeSnapshotContent, so that an agent that comes back knows what is left to do.
+ */
 const SOURCE_CONTENT = 'longshore.io/source-content';
 const SOURCE_UID = 'longshore.io/source-snapshot-uid';
 const RESTORE_SIZE = 'longshore.io/restore-size';
@@ -32,13 +34,17 @@ const GONE_MS = 60_000;
 export interface TakenSnapshot {
   /** Size that a volume of it needs; undefined where the driver does not say. */
   readonly restoreSize: string | undefined;
-  /** RFC 3339; its volume was not changed before that and read later. Undefined for a snapshot that was there before its object. */
+  /**
+   * RFC 3339; its volume was not changed before that and read later. Undefined for a snapshot that
+   * was there before its object.
+   */
   readonly frozenAt: string | undefined;
 }
 
 /**
- * Gives the storage's snapshot from the application's VolumeSnapshot to one of ours. What a namespace's user may write
- * is not believed: a content counts as the snapshot's when it says so itself.
+ * Gives the storage's snapshot from the application's VolumeSnapshot to one of ours. What a
+ * namespace's user may write is not believed: a content counts as the snapshot's when it says so
+ * itself.
  */
 export class SnapshotHandover {
   readonly #options: ExposerOptions;
@@ -130,7 +136,10 @@ export class SnapshotHandover {
     }
   }
 
-  /** Labels and annotations of the source stay where they are: what its users write there is not ours to repeat here. */
+  /**
+   * Labels and annotations of the source stay where they are: what its users write there is not
+   * ours to repeat here.
+   */
   #createSnapshot(upload: DataUpload, source: VolumeSnapshot): Promise<VolumeSnapshot> {
     const { client, namespace } = this.#options;
     const { name, uid } = upload.metadata;
@@ -195,7 +204,10 @@ export class SnapshotHandover {
     return makeFor(this.#options.client, VOLUME_SNAPSHOT_CONTENTS, content, upload);
   }
 
-  /** From here on the source's deletion leaves the storage's snapshot alone. Undefined when the source is gone. */
+  /**
+   * From here on the source's deletion leaves the storage's snapshot alone. Undefined when the
+   * source is gone.
+   */
   async #retain(
     backup: VolumeSnapshotContent,
     sourceRef: ObjectRef,
@@ -256,7 +268,10 @@ export class SnapshotHandover {
     if (content) await this.#removeContent(content);
   }
 
-  /** Bound to our snapshot it has gone with it. The snapshot controller does nothing for one that was not bound yet, now that its snapshot is gone. */
+  /**
+   * Bound to our snapshot it has gone with it. The snapshot controller does nothing for one that
+   * was not bound yet, now that its snapshot is gone.
+   */
   async #removeContent({ metadata: { name, uid } }: VolumeSnapshotContent): Promise<void> {
     const { client } = this.#options;
     const found = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
@@ -286,12 +301,16 @@ function withoutProgress(annotations: Readonly<Record<string, string>> = {}): ob
   return copy;
 }
 
-/** Drivers may tell any time, 1970 too: one that is not within so long before the object is not believed. Our choice. */
+/**
+ * Drivers may tell any time, 1970 too: one that is not within so long before the object is not
+ * believed. Our choice.
+ */
 const TAKEN_BEFORE_MS = 24 * 3_600_000;
 
 /**
- * When the volume of a snapshot stood still, or shortly before; undefined where nobody knows. A snapshot is taken after its object
- * was made, except for one of a group, and for one that was there before: then only the driver knows.
+ * When the volume of a snapshot stood still, or shortly before; undefined where nobody knows. A
+ * snapshot is taken after its object was made, except for one of a group, and for one that was
+ * there before: then only the driver knows.
  */
 function frozenAtOf(
   { spec, status, metadata: { creationTimestamp } }: VolumeSnapshot,
@@ -312,7 +331,10 @@ const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): Objec
   name: csiSnapshot?.volumeSnapshot ?? '',
 });
 
-/** Throws `FOREIGN_OBJECT` unless the content, which users of a namespace cannot write, names the very snapshot. */
+/**
+ * Throws `FOREIGN_OBJECT` unless the content, which users of a namespace cannot write, names the
+ * very snapshot.
+ */
 function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
   const { namespace, name, uid } = snapshot.metadata;
   const of = content.spec.volumeSnapshotRef;

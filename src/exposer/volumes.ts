@@ -16,7 +16,10 @@ import { assertMadeFor, isMadeFor } from './ownership.ts';
 /** Velero waits as long for a claim, and again for its volume. */
 const GONE_MS = 60_000;
 
-/** Its process is killed right after it was told to end: nobody has any use for what it could still do. */
+/**
+ * Its process is killed right after it was told to end: nobody has any use for what it could still
+ * do.
+ */
 const KILL_SECONDS = 1;
 /** Progress of a CR is written meanwhile, at most once a second. */
 const NOTE_ATTEMPTS_MAX = 5;
@@ -24,9 +27,9 @@ const NOTE_ATTEMPTS_MAX = 5;
 const END_MS = 15_000;
 
 /**
- * Deletes a hosting pod, and waits until it is gone: its volumes are in use until then, and its process may write. A node that is
- * lost never says that the pod has ended: its object goes without that then, and the process stops by its fence. One of somebody
- * else stays.
+ * Deletes a hosting pod, and waits until it is gone: its volumes are in use until then, and its
+ * process may write. A node that is lost never says that the pod has ended: its object goes without
+ * that then, and the process stops by its fence. One of somebody else stays.
  */
 export async function deletePod(
   client: KubeClient,
@@ -66,16 +69,23 @@ export async function volumesOf(
   });
 }
 
-/** On a CR: the volumes that its claims had. A volume may outlive its claim, and nobody could find it then. */
+/**
+ * On a CR: the volumes that its claims had. A volume may outlive its claim, and nobody could find
+ * it then.
+ */
 export const VOLUMES = 'longshore.io/volumes';
 
 export interface Removal {
   readonly owner: KubeObject;
   readonly pod: ObjectRef;
   readonly claims: readonly ObjectRef[];
-  /** Noted before, in case their claims are gone by now. Those of claims that are deleted are added. */
+  /**
+   * Noted before, in case their claims are gone by now. Those of claims that are deleted are added.
+   */
   readonly noted: Set<string>;
-  /** Of the CR, to note volumes on that came later; undefined where no claim can get one so late. */
+  /**
+   * Of the CR, to note volumes on that came later; undefined where no claim can get one so late.
+   */
   readonly resource?: Resource<KubeObject>;
 }
 
@@ -100,8 +110,8 @@ export async function removePodAndVolumes(
 }
 
 /**
- * Deletes a claim of ours together with its volume, whatever its class says about volumes, and waits for both. Returns
- * the volume's name; undefined where there was none.
+ * Deletes a claim of ours together with its volume, whatever its class says about volumes, and
+ * waits for both. Returns the volume's name; undefined where there was none.
  */
 async function deleteClaimAndVolume(
   client: KubeClient,
@@ -181,7 +191,10 @@ export async function setReclaimPolicy(
   return before;
 }
 
-/** The name of the volume that a claim of ours is bound to, once it is. Throws `FOREIGN_OBJECT` for another's claim. */
+/**
+ * The name of the volume that a claim of ours is bound to, once it is. Throws `FOREIGN_OBJECT` for
+ * another's claim.
+ */
 export function waitBound(
   client: KubeClient,
   ref: ObjectRef,

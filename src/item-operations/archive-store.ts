@@ -16,7 +16,10 @@ export interface Archives {
   readonly restores: RestoreArchive;
 }
 
-/** Operations files in the locations of their backups, which `archivesOf` finds; it may change its answer when credentials do. */
+/**
+ * Operations files in the locations of their backups, which `archivesOf` finds; it may change its
+ * answer when credentials do.
+ */
 export function archiveStore(archivesOf: (subject: Subject) => Promise<Archives>): OperationStore {
   return {
     async load(subject, signal): Promise<readonly Operation[]> {

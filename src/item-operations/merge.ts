@@ -1,8 +1,9 @@
 import { isFinal, isRunning, keyOf, type Operation } from './operation.ts';
 
 /**
- * Two lists of one backup's operations, of which neither needs to be newer as a whole: what another server stored, and what this one knows.
- * None is lost, and one that is over stays as it ended first in `stored`.
+ * Two lists of one backup's operations, of which neither needs to be newer as a whole: what another
+ * server stored, and what this one knows. None is lost, and one that is over stays as it ended
+ * first in `stored`.
  */
 export function merged(stored: readonly Operation[], known: readonly Operation[]): Operation[] {
   const result = new Map(stored.map((operation) => [keyOf(operation), operation] as const));

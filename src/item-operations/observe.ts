@@ -25,14 +25,17 @@ export interface Observed {
 
 /** Velero's text (pkg/controller/backup_operations_controller.go, v1.18.3). */
 const TIMED_OUT = 'Asynchronous action timed out';
-/** How long a plugin may not be asked before its operation has failed. Velero: not once. Our choice: an API server restarts in less. */
+/**
+ * How long a plugin may not be asked before its operation has failed. Velero: not once. Our choice:
+ * an API server restarts in less.
+ */
 const UNASKED_NS_MAX = 5n * MINUTE_NS;
 /** The time alone may have been spent asleep. Our choice: after that, half a minute at least. */
 const UNASKED_TIMES_MIN = 4;
 
 /**
- * What becomes of an operation by an observation. One that is over stays as it is: what comes later only changes its description. As Velero,
- * progress is looked at before the time-out.
+ * What becomes of an operation by an observation. One that is over stays as it is: what comes later
+ * only changes its description. As Velero, progress is looked at before the time-out.
  */
 export function observed(operation: Operation, observation: Observation, watch: Watch): Observed {
   if (!isRunning(operation))
@@ -120,8 +123,9 @@ export const isAnyRunning = (operations: readonly Operation[]): boolean =>
   operations.some(isRunning);
 
 /**
- * Failed operations that the status does not count yet: so many are added to its errors, in the write that counts them. Told from
- * what is stored on both sides, so that a restart neither counts one twice nor forgets one.
+ * Failed operations that the status does not count yet: so many are added to its errors, in the
+ * write that counts them. Told from what is stored on both sides, so that a restart neither counts
+ * one twice nor forgets one.
  */
 export const newlyFailed = (
   operations: readonly Operation[],

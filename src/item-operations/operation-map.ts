@@ -70,7 +70,10 @@ export interface OperationMapOptions {
 
 /** Questions at once: plugins answer from the API server. Our choice. */
 const ASKED_AT_ONCE = 16;
-/** A plugin that cannot be asked is asked again after this, doubling. Our choice: a poll, and a minute. */
+/**
+ * A plugin that cannot be asked is asked again after this, doubling. Our choice: a poll, and a
+ * minute.
+ */
 const UNASKED_DELAY_NS = 10n * SECOND_NS;
 const UNASKED_DELAY_NS_MAX = 60n * SECOND_NS;
 
@@ -107,9 +110,10 @@ interface Loading {
 }
 
 /**
- * Operations of backups and restores in memory, by the UID of each: one that is deleted and made again under its name has others. What
- * matters after a restart is in the operations file before anybody is told of it: that an operation was begun, its phase and its error.
- * Progress alone is stored when somebody wants to see it.
+ * Operations of backups and restores in memory, by the UID of each: one that is deleted and made
+ * again under its name has others. What matters after a restart is in the operations file before
+ * anybody is told of it: that an operation was begun, its phase and its error. Progress alone is
+ * stored when somebody wants to see it.
  */
 export class OperationMap {
   readonly #store: OperationStore;
@@ -131,8 +135,9 @@ export class OperationMap {
   }
 
   /**
-   * Notes an operation that was begun, and stores it: after a restart its plugin can be told to stop. Of several at once each is in the next
-   * store. Throws what the store throws; the operation is then known here, and stored with the next one.
+   * Notes an operation that was begun, and stores it: after a restart its plugin can be told to
+   * stop. Of several at once each is in the next store. Throws what the store throws; the operation
+   * is then known here, and stored with the next one.
    */
   async record(subject: Subject, begun: BegunOperation, signal?: AbortSignal): Promise<Operation> {
     const entry = await this.#entry(subject, signal);
@@ -147,14 +152,18 @@ export class OperationMap {
   }
 
   /**
-   * Of a backup that begins, or that another server has begun: its journal has the operations, and nothing is stored until the first poll.
+   * Of a backup that begins, or that another server has begun: its journal has the operations, and
+   * nothing is stored until the first poll.
    */
   takeOver(subject: Subject, begun: readonly BegunOperation[]): void {
     if (!this.#entries.has(subject.uid)) this.#entries.set(subject.uid, newEntry());
     this.note(subject, begun);
   }
 
-  /** Operations that the journal of their backup has: they are known here, and stored by the next poll. */
+  /**
+   * Operations that the journal of their backup has: they are known here, and stored by the next
+   * poll.
+   */
   note(subject: Subject, begun: readonly BegunOperation[]): void {
     const entry = this.#entries.get(subject.uid);
     assert(entry, 'operations of what was taken over');
@@ -172,8 +181,9 @@ export class OperationMap {
   }
 
   /**
-   * Asks once about every operation that is running, and stores what has changed before it returns: the file is never behind the phase that
-   * the caller writes next. A second call during a round gets that one. Throws what the store throws; nothing is lost then.
+   * Asks once about every operation that is running, and stores what has changed before it returns:
+   * the file is never behind the phase that the caller writes next. A second call during a round
+   * gets that one. Throws what the store throws; nothing is lost then.
    */
   async poll(subject: Subject, options: PollOptions): Promise<Round> {
     const entry = await this.#entry(subject, options.signal);
@@ -213,7 +223,8 @@ export class OperationMap {
       isOverdue: timeoutNsOf(operation) > 0n && ageNs + watch.elapsedNs > timeoutNsOf(operation),
     });
     if (result.mustCancel) {
-      // Before its end is stored: after a kill in between it is told once more, which is better than never.
+      // Before its end is stored: after a kill in between it is told once more, which is better
+      // than never.
       await asker.cancel(operation, signal).catch((error: unknown) => {
         signal.throwIfAborted();
         const { operationID } = operation.spec;
@@ -244,8 +255,8 @@ export class OperationMap {
   }
 
   /**
-   * Tells every running operation to stop, of a backup that has failed or is deleted; what becomes of them a poll finds out. Returns those that
-   * could not be told, with the reason.
+   * Tells every running operation to stop, of a backup that has failed or is deleted; what becomes
+   * of them a poll finds out. Returns those that could not be told, with the reason.
    */
   async cancel(
     subject: Subject,
@@ -265,13 +276,19 @@ export class OperationMap {
     return failures;
   }
 
-  /** Stores what is newer here than in the bucket, so that a download shows it. Reads nothing where nothing is known. */
+  /**
+   * Stores what is newer here than in the bucket, so that a download shows it. Reads nothing where
+   * nothing is known.
+   */
   async flush(subject: Subject, signal?: AbortSignal): Promise<void> {
     const entry = this.#entries.get(subject.uid);
     if (entry) await this.#save(subject, entry, { upTo: entry.changes, signal });
   }
 
-  /** Stores the last state and forgets it: all operations are over. What could not be stored is kept. */
+  /**
+   * Stores the last state and forgets it: all operations are over. What could not be stored is
+   * kept.
+   */
   async finish(subject: Subject, signal?: AbortSignal): Promise<void> {
     const entry = this.#entries.get(subject.uid);
     if (!entry) return;
@@ -284,7 +301,10 @@ export class OperationMap {
     this.#entries.delete(uid);
   }
 
-  /** Another server may have gone on meanwhile: everything is read afresh, and merged with what is not stored yet. */
+  /**
+   * Another server may have gone on meanwhile: everything is read afresh, and merged with what is
+   * not stored yet.
+   */
   async reload(subject: Subject, signal?: AbortSignal): Promise<void> {
     const known = this.#entries.get(subject.uid);
     if (!known) return;
@@ -346,7 +366,10 @@ export class OperationMap {
     return stored.filter((operation) => ['', subject.uid].includes(subjectUidOf(operation)));
   }
 
-  /** The age is read from the wall clock once; later steps of it neither end an operation nor prolong it. */
+  /**
+   * The age is read from the wall clock once; later steps of it neither end an operation nor
+   * prolong it.
+   */
   #track(operation: Operation): Tracked {
     const ageNs = ageOf(operation, this.#clock.nowNs());
     const watch = new Stopwatch(monotonicOf(this.#clock));

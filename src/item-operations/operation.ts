@@ -127,7 +127,10 @@ export const subjectUidOf = (operation: Operation): string =>
 export const keyOf = (operation: Operation): string =>
   `${actionOf(operation)} ${operation.spec.operationID}`;
 
-/** Whether its plugin is still to be asked. Velero takes an empty phase for none that it polls; it never writes one. */
+/**
+ * Whether its plugin is still to be asked. Velero takes an empty phase for none that it polls; it
+ * never writes one.
+ */
 export const isRunning = ({ status: { phase } }: Operation): boolean =>
   phase === 'New' || phase === 'InProgress';
 

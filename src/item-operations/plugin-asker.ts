@@ -5,7 +5,10 @@ import type { Observation } from './observe.ts';
 import { actionOf, isOfBackup, type Operation } from './operation.ts';
 import type { OperationAsker } from './operation-map.ts';
 
-/** Velero tells these errors by their texts only (pkg/plugin/velero/shared.go and the v2 actions, v1.18.3); those of ours have codes as well. */
+/**
+ * Velero tells these errors by their texts only (pkg/plugin/velero/shared.go and the v2 actions,
+ * v1.18.3); those of ours have codes as well.
+ */
 const LASTING = /operation ID .* is invalid|Plugin does not support asynchronous operations/;
 
 /** Asks the plugins of a manager about the operations of one backup or restore. */

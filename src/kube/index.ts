@@ -1,6 +1,6 @@
 /**
- * Kubernetes as this project sees it: objects and resources, a client that keeps what it does not know, caches, work
- * queues, controllers. Knows nothing of volumes or repositories.
+ * Kubernetes as this project sees it: objects and resources, a client that keeps what it does not
+ * know, caches, work queues, controllers. Knows nothing of volumes or repositories.
  */
 export type {
   ConfigMap,

@@ -5,14 +5,16 @@ import { waitFor } from './cache/wait.ts';
 import type { KubeClient } from './client/client.ts';
 
 /**
- * A content that has it stays until the csi-snapshotter has deleted the storage's snapshot. The snapshot controller puts it on when it first sees a
- * content, and one that is deleted before that would leave the snapshot in the storage.
+ * A content that has it stays until the csi-snapshotter has deleted the storage's snapshot. The
+ * snapshot controller puts it on when it first sees a content, and one that is deleted before that
+ * would leave the snapshot in the storage.
  */
 export const CONTENT_FINALIZER =
   'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 /**
- * Without it the csi-snapshotter deletes nothing for a content that names the UID of a VolumeSnapshot. The snapshot controller sets it when that
- * VolumeSnapshot is deleted, but for one that was made for a content only after its status names the content (external-snapshotter v8.7.0:
+ * Without it the csi-snapshotter deletes nothing for a content that names the UID of a
+ * VolumeSnapshot. The snapshot controller sets it when that VolumeSnapshot is deleted, but for one
+ * that was made for a content only after its status names the content (external-snapshotter v8.7.0:
  * processSnapshotWithDeletionTimestamp, shouldDelete).
  */
 export const BEING_DELETED = 'snapshot.storage.kubernetes.io/volumesnapshot-being-deleted';
@@ -23,10 +25,12 @@ export const BEING_CREATED = 'snapshot.storage.kubernetes.io/volumesnapshot-bein
 const TELLING_MS = 10_000;
 
 /**
- * Returns when the status of a content that was made for a handle tells that handle, or when the content is gone: for one that does not tell it the
- * csi-snapshotter deletes nothing from the storage, and lets the content go. It asks its driver and writes that by itself. Where it says
- * that it cannot (the class of the content is gone, or the driver does not know the snapshot), or says nothing within ten seconds (or `atMostMs`, if that is
- * less), the handle is written here. Throws what the API server refuses.
+ * Returns when the status of a content that was made for a handle tells that handle, or when the
+ * content is gone: for one that does not tell it the csi-snapshotter deletes nothing from the
+ * storage, and lets the content go. It asks its driver and writes that by itself. Where it says
+ * that it cannot (the class of the content is gone, or the driver does not know the snapshot), or
+ * says nothing within ten seconds (or `atMostMs`, if that is less), the handle is written here.
+ * Throws what the API server refuses.
  */
 export async function untilHandleTold(
   client: KubeClient,

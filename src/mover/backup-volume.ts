@@ -33,7 +33,10 @@ import { assertVolume, type VolumeMoveOptions } from './volume.ts';
 import { VolumeTotal } from './volume-total.ts';
 
 const PIN = 'velero-pin';
-/** Velero keeps all snapshots until their backup is deleted: the largest number that its policy can hold. */
+/**
+ * Velero keeps all snapshots until their backup is deleted: the largest number that its policy can
+ * hold.
+ */
 const KEEP_ALL = 2 ** 31 - 1;
 const ERRORS_SHOWN_MAX = 11;
 /** Of a backup's `uploaderSettings` or `dataMoverConfig`. Ours: Velero has no such key. */
@@ -64,8 +67,8 @@ export interface StoredVolume {
 }
 
 /**
- * Earlier snapshots that may save work: whether one under the same source holds this volume, and ids of snapshots under other
- * sources, newest first, of which the first that is complete is used.
+ * Earlier snapshots that may save work: whether one under the same source holds this volume, and
+ * ids of snapshots under other sources, newest first, of which the first that is complete is used.
  */
 export interface Parents {
   readonly isParent?: (stored: StoredVolume) => boolean;
@@ -81,9 +84,15 @@ interface BackupSettings {
   readonly compression?: string | undefined;
   /** Large files read at once, where {@link VolumeMoveOptions.config} does not say. */
   readonly parallelFiles?: number | undefined;
-  /** What cannot be read is left out and counted, unless {@link VolumeMoveOptions.config} says otherwise. */
+  /**
+   * What cannot be read is left out and counted, unless {@link VolumeMoveOptions.config} says
+   * otherwise.
+   */
   readonly ignoreUnreadable?: boolean | undefined;
-  /** When the volume was taken, or shortly before, where it is a snapshot's and stands still; RFC 3339. */
+  /**
+   * When the volume was taken, or shortly before, where it is a snapshot's and stands still; RFC
+   * 3339.
+   */
   readonly frozenAt?: string | undefined;
   /** Rules for paths that stay out of the backup. */
   readonly excludes?: ExcludeSources | undefined;
@@ -131,11 +140,12 @@ function frozenOf(options: BackupVolumeOptions): UploadOptions['frozen'] {
 }
 
 /**
- * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever of the volume can't
- * be read fails the backup, and no snapshot is left that looks whole. What an earlier mover of the same CR has stored to
- * the end, without its word coming through, is the result: a second snapshot would stay for good, since only one is named
- * on the CR.
- * Throws `VOLUME_INCOMPLETE`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the upload throws.
+ * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever
+ * of the volume can't be read fails the backup, and no snapshot is left that looks whole. What an
+ * earlier mover of the same CR has stored to the end, without its word coming through, is the
+ * result: a second snapshot would stay for good, since only one is named on the CR. Throws
+ * `VOLUME_INCOMPLETE`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the
+ * upload throws.
  */
 export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
   const { repository, path, isBlock, logger, config } = options;
@@ -249,7 +259,8 @@ async function parentsOf(
 ): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
   const { repository, uid, logger } = options;
   if (!('sourcePod' in options)) return {};
-  // Stores through mapped memory set no time there after the first one: all is read, which costs little.
+  // Stores through mapped memory set no time there after the first one: all is read, which costs
+  // little.
   if (await isInMemory(options.path)) return { isParent: () => false };
   const { source } = recordOf(options);
   const { snapshots } = await listReadableSnapshots(repository, { source });
@@ -324,7 +335,10 @@ interface PolicyParts {
   readonly ignore: readonly string[];
 }
 
-/** Velero's policy of a volume's source; made anew before each upload (pkg/uploader/kopia/snapshot.go). */
+/**
+ * Velero's policy of a volume's source; made anew before each upload
+ * (pkg/uploader/kopia/snapshot.go).
+ */
 const volumePolicy = ({
   parallel,
   compression = 'none',

@@ -7,7 +7,10 @@ import type { DirectoryEntry } from '../snapshot/index.ts';
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
-/** Where velero-restore-helper looks for its mark, in the root of each volume (cmd/velero-restore-helper in Velero 1.18). */
+/**
+ * Where velero-restore-helper looks for its mark, in the root of each volume
+ * (cmd/velero-restore-helper in Velero 1.18).
+ */
 export const MARK_DIRECTORY = '.velero';
 /** The helper runs as user 1000: it must be able to search the directory and to see the file. */
 const DIRECTORY_MODE = 0o755;
@@ -35,8 +38,9 @@ export async function hasDoneMark(volume: string, name: string): Promise<boolean
 }
 
 /**
- * Removes the directory of marks with everything in it, or whatever else has its name: what an earlier restore or the backup
- * left would let the pod start before its data are there. Throws `TARGET_UNUSABLE`.
+ * Removes the directory of marks with everything in it, or whatever else has its name: what an
+ * earlier restore or the backup left would let the pod start before its data are there. Throws
+ * `TARGET_UNUSABLE`.
  */
 export async function removeMarks(volume: string, signal: AbortSignal): Promise<void> {
   try {
@@ -52,17 +56,23 @@ export async function removeMarks(volume: string, signal: AbortSignal): Promise<
 export interface DoneMark {
   readonly volume: string;
   readonly name: string;
-  /** What the root directory of the volume is to be like afterwards; undefined where it has got that already. */
+  /**
+   * What the root directory of the volume is to be like afterwards; undefined where it has got that
+   * already.
+   */
   readonly root: DirectoryEntry | undefined;
   readonly repository: Repository;
-  /** Right before the mark, when there is nothing else left to do. What it throws is thrown as it is. */
+  /**
+   * Right before the mark, when there is nothing else left to do. What it throws is thrown as it
+   * is.
+   */
   readonly beforeMark?: (() => Promise<void>) | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * Tells the waiting pod that its volume is restored. The root directory has its attributes before the mark can be seen, since
- * the pod starts within a second. Throws `NO_DONE_MARK`.
+ * Tells the waiting pod that its volume is restored. The root directory has its attributes before
+ * the mark can be seen, since the pod starts within a second. Throws `NO_DONE_MARK`.
  */
 export async function writeDoneMark({
   volume,
@@ -116,7 +126,10 @@ const pathIn = (directory: fs.FileHandle, name: string): string =>
 const rawPathIn = (directory: fs.FileHandle, name: Buffer): Buffer =>
   Buffer.concat([Buffer.from(`${pinnedPath(directory.fd)}/`), name]);
 
-/** The snapshot's root may be closed to its owner, and this process need not be root. Returns the mode that it had, if it is another one now. */
+/**
+ * The snapshot's root may be closed to its owner, and this process need not be root. Returns the
+ * mode that it had, if it is another one now.
+ */
 async function makeWritable(root: fs.FileHandle): Promise<number | undefined> {
   const { mode } = await root.stat();
   if ((mode & 0o300) === 0o300) return undefined;
@@ -126,8 +139,8 @@ async function makeWritable(root: fs.FileHandle): Promise<number | undefined> {
 }
 
 /**
- * Descriptors lead everywhere, and no link is followed. A tree is taken apart from the top, its directories moved up to
- * {@link MARK_DIRECTORY}: however deep it is, two of them are open.
+ * Descriptors lead everywhere, and no link is followed. A tree is taken apart from the top, its
+ * directories moved up to {@link MARK_DIRECTORY}: however deep it is, two of them are open.
  */
 async function removeFrom(root: fs.FileHandle, signal: AbortSignal): Promise<void> {
   const path = pathIn(root, MARK_DIRECTORY);

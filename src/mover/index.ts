@@ -1,4 +1,7 @@
-/** The data path: one volume into a repository, or back, as Velero records it. Knows nothing of Kubernetes. */
+/**
+ * The data path: one volume into a repository, or back, as Velero records it. Knows nothing of
+ * Kubernetes.
+ */
 export { isMarkName } from './done-mark.ts';
 export type { Progress } from './progress.ts';
 export {

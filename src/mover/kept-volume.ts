@@ -7,7 +7,10 @@ const IN_MEMORY: readonly number[] = [0x01021994, 0x958458f6, 0x858458f6];
 export interface WrittenVolume {
   /** Of the node at that time. */
   readonly bootId: string;
-  /** Inode and birth time of its root directory; undefined where its file system knows no birth times. */
+  /**
+   * Inode and birth time of its root directory; undefined where its file system knows no birth
+   * times.
+   */
   readonly root?: string | undefined;
   /** Whether it is of a PersistentVolumeClaim: such ones outlive a start of their node. */
   readonly isOfClaim?: boolean | undefined;
@@ -35,8 +38,9 @@ export const isInMemory = async (path: string): Promise<boolean> =>
   IN_MEMORY.includes((await statfs(path)).type);
 
 /**
- * Whether a volume still has what was written to it. A start of the node empties those in memory, and on disks that are formatted
- * anew; their root directory is a new one then. Where birth times are unknown, only volumes of claims are believed in.
+ * Whether a volume still has what was written to it. A start of the node empties those in memory,
+ * and on disks that are formatted anew; their root directory is a new one then. Where birth times
+ * are unknown, only volumes of claims are believed in.
  */
 export async function isKept(path: string, written: WrittenVolume): Promise<boolean> {
   if (written.bootId === (await loadBootId())) return true;

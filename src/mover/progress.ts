@@ -5,7 +5,10 @@ export interface Progress {
   readonly doneBytes: number;
 }
 
-/** What a move depends on right now, as far as it is known: the volume, the storage, or the volume's last flush. */
+/**
+ * What a move depends on right now, as far as it is known: the volume, the storage, or the volume's
+ * last flush.
+ */
 export type WaitsFor = 'volume' | 'storage' | 'disk';
 
 export interface Sample {
@@ -14,7 +17,9 @@ export interface Sample {
   readonly totalBytes: number | undefined;
   /** What changes with every step of the move itself: bytes, entries, tasks of threads. */
   readonly moved: number;
-  /** Answers of the storage. A backup also asks by itself now and then, whatever its volume does. */
+  /**
+   * Answers of the storage. A backup also asks by itself now and then, whatever its volume does.
+   */
   readonly answers: number;
   readonly waitsFor: WaitsFor;
 }
@@ -31,8 +36,9 @@ export interface ProgressOptions {
 
 export interface ProgressWatch {
   /**
-   * Runs the move with a signal that also ends it when it stalls. One that does not end then, since a thread of it is
-   * blocked in the kernel, is left behind: the caller goes on with the error, and has to end the process.
+   * Runs the move with a signal that also ends it when it stalls. One that does not end then, since
+   * a thread of it is blocked in the kernel, is left behind: the caller goes on with the error, and
+   * has to end the process.
    */
   run<T>(task: (signal: AbortSignal) => Promise<T>): Promise<T>;
   /** Why the move was ended, when it stalled. */
@@ -42,22 +48,33 @@ export interface ProgressWatch {
   stop(): void;
 }
 
-/** Our choice: a flush of what was stored so far takes seconds, and each answer of the storage starts it anew. */
+/**
+ * Our choice: a flush of what was stored so far takes seconds, and each answer of the storage
+ * starts it anew.
+ */
 const GRACE_MS = 30_000;
 /**
- * A request has time limits and tries of its own. No pause between them ends later than 25 minutes after the first, also when
- * the service asks for long ones (base/retry.ts): it always ends before this, and says what was wrong.
+ * A request has time limits and tries of its own. No pause between them ends later than 25 minutes
+ * after the first, also when the service asks for long ones (base/retry.ts): it always ends before
+ * this, and says what was wrong.
  */
 const STORAGE_MS = 30 * 60_000;
-/** A disk writes back what it was given, and reports nothing until it is done: at 10 MB/s 36 GB in an hour. */
+/**
+ * A disk writes back what it was given, and reports nothing until it is done: at 10 MB/s 36 GB in
+ * an hour.
+ */
 const FLUSH_MS = 60 * 60_000;
 /**
- * Answers of the storage are a sign of life too, since parts of a move consist of nothing else. A backup looks at what others
- * wrote every 15 minutes, and names what it has every 45: that alone puts the end off no further. Our choice.
+ * Answers of the storage are a sign of life too, since parts of a move consist of nothing else. A
+ * backup looks at what others wrote every 15 minutes, and names what it has every 45: that alone
+ * puts the end off no further. Our choice.
  */
 const ANSWERS_ONLY_FACTOR = 2;
 
-/** Reports progress at a bounded rate, the first at once, never going back, and notices when nothing moves any more. */
+/**
+ * Reports progress at a bounded rate, the first at once, never going back, and notices when nothing
+ * moves any more.
+ */
 export function watchProgress(options: ProgressOptions, sample: () => Sample): ProgressWatch {
   const { onProgress, progressIntervalMs, stallMs, graceMs = GRACE_MS, signal } = options;
   const limits = {

@@ -12,7 +12,10 @@ import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
 import { extrasOf, flagOf } from './uploader-config.ts';
 import { assertReadable, assertVolume, type VolumeMoveOptions } from './volume.ts';
 
-/** Lines of a report that are kept, and characters of each: it goes into an object of the cluster. Our choices. */
+/**
+ * Lines of a report that are kept, and characters of each: it goes into an object of the cluster.
+ * Our choices.
+ */
 const LINES_MAX = 50;
 const LINE_CHARS_MAX = 200;
 
@@ -21,7 +24,10 @@ export interface InPlaceReport extends InPlaceCounters {
   readonly dryRun: boolean;
   /** Of the snapshot. */
   readonly totalBytes: number;
-  /** The first entries that differed, a line each: what is done, the path in the volume, and the bytes. */
+  /**
+   * The first entries that differed, a line each: what is done, the path in the volume, and the
+   * bytes.
+   */
   readonly changes: readonly string[];
 }
 
@@ -34,15 +40,19 @@ export interface RestoreInPlaceOptions extends Omit<VolumeMoveOptions, 'config'>
   readonly removeFirst?: boolean | undefined;
   readonly deleteExcluded?: boolean | undefined;
   readonly maxWriteBytes?: number | undefined;
-  /** Aborted, with an error as its reason, when somebody else begins to use the volume: it is stopped at once. */
+  /**
+   * Aborted, with an error as its reason, when somebody else begins to use the volume: it is
+   * stopped at once.
+   */
   readonly usedByOther: AbortSignal;
   /** Called when all is done, before that counts. */
   readonly onDone: (report: InPlaceReport, signal: AbortSignal) => Promise<void>;
 }
 
 /**
- * Brings a volume that is mounted here back to a snapshot, and writes only what differs. A run that was stopped anywhere is completed by the
- * next one. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `STALLED`, `CANCELED`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what the restore throws.
+ * Brings a volume that is mounted here back to a snapshot, and writes only what differs. A run that
+ * was stopped anywhere is completed by the next one. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`,
+ * `STALLED`, `CANCELED`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what the restore throws.
  */
 export async function restoreVolumeInPlace(
   options: RestoreInPlaceOptions,

@@ -19,18 +19,25 @@ export interface RestoreVolumeOptions extends VolumeMoveOptions {
   /** The file that a pod waits for until its volume is restored; none where nothing waits. */
   readonly doneMark?: {
     readonly name: string;
-    /** An earlier mover of the same restore may have written it: then the pod may be running, and nothing is written any more. */
+    /**
+     * An earlier mover of the same restore may have written it: then the pod may be running, and
+     * nothing is written any more.
+     */
     readonly mayBeThere: boolean;
-    /** Whether the waiting pod found all its marks, and went on: the mark was there, and has been taken away. */
+    /**
+     * Whether the waiting pod found all its marks, and went on: the mark was there, and has been
+     * taken away.
+     */
     readonly wasTaken?: (signal: AbortSignal) => Promise<boolean>;
     /**
-     * What an earlier mover of the same restore gave to {@link onRestored}: it may have made its mark, so that the pod may be
-     * running, however late its node tells. No data are written then, only the mark.
+     * What an earlier mover of the same restore gave to {@link onRestored}: it may have made its
+     * mark, so that the pod may be running, however late its node tells. No data are written then,
+     * only the mark.
      */
     readonly restored?: WrittenVolume | undefined;
     /**
-     * Called when all data are in the volume, right before the mark is made: later movers have to learn of it. The mark is made
-     * once it has resolved.
+     * Called when all data are in the volume, right before the mark is made: later movers have to
+     * learn of it. The mark is made once it has resolved.
      */
     readonly onRestored?: (written: WrittenVolume, signal: AbortSignal) => Promise<void>;
     /** Called as soon as it is known that the volume has lost what {@link restored} tells of. */
@@ -50,8 +57,9 @@ async function isTaken(
 }
 
 /**
- * Writes a snapshot over a volume; with a mark in the order data, flush, mark. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`,
- * `BAD_MOVER_CONFIG`, `NO_DONE_MARK`, `STALLED`, `CANCELED`, and what the restore throws.
+ * Writes a snapshot over a volume; with a mark in the order data, flush, mark. Throws
+ * `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `NO_DONE_MARK`, `STALLED`, `CANCELED`,
+ * and what the restore throws.
  */
 export async function restoreVolume(
   options: RestoreVolumeOptions,
@@ -81,7 +89,8 @@ export async function restoreVolume(
         throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
       }
       progress.totalBytes = rootEntry.summary?.size ?? stats.totalSize;
-      // The kubelet's own directory, before the volume is mounted on it, says nothing of what the volume has.
+      // The kubelet's own directory, before the volume is mounted on it, says nothing of what the
+      // volume has.
       if (!isBlock) await assertMounted(path);
       const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
       // Nobody is to believe in it, whatever becomes of this mover and of the pod.

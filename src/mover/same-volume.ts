@@ -3,7 +3,10 @@ import type { BigIntStats } from 'node:fs';
 import { dirname } from 'node:path';
 import { CodedError } from '../base/index.ts';
 
-/** What a mounted volume is known by. An unmounted one looks like an empty one: it must never pass for the volume. */
+/**
+ * What a mounted volume is known by. An unmounted one looks like an empty one: it must never pass
+ * for the volume.
+ */
 export interface VolumeIdentity {
   readonly device: bigint;
   readonly inode: bigint;
@@ -37,9 +40,10 @@ export async function assertSameVolume(
 }
 
 /**
- * The kubelet's own directories of volumes that it mounts; those of emptyDir and gitRepo hold the data themselves. A mount table
- * names a directory below the root of its file system: what is above the pod's UID is not there where the kubelet's directory of
- * pods is a disk of its own, and has another name where it is a link.
+ * The kubelet's own directories of volumes that it mounts; those of emptyDir and gitRepo hold the
+ * data themselves. A mount table names a directory below the root of its file system: what is above
+ * the pod's UID is not there where the kubelet's directory of pods is a disk of its own, and has
+ * another name where it is a link.
  */
 const MOUNT_POINT =
   /\/[^/]+\/volumes\/(?!kubernetes\.io~(?:empty-dir|git-repo)\/)[^/]+~[^/]+\/[^/]+(?:\/mount)?$/;
@@ -47,7 +51,10 @@ const MOUNT_POINT =
 /** What ends the message of a mover whose volume was not mounted: its agent starts it again. */
 export const NOT_MOUNTED_SUFFIX = "is the kubelet's own directory";
 
-/** After a reboot the kubelet's directory is there before the volume is mounted on it. Throws `VOLUME_GONE`. */
+/**
+ * After a reboot the kubelet's directory is there before the volume is mounted on it. Throws
+ * `VOLUME_GONE`.
+ */
 export async function assertMounted(path: string, mountInfo = readMounts()): Promise<void> {
   const root = rootMountedAt(path, await mountInfo);
   if (root === undefined || !MOUNT_POINT.test(root)) return;
@@ -57,7 +64,10 @@ export async function assertMounted(path: string, mountInfo = readMounts()): Pro
 
 const readMounts = (): Promise<string> => readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
 
-/** Whether a file system of its own is mounted there, with all of it: then what it holds is what the volume holds. */
+/**
+ * Whether a file system of its own is mounted there, with all of it: then what it holds is what the
+ * volume holds.
+ */
 export async function isOwnFileSystem(path: string): Promise<boolean> {
   const [volume, above] = await Promise.all([stat(path), stat(dirname(path))]);
   if (volume.dev === above.dev) return false;
@@ -65,7 +75,10 @@ export async function isOwnFileSystem(path: string): Promise<boolean> {
   return root === undefined || root === '/';
 }
 
-/** Which directory of its file system a mount shows (proc_pid_mountinfo(5)); undefined where nothing is mounted at the path. */
+/**
+ * Which directory of its file system a mount shows (proc_pid_mountinfo(5)); undefined where nothing
+ * is mounted at the path.
+ */
 export function rootMountedAt(path: string, mountInfo: string): string | undefined {
   let root: string | undefined;
   for (const line of mountInfo.split('\n')) {

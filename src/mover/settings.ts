@@ -18,9 +18,15 @@ export interface MoverSettings {
   readonly cacheSize?: string | undefined;
   /** Compressor for the data of backups. */
   readonly compression?: string | undefined;
-  /** Large files read at once, where the backup itself does not say (`uploaderConfig.parallelFilesUpload`). */
+  /**
+   * Large files read at once, where the backup itself does not say
+   * (`uploaderConfig.parallelFilesUpload`).
+   */
   readonly parallelFilesUpload?: string | undefined;
-  /** Backups leave out what they cannot read, and count it, where the backup itself does not say (`longshore.ignoreUnreadable`). */
+  /**
+   * Backups leave out what they cannot read, and count it, where the backup itself does not say
+   * (`longshore.ignoreUnreadable`).
+   */
   readonly ignoreUnreadable?: string | undefined;
 }
 export type MoverSetting = keyof MoverSettings;
@@ -95,7 +101,10 @@ export function moverVariables(settings: MoverSettings): Record<string, string> 
   return variables;
 }
 
-/** The other way round. Throws `BAD_CONFIG`, naming every variable that is wrong and what would be right. */
+/**
+ * The other way round. Throws `BAD_CONFIG`, naming every variable that is wrong and what would be
+ * right.
+ */
 export function moverSettingsOf(
   variableOf: (name: string) => string | undefined,
 ): Readonly<MoverSettings> {

@@ -1,11 +1,17 @@
 import type { SourceInfo } from '../snapshot/index.ts';
 
-/** Who asks: part of the path that snapshots are recorded under, and a tag (Velero: pkg/uploader/types.go). */
+/**
+ * Who asks: part of the path that snapshots are recorded under, and a tag (Velero:
+ * pkg/uploader/types.go).
+ */
 export const REQUESTOR = 'snapshot-data-upload-download';
 /** The same for volumes of running pods. */
 export const POD_VOLUME_REQUESTOR = 'snapshot-pod-volume';
 export const UPLOADER = 'kopia';
-/** UID of the DataUpload or PodVolumeBackup: one that is served again, after its mover was killed or cut off, finds what that one finished. */
+/**
+ * UID of the DataUpload or PodVolumeBackup: one that is served again, after its mover was killed or
+ * cut off, finds what that one finished.
+ */
 export const UPLOAD_TAG = 'longshore-data-upload';
 /** Velero's client of every repository. */
 export const REPOSITORY_CLIENT = { username: 'default', hostname: 'default' };

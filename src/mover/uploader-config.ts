@@ -1,7 +1,10 @@
 import { CodedError, lookup } from '../base/index.ts';
 import type { KeptExtras } from '../uploader/index.ts';
 
-/** A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws `BAD_MOVER_CONFIG`. */
+/**
+ * A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws
+ * `BAD_MOVER_CONFIG`.
+ */
 export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
   const text = lookup(config, key);
   if (text === undefined) return undefined;

@@ -7,8 +7,9 @@ import type { VolumeMoveOptions } from './volume.ts';
 type Looked = Pick<VolumeMoveOptions, 'repository' | 'path' | 'isBlock'>;
 
 /**
- * How much there will be to store of a volume, in bytes: a guess at first, and exact when the upload has listed everything. Velero's CLI shows a share of
- * it, so that it is never less than what is done.
+ * How much there will be to store of a volume, in bytes: a guess at first, and exact when the
+ * upload has listed everything. Velero's CLI shows a share of it, so that it is never less than
+ * what is done.
  */
 export class VolumeTotal {
   readonly #counters: UploadCounters;
@@ -19,7 +20,10 @@ export class VolumeTotal {
     this.#counters = counters;
   }
 
-  /** Looks at the volume before its upload begins; where nobody knows how much it holds, a thread counts it beside the upload. */
+  /**
+   * Looks at the volume before its upload begins; where nobody knows how much it holds, a thread
+   * counts it beside the upload.
+   */
   async look(volume: Looked, source: SourceInfo): Promise<void> {
     const guess = await guessOf(volume, source);
     this.#guess = guess ?? 0;
@@ -54,8 +58,9 @@ export class VolumeTotal {
 }
 
 /**
- * The size of a device; of a mounted volume what its file system says is in use; else what the last snapshot had. Undefined where nothing tells: of a
- * directory of a larger file system, which has no snapshot yet.
+ * The size of a device; of a mounted volume what its file system says is in use; else what the last
+ * snapshot had. Undefined where nothing tells: of a directory of a larger file system, which has no
+ * snapshot yet.
  */
 async function guessOf(
   { repository, path, isBlock }: Looked,

@@ -16,13 +16,18 @@ export interface VolumeMoveOptions {
   /** Called at a bounded rate, never going back; a last time with all done. */
   readonly onProgress: (progress: Progress) => void;
   readonly progressIntervalMs: number;
-  /** When nothing moves for this long, no byte, no entry, no answer of the storage, the move fails. */
+  /**
+   * When nothing moves for this long, no byte, no entry, no answer of the storage, the move fails.
+   */
   readonly stallMs: number;
-  /** What an ended move may take to stop without any sign of life, before it is left behind; default 30 s. */
+  /**
+   * What an ended move may take to stop without any sign of life, before it is left behind; default
+   * 30 s.
+   */
   readonly graceMs?: number;
   /**
-   * Called before the volume is touched, and once more when all bytes are moved, before that counts: what it throws ends the
-   * move. It ends by itself within 25 minutes.
+   * Called before the volume is touched, and once more when all bytes are moved, before that
+   * counts: what it throws ends the move. It ends by itself within 25 minutes.
    */
   readonly assertUsable?: (when: 'before' | 'after', signal: AbortSignal) => Promise<void>;
 }
@@ -47,7 +52,8 @@ export async function assertVolume(path: string, isBlock: boolean): Promise<void
 const BLOCK_UPLOADER = 'velero-block';
 
 /**
- * Throws `BLOCK_MOVER_SNAPSHOT`: such a snapshot is a directory with the device as one file, which must not be written into a volume.
+ * Throws `BLOCK_MOVER_SNAPSHOT`: such a snapshot is a directory with the device as one file, which
+ * must not be written into a volume.
  */
 export function assertReadable({ id, tags }: Snapshot): void {
   if (tags?.['snapshot-uploader'] !== BLOCK_UPLOADER) return;

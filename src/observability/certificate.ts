@@ -35,8 +35,8 @@ export interface CertificateOptions {
 
 /**
  * The certificate that servers of this process show. The files of a mounted Secret may change: new
- * connections get the new certificate then. If the new files are unusable, the last good certificate
- * stays, and the log says why.
+ * connections get the new certificate then. If the new files are unusable, the last good
+ * certificate stays, and the log says why.
  */
 export class ServedCertificate implements Disposable {
   readonly #source: string;

@@ -9,7 +9,9 @@ export interface StatusSources {
   readonly notReady: () => string | undefined;
 }
 
-/** Our choice: no Prometheus scrapes more often, and a flood of scrapes costs one rendering each. */
+/**
+ * Our choice: no Prometheus scrapes more often, and a flood of scrapes costs one rendering each.
+ */
 const RENDERED_FOR_MS = 1000;
 
 /**

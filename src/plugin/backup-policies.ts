@@ -19,12 +19,16 @@ import {
 } from '../volume-policy/index.ts';
 import { patiently } from './actions/setting.ts';
 
-/** Velero's server notes here which ConfigMap has the policies for all backups, in its own namespace. */
+/**
+ * Velero's server notes here which ConfigMap has the policies for all backups, in its own
+ * namespace.
+ */
 const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
 
 /**
- * The policies of a backup: its own before those for all backups. Undefined where it has none. Throws `NO_VOLUME_POLICY` for a ConfigMap
- * that is not there, and `BAD_VOLUME_POLICY`, also for what is no ConfigMap.
+ * The policies of a backup: its own before those for all backups. Undefined where it has none.
+ * Throws `NO_VOLUME_POLICY` for a ConfigMap that is not there, and `BAD_VOLUME_POLICY`, also for
+ * what is no ConfigMap.
  */
 export async function policiesOfBackup(
   client: KubeClient,
@@ -34,7 +38,10 @@ export async function policiesOfBackup(
   return withGlobalPolicies(own, await globalPoliciesOf(client, backup));
 }
 
-/** How a request is made: again while the API server is away, for a backup; once, where a person waits. */
+/**
+ * How a request is made: again while the API server is away, for a backup; once, where a person
+ * waits.
+ */
 type Ask = <T>(task: () => Promise<T>, signal?: AbortSignal) => Promise<T>;
 const askOnce: Ask = (task) => task();
 
@@ -87,8 +94,9 @@ async function loadPolicies(
 }
 
 /**
- * A server reads the policies before its backup begins. If somebody edits them later, the server and an action that reads them now could
- * each leave a volume to the other. Throws `POLICY_CHANGED`.
+ * A server reads the policies before its backup begins. If somebody edits them later, the server
+ * and an action that reads them now could each leave a volume to the other. Throws
+ * `POLICY_CHANGED`.
  */
 function assertUnchanged({ metadata }: ConfigMap, beganAt: string | null | undefined): void {
   if (!beganAt) return;
@@ -112,8 +120,8 @@ type ManagedMetadata = ConfigMap['metadata'] & {
 const PINNED_MAX = 256;
 
 /**
- * Policies of the backups of one server, by UID. Filters, volumes and actions of a backup use what its validation has read, whatever
- * happens to the ConfigMaps later.
+ * Policies of the backups of one server, by UID. Filters, volumes and actions of a backup use what
+ * its validation has read, whatever happens to the ConfigMaps later.
  */
 export class PinnedPolicies {
   readonly #known = new Map<string, Promise<VolumePolicies | undefined>>();
@@ -173,8 +181,8 @@ export const choicesOf = ({ spec }: Backup) => ({
 const BACKUPS_MAX = 4;
 
 /**
- * A VolumeHelper for each Backup, by its UID. Policies and lists of a backup are read once, so that all questions of one backup have
- * answers from one state of the cluster.
+ * A VolumeHelper for each Backup, by its UID. Policies and lists of a backup are read once, so that
+ * all questions of one backup have answers from one state of the cluster.
  */
 export class VolumeHelpers {
   readonly #client: KubeClient;
@@ -204,7 +212,8 @@ export class VolumeHelpers {
     return new VolumeHelper({
       policies: await policiesOfBackup(this.#client, backup),
       ...choicesOf(backup),
-      // As for plugins of others in Velero: PVCs whose snapshots are moved are not backed up with pods by whoever asks.
+      // As for plugins of others in Velero: PVCs whose snapshots are moved are not backed up with
+      // pods by whoever asks.
       backupExcludePvc: backup.spec.snapshotMoveData === true,
       volumes: new ListedVolumes(readsOf(this.#client), { ...this.#options, namespaces }),
     });

@@ -2,8 +2,9 @@ import type { Logger } from '../base/index.ts';
 import type { Backup, KubeObject, Restore } from '../kube/index.ts';
 
 /**
- * What an item action is to whoever calls it: Velero's server through the protocol, or a server of ours in its own process. As Velero's
- * interfaces (pkg/plugin/velero), with a signal that ends when the host no longer waits.
+ * What an item action is to whoever calls it: Velero's server through the protocol, or a server of
+ * ours in its own process. As Velero's interfaces (pkg/plugin/velero), with a signal that ends when
+ * the host no longer waits.
  */
 export interface CallContext {
   readonly signal: AbortSignal;
@@ -57,8 +58,8 @@ export interface RestoreInput {
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
   /**
-   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup does not have it. Left out where another server than
-   * ours restores.
+   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup
+   * does not have it. Left out where another server than ours restores.
    */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
   /** The Backup, as the run of the restore found it. Only our server hands it in. */
@@ -120,14 +121,20 @@ export interface ItemBlockAction {
 
 /** Where backups are kept. All calls may be repeated; keys have no leading slash. */
 export interface ObjectStore {
-  /** Reads the body no faster than the plugin takes it, and leaves it where the call fails. Owns the buffers of the body. */
+  /**
+   * Reads the body no faster than the plugin takes it, and leaves it where the call fails. Owns the
+   * buffers of the body.
+   */
   put(
     bucket: string,
     key: string,
     body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
     context: CallContext,
   ): Promise<void>;
-  /** In the order of the object; leaving the loop ends the transfer. An object that breaks off throws. */
+  /**
+   * In the order of the object; leaving the loop ends the transfer. An object that breaks off
+   * throws.
+   */
   get(bucket: string, key: string, context: CallContext): AsyncIterable<Uint8Array>;
   exists(bucket: string, key: string, context: CallContext): Promise<boolean>;
   list(bucket: string, prefix: string, context: CallContext): Promise<readonly string[]>;
@@ -186,7 +193,9 @@ interface Registered<Kind extends string, Action> {
   readonly open: (logger?: Logger) => Promise<Action>;
 }
 
-/** An action under its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go). */
+/**
+ * An action under its name. The kinds are Velero's (pkg/plugin/framework/common/plugin_kinds.go).
+ */
 export type Plugin =
   | Registered<'BackupItemActionV2', BackupItemAction>
   | Registered<'RestoreItemActionV2', RestoreItemAction>

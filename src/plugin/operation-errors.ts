@@ -1,6 +1,9 @@
 import { CodedError } from '../base/index.ts';
 
-/** Velero tells these two errors by their texts only (pkg/plugin/velero/backupitemaction/v2, restoreitemaction/v2). */
+/**
+ * Velero tells these two errors by their texts only (pkg/plugin/velero/backupitemaction/v2,
+ * restoreitemaction/v2).
+ */
 export const invalidOperationId = (id: string): CodedError =>
   new CodedError('BAD_OPERATION_ID', `operation ID ${id} is invalid`);
 export const withoutOperations = (): CodedError =>

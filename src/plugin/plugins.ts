@@ -3,7 +3,9 @@ import type { OpenActions } from './actions/index.ts';
 import type { Plugin } from './contract.ts';
 
 export interface PluginSettings {
-  /** The server runs with `EnableCSI`: Velero's own actions take the snapshots and make the uploads. */
+  /**
+   * The server runs with `EnableCSI`: Velero's own actions take the snapshots and make the uploads.
+   */
   readonly hasCsi: boolean;
   /** Called when the first action is. */
   readonly load: (logger?: Logger) => Promise<OpenActions>;
@@ -17,9 +19,10 @@ const POD_VOLUMES = { includedResources: ['podvolumebackups.velero.io'] };
 const CLASSES = { includedResources: ['volumesnapshotclasses.snapshot.storage.k8s.io'] };
 
 /**
- * What a process offers. Names are our own: Velero does not start when two actions of one kind have the same name, and without
- * `EnableCSI` it skips those with `velero.io/csi-` in it. Velero's own actions run in either set-up where their name has none of that:
- * it deletes the contents of kept snapshots itself, so that here is one for those of groups only.
+ * What a process offers. Names are our own: Velero does not start when two actions of one kind have
+ * the same name, and without `EnableCSI` it skips those with `velero.io/csi-` in it. Velero's own
+ * actions run in either set-up where their name has none of that: it deletes the contents of kept
+ * snapshots itself, so that here is one for those of groups only.
  */
 export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
   const deletion: Plugin = {
@@ -109,7 +112,10 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
   ];
 }
 
-/** What a server of ours that restores asks about its PodVolumeRestores, beside {@link pluginsFor}. It is asked about no item. */
+/**
+ * What a server of ours that restores asks about its PodVolumeRestores, beside {@link pluginsFor}.
+ * It is asked about no item.
+ */
 export const podVolumeRestorePlugin = (load: PluginSettings['load']): Plugin => ({
   kind: 'RestoreItemActionV2',
   name: 'longshore.io/pod-volume-restore',

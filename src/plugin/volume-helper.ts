@@ -1,5 +1,6 @@
 /**
- * `longshore/volume-helper`: what plugins of others ask about volumes, as Velero's pkg/plugin/utils/volumehelper is for plugins in Go.
+ * `longshore/volume-helper`: what plugins of others ask about volumes, as Velero's
+ * pkg/plugin/utils/volumehelper is for plugins in Go.
  *
  *     const helpers = connectVolumeHelpers();
  *     const helper = await helpers.of(backup);
@@ -17,7 +18,9 @@ export {
 } from '../volume-policy/index.ts';
 export { VolumeHelpers } from './backup-policies.ts';
 
-/** For the cluster of a kubeconfig, or the one that the process is a pod of. Throws `NO_CLUSTER`. */
+/**
+ * For the cluster of a kubeconfig, or the one that the process is a pod of. Throws `NO_CLUSTER`.
+ */
 export function connectVolumeHelpers(
   options: { readonly kubeconfig?: string; readonly context?: string } = {},
 ): VolumeHelpers & Disposable {

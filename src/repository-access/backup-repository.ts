@@ -34,9 +34,9 @@ export interface RepositoryQuery {
 }
 
 /**
- * Waits until the BackupRepository of a namespace's volumes is ready, and makes it when there is none, as Velero does
- * (pkg/repository/ensurer.go); making it ready is the server's work.
- * Throws `REPOSITORY_NOT_READY` with the reason that the server gives.
+ * Waits until the BackupRepository of a namespace's volumes is ready, and makes it when there is
+ * none, as Velero does (pkg/repository/ensurer.go); making it ready is the server's work. Throws
+ * `REPOSITORY_NOT_READY` with the reason that the server gives.
  */
 export async function ensureBackupRepository(
   query: RepositoryQuery,
@@ -60,7 +60,10 @@ export async function ensureBackupRepository(
   }
 }
 
-/** By these a BackupRepository is found, whatever its name (Velero: pkg/repository/backup_repo_op.go). */
+/**
+ * By these a BackupRepository is found, whatever its name (Velero:
+ * pkg/repository/backup_repo_op.go).
+ */
 export const repositoryLabels = ({
   volumeNamespace,
   storageLocation,
@@ -70,7 +73,10 @@ export const repositoryLabels = ({
   'velero.io/repository-type': 'kopia',
 });
 
-/** The one of a namespace's volumes, in whatever phase; undefined where there is none. Throws `REPOSITORY_NOT_READY` where there are two. */
+/**
+ * The one of a namespace's volumes, in whatever phase; undefined where there is none. Throws
+ * `REPOSITORY_NOT_READY` where there are two.
+ */
 export async function findBackupRepository(
   query: RepositoryQuery,
 ): Promise<BackupRepository | undefined> {
@@ -105,7 +111,8 @@ async function createRepository(query: RepositoryQuery): Promise<void> {
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
-    // Data movers may list them, and get none. Made for the same a moment ago, or without its labels: there must not be two.
+    // Data movers may list them, and get none. Made for the same a moment ago, or without its
+    // labels: there must not be two.
     const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal: query.signal });
     const found = all.find(({ metadata }) => metadata.name === name);
     if (!found || isOf(found, query)) return;
@@ -113,8 +120,8 @@ async function createRepository(query: RepositoryQuery): Promise<void> {
 }
 
 /**
- * The one that is easy to read, and one for where that is too long, or another repository has it: of namespace `a` in location `b-c` and of
- * `a-b` in `c`.
+ * The one that is easy to read, and one for where that is too long, or another repository has it:
+ * of namespace `a` in location `b-c` and of `a-b` in `c`.
  */
 function namesFor({ volumeNamespace, storageLocation }: RepositoryQuery): string[] {
   const readable = `${volumeNamespace}-${storageLocation}-kopia`;
@@ -134,7 +141,9 @@ export interface RepositoryAccess {
   /** As `openStorage` takes it. */
   readonly location: string;
   readonly password: Secret;
-  /** The passwords of all repositories are being changed: this one may be another one in a moment. */
+  /**
+   * The passwords of all repositories are being changed: this one may be another one in a moment.
+   */
   readonly isChangingPassword: boolean;
 }
 
@@ -149,8 +158,9 @@ export interface AccessOptions extends RepositoryQuery {
 }
 
 /**
- * Where the repository is and its password: from the BackupStorageLocation, its secrets, and the one password of all
- * repositories. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`, `NO_PASSWORD`, and what the API server refuses.
+ * Where the repository is and its password: from the BackupStorageLocation, its secrets, and the
+ * one password of all repositories. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`,
+ * `NO_PASSWORD`, and what the API server refuses.
  */
 export async function loadRepositoryAccess(options: AccessOptions): Promise<RepositoryAccess> {
   const { client, namespace, storageLocation, volumeNamespace, signal } = options;

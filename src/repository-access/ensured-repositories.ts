@@ -1,6 +1,9 @@
 import { ensureBackupRepository, type RepositoryQuery } from './backup-repository.ts';
 
-/** BackupRepositories that one backup or restore needs: each is asked for once, and waited for by all who need it. */
+/**
+ * BackupRepositories that one backup or restore needs: each is asked for once, and waited for by
+ * all who need it.
+ */
 export class EnsuredRepositories {
   readonly #query: Omit<RepositoryQuery, 'volumeNamespace'>;
   readonly #timeoutMs: number;
@@ -15,8 +18,9 @@ export class EnsuredRepositories {
   }
 
   /**
-   * Of a namespace's volumes. Throws `REPOSITORY_NOT_READY`; whoever asks next tries again. One that was waited for in vain is only looked at from then on:
-   * pods come one after the other, and each of a thousand would wait as long.
+   * Of a namespace's volumes. Throws `REPOSITORY_NOT_READY`; whoever asks next tries again. One
+   * that was waited for in vain is only looked at from then on: pods come one after the other, and
+   * each of a thousand would wait as long.
    */
   async ensure(volumeNamespace: string): Promise<void> {
     let ready = this.#asked.get(volumeNamespace);

@@ -1,6 +1,7 @@
 /**
- * BackupRepositories: how one is found and asked for, and what opens the repository behind it, from the cluster's own objects. Moves
- * no bytes, and makes none of them ready: that is the server's work.
+ * BackupRepositories: how one is found and asked for, and what opens the repository behind it, from
+ * the cluster's own objects. Moves no bytes, and makes none of them ready: that is the server's
+ * work.
  */
 export {
   ensureBackupRepository,

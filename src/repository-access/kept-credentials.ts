@@ -4,9 +4,9 @@ import { type Logger, messageOf } from '../base/index.ts';
 const INTERVAL_MS = 120_000;
 
 /**
- * Loads the Secrets of a location again and again, for as long as work with it takes: a storage that is refused reads its
- * credentials from their file again, and has the new ones then. Where they cannot be read, those of before are as good.
- * Returns what ends it.
+ * Loads the Secrets of a location again and again, for as long as work with it takes: a storage
+ * that is refused reads its credentials from their file again, and has the new ones then. Where
+ * they cannot be read, those of before are as good. Returns what ends it.
  */
 export function keepCredentials(
   load: (signal: AbortSignal) => Promise<unknown>,

@@ -37,8 +37,8 @@ export interface LocationFilesOptions {
 }
 
 /**
- * Files with what the Secrets of a location hold now: its credentials, and certificates of authorities. Throws `NO_PASSWORD`,
- * `BAD_STORAGE_LOCATION`, and what the API server refuses.
+ * Files with what the Secrets of a location hold now: its credentials, and certificates of
+ * authorities. Throws `NO_PASSWORD`, `BAD_STORAGE_LOCATION`, and what the API server refuses.
  */
 export async function loadLocationFiles(
   options: LocationFilesOptions,
@@ -68,9 +68,9 @@ export async function loadCredentialFile(
 }
 
 /**
- * A file with the 32 bytes that the objects of an S3 location are encrypted with, where it names a key: of a Secret, which has no others, or of
- * a file, which may go on (velero-plugin-for-aws v1.14: readCustomerKey). Repositories are reached without. Throws like
- * {@link loadLocationFiles}.
+ * A file with the 32 bytes that the objects of an S3 location are encrypted with, where it names a
+ * key: of a Secret, which has no others, or of a file, which may go on (velero-plugin-for-aws
+ * v1.14: readCustomerKey). Repositories are reached without. Throws like {@link loadLocationFiles}.
  */
 export async function loadCustomerKeyFile(
   options: LocationFilesOptions,
@@ -105,7 +105,10 @@ export function secretsOf(location: BackupStorageLocation): string[] {
   return [...new Set(places.flatMap((place) => (place ? [place.name] : [])))];
 }
 
-/** A BackupStorageLocation as it is now. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server refuses. */
+/**
+ * A BackupStorageLocation as it is now. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the
+ * API server refuses.
+ */
 export async function loadLocation(
   name: string,
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
@@ -117,8 +120,9 @@ export async function loadLocation(
 }
 
 /**
- * Opens what a location names, by the credentials that its Secrets hold now. Its files are in a folder of its own until it is closed. Throws like
- * {@link loadLocationFiles}, and what opening it throws.
+ * Opens what a location names, by the credentials that its Secrets hold now. Its files are in a
+ * folder of its own until it is closed. Throws like {@link loadLocationFiles}, and what opening it
+ * throws.
  */
 export async function openLocationBucket<B extends { close(): Promise<void> }>(
   location: BackupStorageLocation,
@@ -152,7 +156,10 @@ const KEY_BYTES = 32;
 const badKey = (text: string, cause?: unknown): CodedError =>
   new CodedError('BAD_STORAGE_LOCATION', text, { cause });
 
-/** Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API server refuses. */
+/**
+ * Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API
+ * server refuses.
+ */
 export async function secretValue(
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
   { name, key }: { readonly name: string; readonly key: string },
@@ -186,7 +193,10 @@ async function toFile(directory: string, name: string, text: Buffer): Promise<st
   return file;
 }
 
-/** Velero's words for what could not be read (pkg/persistence/object_store.go). What it means stays the same. */
+/**
+ * Velero's words for what could not be read (pkg/persistence/object_store.go). What it means stays
+ * the same.
+ */
 const wrap =
   (what: string) =>
   (cause: unknown): never => {

@@ -13,7 +13,9 @@ export const PASSWORD_KEY = 'repository-password';
 /** Data of a change of all passwords: the next password, then the previous one. */
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
 export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
-/** Where earlier versions kept the keys of archives: beside the password. Only read and removed now. */
+/**
+ * Where earlier versions kept the keys of archives: beside the password. Only read and removed now.
+ */
 export const EARLIER_SIGNING_KEYS = 'longshore-earlier-signing-keys';
 /** Data of the Secret of the keys: one key in each line, in hexadecimal digits. */
 export const ARCHIVE_KEYS = 'keys';
@@ -56,8 +58,9 @@ export interface RepositoryPasswords {
 }
 
 /**
- * The passwords of the repositories and the keys of archives, as the two Secrets have them. Undefined
- * without a password, or if this account may not read it. Throws other errors of the API server.
+ * The passwords of the repositories and the keys of archives, as the two Secrets have them.
+ * Undefined without a password, or if this account may not read it. Throws other errors of the API
+ * server.
  */
 export async function repositoryPasswords(
   access: PasswordAccess,
@@ -94,10 +97,10 @@ async function findReadable(
 }
 
 /**
- * Adds keys of archives to their Secret, also the keys that an earlier version left beside the password.
- * Creates the Secret. A key in it is never removed. May be repeated, by several processes at one
- * time. Returns all keys that the Secret has then, and how many are new. Throws errors of the API
- * server.
+ * Adds keys of archives to their Secret, also the keys that an earlier version left beside the
+ * password. Creates the Secret. A key in it is never removed. May be repeated, by several processes
+ * at one time. Returns all keys that the Secret has then, and how many are new. Throws errors of
+ * the API server.
  */
 export async function keepArchiveKeys(
   access: PasswordAccess & { readonly client: Pick<KubeClient, 'find' | 'create' | 'replace'> },

@@ -23,7 +23,10 @@ export interface RepositoryVerdict {
 export interface NotedVerification extends RepositoryVerdict {
   /** When it ended (RFC 3339). */
   readonly time: string;
-  /** Of a read-only location: how much is still to be read before a problem that nobody finds any more is forgotten. */
+  /**
+   * Of a read-only location: how much is still to be read before a problem that nobody finds any
+   * more is forgotten.
+   */
   readonly keptFor?: number | undefined;
 }
 

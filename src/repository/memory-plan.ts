@@ -1,7 +1,10 @@
 import { CodedError, formatBytes } from '../base/index.ts';
 import { THREADS_MAX } from '../codec/index.ts';
 
-/** What a process takes of a memory budget for its data path; the rest of the budget is the process itself. */
+/**
+ * What a process takes of a memory budget for its data path; the rest of the budget is the process
+ * itself.
+ */
 export interface MemoryPlan {
   /** Worker threads: at most one for each CPU, fewer where the budget does not carry them. */
   readonly threads: number;
@@ -13,40 +16,53 @@ export interface MemoryPlan {
   readonly packsInFlight: number;
   /** Above it, merged indexes go to scratch files. */
   readonly indexMemoryBytes: number;
-  /** Whether a further thread, which does nothing but look at files, might be more than the budget carries. */
+  /**
+   * Whether a further thread, which does nothing but look at files, might be more than the budget
+   * carries.
+   */
   readonly isTight?: boolean;
 }
 
 const MIB = 2 ** 20;
 export const DEFAULT_MEMORY_BYTES = 256 * MIB;
 export const MEMORY_BYTES_MIN = 160 * MIB;
-/** Node, its code, the heap of the main thread; and each worker thread. Measured, see docs/performance.md. */
+/**
+ * Node, its code, the heap of the main thread; and each worker thread. Measured, see
+ * docs/performance.md.
+ */
 const PROCESS_BYTES = 106 * MIB;
 const THREAD_BYTES = 14 * MIB;
 const SLAB_MIB = 4;
 /** A pack of the default size, as long as it may get (write-session.ts). */
 const PACK_MIB = 24;
-/** What one stream of chunks of up to 16 MiB needs to get on, and a slab for small files beside it. */
+/**
+ * What one stream of chunks of up to 16 MiB needs to get on, and a slab for small files beside it.
+ */
 const SLABS_MIN = 7;
 
 /** The library of a cloud storage and its connections. Measured with S3, the largest. */
 const REMOTE_BYTES = 32 * MIB;
 
 /**
- * Below it a thread more is too much: the built program took 203 MiB of 208 with one that counts a directory beside its upload, 187 without, and 190 of 256. What a
- * remote storage takes comes on top.
+ * Below it a thread more is too much: the built program took 203 MiB of 208 with one that counts a
+ * directory beside its upload, 187 without, and 190 of 256. What a remote storage takes comes on
+ * top.
  */
 const TIGHT_BYTES = 224 * MIB;
 
 /** The least for indexes in memory; beyond it they take a tenth of what the process leaves. */
 const INDEX_MIB_MIN = 8;
-/** Packs of data for so many threads. Our choice: sealing is the smaller part of their work, and puts hold packs too. */
+/**
+ * Packs of data for so many threads. Our choice: sealing is the smaller part of their work, and
+ * puts hold packs too.
+ */
 const dataPacksOf = (threads: number): number => Math.max(1, Math.ceil(threads / 2) - 1);
 
 /**
- * Shares a budget out. Threads come first, each with its part of the slabs and lanes that it needs to be
- * of use; the rest becomes further packs and slabs. A budget that does not even carry one thread gets the
- * least that works ({@link planBytes} tells how much). Throws `MEMORY_LIMIT_TOO_LOW`.
+ * Shares a budget out. Threads come first, each with its part of the slabs and lanes that it needs
+ * to be of use; the rest becomes further packs and slabs. A budget that does not even carry one
+ * thread gets the least that works ({@link planBytes} tells how much). Throws
+ * `MEMORY_LIMIT_TOO_LOW`.
  */
 export function planMemory(limitBytes: number, cpus: number, isRemote = false): MemoryPlan {
   if (limitBytes < MEMORY_BYTES_MIN) {

@@ -70,7 +70,10 @@ export interface DataPathOptions {
   memory: Omit<MemoryPlan, 'indexMemoryBytes' | 'threads'>;
 }
 
-/** One read of a large file, one batch of small ones. Our choice: larger ones leave the cache, smaller ones cost messages. */
+/**
+ * One read of a large file, one batch of small ones. Our choice: larger ones leave the cache,
+ * smaller ones cost messages.
+ */
 export const SLAB_BYTES = 4 << 20;
 /** The longest chunk of any splitter that a policy may name (8M, twice). */
 const CONTENT_BYTES_MAX = 16 << 20;
@@ -162,7 +165,10 @@ export class Repository implements AsyncDisposable {
     return this.#activity.pending > 0;
   }
 
-  /** Makes all that was written before the call durable. Merges the contents of manifests when they are many. */
+  /**
+   * Makes all that was written before the call durable. Merges the contents of manifests when they
+   * are many.
+   */
   async flush(): Promise<void> {
     await this.manifests.writePending();
     await this.contents.flush();
@@ -276,7 +282,8 @@ function openMemory({ dataPath }: OpenRepositoryOptions, { parameters }: Format)
   const slabs = slabCount + 1;
   const page = 1 << 16;
   const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
-  // A direct read into small pages goes to the device piece by piece, as many as its queue takes: 1.4 GB/s of 3.9, measured on virtio.
+  // A direct read into small pages goes to the device piece by piece, as many as its queue takes:
+  // 1.4 GB/s of 3.9, measured on virtio.
   posix().useHugePages(arena.bytes);
   const zerosAddress = arena.allocate(SLAB_BYTES);
   const slabAddresses = Array.from({ length: slabCount }, () => arena.allocate(SLAB_BYTES));

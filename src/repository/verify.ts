@@ -55,8 +55,8 @@ export interface VerifyOptions {
   /** The same for the contents of some packs. */
   readonly sample?: PackSample | undefined;
   /**
-   * Packs that are read whatever the sample, if they are there: an earlier verification has found them damaged. They come first,
-   * for half of a limited time, and go on once the sample is read.
+   * Packs that are read whatever the sample, if they are there: an earlier verification has found
+   * them damaged. They come first, for half of a limited time, and go on once the sample is read.
    */
   readonly recheck?: readonly string[];
   /** Called for each of those that was read, or is not there. */
@@ -70,16 +70,22 @@ export interface VerifyOptions {
   readonly entriesMax?: number;
 }
 
-/** Index entries held at once; above it the index is passed over once for each part of the packs. */
+/**
+ * Index entries held at once; above it the index is passed over once for each part of the packs.
+ */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
-/** Of a limited time, what a second look at damaged packs may take first; it goes on when all else is read. Our choice. */
+/**
+ * Of a limited time, what a second look at damaged packs may take first; it goes on when all else
+ * is read. Our choice.
+ */
 const SECOND_LOOK_PARTS = 2n;
 
 /**
- * Checks that every content lies whole in its pack, by a listing of the packs, and if asked reads those of all packs or of a
- * sample: their bytes must hash to their ids. Memory is bounded for any number of contents. Returns how much of the packs was
- * read, from 0 to 1. Throws what the storage throws once it does not answer at all.
+ * Checks that every content lies whole in its pack, by a listing of the packs, and if asked reads
+ * those of all packs or of a sample: their bytes must hash to their ids. Memory is bounded for any
+ * number of contents. Returns how much of the packs was read, from 0 to 1. Throws what the storage
+ * throws once it does not answer at all.
  */
 export async function verifyContents(
   repository: Repository,
@@ -180,7 +186,10 @@ function distanceOf(packBlobId: string, position: number): number {
   return distance < 0 ? distance + 1 : distance;
 }
 
-/** Whether a pack is among those that a sample reads; the same for other names whose second to 13th digits are random. */
+/**
+ * Whether a pack is among those that a sample reads; the same for other names whose second to 13th
+ * digits are random.
+ */
 export const isSampled = (packBlobId: string, { position, share }: PackSample): boolean =>
   share >= 1 || distanceOf(packBlobId, position) < share;
 
@@ -194,7 +203,10 @@ interface BytesOptions extends PackOptions {
   readonly again: SecondLook;
 }
 
-/** Reads the packs of a sample in the order of their names, as many at a time as their entries have room in memory. */
+/**
+ * Reads the packs of a sample in the order of their names, as many at a time as their entries have
+ * room in memory.
+ */
 async function verifyBytes(
   repository: Repository,
   lengths: PackLengths,
@@ -203,7 +215,8 @@ async function verifyBytes(
   const { sample, readable, since, again, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
   const { position } = sample;
   const share = Math.min(1, sample.share);
-  // One is read in any case: where the index alone takes all the time, no run would ever get further.
+  // One is read in any case: where the index alone takes all the time, no run would ever get
+  // further.
   let hasBegun = false;
   const tell = async (distance: number): Promise<void> => {
     await onPosition?.((position + distance) % 1);
@@ -242,7 +255,10 @@ async function verifyBytes(
   return share;
 }
 
-/** How long each pack is, by its name; undefined for those that were asked for by name, and are not there. */
+/**
+ * How long each pack is, by its name; undefined for those that were asked for by name, and are not
+ * there.
+ */
 export type PackLengths = Map<string, number | undefined>;
 
 function sumOf(lengths: PackLengths): number {
@@ -260,7 +276,10 @@ export async function listPackLengths({ storage }: Repository): Promise<PackLeng
   return lengths;
 }
 
-/** Why no pack holds a content, by the packs' lengths; undefined when one does. What has moved since they were listed is found. */
+/**
+ * Why no pack holds a content, by the packs' lengths; undefined when one does. What has moved since
+ * they were listed is found.
+ */
 export async function packProblem(
   repository: Repository,
   entry: IndexEntry,
@@ -277,7 +296,10 @@ export async function packProblem(
   }
 }
 
-/** The index may have been read anew since the packs were listed, and then it names younger ones too. */
+/**
+ * The index may have been read anew since the packs were listed, and then it names younger ones
+ * too.
+ */
 async function askForLength(
   { storage }: Repository,
   pack: string,
@@ -339,8 +361,9 @@ async function verifyPack(
 }
 
 /**
- * Whether it was dropped as deleted since it was looked up: it is missed by nobody then. That the index does not know it any
- * more is not enough with epochs, which forget nothing: the storage may have been unmounted, and list nothing at all.
+ * Whether it was dropped as deleted since it was looked up: it is missed by nobody then. That the
+ * index does not know it any more is not enough with epochs, which forget nothing: the storage may
+ * have been unmounted, and list nothing at all.
  */
 function isCollected(
   { contents, format }: Repository,
@@ -365,7 +388,8 @@ async function verifyContent(
     counters.bytesRead += lengthBytes;
     return contents.openPacked(at, packed);
   };
-  // Bytes that changed in transit are not damage, nor is a content that was moved since it was looked up.
+  // Bytes that changed in transit are not damage, nor is a content that was moved since it was
+  // looked up.
   const readMoved = async (error: unknown): Promise<Uint8Array> => {
     const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(at) : undefined;
     if (!moved) return read(true);
@@ -384,16 +408,17 @@ async function verifyContent(
     if (isCode(error, 'DAMAGED_BLOB', 'BLOB_NOT_FOUND', 'INVALID_RANGE')) {
       return { code: 'DAMAGED_CONTENT', ...place, message: messageOf(error) };
     }
-    // A storage that is busy, an archived blob, a right or memory that is missing: it may be read again later.
+    // A storage that is busy, an archived blob, a right or memory that is missing: it may be read
+    // again later.
     const message = `blob ${at.packBlobId} could not be read, which need not be damage: content ${contentId}: ${messageOf(error)}`;
     return { code: 'UNREADABLE_CONTENT', ...place, message };
   }
 }
 
 /**
- * After a failure that need not be of one blob alone: throws where the storage does not give out the format of the repository
- * either. It cannot be reached any more, its file system was unmounted, or its credentials have ended, and whatever is read
- * next would be called damaged too.
+ * After a failure that need not be of one blob alone: throws where the storage does not give out
+ * the format of the repository either. It cannot be reached any more, its file system was
+ * unmounted, or its credentials have ended, and whatever is read next would be called damaged too.
  */
 export async function assertAnswers({ storage }: Repository, failure: unknown): Promise<void> {
   if (!(failure instanceof CodedError)) return;

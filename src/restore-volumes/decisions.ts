@@ -3,11 +3,16 @@ import type { PersistentVolume } from '../kube/index.ts';
 
 /** What is known of a PersistentVolume of a backup when its restore comes to it. */
 export interface VolumeFacts {
-  /** What the backup noted of it; undefined for backups of old servers, and for what nobody noted. */
+  /**
+   * What the backup noted of it; undefined for backups of old servers, and for what nobody noted.
+   */
   readonly info: BackupVolumeInfo | undefined;
   /** The snapshot by its provider. */
   readonly native: NativeSnapshot | undefined;
-  /** These three only matter where there is no note: a backup of the files of a pod's volume, a VolumeSnapshot, the result of a DataUpload. */
+  /**
+   * These three only matter where there is no note: a backup of the files of a pod's volume, a
+   * VolumeSnapshot, the result of a DataUpload.
+   */
   readonly hasFileBackup: boolean;
   readonly hasCsiSnapshot: boolean;
   readonly hasUploadResult: boolean;
@@ -27,8 +32,9 @@ export type VolumePlan =
   | { readonly kind: 'withoutSnapshot'; readonly why: string; readonly warning?: string };
 
 /**
- * Velero: pkg/restore/restore.go, restoreItem (v1.18.3). The note of the backup decides; without one the files of the backup do. Whatever Velero
- * restores with nothing in it, or with the old storage behind it, is done as there, with a warning that says so.
+ * Velero: pkg/restore/restore.go, restoreItem (v1.18.3). The note of the backup decides; without
+ * one the files of the backup do. Whatever Velero restores with nothing in it, or with the old
+ * storage behind it, is done as there, with a warning that says so.
  */
 export function planVolume(pv: PersistentVolume, facts: VolumeFacts): VolumePlan {
   const { info, native } = facts;

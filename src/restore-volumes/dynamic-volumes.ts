@@ -20,8 +20,9 @@ export type DynamicVolumePlan =
   | { readonly kind: 'patch'; readonly patch: object };
 
 /**
- * A new volume gets the reclaim policy of the old one, and those of its labels that it lacks: Velero replaces all labels, so that those of the
- * provisioner, such as the zone, are lost. Velero: pkg/controller/restore_finalizer_controller.go, patchDynamicPVWithVolumeInfo.
+ * A new volume gets the reclaim policy of the old one, and those of its labels that it lacks:
+ * Velero replaces all labels, so that those of the provisioner, such as the zone, are lost. Velero:
+ * pkg/controller/restore_finalizer_controller.go, patchDynamicPVWithVolumeInfo.
  */
 export function planDynamicVolume(
   info: BackupVolumeInfo,

@@ -13,8 +13,9 @@ export interface FileBackup {
 const ANNOTATION = 'snapshot.velero.io/';
 
 /**
- * The volumes of a restored pod that have a backup of their files, by name. `namespace`: the pod's in the backup. As in Velero, the phase is not asked
- * for, and what has no snapshot is none. Velero: pkg/podvolume/util.go.
+ * The volumes of a restored pod that have a backup of their files, by name. `namespace`: the pod's
+ * in the backup. As in Velero, the phase is not asked for, and what has no snapshot is none.
+ * Velero: pkg/podvolume/util.go.
  */
 export function fileBackupsOf(
   pod: Pod,

@@ -1,7 +1,9 @@
 /**
- * What a restore does about volumes beside their objects: which PersistentVolumes are restored as they were, from a snapshot of their provider, or
- * provisioned anew; PodVolumeRestores as item operations; what is noted of each; what dynamically provisioned volumes get of the old ones. Moves no
- * byte itself, and knows no journal: what must survive a restart are facts that it is given back.
+ * What a restore does about volumes beside their objects: which PersistentVolumes are restored as
+ * they were, from a snapshot of their provider, or provisioned anew; PodVolumeRestores as item
+ * operations; what is noted of each; what dynamically provisioned volumes get of the old ones.
+ * Moves no byte itself, and knows no journal: what must survive a restart are facts that it is
+ * given back.
  */
 export { type VolumeFacts } from './decisions.ts';
 export { RestoredVolumes, type VolumeFact } from './persistent-volumes.ts';

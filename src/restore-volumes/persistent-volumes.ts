@@ -39,8 +39,9 @@ export interface VolumesOptions {
   readonly terminatingMs: number;
   readonly pollMs?: number;
   /**
-   * Each fact, when it is one: of a process that is killed before it, a volume that was made is not known. What is provisioned or renamed is found out
-   * again in the same way; it need only be there when the item is noted that it is about.
+   * Each fact, when it is one: of a process that is killed before it, a volume that was made is not
+   * known. What is provisioned or renamed is found out again in the same way; it need only be there
+   * when the item is noted that it is about.
    */
   readonly onFact?: (fact: VolumeFact) => Promise<void>;
 }
@@ -64,8 +65,9 @@ const ORIGINAL_NAME = 'velero.io/original-pv-name';
 const POLL_MS = 1000;
 
 /**
- * PersistentVolumes of one restore, and what they mean for the claims that name them: which are provisioned anew, which have another name, which get
- * a volume of their provider. Velero: pkg/restore/restore.go and pv_restorer.go.
+ * PersistentVolumes of one restore, and what they mean for the claims that name them: which are
+ * provisioned anew, which have another name, which get a volume of their provider. Velero:
+ * pkg/restore/restore.go and pv_restorer.go.
  */
 export class RestoredVolumes {
   readonly #options: VolumesOptions;
@@ -100,8 +102,9 @@ export class RestoredVolumes {
   }
 
   /**
-   * Decides about a PersistentVolume and does it. The item is the one of the backup, and is not changed. Throws what Velero fails the item with, such
-   * as `PV_ACTION_FAILED` where the provider makes no volume, and `PV_STAYS` where one of the same name does not go.
+   * Decides about a PersistentVolume and does it. The item is the one of the backup, and is not
+   * changed. Throws what Velero fails the item with, such as `PV_ACTION_FAILED` where the provider
+   * makes no volume, and `PV_STAYS` where one of the same name does not go.
    */
   async prepare(pv: PersistentVolume): Promise<PreparedVolume> {
     const { log } = this.#options;
@@ -128,7 +131,8 @@ export class RestoredVolumes {
   }
 
   /**
-   * A claim as it may be bound again: to the new name of its volume, or to none where it gets a new one. Velero does so after the actions.
+   * A claim as it may be bound again: to the new name of its volume, or to none where it gets a new
+   * one. Velero does so after the actions.
    */
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim {
     const { volumeName = '' } = claim.spec;
@@ -138,7 +142,10 @@ export class RestoredVolumes {
     return { ...claim, metadata: withoutBinding(claim.metadata), spec };
   }
 
-  /** The claim of the volume is in the namespace that it is restored to, and it is bound to none yet. */
+  /**
+   * The claim of the volume is in the namespace that it is restored to, and it is bound to none
+   * yet.
+   */
   #unbound(pv: PersistentVolume): PersistentVolume {
     const { claimRef } = pv.spec;
     if (!claimRef) return { ...pv, metadata: withoutBinding(pv.metadata) };
@@ -158,7 +165,8 @@ export class RestoredVolumes {
   ): Promise<PersistentVolume> {
     const { name: old } = pv.metadata;
     const isTaken = await this.#isTakenByOrigin(pv);
-    // A name that is free, or becomes so, is kept: nobody makes a volume for a PersistentVolume that is there.
+    // A name that is free, or becomes so, is kept: nobody makes a volume for a PersistentVolume
+    // that is there.
     const isFree = isTaken || (await this.#isFree(old, native));
     let item = this.#unbound(pv);
     if (isFree && native) item = await this.#withVolume(item, native);
@@ -173,7 +181,10 @@ export class RestoredVolumes {
     return { ...item, metadata: { ...item.metadata, name, annotations } };
   }
 
-  /** Velero's form, with a number that follows from the restore: tried again, it finds the first one. */
+  /**
+   * Velero's form, with a number that follows from the restore: tried again, it finds the first
+   * one.
+   */
   #cloneName(old: string): string {
     const { uid } = this.#options.restore.metadata;
     const hex = createHash('sha256').update(`${uid}/${old}`).digest('hex');
@@ -182,8 +193,9 @@ export class RestoredVolumes {
   }
 
   /**
-   * The namespace of its claim is mapped to another one, and the volume that it was backed up from is still there. One that an earlier try of this restore has
-   * made is not that: a second one of another name would stand for the same storage.
+   * The namespace of its claim is mapped to another one, and the volume that it was backed up from
+   * is still there. One that an earlier try of this restore has made is not that: a second one of
+   * another name would stand for the same storage.
    */
   async #isTakenByOrigin(pv: PersistentVolume): Promise<boolean> {
     const { client, restore, signal } = this.#options;
@@ -193,14 +205,15 @@ export class RestoredVolumes {
     if (this.#renamed.has(name)) return true;
     const found = await client.find(PVS, { name }, { signal });
     if (found) return !isMadeBy(restore, found);
-    // The volume of the origin has gone since an earlier try was killed, which has made the one of another name.
+    // The volume of the origin has gone since an earlier try was killed, which has made the one of
+    // another name.
     const clone = await client.find(PVS, { name: this.#cloneName(name) }, { signal });
     return clone !== undefined && isMadeBy(restore, clone);
   }
 
   /**
-   * Whether nothing has the name, after waiting for what is about to go: a volume that is released or deleted, or whose claim or namespace is.
-   * Throws `PV_STAYS`.
+   * Whether nothing has the name, after waiting for what is about to go: a volume that is released
+   * or deleted, or whose claim or namespace is. Throws `PV_STAYS`.
    */
   async #isFree(name: string, native: NativeSnapshot | undefined): Promise<boolean> {
     const { signal, terminatingMs, pollMs = POLL_MS } = this.#options;

@@ -54,8 +54,9 @@ export interface PodVolumeRestoresOptions {
 const AGENT_LABELS = 'role=node-agent';
 
 /**
- * Restores of pods' volumes by their files, each an operation: nobody waits for one, so that a pod that hangs holds up nothing. Velero:
- * pkg/podvolume/restorer.go, RestorePodVolumes; it waits for all of them before a restore is over.
+ * Restores of pods' volumes by their files, each an operation: nobody waits for one, so that a pod
+ * that hangs holds up nothing. Velero: pkg/podvolume/restorer.go, RestorePodVolumes; it waits for
+ * all of them before a restore is over.
  */
 export class PodVolumeRestores {
   readonly #options: PodVolumeRestoresOptions;
@@ -75,8 +76,9 @@ export class PodVolumeRestores {
   }
 
   /**
-   * Makes one for each volume of a pod that was created by this restore, and whose backup has its files. `namespace`: the pod's in the backup. Errors are
-   * of the pod; what could be begun is begun. Done again, it finds what it made.
+   * Makes one for each volume of a pod that was created by this restore, and whose backup has its
+   * files. `namespace`: the pod's in the backup. Errors are of the pod; what could be begun is
+   * begun. Done again, it finds what it made.
    */
   async begin(
     pod: Pod,
@@ -193,7 +195,10 @@ interface RestoredVolume {
   readonly namespace: string;
 }
 
-/** No agent of 1.18 and later without restic can read what it has written. Velero leaves these to its node-agent, which ours is not. */
+/**
+ * No agent of 1.18 and later without restic can read what it has written. Velero leaves these to
+ * its node-agent, which ours is not.
+ */
 function assertReadable(found: ReadonlyMap<string, FileBackup>): void {
   const old = [...found].filter(([, { uploaderType }]) => uploaderType !== 'kopia');
   if (old.length === 0) return;

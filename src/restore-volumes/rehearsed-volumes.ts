@@ -9,7 +9,10 @@ export interface RehearsedVolumesOptions {
   readonly log: BackupLog;
 }
 
-/** Says what a restore would do about each PersistentVolume, and does nothing: no provider is asked, and no name is waited for. */
+/**
+ * Says what a restore would do about each PersistentVolume, and does nothing: no provider is asked,
+ * and no name is waited for.
+ */
 export class RehearsedVolumes implements PersistentVolumeSteps {
   readonly #options: RehearsedVolumesOptions;
   readonly #provisioned = new Set<string>();

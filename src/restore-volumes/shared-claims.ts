@@ -1,7 +1,10 @@
 import type { Pod, PodVolumeBackup } from '../kube/index.ts';
 import { fileBackupsOf } from './file-backups.ts';
 
-/** A claim whose files are restored through another pod than the one that they were backed up through, as JSON, for whoever continues the restore. */
+/**
+ * A claim whose files are restored through another pod than the one that they were backed up
+ * through, as JSON, for whoever continues the restore.
+ */
 export interface FileRestoreFact {
   readonly kind: 'files';
   /** `namespace/name` of the claim in the backup. */
@@ -19,9 +22,15 @@ interface NamedPlace {
 export interface FileBackupsOptions {
   /** Those of the restore's backup. */
   readonly backups: readonly PodVolumeBackup[];
-  /** Whether this restore makes a pod of the backup, or has made it. Without it every pod is taken for one that is made. */
+  /**
+   * Whether this restore makes a pod of the backup, or has made it. Without it every pod is taken
+   * for one that is made.
+   */
   readonly isMade?: (pod: NamedPlace) => Promise<boolean>;
-  /** Whether this restore has made a claim of the backup, whose turn is before that of its pods. Without it every claim is taken for one that is made. */
+  /**
+   * Whether this restore has made a claim of the backup, whose turn is before that of its pods.
+   * Without it every claim is taken for one that is made.
+   */
   readonly isClaimMade?: (claim: NamedPlace) => boolean;
   /** Told once of each claim that was there before, and is left as it is. */
   readonly onLeft?: (claim: NamedPlace, pod: NamedPlace) => void;
@@ -33,9 +42,11 @@ export interface FileBackupsOptions {
 const CLAIM = 'velero.io/pvc-name';
 
 /**
- * Which files are restored through which pod. The files of a claim are in a backup once, with the first of its pods. Where that one is not restored, as
- * when it has ended or is in the cluster already, they are restored through another pod of the claim, and through one only. Velero leaves such a
- * claim empty. A claim that was there before has data of its own, and may be in use by the very pod that is there: nothing is written into it through another one.
+ * Which files are restored through which pod. The files of a claim are in a backup once, with the
+ * first of its pods. Where that one is not restored, as when it has ended or is in the cluster
+ * already, they are restored through another pod of the claim, and through one only. Velero leaves
+ * such a claim empty. A claim that was there before has data of its own, and may be in use by the
+ * very pod that is there: nothing is written into it through another one.
  */
 export class FileBackups {
   readonly #options: FileBackupsOptions;
@@ -75,7 +86,10 @@ export class FileBackups {
     return this.#byClaim.keys();
   }
 
-  /** Names of the volumes of a pod that the backup has files of, whichever pod they are restored through. */
+  /**
+   * Names of the volumes of a pod that the backup has files of, whichever pod they are restored
+   * through.
+   */
   volumesOf(pod: Pod, namespace: string): string[] {
     const own = this.#byPod.get(`${namespace}/${pod.metadata.name}`) ?? [];
     const names = new Set(fileBackupsOf(pod, namespace, own).keys());
@@ -85,7 +99,10 @@ export class FileBackups {
     return [...names];
   }
 
-  /** For a pod, by its place in the backup; each is of one of its volumes. Says the same whenever it is asked. */
+  /**
+   * For a pod, by its place in the backup; each is of one of its volumes. Says the same whenever it
+   * is asked.
+   */
   async of(pod: Pod, namespace: string): Promise<readonly PodVolumeBackup[]> {
     const { name } = pod.metadata;
     const id = `${namespace}/${name}`;
@@ -125,7 +142,8 @@ export class FileBackups {
     const known = this.#pods.get(claim);
     const { isMade, onFact } = this.#options;
     const { namespace = '', name = '' } = spec.pod;
-    // Its own pod may have been asked for, and not be made after all: it is in the cluster, or was refused.
+    // Its own pod may have been asked for, and not be made after all: it is in the cluster, or was
+    // refused.
     if (known !== undefined && known !== `${namespace}/${name}`) return known === pod;
     if ((await isMade?.({ namespace, name })) ?? true) return false;
     if (!this.#isNew(claim, pod)) return false;

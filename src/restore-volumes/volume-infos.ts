@@ -37,8 +37,9 @@ const DRIVER = 'velero.io/csi-driver-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 
 /**
- * Velero's `restore-<name>-volumeinfo.json.gz`, in its order: pods' volumes, native snapshots, CSI snapshots, moved data. Velero:
- * internal/volume/volumes_information.go, RestoreVolumeInfoTracker.Result.
+ * Velero's `restore-<name>-volumeinfo.json.gz`, in its order: pods' volumes, native snapshots, CSI
+ * snapshots, moved data. Velero: internal/volume/volumes_information.go,
+ * RestoreVolumeInfoTracker.Result.
  */
 export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolumeInfo[] {
   const bound = new Map(
@@ -122,7 +123,10 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
   ];
 }
 
-/** Of a PodVolumeRestore that is over; undefined of another one, and of one whose volume has no claim (`''`). */
+/**
+ * Of a PodVolumeRestore that is over; undefined of another one, and of one whose volume has no
+ * claim (`''`).
+ */
 export function podVolumeInfoOf(
   { spec, status = {} }: PodVolumeRestore,
   claim: string,

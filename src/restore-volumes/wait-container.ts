@@ -27,7 +27,10 @@ const NAMES = ['restore-wait', 'restic-wait'];
 const HELPER = '/velero-restore-helper';
 const DEFAULT_CPU = '100m';
 const DEFAULT_MEMORY = '128Mi';
-/** Level `restricted` of Pod Security. Velero: pkg/restore/actions/pod_volume_restore_action.go, defaultSecurityCtx. */
+/**
+ * Level `restricted` of Pod Security. Velero: pkg/restore/actions/pod_volume_restore_action.go,
+ * defaultSecurityCtx.
+ */
 const DEFAULT_SECURITY = {
   runAsUser: 1000,
   runAsNonRoot: true,
@@ -37,8 +40,9 @@ const DEFAULT_SECURITY = {
 };
 
 /**
- * Makes pods wait for their volumes: an init container that ends when each has the mark of this restore. One of an earlier restore goes, also where
- * the pod has nothing to wait for. Velero: pkg/restore/actions/pod_volume_restore_action.go (v1.18.3).
+ * Makes pods wait for their volumes: an init container that ends when each has the mark of this
+ * restore. One of an earlier restore goes, also where the pod has nothing to wait for. Velero:
+ * pkg/restore/actions/pod_volume_restore_action.go (v1.18.3).
  */
 export function waitContainerAction(options: WaitContainerOptions): RestoreAction {
   const configs = new PluginConfigs(options.client, options.namespace);
@@ -160,7 +164,9 @@ function whyNoResources(said: Readonly<Record<string, string>>): string | undefi
 
 type SecurityContext = Readonly<Record<string, unknown>>;
 
-/** The ConfigMap's, or that of the first container, or a safe one as the user that the pod runs as. */
+/**
+ * The ConfigMap's, or that of the first container, or a safe one as the user that the pod runs as.
+ */
 function securityOf(pod: Pod, config: Config, log: BackupLog): SecurityContext {
   try {
     const configured = configuredSecurity(config);

@@ -7,7 +7,10 @@ export interface RestoreActionInput {
   /** As it is in the backup, with its status. */
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
-  /** Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup does not have it. */
+  /**
+   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup
+   * does not have it.
+   */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
   /** The Backup, as the run of the restore found it. The cluster may have lost it since. */
   readonly backup?: Backup | undefined;

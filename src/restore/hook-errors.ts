@@ -8,7 +8,10 @@ const NOT_WHOLE =
 /** Where a message says which hook it is about. */
 const quoted = ({ name = '' }: RestoreHookSpec): string => JSON.stringify(name);
 
-/** What Velero refuses a Restore for, in its words. Of a hook whose selector is wrong it looks at no other one any more. */
+/**
+ * What Velero refuses a Restore for, in its words. Of a hook whose selector is wrong it looks at no
+ * other one any more.
+ */
 export function refusedHooks(hooks: RestoreSpec['hooks']): string[] {
   const all = hooks?.resources ?? [];
   return [

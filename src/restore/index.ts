@@ -1,6 +1,7 @@
 /**
- * What is done with the objects of a backup on their way into a cluster. Velero's pkg/restore is the rule. Knows the API server only by what it
- * asks of it; knows no archive, no storage and no phases.
+ * What is done with the objects of a backup on their way into a cluster. Velero's pkg/restore is
+ * the rule. Knows the API server only by what it asks of it; knows no archive, no storage and no
+ * phases.
  */
 export {
   leftOutText,

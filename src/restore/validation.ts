@@ -72,10 +72,12 @@ const NO_SOURCE =
 const SCHEDULE_NAME = 'velero.io/schedule-name';
 
 /**
- * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and words (validateAndComplete); where Velero
- * stops at one reason, the next ones are looked for all the same. What Velero finds only later, or never, comes last: selectors, durations,
- * names of namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet or is being deleted.
- * What the API server refuses while it looks is among the reasons, as there. That it is away is none, other than there: it is thrown, as a cancel is.
+ * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and
+ * words (validateAndComplete); where Velero stops at one reason, the next ones are looked for all
+ * the same. What Velero finds only later, or never, comes last: selectors, durations, names of
+ * namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet
+ * or is being deleted. What the API server refuses while it looks is among the reasons, as there.
+ * That it is away is none, other than there: it is thrown, as a cancel is.
  */
 export async function validateRestore(
   given: Restore,
@@ -111,7 +113,8 @@ export async function validateRestore(
     isSourceKnown && spec.backupName ? await look.backup(spec.backupName) : { errors: [] };
   errors.push(...fetched.errors);
   const scheduleLabel = backup?.metadata.labels?.[SCHEDULE_NAME];
-  // Metrics tell restores by it. Of a name that is too long for a label the whole is kept, where it is given.
+  // Metrics tell restores by it. Of a name that is too long for a label the whole is kept, where it
+  // is given.
   if (scheduleLabel !== undefined && validLabel(spec.scheduleName ?? '') !== scheduleLabel) {
     spec.scheduleName = scheduleLabel;
   }
@@ -293,9 +296,9 @@ class Look {
 const isConfigMap = ({ kind }: LocalReference): boolean => kind.toLowerCase() === 'configmap';
 
 /**
- * Leaves out backups that a Schedule of another cluster has made under this name: a bucket may serve two
- * clusters. All backups count if the cluster's own Schedule has made none of them, as after it was made
- * again. Velero writes no UID.
+ * Leaves out backups that a Schedule of another cluster has made under this name: a bucket may
+ * serve two clusters. All backups count if the cluster's own Schedule has made none of them, as
+ * after it was made again. Velero writes no UID.
  */
 export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
   backups: readonly T[],
@@ -308,9 +311,9 @@ export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
 }
 
 /**
- * The newest backup. A backup that came from a bucket without a signature counts only if there is no
- * other: a writer to the bucket could have stored it. Backups that this cluster made always count.
- * `leftOut` is a newer backup that did not count.
+ * The newest backup. A backup that came from a bucket without a signature counts only if there is
+ * no other: a writer to the bucket could have stored it. Backups that this cluster made always
+ * count. `leftOut` is a newer backup that did not count.
  */
 export function newestProven<T extends Pick<KubeObject, 'metadata'>>(
   backups: readonly T[],
@@ -338,7 +341,10 @@ export function leftOutWarning({ metadata, spec }: Restore): string | undefined 
   return name === undefined ? undefined : leftOutText(name, spec.backupName ?? '');
 }
 
-/** Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is away. */
+/**
+ * Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is
+ * away.
+ */
 export async function scheduleUidOf(
   client: Pick<KubeClient, 'find'>,
   ref: { readonly namespace: string | undefined; readonly name: string },

@@ -1,8 +1,9 @@
 /**
- * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Each folder is one kind of
- * object: `backups/`, `deletion/` and `expiry/` (of backups that are over), `schedules/`, `repositories/`, `locations/` (which also opens their
- * buckets for the others), `sync/` (their backups in the cluster), `downloads/`, `status-requests/`. Moves no volumes; knows the repository only
- * as far as it makes one and looks after it.
+ * What the Deployment runs: controllers of Velero's objects, of which one process at a time does
+ * the work. Each folder is one kind of object: `backups/`, `deletion/` and `expiry/` (of backups
+ * that are over), `schedules/`, `repositories/`, `locations/` (which also opens their buckets for
+ * the others), `sync/` (their backups in the cluster), `downloads/`, `status-requests/`. Moves no
+ * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
 export { describeServer } from './server-status.ts';

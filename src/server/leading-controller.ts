@@ -10,7 +10,10 @@ export interface Lead {
   readonly failure: string | undefined;
 }
 
-/** A controller that begins anew each time this process leads, since what it knew before may be wrong by then. */
+/**
+ * A controller that begins anew each time this process leads, since what it knew before may be
+ * wrong by then.
+ */
 export abstract class LeadingController<L extends Lead> implements ServerController {
   abstract readonly name: string;
   #now: L | undefined;

@@ -17,8 +17,9 @@ const LEASE_SECONDS = 15;
 const NAMED_MAX = 3;
 
 /**
- * In sentences: which server leads and since when, how many are ready to, which repositories are not ready, and when they were verified.
- * Nothing of what there is not, or what this user may not read.
+ * In sentences: which server leads and since when, how many are ready to, which repositories are
+ * not ready, and when they were verified. Nothing of what there is not, or what this user may not
+ * read.
  */
 export async function describeServer(client: KubeClient, namespace: string): Promise<string[]> {
   const [lease, repositories] = await Promise.all([

@@ -30,7 +30,10 @@ export interface ServerOptions {
   readonly leaseName?: string;
 }
 
-/** Runs controllers while this process leads, and waits otherwise: two replicas are one that works and one that is ready to. */
+/**
+ * Runs controllers while this process leads, and waits otherwise: two replicas are one that works
+ * and one that is ready to.
+ */
 export class Server {
   readonly registry: Registry;
   readonly election: LeaderElection;
@@ -47,7 +50,8 @@ export class Server {
       clock,
       timing,
       name: options.leaseName ?? SERVER_LEASE,
-      // A pod that is started again is another process, which must not go on where the one before it was cut off.
+      // A pod that is started again is another process, which must not go on where the one before
+      // it was cut off.
       identity: `${host}_${randomUUID()}`,
     });
     const { election } = this;

@@ -15,7 +15,10 @@ export interface WatchedObjects<T extends KubeObject> extends AsyncDisposable {
   readonly cache: Pick<Cache<T>, 'get' | 'list' | 'onChange' | 'failure'>;
 }
 
-/** One watch of all objects of a kind for the controllers that need it: it begins with the first of them, and ends with the last. */
+/**
+ * One watch of all objects of a kind for the controllers that need it: it begins with the first of
+ * them, and ends with the last.
+ */
 export class SharedObjects<T extends KubeObject> {
   readonly #options: SharedObjectsOptions<T>;
   #use:
@@ -37,7 +40,10 @@ export class SharedObjects<T extends KubeObject> {
     return this.#use?.cache.failure;
   }
 
-  /** All of the namespace, as {@link SharedObjectsOptions.trim} leaves them; undefined where nobody follows them. */
+  /**
+   * All of the namespace, as {@link SharedObjectsOptions.trim} leaves them; undefined where nobody
+   * follows them.
+   */
   list(): readonly T[] | undefined {
     return this.#use?.isSynced === true ? this.#use.cache.list() : undefined;
   }

@@ -8,8 +8,8 @@ export type Ended<T> = { readonly result: T } | { readonly error: Error };
 const SETTLE_MS = 5000;
 
 /**
- * Work that may take long, beside the workers of a controller and one for each key: what hangs keeps no worker. How it ended waits to be
- * looked at until it is forgotten.
+ * Work that may take long, beside the workers of a controller and one for each key: what hangs
+ * keeps no worker. How it ended waits to be looked at until it is forgotten.
  */
 export class SideWork<T> {
   readonly #wake: (key: string) => void;
@@ -29,7 +29,9 @@ export class SideWork<T> {
     return this.#ended.get(key);
   }
 
-  /** The next work of this key begins anew. What still runs for it is looked at when it has ended. */
+  /**
+   * The next work of this key begins anew. What still runs for it is looked at when it has ended.
+   */
   forget(key: string): void {
     this.#ended.delete(key);
   }
@@ -50,7 +52,10 @@ export class SideWork<T> {
     this.#running.set(key, running);
   }
 
-  /** Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since this process does not lead. */
+  /**
+   * Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since
+   * this process does not lead.
+   */
   async settle(): Promise<void> {
     const ends = [...this.#running.values()];
     if (ends.length === 0) return;

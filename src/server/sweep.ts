@@ -6,7 +6,10 @@ export interface SweepOptions {
   readonly signal: AbortSignal;
 }
 
-/** Looks through all objects of a kind: at the start, whenever somebody says that there may be work, and again when the last look asked for it. */
+/**
+ * Looks through all objects of a kind: at the start, whenever somebody says that there may be work,
+ * and again when the last look asked for it.
+ */
 export abstract class Sweep {
   readonly #controller: Controller;
   readonly #signal: AbortSignal;

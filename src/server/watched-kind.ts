@@ -29,8 +29,9 @@ export interface WatchedKindRun<T extends KubeObject> {
 }
 
 /**
- * The objects of one kind for one time that this process leads: watched, looked at by their keys, at first and after each change, and told about. `E` is
- * what comes of work for them that takes longer than a look may.
+ * The objects of one kind for one time that this process leads: watched, looked at by their keys,
+ * at first and after each change, and told about. `E` is what comes of work for them that takes
+ * longer than a look may.
  */
 export class WatchedKind<T extends KubeObject, E = never> {
   readonly objects: Cache<T>;

@@ -14,14 +14,20 @@ import type { Snapshot } from './snapshot-manifest.ts';
 const DIRECTORIES_AT_ONCE = 4;
 /** Below so many levels they are looked at one after the other: 16 at once are enough. */
 const DEPTH_BESIDE_MAX = 2;
-/** Snapshots and paths that are named: enough to see what is concerned, for any amount of damage. Our choice. */
+/**
+ * Snapshots and paths that are named: enough to see what is concerned, for any amount of damage.
+ * Our choice.
+ */
 const SNAPSHOTS_MAX = 100;
 const PATHS_MAX = 20;
 
 /** A snapshot that cannot be restored completely. */
 export interface DamagedSnapshot {
   readonly snapshot: Snapshot;
-  /** The first of its files and directories that are damaged; directories end in `/`, and the root is `/`. */
+  /**
+   * The first of its files and directories that are damaged; directories end in `/`, and the root
+   * is `/`.
+   */
   readonly paths: readonly string[];
   /** There are more. */
   readonly hasMore: boolean;
@@ -35,9 +41,10 @@ export interface DamageSearchResult {
 }
 
 /**
- * Which snapshots and which of their files the damage that is known to the repository concerns. What is whole is looked at
- * once, in however many snapshots it is; about 25 bytes are held for each directory and each object of several contents.
- * Throws `CANCELED`, and what the storage throws when it does not answer.
+ * Which snapshots and which of their files the damage that is known to the repository concerns.
+ * What is whole is looked at once, in however many snapshots it is; about 25 bytes are held for
+ * each directory and each object of several contents. Throws `CANCELED`, and what the storage
+ * throws when it does not answer.
  */
 export async function searchDamage(
   repository: Repository,
@@ -97,7 +104,8 @@ class DamageSearch {
     if (this.#whole.has(objectId)) return true;
     let isWhole = await this.#isObjectWhole(objectId);
     if (type === 'd') {
-      // What lies below one that is damaged may be readable all the same, where the damage is only assumed.
+      // What lies below one that is damaged may be readable all the same, where the damage is only
+      // assumed.
       const isReadable = await this.#visitBelow(objectId, { path, hits, depth });
       if (!isWhole || isReadable === undefined) hits.add(`${path}/`);
       isWhole &&= isReadable === true;

@@ -25,8 +25,8 @@ const SYMLINK = 0o120000;
 const ASCII = /^[\u0020-\u007e]+$/;
 
 /**
- * How a directory and an earlier stream of it compare: `differs` when a file is not as the stream says, `unknown` where
- * something is out of the ordinary.
+ * How a directory and an earlier stream of it compare: `differs` when a file is not as the stream
+ * says, `unknown` where something is out of the ordinary.
  */
 export type DirectoryCheck = DirectoryComparison | 'differs' | 'unknown';
 
@@ -46,9 +46,9 @@ export interface CheckedDirectory {
 }
 
 /**
- * Compares a directory with an earlier stream by looking at what the stream names, without listing it: when all are as they were
- * and the directory has as many names, nothing else is in it. It never says that a directory is as it was when it is not; what it
- * does not know, a listing tells.
+ * Compares a directory with an earlier stream by looking at what the stream names, without listing
+ * it: when all are as they were and the directory has as many names, nothing else is in it. It
+ * never says that a directory is as it was when it is not; what it does not know, a listing tells.
  */
 export function checkDirectory(checked: CheckedDirectory, reader: StatusReader): DirectoryCheck {
   const { path, stream, special, hashBytes, rules, plainBefore = -Infinity } = checked;
@@ -173,7 +173,10 @@ function checkFiles(
   };
 }
 
-/** Kept from one directory to the next: left to the collector, so much for each piles up outside of the heap. */
+/**
+ * Kept from one directory to the next: left to the collector, so much for each piles up outside of
+ * the heap.
+ */
 let keysScratch = Buffer.alloc(0);
 function keysRoom(length: number): Buffer {
   if (length > KEYS_KEPT_MAX) return Buffer.allocUnsafeSlow(length);

@@ -41,8 +41,9 @@ export interface DirectoryObjects {
 }
 
 /**
- * Types and objects of all entries of a whole directory stream; the rest is only checked for its form. Undefined where
- * anything has another form than Kopia's and ours: {@link decodeDirectory} then reads it, or says what is wrong.
+ * Types and objects of all entries of a whole directory stream; the rest is only checked for its
+ * form. Undefined where anything has another form than Kopia's and ours: {@link decodeDirectory}
+ * then reads it, or says what is wrong.
  */
 export function readDirectoryObjects(
   bytes: Uint8Array,

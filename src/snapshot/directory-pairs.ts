@@ -7,8 +7,8 @@ export interface EntryPair {
 }
 
 /**
- * Entries of each side whose names the other has not had yet. Directories are sorted, but names with a replaced byte are not in
- * their place. Our choice.
+ * Entries of each side whose names the other has not had yet. Directories are sorted, but names
+ * with a replaced byte are not in their place. Our choice.
  */
 const HELD_MAX = 8192;
 
@@ -73,8 +73,9 @@ class Side {
 }
 
 /**
- * Goes through two directories beside each other, by name. No more than a part of each is in memory, however long they are:
- * the one that is behind goes on. Names that only one of them has may come later than their place is.
+ * Goes through two directories beside each other, by name. No more than a part of each is in
+ * memory, however long they are: the one that is behind goes on. Names that only one of them has
+ * may come later than their place is.
  */
 export async function* pairEntries(
   batchesBefore: Batches,

@@ -3,7 +3,10 @@ import { type DirectoryEntry, parseEntry } from './directory.ts';
 import { STREAM_START } from './directory-text.ts';
 
 const START = Buffer.from(STREAM_START);
-/** Behind an entry: the next one begins, or the list ends; as in {@link DirectoryDecoder} neither can be within one. */
+/**
+ * Behind an entry: the next one begins, or the list ends; as in {@link DirectoryDecoder} neither
+ * can be within one.
+ */
 const NEXT = Buffer.from('},{"name":"');
 const END = Buffer.from('}],"summary":');
 /** One entry is shorter; only a summary with the errors below a directory is long. */
@@ -11,10 +14,16 @@ const ENTRY_BYTES_MAX = 64 << 20;
 /** What every version of Go writes in JSON as it is. */
 const PLAIN = /^[ !#-%'-;=?-[\]-~]+$/;
 
-/** Whether entries of this name can be found in the bytes of a directory: others may be written in several ways. */
+/**
+ * Whether entries of this name can be found in the bytes of a directory: others may be written in
+ * several ways.
+ */
 export const isPlainName = (name: string): boolean => PLAIN.test(name);
 
-/** Looks for the entries of one name in the bytes of a directory, and parses no other: there may be a million. */
+/**
+ * Looks for the entries of one name in the bytes of a directory, and parses no other: there may be
+ * a million.
+ */
 export class DirectorySearch {
   readonly #needle: Buffer;
   #held: Buffer = Buffer.alloc(0);
@@ -27,8 +36,8 @@ export class DirectorySearch {
   }
 
   /**
-   * Entries that are whole with these bytes; undefined where the stream does not begin as Kopia and we write it, and nothing can be told by this. Throws
-   * `BAD_DIRECTORY`.
+   * Entries that are whole with these bytes; undefined where the stream does not begin as Kopia and
+   * we write it, and nothing can be told by this. Throws `BAD_DIRECTORY`.
    */
   push(bytes: Uint8Array): DirectoryEntry[] | undefined {
     const all = this.#held.length === 0 ? asBuffer(bytes) : Buffer.concat([this.#held, bytes]);
@@ -48,7 +57,10 @@ export class DirectorySearch {
     return this.#hold(all.subarray(rest), found);
   }
 
-  /** Whether all of it could be looked through. Throws `BAD_DIRECTORY` where the stream ends within an entry that is wanted. */
+  /**
+   * Whether all of it could be looked through. Throws `BAD_DIRECTORY` where the stream ends within
+   * an entry that is wanted.
+   */
   finish(): boolean {
     const isCut = this.#held.subarray(0, this.#needle.length).equals(this.#needle);
     if (isCut) throw damaged('it ends within an entry');
@@ -63,7 +75,10 @@ export class DirectorySearch {
   }
 }
 
-/** The first entry that begins in a part of a stream behind its start; undefined where there is none. Throws `BAD_DIRECTORY`. */
+/**
+ * The first entry that begins in a part of a stream behind its start; undefined where there is
+ * none. Throws `BAD_DIRECTORY`.
+ */
 export function firstEntryIn(bytes: Uint8Array): DirectoryEntry | undefined {
   const all = asBuffer(bytes);
   const before = all.indexOf(NEXT);

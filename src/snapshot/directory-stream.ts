@@ -17,8 +17,8 @@ import {
 
 const START = Buffer.from(`{"stream":"${DIRECTORY_STREAM}","entries":[`);
 /**
- * Between two entries, and nowhere else: a quote inside a string has a backslash before it, and objects in
- * summaries have no names.
+ * Between two entries, and nowhere else: a quote inside a string has a backslash before it, and
+ * objects in summaries have no names.
  */
 const BETWEEN = Buffer.from('},{"name":"');
 /** Bytes that are parsed at once: some thousand entries. */
@@ -26,7 +26,10 @@ const BLOCK_BYTES = 1 << 20;
 /** A stream in another form than Kopia's and ours is parsed whole, up to this. */
 const WHOLE_BYTES_MAX = 64 << 20;
 
-/** Parses the stream of a directory as it arrives: no more than a part of it is in memory. Entries to skip are counted, and not parsed. */
+/**
+ * Parses the stream of a directory as it arrives: no more than a part of it is in memory. Entries
+ * to skip are counted, and not parsed.
+ */
 export class DirectoryDecoder {
   #toSkip: number;
   #held: Uint8Array[] = [];
@@ -107,9 +110,9 @@ function damaged(what: string, cause?: unknown): CodedError {
 }
 
 /**
- * Entries of a directory object in stored order, some at a time; one batch where the object is one content, as
- * nearly all are. Without the first `skip`, which are read and not parsed: damage in them may be passed over. Returns the
- * summary. Throws `BAD_DIRECTORY` and what reading throws.
+ * Entries of a directory object in stored order, some at a time; one batch where the object is one
+ * content, as nearly all are. Without the first `skip`, which are read and not parsed: damage in
+ * them may be passed over. Returns the summary. Throws `BAD_DIRECTORY` and what reading throws.
  */
 export async function* streamDirectory(
   contents: ContentManager,
@@ -130,7 +133,10 @@ export async function* streamDirectory(
   return summary;
 }
 
-/** All entries of a directory object: only where their number does not matter. Throws `BAD_DIRECTORY` and what reading throws. */
+/**
+ * All entries of a directory object: only where their number does not matter. Throws
+ * `BAD_DIRECTORY` and what reading throws.
+ */
 export async function readDirectory(
   { contents }: Repository,
   id: ObjectId,

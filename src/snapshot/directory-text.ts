@@ -28,7 +28,10 @@ export function formatMode(mode: number): string {
   return `0${(flags + (mode & 0o777)).toString(8)}`;
 }
 
-/** JSON of one entry in Kopia's field order up to its object: `{"name":…,"obj":"`. Absent fields are zero. */
+/**
+ * JSON of one entry in Kopia's field order up to its object: `{"name":…,"obj":"`. Absent fields are
+ * zero.
+ */
 export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHead): string {
   const first = name === '' ? '' : `"name":${goString(name)},`;
   const modeField = mode === 0 ? '' : `"mode":"${formatMode(mode)}",`;
@@ -53,8 +56,9 @@ const DIRECTORY = 0o040000;
 const SYMLINK = 0o120000;
 
 /**
- * Compares a listing with the stream of an earlier one, as text: what Kopia and we write has one form.
- * Undefined when anything but directories differs, or when either has something out of the ordinary.
+ * Compares a listing with the stream of an earlier one, as text: what Kopia and we write has one
+ * form. Undefined when anything but directories differs, or when either has something out of the
+ * ordinary.
  */
 export function compareWithStream(
   listing: DirectoryListing,

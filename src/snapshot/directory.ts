@@ -18,10 +18,15 @@ import {
 } from './directory-text.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
-/** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */
+/**
+ * File types that a snapshot holds; anything else a reader meets is kept as it is and not restored.
+ */
 export type EntryType = 'f' | 'd' | 's';
 
-/** What the name begins with of a part of a file that was stored before the file was read to its end. */
+/**
+ * What the name begins with of a part of a file that was stored before the file was read to its
+ * end.
+ */
 export const CHECKPOINTED = '.checkpointed.';
 
 /** Whether a name is of such a part: Kopia gives it the size of the file. */
@@ -50,7 +55,10 @@ export interface EntryError {
 export interface DirectoryEntry extends EntryHead {
   readonly objectId: ObjectId;
   readonly summary?: DirectorySummary | undefined;
-  /** JSON of `ExtraAttributes`: attributes for which Kopia has no field. Kopia and Velero ignore them. */
+  /**
+   * JSON of `ExtraAttributes`: attributes for which Kopia has no field. Kopia and Velero ignore
+   * them.
+   */
   readonly extra?: string | undefined;
 }
 

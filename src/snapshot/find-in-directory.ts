@@ -24,12 +24,17 @@ interface Wanted {
   readonly isIt: (entry: DirectoryEntry) => boolean;
 }
 
-/** A directory in so many contents is read from its start: half of it at most would be saved. Our choice. */
+/**
+ * A directory in so many contents is read from its start: half of it at most would be saved. Our
+ * choice.
+ */
 const PIECES_MIN = 6;
 
 /**
- * What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no UTF-8, so that several may have it. A long
- * directory is searched by halves, since its entries are sorted; a name that is not found so is looked for everywhere. Throws `BAD_DIRECTORY`, and what reading throws.
+ * What a directory has of a name, or of an object under that name: Kopia replaces bytes that are no
+ * UTF-8, so that several may have it. A long directory is searched by halves, since its entries are
+ * sorted; a name that is not found so is looked for everywhere. Throws `BAD_DIRECTORY`, and what
+ * reading throws.
  */
 export async function findInDirectory(
   { contents }: Repository,
@@ -66,7 +71,8 @@ async function searchBytes(
     if (!entries) return 'another form';
     const child = entries.find(isIt);
     if (child) return child;
-    // What follows may be in memory already, and looking through all of it would keep everything else of this process waiting.
+    // What follows may be in memory already, and looking through all of it would keep everything
+    // else of this process waiting.
     await setImmediate(undefined, options.signal && { signal: options.signal });
   }
   return search.finish() ? undefined : 'another form';

@@ -1,12 +1,17 @@
 import { CodedError } from '../base/index.ts';
 import { type Manifest, type ManifestId, type Repository } from '../repository/index.ts';
 
-/** Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches. */
+/**
+ * Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches.
+ */
 const BATCH = 200;
 
 export interface ForgetResult {
   readonly forgotten: readonly string[];
-  /** Those that are not there: somebody has forgotten them before, as after a try whose end was not heard of. */
+  /**
+   * Those that are not there: somebody has forgotten them before, as after a try whose end was not
+   * heard of.
+   */
   readonly missing: readonly string[];
 }
 
@@ -15,7 +20,10 @@ type Tags = Readonly<Record<string, string>>;
 export interface ForgetOptions {
   readonly signal: AbortSignal;
   readonly batch?: number;
-  /** Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the result. */
+  /**
+   * Asked about each snapshot that is there. Refused snapshots stay, and are in no list of the
+   * result.
+   */
   readonly mayForget?: (id: string, tags: Tags) => Promise<boolean>;
 }
 
@@ -27,9 +35,9 @@ function tagsIn({ data }: Manifest): Tags {
 }
 
 /**
- * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held. May be repeated: what an
- * earlier try has forgotten is `missing`. Throws `MANIFESTS_UNREADABLE` if they may only be
- * unreadable. After a failure of the storage, earlier batches are forgotten.
+ * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held.
+ * May be repeated: what an earlier try has forgotten is `missing`. Throws `MANIFESTS_UNREADABLE` if
+ * they may only be unreadable. After a failure of the storage, earlier batches are forgotten.
  */
 export async function forgetSnapshots(
   repository: Repository,

@@ -9,7 +9,10 @@ import {
 } from '../repository/index.ts';
 import { markUsedContents } from './used-contents.ts';
 
-/** Changes between two flushes: some 300 bytes each in memory. Our choice: each flush asks the storage four times and more. */
+/**
+ * Changes between two flushes: some 300 bytes each in memory. Our choice: each flush asks the
+ * storage four times and more.
+ */
 const BATCH_CHANGES = 50_000;
 /** Contents looked at between two looks at the signal. */
 const ROWS_AT_ONCE = 50_000;
@@ -29,10 +32,11 @@ const COUNTED = [
 type Counted = (typeof COUNTED)[number];
 
 /**
- * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back what is reached. There is
- * no plan unless every snapshot could be walked to its last entry. The plan holds a mark for each content of the index as it
- * was before the walk; contents that came later stay as they are. Whatever changes is decided by its entry of that moment.
- * `batchChanges`: tests lower it.
+ * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back
+ * what is reached. There is no plan unless every snapshot could be walked to its last entry. The
+ * plan holds a mark for each content of the index as it was before the walk; contents that came
+ * later stay as they are. Whatever changes is decided by its entry of that moment. `batchChanges`:
+ * tests lower it.
  */
 export async function planGarbageCollection(
   context: TaskContext,
@@ -53,7 +57,8 @@ export async function planGarbageCollection(
     },
     apply: async () => {
       try {
-        // A content that another run has rewritten since must not get its old pack back, which is deleted an hour later.
+        // A content that another run has rewritten since must not get its old pack back, which is
+        // deleted an hour later.
         await contents.refreshIfOld({ signal });
         for (const changes of collection.batches()) {
           for (const { entry, deleted } of changes) contents.setEntryDeleted(entry, deleted);
@@ -69,15 +74,17 @@ export async function planGarbageCollection(
 }
 
 /**
- * The index is read anew when a pack is missing on the way: another client may have moved what is in it. The marks are of
- * the index before that, so the walk begins again. Marks of an older index are safe all the same, since contents that it does
- * not name stay as they are; so the last walk counts in any case.
+ * The index is read anew when a pack is missing on the way: another client may have moved what is
+ * in it. The marks are of the index before that, so the walk begins again. Marks of an older index
+ * are safe all the same, since contents that it does not name stay as they are; so the last walk
+ * counts in any case.
  */
 async function markAll(context: TaskContext): Promise<IndexMarks> {
   const { contents, manifests } = context.repository;
   for (let walk = 1; ; walk++) {
     const { marks, isCurrent } = contents.openMarks();
-    // The snapshots must not be older than the marks: contents of one that is not listed would be collected.
+    // The snapshots must not be older than the marks: contents of one that is not listed would be
+    // collected.
     manifests.invalidate();
     try {
       await markUsedContents(context, marks);

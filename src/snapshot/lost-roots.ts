@@ -65,7 +65,9 @@ export async function findLostRoots(
   }
 }
 
-/** Marks the children of each directory. Returns the contents that are indexes of long directories. */
+/**
+ * Marks the children of each directory. Returns the contents that are indexes of long directories.
+ */
 async function markBelow(
   repository: Repository,
   marks: IndexMarks,
@@ -148,8 +150,8 @@ async function unlessLost<T>(task: Promise<T>): Promise<T | undefined> {
 }
 
 /**
- * Makes a snapshot from a root directory, and returns its ID. A snapshot of the same source and root
- * is used again. Durable after a flush. Throws `NOT_A_DIRECTORY` for other objects.
+ * Makes a snapshot from a root directory, and returns its ID. A snapshot of the same source and
+ * root is used again. Durable after a flush. Throws `NOT_A_DIRECTORY` for other objects.
  */
 export async function attachRoot(
   repository: Repository,

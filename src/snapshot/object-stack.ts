@@ -15,9 +15,9 @@ const FULL_AT = 65_536;
 const TAKEN_WHEN_FULL = 64;
 
 /**
- * Objects that are to be read, which may add others: the newest are taken first, many at a time, and read in the order of their
- * places in packs. A repository of years has the directories of one tree all over its packs; read in the order of
- * the tree, nearly each would be a request.
+ * Objects that are to be read, which may add others: the newest are taken first, many at a time,
+ * and read in the order of their places in packs. A repository of years has the directories of one
+ * tree all over its packs; read in the order of the tree, nearly each would be a request.
  */
 export class ObjectStack {
   readonly #contents: ContentManager;
@@ -48,8 +48,9 @@ export class ObjectStack {
   }
 
   /**
-   * Takes some and calls back for each, several beside each other. Once there is no room for what is added, here or where
-   * `hasEnough` says so, the rest is put back, below all others. Throws the first failure, when nothing is under way any more.
+   * Takes some and calls back for each, several beside each other. Once there is no room for what
+   * is added, here or where `hasEnough` says so, the rest is put back, below all others. Throws the
+   * first failure, when nothing is under way any more.
    */
   async readSome(
     read: (id: ObjectId) => Promise<void>,

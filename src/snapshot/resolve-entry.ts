@@ -16,8 +16,9 @@ import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
 
 /**
- * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with `/sub/path`.
- * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_SNAPSHOT_NAME`, and the reason of the signal.
+ * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with
+ * `/sub/path`. Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`,
+ * `BAD_SNAPSHOT_NAME`, and the reason of the signal.
  */
 export async function resolveEntry(
   repository: Repository,

@@ -16,8 +16,8 @@ export class SnapshotIds {
   }
 
   /**
-   * The snapshot with this ID, or the only one whose ID begins with the text; undefined when there is none. Throws
-   * `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`.
+   * The snapshot with this ID, or the only one whose ID begins with the text; undefined when there
+   * is none. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`.
    */
   find(text: string): Manifest | undefined {
     const exact = this.#manifests.get(text);

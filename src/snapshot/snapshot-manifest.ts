@@ -139,7 +139,10 @@ export interface SnapshotFilter {
   tags?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Oldest first. Throws `DAMAGED_SNAPSHOT` when one cannot be parsed: for those who must know them all. */
+/**
+ * Oldest first. Throws `DAMAGED_SNAPSHOT` when one cannot be parsed: for those who must know them
+ * all.
+ */
 export async function listSnapshots(
   repository: Repository,
   filter: SnapshotFilter = {},

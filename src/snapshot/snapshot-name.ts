@@ -11,10 +11,12 @@ const SHOWN_MAX = 5;
 export const isRelativeName = (text: string): boolean => LATEST.test(text);
 
 /**
- * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or `latest~1` for the one before it.
- * The latest is the one that began last; incomplete ones never are. Undefined where no snapshot has that name; without `source` the latest must be
- * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`, and for `latest` `SNAPSHOT_NOT_FOUND` where there are too few,
- * `DAMAGED_SNAPSHOT` or `MANIFESTS_UNREADABLE` where a later one may be unreadable.
+ * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or
+ * `latest~1` for the one before it. The latest is the one that began last; incomplete ones never
+ * are. Undefined where no snapshot has that name; without `source` the latest must be of the only
+ * source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`, and for `latest`
+ * `SNAPSHOT_NOT_FOUND` where there are too few, `DAMAGED_SNAPSHOT` or `MANIFESTS_UNREADABLE` where
+ * a later one may be unreadable.
  */
 export async function findSnapshotId(
   repository: Repository,
@@ -54,7 +56,10 @@ async function latestId(
   );
 }
 
-/** A damaged one that was written later may be the one that is meant: an older one must not pass for it. */
+/**
+ * A damaged one that was written later may be the one that is meant: an older one must not pass for
+ * it.
+ */
 async function assertReadableSince(
   { manifests }: Repository,
   found: ManifestId | undefined,

@@ -1,6 +1,9 @@
 import { EXTRA_FIELD } from './directory-text.ts';
 
-/** Reads the files of a directory stream, byte by byte: text for each entry would be most of what a comparison costs. */
+/**
+ * Reads the files of a directory stream, byte by byte: text for each entry would be most of what a
+ * comparison costs.
+ */
 
 const QUOTE = 34;
 const BACKSLASH = 92;
@@ -29,7 +32,10 @@ const EXTRA = bytesOf(EXTRA_FIELD);
 const OPEN = 123;
 const CLOSE = 125;
 
-/** One file or symbolic link as a stream has it; the fields are of the entry that {@link next} went over. */
+/**
+ * One file or symbolic link as a stream has it; the fields are of the entry that {@link next} went
+ * over.
+ */
 export class StreamCursor {
   /** Where the next entry begins. */
   at: number;
@@ -61,8 +67,8 @@ export class StreamCursor {
   }
 
   /**
-   * Reads one entry, and its object's key into `keys`. False where it is not in the one form that Kopia and we write, or has
-   * something out of the ordinary; nothing counts then.
+   * Reads one entry, and its object's key into `keys`. False where it is not in the one form that
+   * Kopia and we write, or has something out of the ordinary; nothing counts then.
    */
   next(keyAt: number): boolean {
     if (!this.#take(NAME) || !this.#readName() || !this.#take(TYPE)) return false;
@@ -81,7 +87,10 @@ export class StreamCursor {
     return !Number.isNaN(numbers) && this.#take(OBJECT) && this.#readKey(keyAt);
   }
 
-  /** The name with a zero behind it, as the system takes it: put there meanwhile, since a copy for each would cost. */
+  /**
+   * The name with a zero behind it, as the system takes it: put there meanwhile, since a copy for
+   * each would cost.
+   */
   withName<T>(use: (name: Uint8Array) => T): T {
     this.#bytes[this.nameEnd] = 0;
     try {

@@ -14,10 +14,11 @@ export interface TreeChange {
 }
 
 /**
- * What differs between two trees, parents first. Directories that are one object are not entered. What is added or removed
- * comes with all below it; an entry of another type is removed and added. Two files whose objects differ count as changed.
- * Of each directory on the way down a part is held, however long it is. It is a walk of its own since it goes down two trees at
- * once; what only one of them has is walked as any other tree.
+ * What differs between two trees, parents first. Directories that are one object are not entered.
+ * What is added or removed comes with all below it; an entry of another type is removed and added.
+ * Two files whose objects differ count as changed. Of each directory on the way down a part is
+ * held, however long it is. It is a walk of its own since it goes down two trees at once; what only
+ * one of them has is walked as any other tree.
  */
 export async function* diffTrees(
   repository: Repository,

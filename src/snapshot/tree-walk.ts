@@ -31,8 +31,9 @@ interface Level {
 }
 
 /**
- * The root and everything below as often as it has a path, parents first, in stored order. What is held is a part of each
- * directory on the way down. Ends at the first directory that cannot be read.
+ * The root and everything below as often as it has a path, parents first, in stored order. What is
+ * held is a part of each directory on the way down. Ends at the first directory that cannot be
+ * read.
  */
 export async function* walkTree(
   { contents }: Repository,
@@ -78,7 +79,10 @@ async function nextOf(levels: Level[]): Promise<WalkedEntry | undefined> {
 
 /** Visits under way at once, and directories read at once, by {@link walkDirectories}. */
 const DIRECTORIES_AT_ONCE = 8;
-/** Directories that wait until the one that names them has been read to its end; with more it stays open. Our choice. */
+/**
+ * Directories that wait until the one that names them has been read to its end; with more it stays
+ * open. Our choice.
+ */
 const WAITING_MAX = 8192;
 
 export interface DirectoryWalk {
@@ -87,15 +91,18 @@ export interface DirectoryWalk {
   readonly isNew: (entry: DirectoryEntry) => boolean;
   /** Called for each entry; a few that have to wait do so beside each other. */
   readonly visit: (entry: DirectoryEntry) => Promise<unknown> | undefined;
-  /** Has a directory read, or leaves it out. Without it, and where it throws, a directory that cannot be read ends the walk. */
+  /**
+   * Has a directory read, or leaves it out. Without it, and where it throws, a directory that
+   * cannot be read ends the walk.
+   */
   readonly enter?: (id: ObjectId, read: () => Promise<void>) => Promise<void>;
 }
 
 /**
- * Calls back for each entry below the roots, without its path: with entries as their directory is read, with what is below
- * a directory after that, several directories beside each other. What is held is the ids of directories that wait, and
- * a part of each that is being read or has many below it, however many entries there are. Throws the first failure,
- * when nothing is under way any more.
+ * Calls back for each entry below the roots, without its path: with entries as their directory is
+ * read, with what is below a directory after that, several directories beside each other. What is
+ * held is the ids of directories that wait, and a part of each that is being read or has many below
+ * it, however many entries there are. Throws the first failure, when nothing is under way any more.
  */
 export async function walkDirectories(
   { contents }: Repository,
@@ -133,13 +140,16 @@ export async function walkDirectories(
 /** What is to be entered after a directory was read. */
 interface Below {
   readonly ids: ObjectId[];
-  /** Enters what waits, when it is many: to be called from time to time while a directory is read. */
+  /**
+   * Enters what waits, when it is many: to be called from time to time while a directory is read.
+   */
   readonly whenMany: () => Promise<void>;
 }
 
 /**
- * Reads directories, each followed by those that it adds to what is below, several beside each other; `read` is called once
- * for each. Failures are collected, and after the first no more are begun. Returns when none is under way.
+ * Reads directories, each followed by those that it adds to what is below, several beside each
+ * other; `read` is called once for each. Failures are collected, and after the first no more are
+ * begun. Returns when none is under way.
  */
 async function descend(
   roots: readonly ObjectId[],

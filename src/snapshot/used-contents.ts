@@ -19,8 +19,9 @@ import { ObjectStack } from './object-stack.ts';
 const LETTER_D = 100;
 
 /**
- * Marks all that the snapshots reach, incomplete ones included. Each directory and each object of several contents is read
- * once, in however many snapshots it is. Throws the first failure; what is marked then is of no use.
+ * Marks all that the snapshots reach, incomplete ones included. Each directory and each object of
+ * several contents is read once, in however many snapshots it is. Throws the first failure; what is
+ * marked then is of no use.
  */
 export async function markUsedContents(context: TaskContext, marks: IndexMarks): Promise<void> {
   const { repository, progress } = context;

@@ -23,19 +23,27 @@ import { type DamageSearchResult, searchDamage } from './damage-search.ts';
 import { listReadableSnapshots, type Snapshot } from './snapshot-manifest.ts';
 import { PROBLEMS_MAX, type TreeCounters, verifyTrees } from './verify.ts';
 
-/** How often what is found is recorded while a verification runs. Our choice: a killed one reads so much again. */
+/**
+ * How often what is found is recorded while a verification runs. Our choice: a killed one reads so
+ * much again.
+ */
 const SAVE_EVERY_NS = 15n * MINUTE_NS;
 
 export interface VerificationOptions {
   /**
-   * How much of the packs is read, from 0 to 1; what is left for the next runs begins where this one ends. Undefined: none, or
-   * all with `readAll`.
+   * How much of the packs is read, from 0 to 1; what is left for the next runs begins where this
+   * one ends. Undefined: none, or all with `readAll`.
    */
   readonly share?: number | undefined;
   readonly readAll?: boolean;
-  /** No pack is begun after so long, but for one: runs that have too little time get around as well. */
+  /**
+   * No pack is begun after so long, but for one: runs that have too little time get around as well.
+   */
   readonly budgetNs?: Nanoseconds | undefined;
-  /** Where a sample begins that may not be recorded, or of which nothing is recorded yet: where the run before has ended. */
+  /**
+   * Where a sample begins that may not be recorded, or of which nothing is recorded yet: where the
+   * run before has ended.
+   */
   readonly position?: number | undefined;
   /** Whether what is found is recorded, so that the next backups heed it. */
   readonly record: boolean;
@@ -75,9 +83,10 @@ const ALL: PackSample = { position: 0, share: 1 };
 const NOTHING: DamageSearchResult = { damaged: [], notNamed: 0 };
 
 /**
- * Verifies a repository: presence and length of all packs by a listing, the bytes of all or of a sample, and the snapshots, which
- * are also taken by sample then. What is damaged is recorded in the repository: backups do not count on it, and store again what
- * their volumes still hold. Throws `CANCELED`, after recording what was found, and what the storage throws.
+ * Verifies a repository: presence and length of all packs by a listing, the bytes of all or of a
+ * sample, and the snapshots, which are also taken by sample then. What is damaged is recorded in
+ * the repository: backups do not count on it, and store again what their volumes still hold. Throws
+ * `CANCELED`, after recording what was found, and what the storage throws.
  */
 export async function verifyRepository(
   repository: Repository,

@@ -50,8 +50,9 @@ export interface VerifyTreesOptions {
 }
 
 /**
- * Checks that all below the roots lies in the storage, as far as its listing tells, and with `readAll` reads it. Directories
- * are always read. An object that is in several trees is looked at once.
+ * Checks that all below the roots lies in the storage, as far as its listing tells, and with
+ * `readAll` reads it. Directories are always read. An object that is in several trees is looked at
+ * once.
  */
 export async function verifyTrees(
   repository: Repository,
@@ -134,8 +135,8 @@ class VisitedObjects {
 }
 
 /**
- * Calls back once for each different object of a tree; directories before what is in them. What was `visited` by an
- * earlier call is left out; a call that failed has not visited all that it says.
+ * Calls back once for each different object of a tree; directories before what is in them. What was
+ * `visited` by an earlier call is left out; a call that failed has not visited all that it says.
  */
 async function forEachObject(
   repository: Repository,

@@ -12,19 +12,24 @@ export interface CheckpointOptions {
 }
 
 /**
- * Packs being filled are closed after this part of the time so far, at least the interval apart: a slow source would
- * leave a short pack for each minute of its days, and so little is read again after a kill.
+ * Packs being filled are closed after this part of the time so far, at least the interval apart: a
+ * slow source would leave a short pack for each minute of its days, and so little is read again
+ * after a kill.
  */
 const CLOSE_AFTER_PARTS = 20n;
-/** Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for long. */
+/**
+ * Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for
+ * long.
+ */
 const ENTRIES_MAX = 1 << 17;
 /** How often the time is checked; the bytes are checked whenever some were stored. */
 const LOOK_EVERY_MS = 100;
 
 /**
- * Makes stored data durable at intervals, so that the upload after a killed one stores little again.
- * Each client reads every index blob, so index blobs are as rare as Kopia's. Until an index blob
- * names a pack, the next upload finds it by its session marker (repository/killed-sessions.ts).
+ * Makes stored data durable at intervals, so that the upload after a killed one stores little
+ * again. Each client reads every index blob, so index blobs are as rare as Kopia's. Until an index
+ * blob names a pack, the next upload finds it by its session marker
+ * (repository/killed-sessions.ts).
  */
 export class CheckpointTimer {
   readonly #repository: Repository;
@@ -94,8 +99,8 @@ export class CheckpointTimer {
   }
 
   /**
-   * A look at what others wrote, beside the checkpoints: reading a large index may take longer than they are apart. When
-   * it fails the next one tries again, and nothing that is stored is in doubt.
+   * A look at what others wrote, beside the checkpoints: reading a large index may take longer than
+   * they are apart. When it fails the next one tries again, and nothing that is stored is in doubt.
    */
   #refresh(): void {
     const { logger, signal } = this.#options;

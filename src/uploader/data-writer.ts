@@ -22,7 +22,9 @@ export interface Chunk {
 
 const RESOLVED = Promise.resolve();
 
-/** Stores chunks that the repository does not have: look-up first, compression and encryption after. */
+/**
+ * Stores chunks that the repository does not have: look-up first, compression and encryption after.
+ */
 export class DataWriter {
   readonly #repository: Repository;
   readonly #pool: ThreadPool;
@@ -43,11 +45,12 @@ export class DataWriter {
   }
 
   /**
-   * Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable. Throws the failure
-   * after which nothing can be written any more.
+   * Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable.
+   * Throws the failure after which nothing can be written any more.
    */
   async store(chunks: readonly Chunk[]): Promise<ObjectId[]> {
-    // Also where all of it is there already: a volume with little new would be read to its end in vain.
+    // Also where all of it is there already: a volume with little new would be read to its end in
+    // vain.
     this.#repository.contents.assertWritable();
     if (!this.#repository.contents.storesCompressed) {
       return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
@@ -82,7 +85,8 @@ export class DataWriter {
       return contentId as string as ObjectId;
     });
     send();
-    // Also after a failure the threads go on reading what is under way: the caller's slab stays until they are done.
+    // Also after a failure the threads go on reading what is under way: the caller's slab stays
+    // until they are done.
     const failed = (await Promise.allSettled(waits)).find(({ status }) => status === 'rejected');
     if (failed) throw asError((failed as PromiseRejectedResult).reason);
     return ids;

@@ -12,8 +12,8 @@ import { unreadable, type VolumeUpload } from './volume-upload.ts';
 const { O_RDONLY, O_NONBLOCK } = fs.constants;
 
 /**
- * Stores a device or an image in Velero's block mode: a directory of mode 0777 with one file, named by the path of the device.
- * Throws `SOURCE_UNREADABLE`.
+ * Stores a device or an image in Velero's block mode: a directory of mode 0777 with one file, named
+ * by the path of the device. Throws `SOURCE_UNREADABLE`.
  */
 export function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
   const { repository, path } = parts;
@@ -89,7 +89,8 @@ async function uploadRaw(
       .catch((cause: unknown) => {
         throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
       });
-    // If an image was truncated meanwhile, the missing part looks like a hole when asked where the data is.
+    // If an image was truncated meanwhile, the missing part looks like a hole when asked where the
+    // data is.
     const sizeNow = stat.isFile() ? (await file.stat()).size : expected;
     const end = Math.min(stored.size, sizeNow);
     if (end < expected) {

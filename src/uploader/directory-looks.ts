@@ -44,8 +44,8 @@ export interface KeptDirectory {
 /** Directories of a tree that threads look at before their turn. Our choice. */
 const AHEAD_MAX = 32;
 /**
- * A look is repeated when its turn comes later than this: the directory before it may have taken hours, and names of then
- * would be missed or asked for in vain. Our choice.
+ * A look is repeated when its turn comes later than this: the directory before it may have taken
+ * hours, and names of then would be missed or asked for in vain. Our choice.
  */
 const AHEAD_NS_MAX = 30n * SECOND_NS;
 
@@ -58,17 +58,22 @@ export interface DirectoryLooksOptions {
 }
 
 /**
- * A directory that takes more is counted before it is listed: reading millions of names at once takes hundreds of
- * MB. Below it, no usual file system holds many more than {@link LISTING_ENTRIES_MAX}.
+ * A directory that takes more is counted before it is listed: reading millions of names at once
+ * takes hundreds of MB. Below it, no usual file system holds many more than
+ * {@link LISTING_ENTRIES_MAX}.
  */
 const COUNTED_ABOVE_BYTES = 1 << 20;
 /**
- * File systems that tell the number of entries as a directory's size, as statfs names them: ZFS, CephFS, and FUSE,
- * which CephFS has a client for. Counting is not free (5 ms for 3000 names on ext4), asking for this is.
+ * File systems that tell the number of entries as a directory's size, as statfs names them: ZFS,
+ * CephFS, and FUSE, which CephFS has a client for. Counting is not free (5 ms for 3000 names on
+ * ext4), asking for this is.
  */
 const COUNTING_FILE_SYSTEMS: readonly number[] = [0x2f_c1_2f_c1, 0x00_c3_64_00, 0x65_73_55_46];
 
-/** Whether a directory of this size must be counted before it is listed. `fileSystemType` is as statfs tells it. */
+/**
+ * Whether a directory of this size must be counted before it is listed. `fileSystemType` is as
+ * statfs tells it.
+ */
 export async function mustCount(
   sizeBytes: number,
   entriesMax: number,
@@ -118,7 +123,10 @@ export class DirectoryLooks {
     this.#ahead.set(visit.path, ahead);
   }
 
-  /** The listing, with a comparison where the directory may be taken over as it was. Throws `UNREADABLE_DIRECTORY`. */
+  /**
+   * The listing, with a comparison where the directory may be taken over as it was. Throws
+   * `UNREADABLE_DIRECTORY`.
+   */
   look(visit: Visit): Promise<DirectoryComparison> {
     const ahead = this.#ahead.get(visit.path);
     this.#ahead.delete(visit.path);
@@ -160,7 +168,10 @@ export class DirectoryLooks {
     }
   }
 
-  /** The directory of the newest snapshot, where no rule or policy could make entries count differently. */
+  /**
+   * The directory of the newest snapshot, where no rule or policy could make entries count
+   * differently.
+   */
   async #streamBefore(visit: Visit): Promise<PackedStream | undefined> {
     const { policies, repository } = this.#options;
     const [newest] = visit.previous;
@@ -182,7 +193,10 @@ export class DirectoryLooks {
     }
   }
 
-  /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
+  /**
+   * What is kept of a directory whose files did not change; undefined when its contents are no
+   * longer all there.
+   */
   keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
     const { contents } = this.#options.repository;
     const [previous] = visit.previous;
@@ -218,13 +232,18 @@ const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS', 'ENOSPC'];
 
 export const isOwnTrouble = (code: string): boolean => OWN_TROUBLE.includes(code);
 
-/** Whether the system said this of what it was asked to read (and not of this process or machine). */
+/**
+ * Whether the system said this of what it was asked to read (and not of this process or machine).
+ */
 export function isOfTheSource(error: unknown): boolean {
   const code = systemCode(error);
   return code !== undefined && !isOwnTrouble(code);
 }
 
-/** Only what the system says of the directory makes it unreadable; a thread that died or a bug does not. */
+/**
+ * Only what the system says of the directory makes it unreadable; a thread that died or a bug does
+ * not.
+ */
 export function asUnreadable(error: unknown): unknown {
   if (!isOfTheSource(error)) return error;
   return new CodedError('UNREADABLE_DIRECTORY', messageOf(error), { cause: error });

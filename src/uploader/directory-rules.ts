@@ -14,7 +14,9 @@ export interface EnterRulesOptions {
   readonly logger: Logger;
 }
 
-/** The rules below a directory: those from above, and what its policy and its own ignore files add. */
+/**
+ * The rules below a directory: those from above, and what its policy and its own ignore files add.
+ */
 export async function enterRules(
   visit: Visit,
   directory: SourceDirectory,

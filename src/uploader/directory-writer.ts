@@ -88,8 +88,8 @@ export class DirectoryWriter {
   }
 
   /**
-   * Waits until nothing is being written. The caller must look again at once, without another wait in between:
-   * `while (writer.isWriting) await writer.settled()`.
+   * Waits until nothing is being written. The caller must look again at once, without another wait
+   * in between: `while (writer.isWriting) await writer.settled()`.
    */
   async settled(): Promise<void> {
     await this.#writing?.catch(() => undefined);

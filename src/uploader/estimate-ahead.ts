@@ -16,8 +16,8 @@ export interface EstimateAheadOptions {
 }
 
 /**
- * An estimate of a directory that starts after a while, unless it was stopped before, the upload has listed everything, or there is no memory for its thread. It
- * never throws.
+ * An estimate of a directory that starts after a while, unless it was stopped before, the upload
+ * has listed everything, or there is no memory for its thread. It never throws.
  */
 export class EstimateAhead {
   readonly #timer: NodeJS.Timeout;

@@ -1,4 +1,7 @@
-/** A count slower than this waits for its storage, and the upload waits with it. Our choice: local disks do 50 times as much. */
+/**
+ * A count slower than this waits for its storage, and the upload waits with it. Our choice: local
+ * disks do 50 times as much.
+ */
 const ENTRIES_PER_SECOND_MIN = 1000;
 const WINDOW_MS = 3000;
 

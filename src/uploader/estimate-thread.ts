@@ -17,7 +17,10 @@ export interface EstimateReport {
   readonly state: 'counting' | 'whole' | 'given-up';
 }
 
-/** The upload's threads come first, also where the disk goes by it (ioprio follows nice). Our choice. */
+/**
+ * The upload's threads come first, also where the disk goes by it (ioprio follows nice). Our
+ * choice.
+ */
 const NICE = 10;
 const REPORT_EVERY_MS = 200;
 

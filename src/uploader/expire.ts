@@ -19,8 +19,9 @@ export interface ExpireOptions {
 }
 
 /**
- * Deletes what the policies of the sources no longer keep, and tells it; durable after a flush. With `dryRun` it only tells.
- * Nothing is deleted by a clock that is wrong. Throws `DAMAGED_POLICY`.
+ * Deletes what the policies of the sources no longer keep, and tells it; durable after a flush.
+ * With `dryRun` it only tells. Nothing is deleted by a clock that is wrong. Throws
+ * `DAMAGED_POLICY`.
  */
 export async function expireSnapshots(
   repository: Repository,

@@ -86,8 +86,8 @@ export interface StreamToUpload {
 type Fail = (error: unknown) => void;
 
 /**
- * What all uploads of one data path share. A failed upload may still read and store when the next one begins:
- * two that hand out the same slabs would write over each other's bytes.
+ * What all uploads of one data path share. A failed upload may still read and store when the next
+ * one begins: two that hand out the same slabs would write over each other's bytes.
  */
 interface SharedMemory {
   readonly slabs: Slabs;
@@ -154,7 +154,10 @@ export class FileUpload {
     this.#small.flush();
   }
 
-  /** One stream of unknown kind as an object: a raw device or image. It has the size that could be read. */
+  /**
+   * One stream of unknown kind as an object: a raw device or image. It has the size that could be
+   * read.
+   */
   async uploadBlocks(
     file: fs.FileHandle,
     sizeBytes: number,
@@ -417,11 +420,16 @@ export class FileUpload {
 /** Policies compress by length: a stream counts as a long file. Our choice. */
 const LONG_BYTES = 2 ** 30;
 
-/** Without descriptors or memory of ours a backup leaves files out that nothing is wrong with: it must not pass for one. */
+/**
+ * Without descriptors or memory of ours a backup leaves files out that nothing is wrong with: it
+ * must not pass for one.
+ */
 const ownTrouble = ({ code, message }: { code: string; message: string }): Error =>
   Object.assign(new Error(message), { code, syscall: 'open' });
 
-/** What an open chunk may sit on: streams that could need more at once could wait for each other. */
+/**
+ * What an open chunk may sit on: streams that could need more at once could wait for each other.
+ */
 function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): number {
   const specs = [splitter ?? repository.splitter, ...splittersOf(policies)];
   const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));

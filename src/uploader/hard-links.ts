@@ -25,7 +25,10 @@ export interface LinkTarget {
   readonly removeDirectory: () => Promise<void>;
 }
 
-/** How file systems refuse a link: they have none, it is on another file system, or it may not be made. */
+/**
+ * How file systems refuse a link: they have none, it is on another file system, or it may not be
+ * made.
+ */
 const REFUSALS = ['EPERM', 'EACCES', 'EXDEV', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS'];
 
 /**

@@ -3,12 +3,15 @@ import { type IgnorePattern, parseIgnoreFile } from '../snapshot/policy/ignore-p
 import { openRegular, readStart } from './regular-file.ts';
 
 /**
- * Bounds for the ignore files in force for one directory: its own and those of all above it. Each entry is matched
- * against all of their rules. Our choice: far above what people write; Kopia has none.
+ * Bounds for the ignore files in force for one directory: its own and those of all above it. Each
+ * entry is matched against all of their rules. Our choice: far above what people write; Kopia has
+ * none.
  */
 export const IGNORE_BYTES_MAX = 256 << 10;
 export const IGNORE_RULES_MAX = 10_000;
-/** A rule with several stars counts as this many. Measured: it takes five to twenty times as long. */
+/**
+ * A rule with several stars counts as this many. Measured: it takes five to twenty times as long.
+ */
 const COSTLY_RULE = 10;
 
 /** Room that is left under the bounds. */
@@ -25,8 +28,9 @@ export interface IgnoreFile {
 }
 
 /**
- * Rules of an ignore file of the volume; undefined when the path is no regular file or went away. Messages repeat
- * nothing of the file: they go to people who may not read it. Throws `BAD_IGNORE_FILE`.
+ * Rules of an ignore file of the volume; undefined when the path is no regular file or went away.
+ * Messages repeat nothing of the file: they go to people who may not read it. Throws
+ * `BAD_IGNORE_FILE`.
  */
 export async function loadIgnoreFile(
   { path, read = (bytesMax) => readRegular(path, bytesMax), shown }: FileToLoad,

@@ -49,8 +49,9 @@ export class IgnoreRules {
 
   /**
    * Rules inside a directory. `defined`: the policy made for this very directory (at the root: the
-   * effective one). `find` says whether a name is in it. A name that is no regular file has no rules.
-   * Throws `BAD_IGNORE_PATTERN` for rules of the policy, `BAD_IGNORE_FILE` for files of the volume.
+   * effective one). `find` says whether a name is in it. A name that is no regular file has no
+   * rules. Throws `BAD_IGNORE_PATTERN` for rules of the policy, `BAD_IGNORE_FILE` for files of the
+   * volume.
    */
   async enter(
     relativePath: string,

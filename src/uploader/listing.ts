@@ -38,7 +38,10 @@ export interface SourceDirectory {
   readonly unread: readonly { name: string; message: string }[];
 }
 
-/** Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the character. */
+/**
+ * Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the
+ * character.
+ */
 const INVALID_BYTE = '\ud800';
 
 /** The times that RFC 3339 can write: the years 0 to 9999. */
@@ -71,7 +74,10 @@ export function entryAt(
   };
 }
 
-/** Decodes what a thread listed. Two names that become one after replacement: the second gets a suffix. */
+/**
+ * Decodes what a thread listed. Two names that become one after replacement: the second gets a
+ * suffix.
+ */
 export function decodeListing(listing: DirectoryListing): SourceDirectory {
   const { names, stats, targets, failures } = listing;
   const targetOf = new Map(targets);
@@ -123,8 +129,8 @@ function sortEntries(entries: SourceEntry[]): void {
 }
 
 /**
- * Whether a listing told a name again: a file system may do so where it was removed and made anew meanwhile, NFS where its
- * server's places moved. In order, the same names follow each other.
+ * Whether a listing told a name again: a file system may do so where it was removed and made anew
+ * meanwhile, NFS where its server's places moved. In order, the same names follow each other.
  */
 export function isRepeated({ rawName }: SourceEntry, before: SourceEntry | undefined): boolean {
   const last = before?.rawName;
@@ -165,7 +171,9 @@ function makeUnique(entries: SourceEntry[]): string[] {
   });
 }
 
-/** The first free of `name~2`, `name~3`, ...; each is tried once, however many names are the same. */
+/**
+ * The first free of `name~2`, `name~3`, ...; each is tried once, however many names are the same.
+ */
 export class Suffixes {
   readonly #isTaken: (plain: string) => boolean;
   readonly #last = new Map<string, number>();

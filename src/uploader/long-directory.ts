@@ -24,8 +24,8 @@ export interface LongDirectoryParts {
 }
 
 /**
- * A directory with more entries than fit in memory: listed, stored and written part by part, each while the
- * next is worked on.
+ * A directory with more entries than fit in memory: listed, stored and written part by part, each
+ * while the next is worked on.
  */
 export async function visitLong(
   visit: Visit,
@@ -116,7 +116,10 @@ async function lookAtNames(
   return { ...decodeListing({ ...listing, names }), failures: [] };
 }
 
-/** Failures of the listing itself are the directory's. After a cancel there are no more pages, and those before count. */
+/**
+ * Failures of the listing itself are the directory's. After a cancel there are no more pages, and
+ * those before count.
+ */
 async function* marked(
   pages: AsyncIterable<SourceEntry[]>,
   signal: AbortSignal,

@@ -65,7 +65,9 @@ async function openDirectory(path: BytePath): Promise<DirectoryOfBytes> {
 }
 type DirectoryOfBytes = AsyncIterable<{ name: Buffer }>;
 
-/** Whether a directory has more than so many names; reads no more than these. Throws system errors. */
+/**
+ * Whether a directory has more than so many names; reads no more than these. Throws system errors.
+ */
 export async function hasMoreNames(path: string | Uint8Array, max: number): Promise<boolean> {
   let count = 0;
   for await (const { name } of await openDirectory(path)) {
@@ -75,8 +77,9 @@ export async function hasMoreNames(path: string | Uint8Array, max: number): Prom
 }
 
 /**
- * Entries of a directory in stored order, a few thousand at a time, however many there are: sorted runs go to a
- * scratch file and are merged. Throws system errors of the directory, `SCRATCH_FULL`, `SCRATCH_UNUSABLE`.
+ * Entries of a directory in stored order, a few thousand at a time, however many there are: sorted
+ * runs go to a scratch file and are merged. Throws system errors of the directory, `SCRATCH_FULL`,
+ * `SCRATCH_UNUSABLE`.
  */
 export async function* listLong(
   path: string | Uint8Array,

@@ -1,7 +1,10 @@
 import { plainName, type SourceEntry, Suffixes } from './listing.ts';
 import { NameSet } from './name-set.ts';
 
-/** Gives suffixes in a listing that comes in parts: of names that are the same once replaced, from the second on. */
+/**
+ * Gives suffixes in a listing that comes in parts: of names that are the same once replaced, from
+ * the second on.
+ */
 export class LongNames {
   readonly #onReplaced: (name: string) => void;
   /** Only names that hold the replacement character can be the same as others. */

@@ -26,8 +26,9 @@ const CHECKPOINT_EVERY_NS = 45n * MINUTE_NS;
 /** How soon one that failed is tried again. Our choice. */
 const RETRY_AFTER_NS = 5n * MINUTE_NS;
 /**
- * What took longer is looked over before it counts: garbage collections that are more than four hours apart
- * free what neither of them could reach (Kopia: maintenance_safety.go, MarginBetweenSnapshotGC).
+ * What took longer is looked over before it counts: garbage collections that are more than four
+ * hours apart free what neither of them could reach (Kopia: maintenance_safety.go,
+ * MarginBetweenSnapshotGC).
  */
 const CHECK_AFTER_NS = 4n * HOUR_NS;
 const REPAIRS_MAX = 2;
@@ -56,10 +57,11 @@ export type UploadAgain = (
 ) => Promise<DirectoryEntry>;
 
 /**
- * Keeps garbage collection from freeing what a long upload has stored or found in the repository. While it runs, an
- * incomplete snapshot of Kopia's kind "checkpoint" names everything that is stored so far; each replaces the one before.
- * It stays behind when the upload fails or is killed, and the next run builds on it. At the end of an upload of more
- * than four hours every content is looked for before the snapshot is saved.
+ * Keeps garbage collection from freeing what a long upload has stored or found in the repository.
+ * While it runs, an incomplete snapshot of Kopia's kind "checkpoint" names everything that is
+ * stored so far; each replaces the one before. It stays behind when the upload fails or is killed,
+ * and the next run builds on it. At the end of an upload of more than four hours every content is
+ * looked for before the snapshot is saved.
  */
 export class LongUpload {
   readonly #options: LongUploadOptions;
@@ -86,14 +88,16 @@ export class LongUpload {
   }
 
   /**
-   * Whether an upload of more than four hours was never checked: the flush after {@link confirm} took
-   * the rest of the time.
+   * Whether an upload of more than four hours was never checked: the flush after {@link confirm}
+   * took the rest of the time.
    */
   get isUnconfirmed(): boolean {
     return !this.#isConfirmed && this.#isOver(this.#sinceStart, CHECK_AFTER_NS);
   }
 
-  /** The only place that decides whether it is time for a checkpoint or for the check at the end. */
+  /**
+   * The only place that decides whether it is time for a checkpoint or for the check at the end.
+   */
   #isOver(watch: Stopwatch, limitNs: bigint): boolean {
     return watch.elapsedNs >= limitNs;
   }
@@ -141,8 +145,9 @@ export class LongUpload {
   }
 
   /**
-   * Runs that were killed leave one each; what retention keeps of them is for the next runs to build on. Nothing goes by
-   * a clock that differs from the storage's: to one that is ahead, the checkpoint of a backup which runs elsewhere is old.
+   * Runs that were killed leave one each; what retention keeps of them is for the next runs to
+   * build on. Nothing goes by a clock that differs from the storage's: to one that is ahead, the
+   * checkpoint of a backup which runs elsewhere is old.
    */
   async #dropOldCheckpoints({ source }: NewSnapshot): Promise<void> {
     const { repository, retention, logger } = this.#options;
@@ -171,8 +176,9 @@ export class LongUpload {
   }
 
   /**
-   * Returns a root whose every content is there. What is missing after an upload of more than four hours, or of one
-   * that has come across damage, is stored again. Call it when no checkpoint is made any more. Throws `CONTENTS_LOST`.
+   * Returns a root whose every content is there. What is missing after an upload of more than four
+   * hours, or of one that has come across damage, is stored again. Call it when no checkpoint is
+   * made any more. Throws `CONTENTS_LOST`.
    */
   async confirm(root: DirectoryEntry, uploadAgain: UploadAgain): Promise<DirectoryEntry> {
     const { repository, signal, onChecked, logger } = this.#options;

@@ -6,9 +6,9 @@ const LOAD_MAX = 0.7;
 const KEY_BYTES = 16;
 
 /**
- * Texts by 64 bits of a keyed hash: 11 to 23 bytes each, whatever their length. The key is random for
- * each set, so a tenant cannot choose two names that count as one. In 3 of a million sets, two of 10
- * million names count as one.
+ * Texts by 64 bits of a keyed hash: 11 to 23 bytes each, whatever their length. The key is random
+ * for each set, so a tenant cannot choose two names that count as one. In 3 of a million sets, two
+ * of 10 million names count as one.
  */
 export class NameSet {
   readonly #key = randomHex(KEY_BYTES);

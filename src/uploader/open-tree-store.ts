@@ -22,9 +22,10 @@ import { type OpenAttributes, type OpenDirectory, OpenFile, type OpenTree } from
 export const CHECKPOINT_REASON = 'checkpoint';
 
 /**
- * Stores a tree that names everything an upload has stored so far: finished entries as they are, and for each
- * file that is being read one of Kopia's name `.checkpointed.<name>.<random>`, which no later upload takes
- * for the file itself. Its pieces follow one another without regard to where they belong.
+ * Stores a tree that names everything an upload has stored so far: finished entries as they are,
+ * and for each file that is being read one of Kopia's name `.checkpointed.<name>.<random>`, which
+ * no later upload takes for the file itself. Its pieces follow one another without regard to where
+ * they belong.
  */
 export async function storeOpenTree(
   repository: Repository,
@@ -109,8 +110,9 @@ class OpenTreeStore {
   }
 
   /**
-   * Of a directory that is kept from the previous snapshot: its files, and the stored directory itself as if
-   * it were a file, since the upload may name it again. What lies below it is open by itself.
+   * Of a directory that is kept from the previous snapshot: its files, and the stored directory
+   * itself as if it were a file, since the upload may name it again. What lies below it is open by
+   * itself.
    */
   async #entriesOf(id: ObjectId, attributes: OpenAttributes): Promise<DirectoryEntry[]> {
     const { name, mtimeNs, uid, gid } = attributes;
@@ -118,7 +120,8 @@ class OpenTreeStore {
     try {
       bytes = await readObject(this.#repository.contents, id);
     } catch (error) {
-      // It was collected before the first checkpoint could name it. The upload finds that at its end.
+      // It was collected before the first checkpoint could name it. The upload finds that at its
+      // end.
       if (isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) return [];
       throw error;
     }

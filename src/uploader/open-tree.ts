@@ -12,7 +12,9 @@ export interface StoredPieces {
   stored(): Iterable<IndirectEntry>;
 }
 
-/** A file or device that is being read: its finished parts, and the stream of the part under way. */
+/**
+ * A file or device that is being read: its finished parts, and the stream of the part under way.
+ */
 export class OpenFile {
   readonly attributes: OpenAttributes;
   parts: readonly IndirectEntry[] = [];
@@ -23,8 +25,8 @@ export class OpenFile {
   }
 
   /**
-   * All that is stored of it. Pieces may be missing in between, so their offsets mean nothing. The file goes on
-   * while this is iterated; what was stored when it began is among them.
+   * All that is stored of it. Pieces may be missing in between, so their offsets mean nothing. The
+   * file goes on while this is iterated; what was stored when it began is among them.
    */
   *stored(): Generator<IndirectEntry> {
     const { parts, stream } = this;
@@ -34,12 +36,15 @@ export class OpenFile {
 }
 
 /**
- * A directory whose object is not stored yet. An entry leaves `files` or `directories` in the same moment in
- * which its outcome is settled, so that at any time each thing stored is found once.
+ * A directory whose object is not stored yet. An entry leaves `files` or `directories` in the same
+ * moment in which its outcome is settled, so that at any time each thing stored is found once.
  */
 export class OpenDirectory {
   readonly attributes: OpenAttributes;
-  /** Of entries that are in memory: all of them, or the pages of a long directory that are not written yet. */
+  /**
+   * Of entries that are in memory: all of them, or the pages of a long directory that are not
+   * written yet.
+   */
   readonly outcomes = new Set<Outcomes>();
   /** Holds what is written already of a long directory. */
   writer: DirectoryWriter | undefined;

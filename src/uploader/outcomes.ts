@@ -9,8 +9,8 @@ export type Outcome =
   | { readonly kind: 'canceled' };
 
 /**
- * What becomes of the entries of one directory, in their order. Filled by calls, since several promises
- * for each of a million small files take more time and memory than their hashes.
+ * What becomes of the entries of one directory, in their order. Filled by calls, since several
+ * promises for each of a million small files take more time and memory than their hashes.
  */
 export class Outcomes {
   readonly #list: (Outcome | undefined)[] = [];

@@ -13,8 +13,9 @@ import type { RestoreWriter } from './restore-writer.ts';
 const PIECES_MAX = 2048;
 
 /**
- * Throws `BAD_OBJECT` when a file has more or less content than its snapshot says: as a whole file it would be a wrong one.
- * What was stored of a file that was not read to its end has Kopia's size of the file.
+ * Throws `BAD_OBJECT` when a file has more or less content than its snapshot says: as a whole file
+ * it would be a wrong one. What was stored of a file that was not read to its end has Kopia's size
+ * of the file.
  */
 export function assertWhole(entry: DirectoryEntry, pieces: readonly ObjectPiece[]): void {
   const length = objectLength(pieces);
@@ -29,7 +30,9 @@ export class PieceWriter {
   readonly #writer: RestoreWriter;
   readonly #signal: AbortSignal;
   readonly #onWritten: (bytes: number) => void;
-  /** Apart from the entries of the tree: a file holds one of those while it waits for its pieces. */
+  /**
+   * Apart from the entries of the tree: a file holds one of those while it waits for its pieces.
+   */
   readonly #slots = new Semaphore(PIECES_MAX);
 
   constructor(

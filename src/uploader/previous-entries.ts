@@ -6,19 +6,26 @@ import type { SourceEntry } from './listing.ts';
 import { keyOfEntry, keyOfName } from './restore-names.ts';
 
 /**
- * Files that changed so shortly before they were read are read again by the next backup. Their time is that of a tick (10 ms of the
- * kernel, 2 s of FAT); stores into mapped memory set it once and not again until the pages are written back, after 35 s by default
- * (vm.dirty_expire_centisecs and vm.dirty_writeback_centisecs); and a snapshot of the storage has a new time before the new data.
+ * Files that changed so shortly before they were read are read again by the next backup. Their time
+ * is that of a tick (10 ms of the kernel, 2 s of FAT); stores into mapped memory set it once and
+ * not again until the pages are written back, after 35 s by default (vm.dirty_expire_centisecs and
+ * vm.dirty_writeback_centisecs); and a snapshot of the storage has a new time before the new data.
  * Our choice.
  */
 const SETTLE_NS = 120n * SECOND_NS;
-/** Volumes of snapshots whose time is not known were taken within that time before they were read: they stand in line. Our choice. */
+/**
+ * Volumes of snapshots whose time is not known were taken within that time before they were read:
+ * they stand in line. Our choice.
+ */
 const PREPARE_NS = 24n * 3600n * SECOND_NS;
 
 /** A directory of an earlier snapshot. */
 export interface PreviousDirectory {
   readonly id: ObjectId;
-  /** None of its files was read as it had been before that time. {@link UNCHANGING_NS} for the very same source. */
+  /**
+   * None of its files was read as it had been before that time. {@link UNCHANGING_NS} for the very
+   * same source.
+   */
   readonly startNs: Nanoseconds;
   /** What of the extra attributes its snapshot tells: an entry without any had none then. */
   readonly recorded: string;
@@ -37,7 +44,10 @@ export const FROZEN_TAG = 'tag:longshore-frozen-at';
 /** Of files that cannot have changed since: all times tell changes. */
 export const UNCHANGING_NS = 2n ** 63n;
 
-/** The time that files of a snapshot are compared with: those of a source that stands still are as they were then, however long after. */
+/**
+ * The time that files of a snapshot are compared with: those of a source that stands still are as
+ * they were then, however long after.
+ */
 export function comparedTimeOf(snapshot: Snapshot, frozen?: FrozenSource): Nanoseconds {
   const { startTimeNs, tags } = snapshot;
   if (frozen?.isSame(snapshot) === true) return UNCHANGING_NS;
@@ -67,7 +77,10 @@ export const previousOf = (root: DirectoryEntry, startNs: Nanoseconds): Previous
   recorded: recordedIn(root.extra),
 });
 
-/** Whether a file or link that has this time still would have another one, had it changed after it was read. */
+/**
+ * Whether a file or link that has this time still would have another one, had it changed after it
+ * was read.
+ */
 export const tellsChanges = (mtimeNs: Nanoseconds, startNs: Nanoseconds): boolean =>
   mtimeNs < startNs - SETTLE_NS;
 

@@ -3,13 +3,15 @@ import type { ContentManager, ObjectId } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { plainName, type SourceEntry } from './listing.ts';
 
-/** Names with a replaced byte that wait for their turn: they are not in the order of what is stored. */
+/**
+ * Names with a replaced byte that wait for their turn: they are not in the order of what is stored.
+ */
 const REPLACED_MAX = 8192;
 const REPLACED = '\ufffd';
 
 /**
- * Goes through a directory of a previous snapshot beside a listing: both are sorted, so no more than a part of
- * each is in memory.
+ * Goes through a directory of a previous snapshot beside a listing: both are sorted, so no more
+ * than a part of each is in memory.
  */
 export class PreviousStream {
   readonly #batches: AsyncIterator<DirectoryEntry[], unknown>;
@@ -66,7 +68,8 @@ export class PreviousStream {
         this.#isEnded = done === true;
         this.#batch = done === true ? [] : value;
       } catch (error) {
-        // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
+        // An older snapshot only saves work; damage to it must not stop this one, which stores it
+        // again.
         this.#contents.damaged.note(error);
         const fields = { object: this.#id, error: messageOf(error) };
         this.#logger.warn(

@@ -6,16 +6,18 @@ import { fsPath, isAt, OPENS_MAX } from '../volume-files/index.ts';
 const FLAGS = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
 
 /**
- * Whoever has a lease on a file (a file server whose client may write to it) gives it back when it is opened. Without a wait
- * that open fails. Linux takes the lease away after 45 seconds by default.
+ * Whoever has a lease on a file (a file server whose client may write to it) gives it back when it
+ * is opened. Without a wait that open fails. Linux takes the lease away after 45 seconds by
+ * default.
  */
 const LEASE_NS_MAX = 60n * SECOND_NS;
 const LEASE_LOOK_EVERY_MS = 100;
 
 /**
- * Opens a file of the volume for reading, or says by undefined that the path is no regular file (any more). What is
- * there is looked at through the descriptor, so nobody can swap it in between: no link is followed, and no pipe or
- * device is waited for; a lease is. The caller closes it. Throws system errors, and what ended the wait.
+ * Opens a file of the volume for reading, or says by undefined that the path is no regular file
+ * (any more). What is there is looked at through the descriptor, so nobody can swap it in between:
+ * no link is followed, and no pipe or device is waited for; a lease is. The caller closes it.
+ * Throws system errors, and what ended the wait.
  */
 export async function openRegular(
   path: string | Uint8Array,
@@ -33,7 +35,8 @@ export async function openRegular(
     let isFile = false;
     let isThere = false;
     try {
-      // A directory on the way may have become a link that leads out of the volume; or the file was renamed meanwhile.
+      // A directory on the way may have become a link that leads out of the volume; or the file was
+      // renamed meanwhile.
       isThere = isAt(file.fd, path);
       isFile = (await file.stat()).isFile();
     } finally {

@@ -284,7 +284,8 @@ export class EntryRestore {
         return this.#restoreWhole(directory, entry, only);
       }
     }
-    // Thousands of entries are restored at once, and large files have many pieces: only those of open files are held.
+    // Thousands of entries are restored at once, and large files have many pieces: only those of
+    // open files are held.
     await this.#openFiles.acquire();
     try {
       signal.throwIfAborted();
@@ -378,7 +379,8 @@ export class EntryRestore {
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
-      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
+      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next
+      // restore would leave it alone.
       if (this.#options.overwrite !== 'always') await file.datasync();
       const notSet = await this.#pool.setAttributes(
         file.fd,

@@ -20,7 +20,10 @@ export interface PlannedEntry {
   readonly isKept: boolean;
 }
 
-/** Says what a restore of a tree, or of one file to this path, would do, and writes nothing. Parents come first. */
+/**
+ * Says what a restore of a tree, or of one file to this path, would do, and writes nothing. Parents
+ * come first.
+ */
 export async function planRestore(
   repository: Repository,
   root: DirectoryEntry,

@@ -15,7 +15,10 @@ import type { TargetDirectory } from './target-directory.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
-/** Entries that are restored without all of their attributes: how many lack any, and how many lack each. */
+/**
+ * Entries that are restored without all of their attributes: how many lack any, and how many lack
+ * each.
+ */
 export interface AttributesNotSet {
   entries: number;
   owner: number;
@@ -115,7 +118,10 @@ export interface InPlaceEntries {
   onSameLink(): void;
   /** Opens a directory below, and puts one where there is none, or something else. */
   enter(parent: TargetDirectory, entry: DirectoryEntry): Promise<TargetDirectory>;
-  /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
+  /**
+   * Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where
+   * something in it is to stay.
+   */
   removeDirectory(parent: TargetDirectory, name: DiskName): Promise<void>;
 }
 
@@ -155,18 +161,28 @@ const HOPELESS = ['ENOSPC', 'WRITE_LIMIT'];
 const READ_ONLY = 'EROFS';
 /** What the whole restore fails with where an entry does. */
 const KEPT_CODES = ['DAMAGED_BLOB', 'STORAGE_FULL', 'WRITE_LIMIT'];
-/** Failures that are logged one by one; the others are counted. Our choice: a tree may have millions. */
+/**
+ * Failures that are logged one by one; the others are counted. Our choice: a tree may have
+ * millions.
+ */
 const LOGGED_MAX = 1000;
 
-/** What was restored and what could not be: all is tried that can be, and the first failure is told at the end. */
+/**
+ * What was restored and what could not be: all is tried that can be, and the first failure is told
+ * at the end.
+ */
 export class RestoreReport {
   readonly counters: RestoreCounters;
-  /** For all work of the restore: aborted by the caller, and where the target takes nothing more. */
+  /**
+   * For all work of the restore: aborted by the caller, and where the target takes nothing more.
+   */
   readonly signal: AbortSignal;
   readonly #options: RestoreOptions;
   readonly #hopeless = new AbortController();
   #firstError: { error: unknown; path: string } | undefined;
-  /** Whether all of the target is read-only; a directory of the target is opened after this is made. */
+  /**
+   * Whether all of the target is read-only; a directory of the target is opened after this is made.
+   */
   isReadOnly: () => boolean = () => false;
 
   constructor(options: RestoreOptions) {
@@ -206,7 +222,10 @@ export class RestoreReport {
     this.#options.logger.warn({ path, what }, 'attributes of an entry could not be set');
   }
 
-  /** Throws what was canceled, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`, `RESTORE_INCOMPLETE`. */
+  /**
+   * Throws what was canceled, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`,
+   * `RESTORE_INCOMPLETE`.
+   */
   throwIfFailed(): void {
     this.#options.signal.throwIfAborted();
     if (!this.#firstError) return;

@@ -24,9 +24,10 @@ const NO_VOLUME = 'it is neither a block device nor an image file';
 const IS_THERE = 'it already exists, and is not to be overwritten';
 
 /**
- * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut short is refused:
- * its pieces do not lie where they belong. With `overwrite: 'never'` only an image that is not there yet is written.
- * Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
+ * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut
+ * short is refused: its pieces do not lie where they belong. With `overwrite: 'never'` only an
+ * image that is not there yet is written. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`,
+ * `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
   repository: Repository,

@@ -29,14 +29,20 @@ interface Range {
   readonly items: Waiting[];
 }
 
-/** Bytes of a pack that are read and held at once. Our choice: twice as much is no faster, from S3 either, and takes 10 MiB more. */
+/**
+ * Bytes of a pack that are read and held at once. Our choice: twice as much is no faster, from S3
+ * either, and takes 10 MiB more.
+ */
 const RANGE_BYTES_MAX = 8 << 20;
 /** Writes that are planned together: enough to find neighbours in the packs. Our choice. */
 const WINDOW_WRITES = 2048;
 const WINDOW_BYTES = 48 << 20;
 /** Bytes between two wanted contents that are read along rather than skipped by another request. */
 const GAP_BYTES_MAX = 256 << 10;
-/** A window that does not fill is restored after this: whoever waits for it may be the one to fill it. */
+/**
+ * A window that does not fill is restored after this: whoever waits for it may be the one to fill
+ * it.
+ */
 const WINDOW_MS_MAX = 20;
 /** Plaintext of one request to a thread. */
 const TASK_BYTES = 4 << 20;
@@ -148,7 +154,10 @@ export class RestoreWriter {
     return items;
   }
 
-  /** What maintenance has moved to other packs since it was looked up is planned anew; the rest is lost. */
+  /**
+   * What maintenance has moved to other packs since it was looked up is planned anew; the rest is
+   * lost.
+   */
   async #follow(items: readonly Waiting[], missing: unknown): Promise<void> {
     const { contents } = this.#repository;
     const moved: Waiting[] = [];

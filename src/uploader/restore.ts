@@ -23,12 +23,16 @@ const OUTSTANDING_MAX = 4096;
 const DIRECTORIES_MAX = 16;
 /** Share of the descriptors that this process may have. */
 const HELD_DIRECTORIES_SHARE = 1 / 4;
-/** Deeper trees than this one give the descriptors of the directories above back meanwhile. Our choice. */
+/**
+ * Deeper trees than this one give the descriptors of the directories above back meanwhile. Our
+ * choice.
+ */
 const HELD_DIRECTORIES_MAX = 4096;
 /**
- * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest is
- * done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`, `SNAPSHOT_INCOMPLETE` for a single
- * file that was not read to its end, and the error of the root itself.
+ * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest
+ * is done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`,
+ * `SNAPSHOT_INCOMPLETE` for a single file that was not read to its end, and the error of the root
+ * itself.
  */
 export async function restoreTree(
   repository: Repository,
@@ -48,8 +52,9 @@ export async function restoreTree(
 }
 
 /**
- * A walk of its own, since its order is that of the work: the files of a part of a directory fill the writer's windows before
- * the directories in that part are entered, an open directory of the target goes along, and what is damaged is left out.
+ * A walk of its own, since its order is that of the work: the files of a part of a directory fill
+ * the writer's windows before the directories in that part are entered, an open directory of the
+ * target goes along, and what is damaged is left out.
  */
 class TreeRestore {
   readonly #report: RestoreReport;
@@ -80,7 +85,8 @@ class TreeRestore {
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
     this.#isExact = this.#options.extras?.xattrs !== false && hasAllXattrs(root);
-    // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves no trace.
+    // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves
+    // no trace.
     await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
     this.#rootShown = target === '/' ? '' : target;
@@ -200,7 +206,9 @@ class TreeRestore {
     }
   }
 
-  /** Restores what is in a directory, then its attributes; between the two it can still be searched. */
+  /**
+   * Restores what is in a directory, then its attributes; between the two it can still be searched.
+   */
   async #fill(
     directory: TargetDirectory,
     self: DirectoryEntry,
@@ -321,8 +329,8 @@ class TreeRestore {
 }
 
 /**
- * Kopia stores a name again that a listing told it again. With other contents it is another file perhaps, whose name Kopia
- * could not store, and is told of.
+ * Kopia stores a name again that a listing told it again. With other contents it is another file
+ * perhaps, whose name Kopia could not store, and is told of.
  */
 const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
   entries.filter(({ name, type, objectId, extra }, i) => {
@@ -332,8 +340,9 @@ const withoutRepeated = (entries: readonly DirectoryEntry[]): readonly Directory
   });
 
 /**
- * Where a single file goes: into a directory, else in the place of the file that is named. Whoever names it may name a link. What
- * is no file stays: a device would become a file of memory, and `/dev/null` one for every process of the machine.
+ * Where a single file goes: into a directory, else in the place of the file that is named. Whoever
+ * names it may name a link. What is no file stays: a device would become a file of memory, and
+ * `/dev/null` one for every process of the machine.
  */
 async function placeOfSingle(
   entry: DirectoryEntry,

@@ -81,8 +81,9 @@ export class Selection {
   }
 
   /**
-   * Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside it. A search rather than a walk:
-   * it ends at the first entry that is meant, and what it enters hangs on what it looks for.
+   * Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside
+   * it. A search rather than a walk: it ends at the first entry that is meant, and what it enters
+   * hangs on what it looks for.
    */
   async #hasMeant(
     context: SelectionContext,

@@ -4,7 +4,10 @@ import { type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { Chunk, DataWriter } from './data-writer.ts';
 import type { Slabs } from './slabs.ts';
 
-/** Files of one request to a thread. Our choice: enough to be worth the trip, few enough to share the work. */
+/**
+ * Files of one request to a thread. Our choice: enough to be worth the trip, few enough to share
+ * the work.
+ */
 const FILES_MAX = 128;
 const BATCH_BYTES_MAX = SLAB_BYTES / 2;
 

@@ -9,9 +9,15 @@ import { relativePath, type Visit } from './visit.ts';
 
 /** Names read at a time of one directory. */
 const DIRENTS = 256;
-/** Names of directories that wait for their turn, some 100 bytes each; further ones are entered while their parent is open. */
+/**
+ * Names of directories that wait for their turn, some 100 bytes each; further ones are entered
+ * while their parent is open.
+ */
 const WAITING_MAX = 20_000;
-/** Directories that are open at once. Descriptors are shared with the upload, which must not run out of them. */
+/**
+ * Directories that are open at once. Descriptors are shared with the upload, which must not run out
+ * of them.
+ */
 const OPEN_MAX = 16;
 /** Entries between two looks at the clock. */
 const LOOK_EVERY = 64;
@@ -21,7 +27,10 @@ export interface SourceCount {
   bytes: number;
 }
 
-/** Policies as plain values: of the root, and those defined for directories below it by their relative path. */
+/**
+ * Policies as plain values: of the root, and those defined for directories below it by their
+ * relative path.
+ */
 export interface CountPolicies {
   readonly root: Pick<Policy, 'files'>;
   readonly below: ReadonlyMap<string, Pick<Policy, 'files' | 'noParent'>>;
@@ -36,9 +45,10 @@ export interface CountOptions {
 }
 
 /**
- * Counts the files that an upload of this path would store, and their bytes, by the same rules. It lists one directory
- * after the other, in bounded memory. Resolves with undefined where it was ended, and throws what the system says of the root.
- * What cannot be read below counts as nothing: the upload tells of it.
+ * Counts the files that an upload of this path would store, and their bytes, by the same rules. It
+ * lists one directory after the other, in bounded memory. Resolves with undefined where it was
+ * ended, and throws what the system says of the root. What cannot be read below counts as nothing:
+ * the upload tells of it.
  */
 export async function countSource(
   path: string,

@@ -7,15 +7,19 @@ const ENTRY = new URL(
   import.meta.url.endsWith('.ts') ? './estimate-thread.ts' : './estimate-thread.js',
   import.meta.url,
 );
-/** With fewer, all of them are for the upload: a thread takes 4, and its directories up to 16. Our choice. */
+/**
+ * With fewer, all of them are for the upload: a thread takes 4, and its directories up to 16. Our
+ * choice.
+ */
 const DESCRIPTORS_MIN = 512;
 /** It holds names of directories that wait, and no more. */
 const HEAP_MIB = 48;
 const YOUNG_HEAP_MIB = 4;
 
 /**
- * Counts what an upload will store, ahead of it, in a thread of low priority that is not of the pool: a slow directory
- * keeps nobody else waiting. It gives up where the storage is slow, and without a thread or descriptors for it. It never throws.
+ * Counts what an upload will store, ahead of it, in a thread of low priority that is not of the
+ * pool: a slow directory keeps nobody else waiting. It gives up where the storage is slow, and
+ * without a thread or descriptors for it. It never throws.
  */
 export class SourceEstimate {
   #report: EstimateReport = { files: 0, bytes: 0, state: 'counting' };
@@ -64,7 +68,8 @@ export class SourceEstimate {
   /** Ends the thread. May be called at any time, and again. */
   stop(): void {
     if (this.#report.state === 'counting') this.#giveUp();
-    // One that the kernel does not let go keeps the process until its end is forced, as those of the pool do.
+    // One that the kernel does not let go keeps the process until its end is forced, as those of
+    // the pool do.
     this.#worker?.ref();
     void this.#worker?.terminate();
   }

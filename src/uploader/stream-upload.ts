@@ -49,8 +49,9 @@ interface OpenSpan {
 const isStored = (entry: OpenEntry): entry is OpenEntry & IndirectEntry => entry.id !== undefined;
 
 /**
- * Turns one stream into chunks, and these into entries of an object. Cuts are found in order, as each
- * depends on the one before; hashing, sealing and reading go on beside it, bounded by the slabs.
+ * Turns one stream into chunks, and these into entries of an object. Cuts are found in order, as
+ * each depends on the one before; hashing, sealing and reading go on beside it, bounded by the
+ * slabs.
  */
 export class StreamUpload {
   readonly #parts: StreamUploadParts;
@@ -61,7 +62,9 @@ export class StreamUpload {
   readonly #stores = new Set<Promise<void>>();
   readonly #tail = new Uint8Array(LOOK_BACK_BYTES);
   #open: OpenSpan[] = [];
-  /** Bytes of the chunk that has no end yet; where it starts in the stream; how far the stream got. */
+  /**
+   * Bytes of the chunk that has no end yet; where it starts in the stream; how far the stream got.
+   */
   #openBytes = 0;
   #chunkStart = 0;
   #position = 0;
@@ -74,7 +77,10 @@ export class StreamUpload {
     if (options.splitter.kind !== 'buzhash') this.#splitter = createSplitter(options.splitter);
   }
 
-  /** Takes the whole stream; resolves with its pieces in order. An empty stream is one empty content. */
+  /**
+   * Takes the whole stream; resolves with its pieces in order. An empty stream is one empty
+   * content.
+   */
   async run(stretches: AsyncIterable<Stretch>): Promise<IndirectEntry[]> {
     const { hasher } = this.#parts;
     hasher.beginStream();
@@ -102,7 +108,10 @@ export class StreamUpload {
     return this.#options.signal?.aborted === true || this.#failure !== undefined;
   }
 
-  /** The pieces that are stored so far, which need not follow one another; more may come while this is iterated. */
+  /**
+   * The pieces that are stored so far, which need not follow one another; more may come while this
+   * is iterated.
+   */
   *stored(): Generator<IndirectEntry> {
     for (const entry of this.#entries) if (isStored(entry)) yield entry;
   }
@@ -117,7 +126,9 @@ export class StreamUpload {
     }
   }
 
-  /** Zeros are spans of one slab of zeros; whole chunks of them are stored once and then only named. */
+  /**
+   * Zeros are spans of one slab of zeros; whole chunks of them are stored once and then only named.
+   */
   async #addZeros(length: number): Promise<void> {
     const { slabs } = this.#parts;
     let left = length;

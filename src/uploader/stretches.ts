@@ -6,14 +6,16 @@ import type { Slabs } from './slabs.ts';
 
 /**
  * A stretch of a stream: bytes in a slab that goes back when released, or zeros that nobody reads.
- * The {@link LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream, so that whoever
- * looks for cuts needs no more slabs than the stream has.
+ * The {@link LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream, so that
+ * whoever looks for cuts needs no more slabs than the stream has.
  */
 export type Stretch =
   | { readonly kind: 'data'; readonly span: Span; readonly release: () => void }
   | { readonly kind: 'zeros'; readonly length: number };
 
-/** Reads under way for one file. Our choice: more only holds memory, the disk is busy with these. */
+/**
+ * Reads under way for one file. Our choice: more only holds memory, the disk is busy with these.
+ */
 const READ_AHEAD = 3;
 
 interface Extent {
@@ -25,10 +27,10 @@ interface Extent {
 }
 
 /**
- * Holes, and reads of at most one slab each, in order, as far as the file system tells. Holes within
- * the length of a slab are read along: reads begin at least a slab apart, so a chunk of a file with many
- * short extents sits on no more slabs than any other. A read that ends before a hole takes its first
- * bytes along, as {@link Stretch} promises.
+ * Holes, and reads of at most one slab each, in order, as far as the file system tells. Holes
+ * within the length of a slab are read along: reads begin at least a slab apart, so a chunk of a
+ * file with many short extents sits on no more slabs than any other. A read that ends before a hole
+ * takes its first bytes along, as {@link Stretch} promises.
  */
 function* extentsOf(descriptor: number, start: number, end: number): Generator<Extent> {
   const dataFrom = (at: number): number => Math.min(posix().seekData(descriptor, at) ?? end, end);
@@ -196,7 +198,9 @@ export async function* inputStretches(
   }
 }
 
-/** Reads of at most one slab each; past the expected end, one after the other until nothing comes. */
+/**
+ * Reads of at most one slab each; past the expected end, one after the other until nothing comes.
+ */
 function* planReads(descriptor: number, options: ReadRangeOptions): Generator<Extent> {
   const { start, end, sparse, toEndOfFile } = options;
   const extents: Iterable<Extent> = sparse

@@ -1,7 +1,10 @@
 import { compareUtf8, type Nanoseconds } from '../base/index.ts';
 import type { DirectoryEntry, DirectorySummary, EntryError } from '../snapshot/index.ts';
 
-/** Failures that a summary names, the first by path (Kopia: fs/entry.go, MaxFailedEntriesPerDirectorySummary). */
+/**
+ * Failures that a summary names, the first by path (Kopia: fs/entry.go,
+ * MaxFailedEntriesPerDirectorySummary).
+ */
 const ERRORS_MAX = 10;
 /** Failures that are held before all but the first are dropped. */
 const ERRORS_HELD_MAX = 1000;

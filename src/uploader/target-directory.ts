@@ -30,7 +30,10 @@ const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY, O_NONBLOCK
   constants;
 const DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
-/** Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read is needed. */
+/**
+ * Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read
+ * is needed.
+ */
 const O_PATH = 0o10000000;
 
 const openPath = promisify(open);
@@ -52,7 +55,10 @@ export interface Named {
   isSymbolicLink(): boolean;
 }
 
-/** What is at a name right now, held by a descriptor: whatever the name leads to later, it stays this. */
+/**
+ * What is at a name right now, held by a descriptor: whatever the name leads to later, it stays
+ * this.
+ */
 export interface Pinned {
   readonly descriptor: number;
   readonly type: 'f' | 's' | 'other';
@@ -65,8 +71,9 @@ export interface Pinned {
 }
 
 /**
- * An open directory of the target. Its entries are reached through its descriptor and never by following a link, so
- * that no link can lead a restore astray, not even one that appears meanwhile. One instance has one owner, who closes it.
+ * An open directory of the target. Its entries are reached through its descriptor and never by
+ * following a link, so that no link can lead a restore astray, not even one that appears meanwhile.
+ * One instance has one owner, who closes it.
  */
 export class TargetDirectory {
   #descriptor: number | undefined;
@@ -100,7 +107,10 @@ export class TargetDirectory {
     this.isMade = isMade;
   }
 
-  /** The target itself: whoever names it may name a link. Made when it is missing. Throws `TARGET_UNUSABLE`. */
+  /**
+   * The target itself: whoever names it may name a link. Made when it is missing. Throws
+   * `TARGET_UNUSABLE`.
+   */
   static async openRoot(target: string): Promise<TargetDirectory> {
     try {
       const made = await makeDirectories(target);
@@ -158,7 +168,9 @@ export class TargetDirectory {
     }
   }
 
-  /** Type of what is at a name; undefined when nothing is. Throws what the system says otherwise. */
+  /**
+   * Type of what is at a name; undefined when nothing is. Throws what the system says otherwise.
+   */
   async typeOf(name: DiskName): Promise<'f' | 'd' | 's' | 'special' | undefined> {
     try {
       const stat = await fs.lstat(this.pathOf(name));
@@ -170,7 +182,10 @@ export class TargetDirectory {
     }
   }
 
-  /** Length of the file at a name; 0 when anything else is there, or nothing. Throws what the system says otherwise. */
+  /**
+   * Length of the file at a name; 0 when anything else is there, or nothing. Throws what the system
+   * says otherwise.
+   */
   async fileBytesOf(name: DiskName): Promise<number> {
     try {
       const stat = await fs.lstat(this.pathOf(name));
@@ -187,12 +202,18 @@ export class TargetDirectory {
     return isDirectory ? fs.rmdir(path) : fs.unlink(path);
   }
 
-  /** Puts what has one name in the place of what has the other, at once. Throws `EISDIR` where that is a directory. */
+  /**
+   * Puts what has one name in the place of what has the other, at once. Throws `EISDIR` where that
+   * is a directory.
+   */
   rename(from: string, to: DiskName): Promise<void> {
     return fs.rename(this.pathOf(from), this.pathOf(to));
   }
 
-  /** Gives a file a second name, elsewhere in the target. Follows no symbolic link. Throws like `fs`. */
+  /**
+   * Gives a file a second name, elsewhere in the target. Follows no symbolic link. Throws like
+   * `fs`.
+   */
   linkTo(name: DiskName, directory: TargetDirectory, newName: DiskName): Promise<void> {
     return fs.link(this.pathOf(name), directory.pathOf(newName));
   }
@@ -279,7 +300,10 @@ export class TargetDirectory {
     }
   }
 
-  /** Removes a directory in which a restore keeps names of hard-linked files. Other files in it stay. */
+  /**
+   * Removes a directory in which a restore keeps names of hard-linked files. Other files in it
+   * stay.
+   */
   async removeLinks(name: string): Promise<void> {
     const directory = await this.open(name).catch(() => undefined);
     if (!directory) return;
@@ -339,15 +363,18 @@ export class TargetDirectory {
     return this.#count.open;
   }
 
-  /** Gives its descriptor back while only a directory below is worked on: trees are deeper than a process may have files open. */
+  /**
+   * Gives its descriptor back while only a directory below is worked on: trees are deeper than a
+   * process may have files open.
+   */
   async park(): Promise<void> {
     this.#identity = await identityOf(this.descriptor);
     this.#release();
   }
 
   /**
-   * Opens it again, as what is above a directory that was entered from here. Whoever moved that one meanwhile leads nowhere:
-   * it is this very directory or none. Throws `TARGET_CHANGED`.
+   * Opens it again, as what is above a directory that was entered from here. Whoever moved that one
+   * meanwhile leads nowhere: it is this very directory or none. Throws `TARGET_CHANGED`.
    */
   async unpark(below: TargetDirectory): Promise<void> {
     const descriptor = await openPath(below.pathOf('..'), DIRECTORY);
@@ -380,12 +407,18 @@ export class TargetDirectory {
     return stat && { isDirectory: stat.isDirectory() };
   }
 
-  /** Removes a file or a link. Not `rm`: that one empties a directory that takes the file's place just then. */
+  /**
+   * Removes a file or a link. Not `rm`: that one empties a directory that takes the file's place
+   * just then.
+   */
   remove(name: DiskName): Promise<void> {
     return fs.unlink(this.pathOf(name));
   }
 
-  /** Holds on to what is at a name, links themselves too, while the task runs; undefined when nothing is there. */
+  /**
+   * Holds on to what is at a name, links themselves too, while the task runs; undefined when
+   * nothing is there.
+   */
   async pin<T>(name: DiskName, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
     let descriptor: number;
     try {
@@ -444,7 +477,10 @@ interface OpenCount {
   open: number;
 }
 
-/** An inode's number is given to the next file once it is free; its birth tells them apart where the file system knows it. */
+/**
+ * An inode's number is given to the next file once it is free; its birth tells them apart where the
+ * file system knows it.
+ */
 interface Identity {
   readonly device: bigint;
   readonly inode: bigint;
@@ -459,7 +495,9 @@ async function identityOf(descriptor: number): Promise<Identity> {
 const wasMoved = (): CodedError =>
   new CodedError('TARGET_CHANGED', 'another process moved a directory while it was restored');
 
-/** Opens a directory; adds the rights of its owner if this process is the owner and may not open it. */
+/**
+ * Opens a directory; adds the rights of its owner if this process is the owner and may not open it.
+ */
 async function openOwn(
   path: string | Buffer,
 ): Promise<{ descriptor: number; modeBefore: number | undefined }> {

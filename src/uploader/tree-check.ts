@@ -10,7 +10,10 @@ import {
 } from '../repository/index.ts';
 import { ContentIdSet, type DirectoryEntry, walkDirectories } from '../snapshot/index.ts';
 
-/** Objects that were checked and need not be checked again; forgotten when there are more, to bound the memory. */
+/**
+ * Objects that were checked and need not be checked again; forgotten when there are more, to bound
+ * the memory.
+ */
 const SEEN_MAX = 50_000;
 /** Objects that can be told apart as lost, about 50 MB; with more every file is read again. */
 const LOST_MAX = 2_000_000;
@@ -39,10 +42,11 @@ export class LostObjects {
 }
 
 /**
- * Looks whether every content of a tree is in the index and its pack in the storage. A content that is marked deleted
- * is stored again, since its pack may go at any moment. What only names a missing pack is marked deleted, so that
- * it is stored again when the file is read again. The tree must be flushed, and the index as new as can be.
- * Memory stays bounded for any number of files: nothing is kept of a content that is there but its pack's name.
+ * Looks whether every content of a tree is in the index and its pack in the storage. A content that
+ * is marked deleted is stored again, since its pack may go at any moment. What only names a missing
+ * pack is marked deleted, so that it is stored again when the file is read again. The tree must be
+ * flushed, and the index as new as can be. Memory stays bounded for any number of files: nothing is
+ * kept of a content that is there but its pack's name.
  */
 export async function findLostObjects(
   repository: Repository,
@@ -51,7 +55,8 @@ export async function findLostObjects(
 ): Promise<LostObjects> {
   const check = new TreeCheck(repository, options);
   await check.walk(root, (id) => check.isThere(id));
-  // What was stored again may lie in packs that are not put yet: no listing shows them, and they are not gone.
+  // What was stored again may lie in packs that are not put yet: no listing shows them, and they
+  // are not gone.
   await repository.contents.flush();
   const isGone = await check.findGonePacks();
   if (isGone) await check.walk(root, (id) => check.isInPack(id, isGone));
@@ -70,7 +75,10 @@ class TreeCheck {
     this.#options = options;
   }
 
-  /** Notes each object of which a content fails the test. What is below a directory that is lost is not looked at. */
+  /**
+   * Notes each object of which a content fails the test. What is below a directory that is lost is
+   * not looked at.
+   */
   async walk(root: DirectoryEntry, test: ContentTest): Promise<void> {
     const seen = new Set<ObjectId>();
     const isNew = (id: ObjectId): boolean => {
@@ -104,7 +112,10 @@ class TreeCheck {
     });
   }
 
-  /** False when a content of the object fails the test; all are tested in any case. Most are one, which needs no wait. */
+  /**
+   * False when a content of the object fails the test; all are tested in any case. Most are one,
+   * which needs no wait.
+   */
   #testObject(id: ObjectId, test: ContentTest): boolean | Promise<boolean> {
     const { signal, onChecked } = this.#options;
     signal.throwIfAborted();
@@ -162,7 +173,10 @@ class TreeCheck {
     return stored;
   }
 
-  /** Copies the sealed bytes to a new pack. Bringing the entry back in place would trust in a pack that may be about to go. */
+  /**
+   * Copies the sealed bytes to a new pack. Bringing the entry back in place would trust in a pack
+   * that may be about to go.
+   */
   async #storeAgain(id: ContentId): Promise<boolean> {
     const { contents } = this.#repository;
     const room = contents.whenRoom();
@@ -214,7 +228,8 @@ class TreeCheck {
     const { contents } = this.#repository;
     for (let entry = contents.find(id); entry && !entry.deleted;) {
       if (!(await isGone(blobId(entry.packBlobId)))) return true;
-      // An index from before would let a deletion win over the place that maintenance has moved it to.
+      // An index from before would let a deletion win over the place that maintenance has moved it
+      // to.
       const moved = await contents.findMoved(entry);
       if (!moved) {
         contents.setDeleted(id, true);
@@ -228,6 +243,9 @@ class TreeCheck {
 
 type ContentTest = (id: ContentId) => boolean | Promise<boolean>;
 
-/** The kind and the 32 random digits of a pack's name, which have the form of a content's id; undefined for other names. */
+/**
+ * The kind and the 32 random digits of a pack's name, which have the form of a content's id;
+ * undefined for other names.
+ */
 const packKey = (packBlobId: string): ContentId | undefined =>
   /^[pq][0-9a-f]{32}/.exec(packBlobId)?.[0] as ContentId | undefined;

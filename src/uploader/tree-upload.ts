@@ -33,7 +33,10 @@ import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 const LOOK_AHEAD = 12;
 /** Entries being worked on at once; more only take memory. Our choice. */
 const OUTSTANDING_MAX = 640;
-/** Entries of directories that only wait to be written, and what a directory counts as beside them. Our choice. */
+/**
+ * Entries of directories that only wait to be written, and what a directory counts as beside them.
+ * Our choice.
+ */
 const UNWRITTEN_MAX = 32_768;
 const UNWRITTEN_SELF = 16;
 /** Directories of previous snapshots that are read for one directory, at once. */
@@ -78,7 +81,9 @@ export class TreeUpload {
     return done;
   }
 
-  /** Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed. */
+  /**
+   * Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed.
+   */
   async #visit(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies, repository } = this.#options;
     signal.throwIfAborted();
@@ -216,7 +221,8 @@ export class TreeUpload {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
       for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#looks.lookAhead(next.visit);
-      // Listing is faster than a storage that takes nothing for a while, and all that is listed is held.
+      // Listing is faster than a storage that takes nothing for a while, and all that is listed is
+      // held.
       while (this.#unwritten > UNWRITTEN_MAX) await this.#nextWritten();
       await this.#descend(visit, child, policy, outcomes, open);
     }
@@ -396,7 +402,9 @@ export class TreeUpload {
     return { kind: 'error', error, ignored };
   }
 
-  /** Contents that were collected, lost or damaged since make an unchanged file worth reading again. */
+  /**
+   * Contents that were collected, lost or damaged since make an unchanged file worth reading again.
+   */
   #isStored({ objectId }: DirectoryEntry): boolean | Promise<boolean> {
     const { repository, isLost } = this.#options;
     const { contents } = repository;
@@ -454,7 +462,8 @@ export class TreeUpload {
         try {
           return { entries: await readDirectory(this.#options.repository, id), startNs, recorded };
         } catch (error) {
-          // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
+          // An older snapshot only saves work; damage to it must not stop this one, which stores it
+          // again.
           this.#options.repository.contents.damaged.note(error);
           this.#options.logger.warn(
             { object: id, error: messageOf(error) },

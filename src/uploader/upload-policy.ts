@@ -9,7 +9,10 @@ import { compressorForFile, type Policy, type PolicyTree } from '../snapshot/ind
 
 /** What a policy says of how bytes are stored; see Kopia's policies. */
 
-/** Files above so many bytes are stored in parts of that size, side by side. Below zero is how Kopia's users switch parts off. */
+/**
+ * Files above so many bytes are stored in parts of that size, side by side. Below zero is how
+ * Kopia's users switch parts off.
+ */
 export function partBytesOf(policy: Policy): number {
   const bytes = Number(policy.upload.parallelUploadAboveSize ?? 0);
   return bytes > 0 ? bytes : Number.POSITIVE_INFINITY;
@@ -41,8 +44,9 @@ export const splittersOf = (policies: PolicyTree): SplitterSpec[] =>
   policies.splitterNames().flatMap((name) => knownSplitter(name) ?? []);
 
 /**
- * Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in the warning. Actions are run by
- * none but clients of Kopia's that were told to: what they make ready, a dump of a database perhaps, is not.
+ * Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in
+ * the warning. Actions are run by none but clients of Kopia's that were told to: what they make
+ * ready, a dump of a database perhaps, is not.
  */
 export function warnOfUnmet(policies: PolicyTree, logger: Logger): void {
   for (const action of new Set(policies.actionNames())) {

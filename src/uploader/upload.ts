@@ -71,17 +71,28 @@ export interface UploadOptions {
   readonly onFailure?: (failure: EntryFailure) => void;
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number;
-  /** Real path of the repository, where it is a directory here: a source that it lies in is warned about. */
+  /**
+   * Real path of the repository, where it is a directory here: a source that it lies in is warned
+   * about.
+   */
   readonly repositoryPath?: string | undefined;
   /** Stored in place of the path, which is then only a name. */
   readonly input?: StreamSource | undefined;
   /** The extra attributes that the backup keeps; all of them by default. */
   readonly extras?: KeptExtras;
-  /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
+  /**
+   * Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no
+   * snapshot is left.
+   */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
-  /** Whether the source's own earlier snapshot may save work: two volumes may be recorded as one source. All by default. */
+  /**
+   * Whether the source's own earlier snapshot may save work: two volumes may be recorded as one
+   * source. All by default.
+   */
   readonly isParent?: (snapshot: Snapshot) => boolean;
-  /** Complete snapshots under other sources that hold this volume as it was. They only save work. */
+  /**
+   * Complete snapshots under other sources that hold this volume as it was. They only save work.
+   */
   readonly moreParents?: readonly Snapshot[];
 }
 
@@ -99,7 +110,10 @@ const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
 /** Kopia: repo/content/content_manager.go, flushPackIndexTimeout (4ebb2be6c). */
 const INDEX_INTERVAL_NS = 10n * MINUTE_NS;
 const PARALLEL = 2;
-/** Complete snapshots that are compared with where contents are damaged: below a directory that is lost, an older one may help. Our choice. */
+/**
+ * Complete snapshots that are compared with where contents are damaged: below a directory that is
+ * lost, an older one may help. Our choice.
+ */
 const PARENTS_IF_DAMAGED = 4;
 /** Remembers the splitter of a source, also one that Kopia does not know: readers need none. */
 export const SPLITTER_TAG = 'tag:longshore-splitter';
@@ -288,7 +302,10 @@ async function confirmSaved(
   return { id, snapshot };
 }
 
-/** A backup that is done is not lost because the record of damage could not be brought up to date: it only holds too much. */
+/**
+ * A backup that is done is not lost because the record of damage could not be brought up to date:
+ * it only holds too much.
+ */
 async function noteRepairs(
   repository: Repository,
   { logger, signal }: UploadOptions,
@@ -309,7 +326,10 @@ async function noteRepairs(
   }
 }
 
-/** A backup that is done is not lost because older ones could not be looked through: they stay until the next one. */
+/**
+ * A backup that is done is not lost because older ones could not be looked through: they stay until
+ * the next one.
+ */
 async function removedByPolicy(
   repository: Repository,
   id: ManifestId,
@@ -323,7 +343,10 @@ async function removedByPolicy(
   }
 }
 
-/** The snapshot with every content in place, after an upload that was long enough for garbage collection to harm it. */
+/**
+ * The snapshot with every content in place, after an upload that was long enough for garbage
+ * collection to harm it.
+ */
 async function confirmed(
   snapshot: NewSnapshot,
   { long, upload, counters, snapshotOf, isFrozen, signal }: ConfirmParts,
@@ -363,7 +386,10 @@ interface ConfirmParts {
   signal: AbortSignal;
 }
 
-/** What earlier snapshots of the source were cut by; one that a later program wrote may be unknown here. */
+/**
+ * What earlier snapshots of the source were cut by; one that a later program wrote may be unknown
+ * here.
+ */
 function rememberedSplitter(
   previous: readonly Snapshot[],
   logger: Logger,
@@ -396,8 +422,9 @@ const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>
   spec ? { [SPLITTER_TAG]: spec.name } : {};
 
 /**
- * The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). Those of other
- * sources stand beside the complete one, by age: most files are as the newest has them.
+ * The latest complete snapshot of the source, and the incomplete ones made since (Kopia:
+ * snapshot/upload). Those of other sources stand beside the complete one, by age: most files are as
+ * the newest has them.
  */
 async function previousSnapshots(
   repository: Repository,
@@ -420,7 +447,9 @@ async function previousSnapshots(
   return [...partial, ...whole.sort((a, b) => (a.startTimeNs > b.startTimeNs ? -1 : 1))];
 }
 
-/** A run that was killed since the last complete snapshot may have left packs that no index names. */
+/**
+ * A run that was killed since the last complete snapshot may have left packs that no index names.
+ */
 async function adoptAfterKill(
   repository: Repository,
   previous: readonly Snapshot[],

@@ -13,9 +13,15 @@ export interface RangeToCompare extends FileRange {
   readonly hash: Uint8Array;
 }
 
-/** What is read at once: small enough that the parts of all lanes are still in the processor's cache when they are hashed. */
+/**
+ * What is read at once: small enough that the parts of all lanes are still in the processor's cache
+ * when they are hashed.
+ */
 export const READ_BYTES = 128 << 10;
-/** How far the kernel reads ahead of what is being hashed, and how much it is asked for at once. Our choice. */
+/**
+ * How far the kernel reads ahead of what is being hashed, and how much it is asked for at once. Our
+ * choice.
+ */
 const AHEAD_BYTES = 16 << 20;
 const ASKED_BYTES = 1 << 20;
 
@@ -34,8 +40,8 @@ export function readRangeInto(
 }
 
 /**
- * The bytes of a range, part by part in the same room. When it cannot be read, that is told once, and the rest are bytes that say
- * nothing: whoever hashes several side by side goes on.
+ * The bytes of a range, part by part in the same room. When it cannot be read, that is told once,
+ * and the rest are bytes that say nothing: whoever hashes several side by side goes on.
  */
 export function* readParts(
   { descriptor, offset, length }: FileRange,
@@ -59,7 +65,9 @@ export function* readParts(
   }
 }
 
-/** Has the kernel read ranges ahead, in their order, as far before whoever reads them as is useful. */
+/**
+ * Has the kernel read ranges ahead, in their order, as far before whoever reads them as is useful.
+ */
 export class KernelReads {
   readonly #ranges: readonly FileRange[];
   #next = 0;

@@ -36,7 +36,10 @@ export interface DirectoryListing {
   /** There are more names than were asked for at most, and none is given. */
   readonly isTooLong?: boolean;
 }
-/** Names of one directory that are held in memory at once, some 1 KB each until they are stored. Our choice. */
+/**
+ * Names of one directory that are held in memory at once, some 1 KB each until they are stored. Our
+ * choice.
+ */
 export const LISTING_ENTRIES_MAX = 1 << 15;
 export const STAT_FIELDS = 7;
 /** Linux allows 255; what is longer is looked at otherwise. */
@@ -75,7 +78,10 @@ export interface DirectoryComparison {
   readonly same?: SameFiles;
 }
 
-/** With more than `entriesMax` names, it only says so. Throws what the system says of the directory itself. */
+/**
+ * With more than `entriesMax` names, it only says so. Throws what the system says of the directory
+ * itself.
+ */
 export function readDirectory(
   path: BytePath,
   entriesMax: number,
@@ -105,7 +111,10 @@ function inDirectory<T>(path: BytePath, ask: (descriptor: number) => T): T {
   }
 }
 
-/** What `lstat` says of these names: bytes, with a zero behind each. The caller knows the names, and gets none. */
+/**
+ * What `lstat` says of these names: bytes, with a zero behind each. The caller knows the names, and
+ * gets none.
+ */
 export function lookAtNames(
   path: BytePath,
   names: Uint8Array,

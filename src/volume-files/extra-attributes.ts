@@ -228,7 +228,9 @@ export function readExtraOf(descriptor: number): string | undefined {
   return fields.length === 0 ? undefined : `{"xattrs":{${fields.join(',')}}}`;
 }
 
-/** Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`. */
+/**
+ * Checks all of it: whoever can write to the bucket may have written it. Throws `BAD_ATTRIBUTES`.
+ */
 export function parseExtra(text: string | undefined): ExtraAttributes {
   if (text === undefined) return {};
   if (text.length > 2 * EXTRA_BYTES_MAX) throw badAttributes('they are too large');

@@ -16,16 +16,18 @@ export interface FileAttributes {
   readonly isExact?: boolean | undefined;
 }
 
-/** The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set. */
+/**
+ * The attributes that could not be set, one bit each: threads pass it in messages. 0: all are set.
+ */
 export type NotSet = number;
 export const NOT_SET = { owner: 1, mode: 2, time: 4, xattrs: 8, link: 16, node: 32 } as const;
 
 /**
  * Sets owner, extended attributes, mode and time of an open file, in this order, after its last
- * write: a change of owner clears capabilities and setuid, and the mode is a part of an access list.
- * Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
- * continue without a word. The top of a network share may take files and no mode, for example.
- * Some file systems keep no owners or modes.
+ * write: a change of owner clears capabilities and setuid, and the mode is a part of an access
+ * list. Continues if an attribute is refused, and returns the refused ones. Velero and Kopia
+ * continue without a word. The top of a network share may take files and no mode, for example. Some
+ * file systems keep no owners or modes.
  */
 export const applyAttributesToDescriptor = (
   descriptor: number,
@@ -37,7 +39,9 @@ export const applyAttributesToDescriptor = (
     setTime: () => posix().setDescriptorTime(descriptor, attributes.mtimeNs),
   });
 
-/** The same for whatever a descriptor is of, also one that `O_PATH` opened. Symlinks have no mode. */
+/**
+ * The same for whatever a descriptor is of, also one that `O_PATH` opened. Symlinks have no mode.
+ */
 export function applyAttributesToPinned(
   descriptor: number,
   attributes: FileAttributes,
@@ -78,7 +82,10 @@ function apply(
   return notSet;
 }
 
-/** A file with these runs as its owner or its group, whoever starts it. Of directories they say whose what is made in them is. */
+/**
+ * A file with these runs as its owner or its group, whoever starts it. Of directories they say
+ * whose what is made in them is.
+ */
 export const RUNS_AS_OWNER = 0o6000;
 
 /** What was to run as somebody else must not run as who restores it, as with cp and tar. */

@@ -5,15 +5,17 @@ import { type BytePath, fsPath, shownPath } from './byte-path.ts';
 const DELETED = Buffer.from(' (deleted)');
 
 /**
- * What is renamed between its opening and the look at where it lies, as logs are, was at its place all the same. It is opened again,
- * so many times in all: then it is there, or it is gone. Only a link differs each time. Our choice.
+ * What is renamed between its opening and the look at where it lies, as logs are, was at its place
+ * all the same. It is opened again, so many times in all: then it is there, or it is gone. Only a
+ * link differs each time. Our choice.
  */
 export const OPENS_MAX = 20;
 
 /**
- * Opens a path of the volume, whose root has no link in its path. Whoever writes to the volume meanwhile may put a link in place of
- * any directory, and it would lead out of the volume: to what else the process may read, such as its credentials. Throws like `fs`:
- * `ELOOP` where some part is a link. The caller closes the descriptor.
+ * Opens a path of the volume, whose root has no link in its path. Whoever writes to the volume
+ * meanwhile may put a link in place of any directory, and it would lead out of the volume: to what
+ * else the process may read, such as its credentials. Throws like `fs`: `ELOOP` where some part is
+ * a link. The caller closes the descriptor.
  */
 export function openDirectly(path: BytePath, flags: number): number {
   const open = posix().openWithoutLinks;
@@ -42,8 +44,8 @@ const ZERO = Buffer.of(0);
 let hasDescriptors: boolean | undefined;
 
 /**
- * A path that leads to what was opened, whatever becomes of the one that it was opened by. Without /proc, as in a bare chroot, it is
- * that one.
+ * A path that leads to what was opened, whatever becomes of the one that it was opened by. Without
+ * /proc, as in a bare chroot, it is that one.
  */
 export function pathOf(descriptor: number, path: BytePath): BytePath {
   hasDescriptors ??= existsSync(pinnedPath(0).replace(/0$/, ''));

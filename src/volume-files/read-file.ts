@@ -12,7 +12,9 @@ export interface FileToRead {
   readonly sizeBytes: number;
 }
 
-/** What is said of a path where something else has taken a file's place: a pipe, a device, a socket. */
+/**
+ * What is said of a path where something else has taken a file's place: a pipe, a device, a socket.
+ */
 export const NO_LONGER_REGULAR = 'it is no longer a regular file';
 
 export interface FileRead {
@@ -26,7 +28,10 @@ export interface FileRead {
   readonly error?: { code: string; message: string };
 }
 
-/** Reads a whole file into `room`, which has room for one byte more than expected. Never throws: `error` says why not. */
+/**
+ * Reads a whole file into `room`, which has room for one byte more than expected. Never throws:
+ * `error` says why not.
+ */
 export function readFileInto(
   { path, sizeBytes }: FileToRead,
   room: Uint8Array,
@@ -42,7 +47,8 @@ export function readFileInto(
         const wanted = sizeBytes + 1 - length;
         const got = readSync(descriptor, room, length, wanted, null);
         length += got;
-        // A short read is the end where the listing says so. Elsewhere it may be a file system that brings less at once.
+        // A short read is the end where the listing says so. Elsewhere it may be a file system that
+        // brings less at once.
         if (got === 0 || (got < wanted && length === sizeBytes)) break;
       }
       return length > sizeBytes ? { length: 0, grew: true } : { length, grew: false };

@@ -77,11 +77,15 @@ export interface ThreadPool extends AsyncDisposable {
   /** Grows with every task that is done: life, for those who must tell slow from stuck. */
   readonly tasksDone: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
-  /** At most `HASH_LANES` messages, all as far as the shortest goes; see `ContentHasher.hashPartly`. */
+  /**
+   * At most `HASH_LANES` messages, all as far as the shortest goes; see `ContentHasher.hashPartly`.
+   */
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
   /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
-  /** Compresses, encrypts and writes one after the other at `address`, where enough room must be. */
+  /**
+   * Compresses, encrypts and writes one after the other at `address`, where enough room must be.
+   */
   seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
   /** Reads whole files one after the other into the slab and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
@@ -109,8 +113,9 @@ export interface ThreadPool extends AsyncDisposable {
     rules?: ExtraRules,
   ): Promise<DirectoryComparison>;
   /**
-   * Reads ranges of open files, of any length, and compares their hashes; the slab is room for what is being hashed. The kernel is
-   * asked to read what comes next ahead, in the end those `ahead`, which will be compared later.
+   * Reads ranges of open files, of any length, and compares their hashes; the slab is room for what
+   * is being hashed. The kernel is asked to read what comes next ahead, in the end those `ahead`,
+   * which will be compared later.
    */
   compareRanges(
     ranges: readonly RangeToCompare[],
@@ -119,7 +124,10 @@ export interface ThreadPool extends AsyncDisposable {
   ): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files; failures have a code or a system error. */
   open(items: readonly OpenItem[]): Promise<OpenResult>;
-  /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
+  /**
+   * Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink
+   * itself.
+   */
   setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<NotSet>;
   /** Whether a descriptor's file has these extended attributes. */
   hasExtra(descriptor: number, extra: string | undefined, isExact: boolean): Promise<boolean>;

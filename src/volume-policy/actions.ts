@@ -22,7 +22,10 @@ export const isOfVelero = (type: ActionType): boolean =>
 export const isSnapshotAction = (type: ActionType): boolean =>
   type === 'snapshot' || !isOfVelero(type);
 
-/** Parameters that a backup reads, and the actions that take them; those of `custom` are for whoever acts on it. */
+/**
+ * Parameters that a backup reads, and the actions that take them; those of `custom` are for whoever
+ * acts on it.
+ */
 export const PARAMETERS: ReadonlyMap<string, readonly ActionType[]> = new Map([
   ['dataMover', ['snapshot', 'snapshot-datamover']],
   ['snapshotClass', ['snapshot', 'snapshot-csi', 'snapshot-datamover']],

@@ -13,7 +13,9 @@ export type Because =
   /** The PVC does not exist or is not bound, so there are no data. `text`: a sentence about it. */
   | { readonly by: 'noVolume'; readonly code: 'NO_VOLUME' | 'NO_PVC'; readonly text: string };
 
-/** What decided, as people read it. `isOneSource`: all rules that they can mean are of one document. */
+/**
+ * What decided, as people read it. `isOneSource`: all rules that they can mean are of one document.
+ */
 export function becauseText(because: Because, { isOneSource = false } = {}): string {
   switch (because.by) {
     case 'rule':

@@ -1,4 +1,7 @@
-/** A quantity of Kubernetes in billionths of its unit: quantities have nine decimal places. Compared exactly. */
+/**
+ * A quantity of Kubernetes in billionths of its unit: quantities have nine decimal places. Compared
+ * exactly.
+ */
 export type Quantity = bigint & { readonly brand: 'Quantity' };
 
 export const NO_QUANTITY = 0n as Quantity;

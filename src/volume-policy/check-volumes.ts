@@ -27,7 +27,10 @@ import { keyOf, type ListedVolumes } from './listed-volumes.ts';
 import type { VolumeRule } from './rule.ts';
 import { whyUnbound } from './volume-helper.ts';
 
-/** What a backup does with a volume. `none` is no decision against it: nobody takes it. `error` counts as an error of the backup. */
+/**
+ * What a backup does with a volume. `none` is no decision against it: nobody takes it. `error`
+ * counts as an error of the backup.
+ */
 export type Outcome = 'snapshot' | 'fs-backup' | 'skip' | 'custom' | 'none' | 'error';
 
 export interface Verdict {
@@ -74,7 +77,9 @@ export interface WantedSnapshot {
   readonly rule: VolumeRule | undefined;
 }
 
-/** A PVC of a volume group: the snapshot that is wanted of it, or why its rule cannot be followed. */
+/**
+ * A PVC of a volume group: the snapshot that is wanted of it, or why its rule cannot be followed.
+ */
 export type GroupMember = WantedSnapshot | { readonly refusal: string };
 
 /** PVCs whose snapshots are taken at one moment, in the order of their names. */
@@ -101,7 +106,10 @@ interface Joined {
   readonly group?: VolumeGroup | undefined;
 }
 
-/** What a backup does with each volume of a cluster, and why; nothing is written. Ordered by namespace and name. */
+/**
+ * What a backup does with each volume of a cluster, and why; nothing is written. Ordered by
+ * namespace and name.
+ */
 export async function checkVolumes(
   volumes: ListedVolumes,
   options: CheckOptions,
@@ -201,7 +209,10 @@ const planOf = (
     ...(hasCsi !== undefined && { hasCsi }),
   });
 
-/** A volume that no PVC stands for: `emptyDir`, NFS in a pod, and so on. No snapshot is ever taken of it. */
+/**
+ * A volume that no PVC stands for: `emptyDir`, NFS in a pod, and so on. No snapshot is ever taken
+ * of it.
+ */
 function checkPodVolume(mount: Mount, options: CheckOptions): CheckedVolume {
   const { pod, volume } = mount;
   const view = viewOf({ podVolume: volume });
@@ -273,7 +284,8 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
   });
   const users = mounts.map(userOf);
   const whole = { view: veleroViewOf({ pv: bound, pvc }), hasPv, users };
-  // The snapshot of a CSI volume is decided at its PVC, and any other one at the PV, of which Velero knows no PVC.
+  // The snapshot of a CSI volume is decided at its PVC, and any other one at the PV, of which
+  // Velero knows no PVC.
   const isByPvc = pvc !== undefined && (!bound || bound.csi !== undefined);
   const atPv = { ...whole, view: veleroViewOf({ pv: bound }) };
   const decision = decideSnapshot(options, isByPvc ? whole : atPv);
@@ -375,7 +387,10 @@ function verdictOnFiles(decision: Decision | undefined, mounts: readonly Mount[]
     : { outcome: 'none', because, problem };
 }
 
-/** Undefined where one of the pods is good for a file-system backup. Velero: pkg/podvolume/backupper.go. */
+/**
+ * Undefined where one of the pods is good for a file-system backup. Velero:
+ * pkg/podvolume/backupper.go.
+ */
 function mountProblem(mounts: readonly Mount[]): string | undefined {
   const problems = mounts.map(({ pod, volume }) => {
     if (!pod.isRunning) return `pod ${pod.name} is not running, so that its files cannot be read`;

@@ -1,16 +1,20 @@
 import { matchesGlob } from '../base/index.ts';
 import type { IncludeExcludePolicy } from './filters.ts';
 
-/** The resource filters of a backup, of one scope. Names are resolved, such as `pods` or `deployments.apps`. */
+/**
+ * The resource filters of a backup, of one scope. Names are resolved, such as `pods` or
+ * `deployments.apps`.
+ */
 export interface ScopedFilter {
   readonly includes: readonly string[];
   readonly excludes: readonly string[];
 }
 
 /**
- * The filters of a backup with those of its policy: what the Backup says itself counts more. `resolve` gives the full name of a resource,
- * or undefined for one that the cluster does not have in this scope, which is left out.
- * Velero: pkg/util/collections/includes_excludes.go, CombineWithPolicy.
+ * The filters of a backup with those of its policy: what the Backup says itself counts more.
+ * `resolve` gives the full name of a resource, or undefined for one that the cluster does not have
+ * in this scope, which is left out. Velero: pkg/util/collections/includes_excludes.go,
+ * CombineWithPolicy.
  */
 export function combineWithPolicy(
   own: { readonly cluster: ScopedFilter; readonly namespaced: ScopedFilter },

@@ -29,9 +29,9 @@ export interface VolumeUser extends PodView {
 }
 
 /**
- * Whether a snapshot is taken of a volume. A rule counts more than everything else; then a pod that asks for the files; then the Backup.
- * Undefined for what cannot be decided without a volume: a PVC that has none, and that no rule is about.
- * Velero: internal/volumehelper, ShouldPerformSnapshot.
+ * Whether a snapshot is taken of a volume. A rule counts more than everything else; then a pod that
+ * asks for the files; then the Backup. Undefined for what cannot be decided without a volume: a PVC
+ * that has none, and that no rule is about. Velero: internal/volumehelper, ShouldPerformSnapshot.
  */
 export function decideSnapshot(
   choices: BackupChoices,
@@ -51,8 +51,9 @@ export function decideSnapshot(
 }
 
 /**
- * Whether the files of a pod's volume are backed up. Velero: internal/volumehelper, ShouldPerformFSBackup. `view` is undefined where
- * there are no policies. Undefined as in {@link decideSnapshot}.
+ * Whether the files of a pod's volume are backed up. Velero: internal/volumehelper,
+ * ShouldPerformFSBackup. `view` is undefined where there are no policies. Undefined as in
+ * {@link decideSnapshot}.
  */
 export function decideFiles(
   choices: BackupChoices,
@@ -92,14 +93,17 @@ function legacyBecause({ pod }: VolumeUser, defaultsToFiles: boolean, yes: boole
 
 export type SnapshotWay = 'csi' | 'moved' | 'native';
 
-/** How a snapshot is taken, or why none is. `isRefused`: a rule names a way that cannot be gone, which is an error of the backup. */
+/**
+ * How a snapshot is taken, or why none is. `isRefused`: a rule names a way that cannot be gone,
+ * which is an error of the backup.
+ */
 export type SnapshotPlan =
   | { readonly way: SnapshotWay }
   | { readonly way: undefined; readonly reason: string; readonly isRefused: boolean };
 
 /**
- * Which of the three ways a snapshot is taken. `snapshot` leaves it to the volume and the Backup, as Velero does; the actions that name a
- * way take that one or none.
+ * Which of the three ways a snapshot is taken. `snapshot` leaves it to the volume and the Backup,
+ * as Velero does; the actions that name a way take that one or none.
  */
 export function planSnapshot({
   action,
@@ -112,7 +116,9 @@ export function planSnapshot({
   /** Undefined where no rule is about the volume. */
   readonly action: PolicyAction | undefined;
   readonly isCsi: boolean;
-  /** Whether a VolumeSnapshotter of the backup claims the volume; undefined where nobody has asked. */
+  /**
+   * Whether a VolumeSnapshotter of the backup claims the volume; undefined where nobody has asked.
+   */
   readonly isKnownToSnapshotter: boolean | undefined;
   /** Of the Backup: `snapshotMoveData`. */
   readonly movesData: boolean;

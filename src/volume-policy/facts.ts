@@ -194,7 +194,10 @@ export function factsOfPodVolume(
   };
 }
 
-/** `keep` says which of its volumes are kept: pods of large clusters have many that no backup looks at. */
+/**
+ * `keep` says which of its volumes are kept: pods of large clusters have many that no backup looks
+ * at.
+ */
 export function factsOfPod(
   pod: PodObject,
   keep: (volume: PodVolumeFacts) => boolean = () => true,
@@ -224,8 +227,9 @@ export const isBound = ({ volumeName, phase }: PvcFacts): boolean =>
   volumeName !== '' && phase === 'Bound';
 
 /**
- * The one view of a volume: PV and PVC together, whichever of them is asked about. A PVC without a volume is what it asks for. A volume
- * that only a pod has is of its type, and has no capacity and no class.
+ * The one view of a volume: PV and PVC together, whichever of them is asked about. A PVC without a
+ * volume is what it asks for. A volume that only a pod has is of its type, and has no capacity and
+ * no class.
  */
 export function viewOf({
   pv,
@@ -248,8 +252,8 @@ export function viewOf({
 }
 
 /**
- * The view that Velero 1.18 has (internal/resourcepolicies, GetMatchAction): of a PV it knows no PVC, unless it came from there; a PVC
- * without a volume has no capacity and no class.
+ * The view that Velero 1.18 has (internal/resourcepolicies, GetMatchAction): of a PV it knows no
+ * PVC, unless it came from there; a PVC without a volume has no capacity and no class.
  */
 export function veleroViewOf({ pv, pvc, podVolume }: Parameters<typeof viewOf>[0]): VolumeView {
   const source = pv ?? podVolume;

@@ -22,7 +22,10 @@ export interface ResourceFilter {
   readonly orLabelSelectors: readonly PolicyLabelSelector[];
 }
 
-/** The parts of a document that are not about volumes. They are checked here, and used by whoever collects items. */
+/**
+ * The parts of a document that are not about volumes. They are checked here, and used by whoever
+ * collects items.
+ */
 export interface FilterPolicies {
   readonly includeExcludePolicy?: IncludeExcludePolicy | undefined;
   readonly clusterScopedFilterPolicy?:

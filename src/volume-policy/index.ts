@@ -1,7 +1,8 @@
 /**
- * Velero's resource policies: which volumes of a backup are snapshotted, backed up file by file, or skipped. Words: a document has rules,
- * each with conditions and an action; a view is a volume as conditions see it; a decision says what decided. Knows nothing of the API
- * server that documents and volumes come from.
+ * Velero's resource policies: which volumes of a backup are snapshotted, backed up file by file, or
+ * skipped. Words: a document has rules, each with conditions and an action; a view is a volume as
+ * conditions see it; a decision says what decided. Knows nothing of the API server that documents
+ * and volumes come from.
  */
 export { isOfVelero, type PolicyAction } from './actions.ts';
 export {

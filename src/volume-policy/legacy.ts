@@ -22,9 +22,10 @@ export const fileAnnotationsOf = (
   );
 
 /**
- * Whether a pod asks for a file-system backup of its volume, where no policy is about it. By default volumes are opted in; with
- * `defaultVolumesToFsBackup` they are opted out, and each annotation counts in its own case only.
- * Velero: internal/volumehelper, shouldPerformFSBackupLegacy.
+ * Whether a pod asks for a file-system backup of its volume, where no policy is about it. By
+ * default volumes are opted in; with `defaultVolumesToFsBackup` they are opted out, and each
+ * annotation counts in its own case only. Velero: internal/volumehelper,
+ * shouldPerformFSBackupLegacy.
  */
 export const asksForFiles = (
   { annotations, volumeName }: PodView,

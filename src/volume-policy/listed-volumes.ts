@@ -14,7 +14,8 @@ import type { VolumeUser } from './decisions.ts';
 import type { VolumeLookup } from './volume-helper.ts';
 
 /**
- * Lists of a cluster, each of which keeps only what `take` returns of an object. Without a namespace all are listed.
+ * Lists of a cluster, each of which keeps only what `take` returns of an object. Without a
+ * namespace all are listed.
  */
 export interface VolumeReads {
   pvs<T>(take: (pv: PvObject) => readonly T[]): Promise<T[]>;
@@ -23,9 +24,15 @@ export interface VolumeReads {
 }
 
 export interface ListedVolumesOptions {
-  /** The namespaces of the backup, if it names a few: each is listed by itself. Otherwise the cluster is listed once. */
+  /**
+   * The namespaces of the backup, if it names a few: each is listed by itself. Otherwise the
+   * cluster is listed once.
+   */
   readonly namespaces?: readonly string[] | undefined;
-  /** Which volumes of pods are kept; by default those of PVCs, which is what other volumes are decided by. */
+  /**
+   * Which volumes of pods are kept; by default those of PVCs, which is what other volumes are
+   * decided by.
+   */
   readonly keep?: (volume: PodVolumeFacts) => boolean;
 }
 
@@ -33,9 +40,10 @@ export interface ListedVolumesOptions {
 const NAMESPACES_MAX = 10;
 
 /**
- * The volumes of a cluster for one backup: each resource is listed once, when it is first asked for, and of each object only what
- * policies look at is kept. A list that fails is asked for again. A namespace that the backup does not name is listed when one of its
- * objects is asked for: an action may add a pod of another namespace.
+ * The volumes of a cluster for one backup: each resource is listed once, when it is first asked
+ * for, and of each object only what policies look at is kept. A list that fails is asked for again.
+ * A namespace that the backup does not name is listed when one of its objects is asked for: an
+ * action may add a pod of another namespace.
  */
 export class ListedVolumes implements VolumeLookup {
   readonly #reads: VolumeReads;

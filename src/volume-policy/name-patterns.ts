@@ -1,4 +1,7 @@
-/** What is wrong with a pattern of namespaces; undefined where nothing is. Velero: pkg/util/wildcard/expand.go, ValidateNamespaceName. */
+/**
+ * What is wrong with a pattern of namespaces; undefined where nothing is. Velero:
+ * pkg/util/wildcard/expand.go, ValidateNamespaceName.
+ */
 export function patternProblem(text: string): string | undefined {
   const letter = /[|()!{},]/.exec(text)?.[0];
   if (letter !== undefined) return `has a ${letter}: a pattern has only *, ? and [abc]`;
@@ -16,7 +19,10 @@ function bracketProblem(text: string): string | undefined {
 
 const BRACKETS = /\[([^\]]+)\]/g;
 
-/** What is wrong with a pattern of names of objects; undefined where nothing is. Globs of github.com/gobwas/glob, which forgives all but brackets. */
+/**
+ * What is wrong with a pattern of names of objects; undefined where nothing is. Globs of
+ * github.com/gobwas/glob, which forgives all but brackets.
+ */
 export function globProblem(text: string): string | undefined {
   const plain = text.replaceAll(/\\./g, '');
   const problem = bracketProblem(plain);

@@ -52,7 +52,10 @@ export function parsePolicyConfigMap({
 export const oneKey = (what: string, count: number): string =>
   `${what} must have exactly one key whose value is the policies, and has ${count === 0 ? 'none' : count}`;
 
-/** The policies of a backup with those for all backups behind, so that the backup's count first. Of these only `volumePolicies` count. */
+/**
+ * The policies of a backup with those for all backups behind, so that the backup's count first. Of
+ * these only `volumePolicies` count.
+ */
 export function withGlobalPolicies(
   own: VolumePolicies | undefined,
   global: VolumePolicies | undefined,

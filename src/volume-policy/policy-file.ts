@@ -6,8 +6,9 @@ import { BadVolumePolicyError } from './problems.ts';
 const CHARACTERS_MAX = 3 << 19;
 
 /**
- * A file with policies, or with the manifest of the ConfigMap that has them: lines are those of the file in both cases, where the manifest
- * has the policies as a block (`|`). Throws `BAD_VOLUME_POLICY`.
+ * A file with policies, or with the manifest of the ConfigMap that has them: lines are those of the
+ * file in both cases, where the manifest has the policies as a block (`|`). Throws
+ * `BAD_VOLUME_POLICY`.
  */
 export function readPolicyFile(text: string, source: string): VolumePolicies {
   // The policies themselves have no such key.

@@ -14,7 +14,9 @@ export interface PolicyProblem extends Place {
   readonly text: string;
 }
 
-/** Of one document so many are kept; whoever has more will see them after mending these. Our choice. */
+/**
+ * Of one document so many are kept; whoever has more will see them after mending these. Our choice.
+ */
 const PROBLEMS_MAX = 100;
 /** So many are in the message, which may become the text of a status. Our choice. */
 const IN_MESSAGE_MAX = 10;
@@ -41,7 +43,10 @@ export class ProblemList {
   }
 }
 
-/** A document that is not what Velero's resource policies are: code `BAD_VOLUME_POLICY`, with all that is wrong. */
+/**
+ * A document that is not what Velero's resource policies are: code `BAD_VOLUME_POLICY`, with all
+ * that is wrong.
+ */
 export class BadVolumePolicyError extends CodedError {
   readonly problems: readonly PolicyProblem[];
 

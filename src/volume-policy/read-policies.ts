@@ -23,7 +23,10 @@ export interface ReadPolicies {
   readonly filters: FilterPolicies;
 }
 
-/** All of a document, and all that is wrong with it at once. Velero: internal/resourcepolicies/resource_policies.go. */
+/**
+ * All of a document, and all that is wrong with it at once. Velero:
+ * internal/resourcepolicies/resource_policies.go.
+ */
 export function readPolicies(
   text: string,
   source: { readonly source: string; readonly firstLine: number },

@@ -1,4 +1,7 @@
-/** How a volume would have been backed up: the key of a reason (Velero: pkg/backup/pv_skip_tracker.go). */
+/**
+ * How a volume would have been backed up: the key of a reason (Velero:
+ * pkg/backup/pv_skip_tracker.go).
+ */
 export type Approach = 'any' | 'podvolume' | 'volumeSnapshot' | 'csiSnapshot' | 'vsphereSnapshot';
 
 /** Velero's words, which tools and people look for. */
@@ -20,7 +23,10 @@ export interface SkippedVolume {
   readonly rule?: string;
 }
 
-/** Volumes that a backup has left out, and why. A volume that is backed up in any way is taken off, for good. */
+/**
+ * Volumes that a backup has left out, and why. A volume that is backed up in any way is taken off,
+ * for good.
+ */
 export class SkippedVolumes {
   readonly #reasons = new Map<string, Map<Approach, string>>();
   readonly #rules = new Map<string, string>();

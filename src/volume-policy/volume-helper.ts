@@ -44,8 +44,8 @@ export interface VolumeHelperOptions extends BackupChoices {
 }
 
 /**
- * What Velero's VolumeHelper answers (pkg/util/volumehelper), for one backup. One view of each volume is behind all answers: PV and PVC
- * together.
+ * What Velero's VolumeHelper answers (pkg/util/volumehelper), for one backup. One view of each
+ * volume is behind all answers: PV and PVC together.
  */
 export class VolumeHelper {
   readonly #options: VolumeHelperOptions;
@@ -106,7 +106,10 @@ export class VolumeHelper {
     return decision ?? withoutVolume(found.pvc);
   }
 
-  /** Names of the volumes of a pod whose files are backed up, and of those that its annotation keeps out. */
+  /**
+   * Names of the volumes of a pod whose files are backed up, and of those that its annotation keeps
+   * out.
+   */
   async volumesForFsBackup(pod: PodObject): Promise<{ included: string[]; optedOut: string[] }> {
     const included: string[] = [];
     const optedOut: string[] = [];
@@ -119,7 +122,9 @@ export class VolumeHelper {
     return { included, optedOut };
   }
 
-  /** Whether a rule with the action `custom` is about the volume, and has all of these parameters. */
+  /**
+   * Whether a rule with the action `custom` is about the volume, and has all of these parameters.
+   */
   async shouldPerformCustomAction(
     item: VolumeItem,
     parameters: Readonly<Record<string, unknown>> = {},
@@ -134,7 +139,10 @@ export class VolumeHelper {
     );
   }
 
-  /** The action of the first rule about the volume, with its parameters; undefined where there is none, and for a PVC without a volume. */
+  /**
+   * The action of the first rule about the volume, with its parameters; undefined where there is
+   * none, and for a PVC without a volume.
+   */
   async actionParameters(item: VolumeItem): Promise<PolicyAction | undefined> {
     const { pv, pvc } = await this.#volumeOf(item);
     return pv && this.#options.policies?.actionFor(this.#viewOf({ pv, pvc }));

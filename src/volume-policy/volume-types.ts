@@ -1,5 +1,8 @@
 import { lookup } from '../base/index.ts';
-/** Sources of a PersistentVolume, in Velero's order (internal/resourcepolicies/volume_types_conditions.go): the first one that is there counts. */
+/**
+ * Sources of a PersistentVolume, in Velero's order
+ * (internal/resourcepolicies/volume_types_conditions.go): the first one that is there counts.
+ */
 const OF_PV = [
   'awsElasticBlockStore',
   'azureDisk',
@@ -75,9 +78,15 @@ export const typeOfPv = (spec: Readonly<Record<string, unknown>>): string => typ
 export const typeOfPodVolume = (volume: Readonly<Record<string, unknown>>): string =>
   typeOf(OF_POD, volume);
 
-/** Nothing of these is backed up with the files of a pod: their data are objects of the API, or of the node. */
+/**
+ * Nothing of these is backed up with the files of a pod: their data are objects of the API, or of
+ * the node.
+ */
 const WITHOUT_FILES = ['hostPath', 'secret', 'configMap', 'projected', 'downwardAPI'] as const;
 
-/** The source for which no file-system backup is made, whatever a policy or an annotation says; undefined for others. */
+/**
+ * The source for which no file-system backup is made, whatever a policy or an annotation says;
+ * undefined for others.
+ */
 export const sourceWithoutFiles = (volume: Readonly<Record<string, unknown>>): string | undefined =>
   WITHOUT_FILES.find((field) => isThere(volume[field]));

@@ -27,9 +27,10 @@ export interface Entry {
 }
 
 /**
- * One YAML document, read as Velero reads it (go.yaml.in/yaml/v3 with known fields only): aliases and merge keys work, a key may stand
- * once, and plain scalars have the types of that library. All that is wrong is collected, with its line. Hostile documents end as a
- * problem: they may be large, deep, or grow by aliases.
+ * One YAML document, read as Velero reads it (go.yaml.in/yaml/v3 with known fields only): aliases
+ * and merge keys work, a key may stand once, and plain scalars have the types of that library. All
+ * that is wrong is collected, with its line. Hostile documents end as a problem: they may be large,
+ * deep, or grow by aliases.
  */
 export class YamlDocument {
   readonly #source: string;
@@ -129,7 +130,10 @@ export class YamlDocument {
     this.#warnings.add({ ...this.placeOf(node), path, text });
   }
 
-  /** What an alias stands for; counts what is read. `null` also for what is refused because there is too much of it. */
+  /**
+   * What an alias stands for; counts what is read. `null` also for what is refused because there is
+   * too much of it.
+   */
   resolve(node: Node | null | undefined, path: string): Node | null {
     if (++this.#values > VALUES_MAX || path.split(/[.[]/, DEPTH_MAX + 1).length > DEPTH_MAX) {
       if (!this.#isTooLarge) this.wrong(node, '', TOO_DEEP);
@@ -167,8 +171,8 @@ export class YamlDocument {
   }
 
   /**
-   * The entries of a map, with those of merged maps; what is null has none. Keys that stand twice are problems, and so is what is no
-   * map: then `undefined`.
+   * The entries of a map, with those of merged maps; what is null has none. Keys that stand twice
+   * are problems, and so is what is no map: then `undefined`.
    */
   entries(node: Node | null, path: string, what = 'a map'): Entry[] | undefined {
     if (this.isNull(node)) return [];
@@ -219,7 +223,10 @@ export class YamlDocument {
     });
   }
 
-  /** The elements of a list, each resolved; what is null has none. What is no list is a problem: then `undefined`. */
+  /**
+   * The elements of a list, each resolved; what is null has none. What is no list is a problem:
+   * then `undefined`.
+   */
   elements(
     node: Node | null,
     path: string,
@@ -245,8 +252,8 @@ export class YamlDocument {
   }
 
   /**
-   * A scalar inside of conditions: Velero reads these as values, writes them as YAML and reads that as text, so that `017` becomes 15.
-   * `null` for null.
+   * A scalar inside of conditions: Velero reads these as values, writes them as YAML and reads that
+   * as text, so that `017` becomes 15. `null` for null.
    */
   conditionText(node: Node | null, path: string): string | null {
     const value = this.plain(node);

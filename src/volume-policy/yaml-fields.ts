@@ -39,7 +39,9 @@ export interface TextAt {
   readonly path: string;
 }
 
-/** The texts of the list under a key; what is no text is a problem. Empty where there is no list. */
+/**
+ * The texts of the list under a key; what is no text is a problem. Empty where there is no list.
+ */
 export function textsAt(
   document: YamlDocument,
   fields: ReadonlyMap<string, Field> | undefined,

@@ -28,7 +28,10 @@ const DATE = /^\d{4}-\d{1,2}-\d{1,2}/;
 const TIME =
   /^(\d{4})-(\d{1,2})-(\d{1,2})(?:(?:[Tt](\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?(Z|[-+]\d{2}:\d{2}))|(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?))?$/;
 
-/** The value of a scalar without quotes, by the rules of go.yaml.in/yaml/v3 (resolve.go), which are not quite YAML 1.2. */
+/**
+ * The value of a scalar without quotes, by the rules of go.yaml.in/yaml/v3 (resolve.go), which are
+ * not quite YAML 1.2.
+ */
 export function resolvePlain(text: string): PlainValue {
   if (NULLS.has(text)) return null;
   if (TRUE.has(text)) return true;
@@ -75,7 +78,10 @@ export function goText(value: Exclude<PlainValue, null>): string {
   return typeof value === 'object' ? value.goTime : String(value);
 }
 
-/** As strconv.FormatFloat with 'g' and the fewest digits: an exponent below -4 and from 6 on, of two digits at least. */
+/**
+ * As strconv.FormatFloat with 'g' and the fewest digits: an exponent below -4 and from 6 on, of two
+ * digits at least.
+ */
 function goFloat(value: number): string {
   if (Number.isNaN(value)) return '.nan';
   if (!Number.isFinite(value)) return value > 0 ? '.inf' : '-.inf';

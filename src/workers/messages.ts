@@ -1,6 +1,6 @@
 /**
- * Requests and replies with many small items, as a few arrays of numbers: a structured clone takes about
- * 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
+ * Requests and replies with many small items, as a few arrays of numbers: a structured clone takes
+ * about 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
  */
 import { assert, SECOND_NS } from '../base/index.ts';
 import type { Span } from '../codec/index.ts';
@@ -164,7 +164,9 @@ export const unpackRanges = (numbers: Float64Array): FileRange[] =>
     return { descriptor: number(0), offset: number(1), length: number(2) };
   });
 
-/** Numbers of each item: span, compressor, length, flags, then two or four that say where it goes. */
+/**
+ * Numbers of each item: span, compressor, length, flags, then two or four that say where it goes.
+ */
 const OPEN_NUMBERS = 8;
 const COMPRESSED_OBJECT = 1;
 const SPARSE = 2;
@@ -176,7 +178,9 @@ const DROPS_LISTS = 32;
 export interface OpenRequest {
   readonly numbers: Float64Array;
   readonly hashes: Uint8Array;
-  /** Two paths for each new file, in the order of the items: of the file, and of its place or ''. */
+  /**
+   * Two paths for each new file, in the order of the items: of the file, and of its place or ''.
+   */
   readonly paths: readonly BytePath[];
   /** Seconds and nanoseconds: as nanoseconds alone, times after 2262 do not fit. */
   readonly times: BigInt64Array;

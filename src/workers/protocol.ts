@@ -20,7 +20,10 @@ import type {
   SealRequest,
 } from './messages.ts';
 
-/** What a thread gets before its first task. Both sides hold the same memory; volume bytes never travel. */
+/**
+ * What a thread gets before its first task. Both sides hold the same memory; volume bytes never
+ * travel.
+ */
 export interface ThreadData {
   readonly keys: CodecKeys;
   readonly memory: WebAssembly.Memory;
@@ -29,7 +32,9 @@ export interface ThreadData {
 
 export type ExtraQuestion = [descriptor: number, extra: string | undefined, isExact: boolean];
 
-/** What can be asked for, with its parameters and its result. See `ThreadPool` for what each does. */
+/**
+ * What can be asked for, with its parameters and its result. See `ThreadPool` for what each does.
+ */
 export interface Tasks {
   hash: [parameters: [messages: readonly (readonly Span[])[]], result: Uint8Array[]];
   hashPartly: [parameters: [messages: readonly PartialSpans[]], result: HashProgress[]];

@@ -53,7 +53,10 @@ export abstract class TaskPool implements ThreadPool {
     this.arena = arena;
   }
 
-  /** The answer to a call is the result of its task: both sides hold the same table, and a thread answers by the call's number. */
+  /**
+   * The answer to a call is the result of its task: both sides hold the same table, and a thread
+   * answers by the call's number.
+   */
   async #run<K extends TaskName>(
     task: K,
     ...parameters: TaskParameters<K>

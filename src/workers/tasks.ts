@@ -78,7 +78,10 @@ export class TaskRunner implements TaskMethods {
   readonly #kernels: Kernels;
   readonly #hasher: ContentHasher;
   readonly #encryptor: Encryptor;
-  /** For one long content each, opened and decompressed: reused, since new pages cost more than decrypting. */
+  /**
+   * For one long content each, opened and decompressed: reused, since new pages cost more than
+   * decrypting.
+   */
   readonly #opened = new ScratchBuffer();
   readonly #plain = new ScratchBuffer();
 
@@ -117,7 +120,8 @@ export class TaskRunner implements TaskMethods {
       const length = spans.reduce((sum, span) => sum + span.length, 0);
       const room = length + this.#encryptor.overheadBytes;
       const out = this.#bytes.subarray(at, at + room);
-      // Compressed where the sealed bytes will lie, a little behind, and sealed over itself: no other buffer.
+      // Compressed where the sealed bytes will lie, a little behind, and sealed over itself: no
+      // other buffer.
       const compressed =
         compressionHeaderId === 0
           ? undefined

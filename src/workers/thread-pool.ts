@@ -12,11 +12,19 @@ import {
   ThreadSlot,
 } from './thread-slot.ts';
 
-/** Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message. */
+/**
+ * Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message.
+ */
 const TASKS_PER_THREAD = 2;
-/** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
+/**
+ * Threads that died are replaced this many times in all. Our choice: more means a bug, not bad
+ * luck.
+ */
 const REPLACEMENTS_MAX = 3;
-/** Threads for each descriptor that this process may have: one takes 4 for its event loop, and 1 for what it reads. */
+/**
+ * Threads for each descriptor that this process may have: one takes 4 for its event loop, and 1 for
+ * what it reads.
+ */
 const THREADS_SHARE = 1 / 48;
 const THREAD_ENTRY = new URL(
   import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js',
@@ -27,9 +35,10 @@ const THREAD_ENTRY = new URL(
 const STARTED_AT_ONCE = 1;
 
 /**
- * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`,
- * and never keep the process alive. The first thread of the first pool starts at once, so that it is up when the pool's keys
- * are known; each other one starts when a task has to wait.
+ * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be
+ * open. They end with `close`, and never keep the process alive. The first thread of the first pool
+ * starts at once, so that it is up when the pool's keys are known; each other one starts when a
+ * task has to wait.
  */
 export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): ThreadPoolFactory {
   const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));

@@ -4,7 +4,10 @@ import type { Reply, Request, TaskCall, TaskName, TaskResult, ThreadData } from 
 
 /** A thread that is asked to stop ends its task first; the longest take seconds. */
 const STOP_MS_MAX = 10_000;
-/** What a thread may take to end once it is told to end at once. One that is blocked in the kernel never does. */
+/**
+ * What a thread may take to end once it is told to end at once. One that is blocked in the kernel
+ * never does.
+ */
 const TERMINATE_MS_MAX = 1000;
 
 export interface Task {
@@ -43,7 +46,8 @@ export function startWorker(entry: URL): StartedWorker {
 
 function newWorker(entry: URL): Worker {
   try {
-    // Descriptors that the threads open by libc itself are closed by Node, which would warn of each.
+    // Descriptors that the threads open by libc itself are closed by Node, which would warn of
+    // each.
     return new Worker(entry, { trackUnmanagedFds: false });
   } catch (cause) {
     // Node tells no more than the code.

@@ -27,7 +27,10 @@ const backupOf = (index: number, podName: string, podUid: string, labels = {}): 
     },
   }) as unknown as PodVolumeBackup;
 
-/** Namespaces with as many PodVolumeBackups as are wanted, which are made when their page is asked for. */
+/**
+ * Namespaces with as many PodVolumeBackups as are wanted, which are made when their page is asked
+ * for.
+ */
 class ManyBackups {
   readonly limits = new Set<number | undefined>();
   readonly pages: WeakRef<object>[] = [];

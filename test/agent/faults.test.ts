@@ -85,7 +85,8 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
   afterEach(async () => {
     for (const agent of agents.splice(0)) await agent.stop();
     agents = [];
-    // Nothing of ours is left after a final phase, whatever happened; the snapshot controller may be a moment behind.
+    // Nothing of ours is left after a final phase, whatever happened; the snapshot controller may
+    // be a moment behind.
     await expect.poll(() => cluster.leftovers(), { interval: 100 }).toEqual([]);
   });
 
@@ -172,7 +173,8 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       expect(upload.status?.phase).toBe('Canceled');
       expect(performance.now() - start).toBeLessThan(5000 + 2000);
       expect(upload.status?.snapshotID ?? '').toBe('');
-      // More than 60 % had been read: the second run has little more than the rest to store, and packs that were not put.
+      // More than 60 % had been read: the second run has little more than the rest to store, and
+      // packs that were not put.
       const before = storedBytes();
       const again = `${name}-again`;
       const snapshot = await cluster.makeSnapshot('app', name);

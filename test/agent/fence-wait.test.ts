@@ -7,7 +7,10 @@ import { type DataDownload, NODES, type Pod } from '../../src/kube/index.ts';
 
 const FENCE_MS = 60_000;
 
-/** A restore whose pod is gone, and its death counted; `restarting`: the pod that was seen to have died. */
+/**
+ * A restore whose pod is gone, and its death counted; `restarting`: the pod that was seen to have
+ * died.
+ */
 const download = (restarting: string, generation = 2, fenceMs?: number): DataDownload =>
   ({
     metadata: {

@@ -279,7 +279,8 @@ describe('a data mover follows its CR', () => {
     server.put(cr('InProgress', 'me'));
     follow({ nowMs: () => nowMs });
     await says('start');
-    // Six times a third of what it may be without an answer, each when it has been answered once more.
+    // Six times a third of what it may be without an answer, each when it has been answered once
+    // more.
     for (let step = 1; step <= 6; step++) {
       const { lists } = server;
       nowMs = (step * FENCE_MS) / 3;

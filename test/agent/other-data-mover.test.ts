@@ -23,7 +23,10 @@ const APP = 'app';
 const LABEL = 'example.io/tar-data-mover';
 const signal = new AbortController().signal;
 
-/** The example of docs/data-movers.md, with an agent of ours beside it. No containers run here: the test runs what its pods say. */
+/**
+ * The example of docs/data-movers.md, with an agent of ours beside it. No containers run here: the
+ * test runs what its pods say.
+ */
 describe.skipIf(!hasPeers('kubectl'))('a data mover of somebody else', () => {
   let test: TestCluster;
   let archive: string;

@@ -34,7 +34,9 @@ describe('file-system backup', () => {
     await cluster[Symbol.asyncDispose]();
   });
 
-  /** The agents run in this process. Without pods of theirs each would take the other to be away. */
+  /**
+   * The agents run in this process. Without pods of theirs each would take the other to be away.
+   */
   const showAgent = async (node: string): Promise<void> => {
     const { metadata } = await cluster.client.create(PODS, {
       metadata: {

@@ -3,7 +3,10 @@ import { downloads } from '../../src/agent/directions/downloads.ts';
 import { podVolumeRestores } from '../../src/agent/directions/pod-volumes.ts';
 import { type DataDownload, inPlaceConfig, type PodVolumeRestore } from '../../src/kube/index.ts';
 
-/** What servers of Velero 1.19 write for restores in place: understood, or refused by name, and never taken for something else. */
+/**
+ * What servers of Velero 1.19 write for restores in place: understood, or refused by name, and
+ * never taken for something else.
+ */
 
 const download = (restoreType: string | undefined, pv: string, more: object = {}): DataDownload =>
   ({

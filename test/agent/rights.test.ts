@@ -49,7 +49,8 @@ const SIZE = 40 << 20;
 
 /** Rights that are used by nothing here, each with the test that walks it. */
 const WALKED_ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
-  // On clusters with Windows nodes (test/exposer/node-os), and where a sidecar has gone (test/exposer/snapshot-handover).
+  // On clusters with Windows nodes (test/exposer/node-os), and where a sidecar has gone
+  // (test/exposer/snapshot-handover).
   [`ClusterRole ${AGENT}`]: [
     'volumeattachments.storage.k8s.io list',
     'volumesnapshotcontents/status.snapshot.storage.k8s.io patch',

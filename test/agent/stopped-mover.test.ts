@@ -8,7 +8,9 @@ import { type DataDownload, inPlaceConfig, type Pod } from '../../src/kube/index
 const FENCE_MS = 60_000;
 const MARGIN_MS = 15_000;
 
-/** A restore in place that has failed, with `mover` named, on an API server that has these objects. */
+/**
+ * A restore in place that has failed, with `mover` named, on an API server that has these objects.
+ */
 function failedOne({
   mover = { pod: 'p-1', lastPod: 'p-1' },
   pods = [] as object[],

@@ -36,7 +36,9 @@ const files: ScratchFile[] = [];
 afterEach(async () => {
   await Promise.all(files.splice(0).map((file) => file.close()));
 });
-/** The annotation with the version of the API server was shortened in what the real Velero stored. */
+/**
+ * The annotation with the version of the API server was shortened in what the real Velero stored.
+ */
 const CUT_BYTES = 18;
 
 /** The facts of a backup that the real Velero made, as our server would hand them over. */

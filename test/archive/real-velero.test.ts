@@ -40,7 +40,8 @@ describe.skipIf(!hasPeers('archive-client'))("Velero's own code", () => {
     const archive = new BackupArchive(bucket);
     await using writer = await TarballWriter.begin(tempDirectory('scratch'));
     const pod = { groupResource: 'pods', version: 'v1', isPreferred: true, namespace: 'app' };
-    // Names that are longer make Velero's extractor fail: `.json` is added, and a file's name has 255 bytes.
+    // Names that are longer make Velero's extractor fail: `.json` is added, and a file's name has
+    // 255 bytes.
     const long = 'n'.repeat(250);
     for (const name of ['writer', long]) await writer.addItem({ ...pod, name }, Buffer.from('{}'));
     const node = { groupResource: 'nodes', version: 'v1', isPreferred: true, namespace: '' };

@@ -20,7 +20,10 @@ const FILES = [
   'velero-backup.json',
 ];
 
-/** One cluster's view of the bucket: its put of one file waits, before or after the bytes have arrived. */
+/**
+ * One cluster's view of the bucket: its put of one file waits, before or after the bytes have
+ * arrived.
+ */
 function viewOf(
   bucket: MemoryBucket,
   waits?: { file: string; until: Promise<unknown>; on: () => void },

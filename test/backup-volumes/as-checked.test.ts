@@ -30,7 +30,8 @@ import { checkVolumes, ListedVolumes, VolumeHelper } from '../../src/volume-poli
 
 type Resource = AnyResource<KubeObject>;
 
-// What policy-check says of a cluster is what a backup of it does: random clusters, policies and Backups.
+// What policy-check says of a cluster is what a backup of it does: random clusters, policies and
+// Backups.
 
 const signal = new AbortController().signal;
 const KINDS = {
@@ -216,7 +217,10 @@ function worldOf(
   } as unknown as World;
 }
 
-/** Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and volume. */
+/**
+ * Of what is asked here. PodVolumeBackups that are made are in `files`, as namespace, pod and
+ * volume.
+ */
 function clientOf(world: World, policies: string, files: string[]): KubeClient {
   const lists = new Map<Resource, KubeObject[]>([
     [PVS, world.pvs],
@@ -380,7 +384,8 @@ async function backedUp(
     }
   }
   for (const pv of pvNamed.values()) {
-    // It is in a backup that takes all PersistentVolumes only: nobody asks for that of a PVC that is left out.
+    // It is in a backup that takes all PersistentVolumes only: nobody asks for that of a PVC that
+    // is left out.
     if (excluded.has(nameOf(pv))) continue;
     const result = await cluster.after('persistentvolumes', pv);
     if (result?.facts?.some(({ kind }) => kind === 'native') === true) note(nameOf(pv), 'native');

@@ -11,7 +11,10 @@ import { tempDirectory } from '../support/kopia.ts';
 const work = tempDirectory('azure-sas');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
-/** A server that takes puts by whom it is told to take for valid, and a storage that reads its credentials from a file. */
+/**
+ * A server that takes puts by whom it is told to take for valid, and a storage that reads its
+ * credentials from a file.
+ */
 async function startAzure(
   credentials: string,
   whoAsks: (request: IncomingMessage) => string,

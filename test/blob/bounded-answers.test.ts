@@ -22,7 +22,10 @@ import {
   type StubKind,
 } from '../support/stub-store.ts';
 
-/** Whoever answers may send without end: an error is read up to a bound, and nobody is followed elsewhere. */
+/**
+ * Whoever answers may send without end: an error is read up to a bound, and nobody is followed
+ * elsewhere.
+ */
 const ID = blobId('p1');
 const MIB = 1 << 20;
 const SENT_MAX = 64 * MIB;

@@ -5,7 +5,9 @@ import { afterAll, expect, it } from 'vitest';
 import { blobId, openStorage } from '../../src/blob/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
-/** What a power cut must not take, was brought to the disk: bytes, name, and every new directory. */
+/**
+ * What a power cut must not take, was brought to the disk: bytes, name, and every new directory.
+ */
 const work = tempDirectory('durability');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 

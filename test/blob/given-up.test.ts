@@ -5,7 +5,10 @@ import { CanceledError } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 import { STUB_BUCKET, STUB_KINDS, STUB_PREFIX, type StubKind } from '../support/stub-store.ts';
 
-/** Requests that are given up must end for real: a put that arrives later would bring back what was deleted meanwhile. */
+/**
+ * Requests that are given up must end for real: a put that arrives later would bring back what was
+ * deleted meanwhile.
+ */
 const ID = blobId('p1');
 /** More than the buffers of both ends of a connection on loopback hold. */
 const LARGE = 32 << 20;
@@ -18,7 +21,10 @@ interface SilentServer extends AsyncDisposable {
   readonly closed: () => Promise<void>;
 }
 
-/** Takes connections, answers nothing but a status at most, and reads bodies only when it is told to. */
+/**
+ * Takes connections, answers nothing but a status at most, and reads bodies only when it is told
+ * to.
+ */
 async function startSilent(
   kind: StubKind,
   stallMs: number,

@@ -10,8 +10,8 @@ import { blobId, type BlobStorage, openStorage, withRetries } from '../../src/bl
 import { tempDirectory } from '../support/kopia.ts';
 
 /**
- * What no local server offers (KMS, regions, classes) is tested on the request that would be sent, and on the
- * answers that Amazon's service documents.
+ * What no local server offers (KMS, regions, classes) is tested on the request that would be sent,
+ * and on the answers that Amazon's service documents.
  */
 interface Recorded {
   readonly method: string;
@@ -272,7 +272,8 @@ describe('requests to S3', () => {
 
   it('a lock that was made a moment ago is as long as what a refusal was asked for', async () => {
     let asked = '';
-    // What follows the refusal tells that the service's clock is an hour ahead: the same lock, asked for now, would end later.
+    // What follows the refusal tells that the service's clock is an hour ahead: the same lock,
+    // asked for now, would end later.
     const headers = { date: new Date(Date.now() + 3_600_000).toUTCString() };
     const { port } = await serve(({ method, body }) => {
       if (method !== 'PUT') return { headers, body: lockedUntil(asked) };
@@ -314,7 +315,8 @@ describe('requests to S3', () => {
       `s3://bucket/prefix/?endpoint=http://localhost:${port}&pathStyle=false`,
       { environment },
     );
-    // Names below localhost lead to this machine where the resolver follows RFC 6761; else nothing answers.
+    // Names below localhost lead to this machine where the resolver follows RFC 6761; else nothing
+    // answers.
     const done = await hosts.deleteBlob(ID).then(
       () => true,
       (error: unknown) => String(error),

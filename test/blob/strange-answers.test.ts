@@ -7,7 +7,10 @@ import { describe, expect, it } from 'vitest';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 import { STUB_BUCKET, STUB_KINDS, STUB_PREFIX, type StubKind } from '../support/stub-store.ts';
 
-/** Answers as servers, proxies and networks spoil them: none may be taken for a blob, last for ever, or end the process. */
+/**
+ * Answers as servers, proxies and networks spoil them: none may be taken for a blob, last for ever,
+ * or end the process.
+ */
 const ID = blobId('p1');
 const DATA = Buffer.from('0123456789');
 const STALL_MS = 300;

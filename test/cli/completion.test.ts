@@ -73,7 +73,9 @@ describe.runIf(has('bash'))('bash', () => {
 });
 
 describe.runIf(has('zsh'))('zsh', () => {
-  /** As its completion system calls the function, which is not loaded: what is offered is printed. */
+  /**
+   * As its completion system calls the function, which is not loaded: what is offered is printed.
+   */
   const SYSTEM = `
 compdef() { registered=$*; }
 compadd() { local -a all=("$@"); print -l -- "\${(@)all[$((\${all[(i)--]} + 1)),-1]}"; }

@@ -46,7 +46,8 @@ beforeAll(async () => {
   repository.manifests.put(labelsOf('/broken'), { retention: 'many' });
   // As `kopia policy set --keep-latest=-1` writes it.
   repository.manifests.put(labelsOf('/negative'), { retention: { keepLatest: -1 } });
-  // As `kopia policy set --parallel-upload-above-size-mib=-1` writes it: files are not split into parts.
+  // As `kopia policy set --parallel-upload-above-size-mib=-1` writes it: files are not split into
+  // parts.
   repository.manifests.put(labelsOf('/whole'), { upload: { parallelUploadAboveSize: -1048576 } });
   // lz4 was a compression of Kopia's once; where a policy still names it, Kopia stores without.
   const dropped = { compression: { compressorName: 'lz4' }, splitter: { algorithm: 'LATER-4M' } };

@@ -47,7 +47,10 @@ beforeAll(async () => {
   ids.file = await checkpointOfFile(repository);
 });
 
-/** As a backup of one large file leaves it that was killed after its checkpoint, while a piece in the middle was missing. */
+/**
+ * As a backup of one large file leaves it that was killed after its checkpoint, while a piece in
+ * the middle was missing.
+ */
 async function checkpointOfFile(repository: Repository): Promise<string> {
   const { snapshot } = await backUp(repository, join(tree, 'file'));
   const open = new OpenFile({ name: 'disk.img', mode: 0o644, mtimeNs: 1n, uid: 0, gid: 0 });

@@ -38,7 +38,8 @@ describe('policies that somebody edits while a backup runs', () => {
       const get = async (resource: Resource<never>, ref: { name: string }, ...rest: never[]) => {
         const found = await test.client.get(resource, ref, ...rest);
         if (resource.plural !== 'configmaps' || ref.name !== 'rules') return found;
-        // From the second look on, the server leaves the volume to the action, and the action to the server.
+        // From the second look on, the server leaves the volume to the action, and the action to
+        // the server.
         const type = ['snapshot', 'fs-backup', 'skip'][Math.min(reads++, 2)] ?? '';
         return { ...(found as object), data: { rules: rule(type) } };
       };

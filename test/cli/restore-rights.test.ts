@@ -7,7 +7,9 @@ import { tempDirectory } from '../support/kopia.ts';
 import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
-/** Restores by a process that may not do everything, and into targets that do not take everything. */
+/**
+ * Restores by a process that may not do everything, and into targets that do not take everything.
+ */
 const work = tempDirectory('restore-rights');
 const at = (...names: string[]): string => join(work, ...names);
 const isRoot = process.getuid?.() === 0;

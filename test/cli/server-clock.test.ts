@@ -31,7 +31,10 @@ afterAll(() => {
 });
 
 const REF = { namespace: 'velero', name: 'b1' };
-/** The clock of this node is so far ahead of the API server's, which is longer than an operation may take. */
+/**
+ * The clock of this node is so far ahead of the API server's, which is longer than an operation may
+ * take.
+ */
 const AHEAD_NS = 5n * HOUR_NS;
 const apiNowNs = (): bigint => systemClock.nowNs() - AHEAD_NS;
 

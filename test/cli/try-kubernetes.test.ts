@@ -23,7 +23,10 @@ function start(directory: string) {
   return { child, ended, text: () => text };
 }
 
-/** Pieces of shell of the guide, as they stand there, but for the directory. The first one starts the cluster. */
+/**
+ * Pieces of shell of the guide, as they stand there, but for the directory. The first one starts
+ * the cluster.
+ */
 const shellOf = (directory: string): string[] =>
   [...GUIDE.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, text = '']) =>
     text.replaceAll('/tmp/dev', directory),
@@ -31,7 +34,10 @@ const shellOf = (directory: string): string[] =>
 
 const commandsOf = (directory: string): string[] => shellOf(directory).slice(1);
 
-/** In one shell, since later ones use what earlier ones have set. Beside this process, which reads what the cluster says. */
+/**
+ * In one shell, since later ones use what earlier ones have set. Beside this process, which reads
+ * what the cluster says.
+ */
 function run(commands: readonly string[]): Promise<string> {
   const env = {
     HOME: work,

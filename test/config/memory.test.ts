@@ -85,7 +85,10 @@ it.each([
   expect(planMemory(mib * MIB, 2, isRemote).isTight).toBe(isTight);
 });
 
-/** What the least plan takes, by whether the storage is remote: less works, and is exceeded where all is in use. */
+/**
+ * What the least plan takes, by whether the storage is remote: less works, and is exceeded where
+ * all is in use.
+ */
 const LEAST_BYTES = { local: 204 * MIB, remote: 236 * MIB };
 
 it.each(['local', 'remote'] as const)(
@@ -154,7 +157,10 @@ const canGroup = ((): boolean => {
   }
 })();
 
-/** The least that the plan keeps to when all of it is in use at once, as on a busy machine: below it luck decides. */
+/**
+ * The least that the plan keeps to when all of it is in use at once, as on a busy machine: below it
+ * luck decides.
+ */
 const GROUP_BYTES = LEAST_BYTES.local + 4 * MIB;
 
 describe.skipIf(!canGroup)('in a control group of 208 MiB', () => {

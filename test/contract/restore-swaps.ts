@@ -9,7 +9,9 @@ import { tempDirectory } from '../support/kopia.ts';
 import { prng } from '../support/golden.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
-/** Somebody puts links where a restore is about to write: nothing outside of the target may change. */
+/**
+ * Somebody puts links where a restore is about to write: nothing outside of the target may change.
+ */
 export function restoreUnderSwaps(name: string): void {
   describe(`links that appear while a restore runs, ${name}`, () => {
     const work = tempDirectory('swaps');

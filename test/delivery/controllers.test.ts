@@ -8,7 +8,10 @@ import { chosenControllers, CONTROLLERS } from '../../src/cli/server-controllers
 const ROOT = new URL('../../', import.meta.url).pathname;
 const MANIFESTS = join(ROOT, 'manifests');
 
-/** What a Velero server leaves to another one, or what two may do at once. All others make or take what a Velero server makes or takes as well. */
+/**
+ * What a Velero server leaves to another one, or what two may do at once. All others make or take
+ * what a Velero server makes or takes as well.
+ */
 const SHARED = [
   'backup-repo',
   'backup-storage-location',

@@ -30,7 +30,9 @@ const canCross =
   fs.existsSync(QEMU) &&
   spawnSync('sh', ['-c', 'command -v aarch64-linux-gnu-g++']).status === 0;
 
-/** This project with a binary of zstd-napi that an install script has fetched: the rest is linked. */
+/**
+ * This project with a binary of zstd-napi that an install script has fetched: the rest is linked.
+ */
 function projectWithFetchedBinary(name = 'project'): string {
   const project = join(work, name);
   fs.mkdirSync(join(project, 'node_modules'), { recursive: true });
@@ -58,7 +60,10 @@ interface Document {
   relationships: { spdxElementId: string; relationshipType: string; relatedSpdxElement: string }[];
 }
 
-/** Files by the names of their packages. Expects that the document tells every file of the folder and nothing else, by hash. */
+/**
+ * Files by the names of their packages. Expects that the document tells every file of the folder
+ * and nothing else, by hash.
+ */
 function ownersTold(document: Document, folder: string): Map<string, string> {
   const told = new Map(document.files.map(({ fileName, ...file }) => [fileName, file]));
   const there = fs
@@ -219,7 +224,10 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
 
   describe("and what is made of it for Velero's own image", () => {
     const plugin = join(work, 'plugin');
-    /** A root file system with nothing but what the init container has copied: no C library, no shell, no Node. */
+    /**
+     * A root file system with nothing but what the init container has copied: no C library, no
+     * shell, no Node.
+     */
     const stock = join(work, 'stock');
     const started: PluginProcess[] = [];
     const makePlugin = (out: string): string =>

@@ -2,7 +2,9 @@ import * as fs from 'node:fs';
 import { expect, it } from 'vitest';
 
 const TEST = new URL('../', import.meta.url).pathname;
-/** Where a cluster of real peers begins to listen; each takes less than a hundred ports from there. */
+/**
+ * Where a cluster of real peers begins to listen; each takes less than a hundred ports from there.
+ */
 const BASES = /(?:startRealApi|RealNode\.start)\((\d\d_\d00)|\bPORT(?:_BASE)? = (\d\d_\d00)/g;
 
 it('no two files of tests, which run side by side, let real clusters listen at the same ports', () => {

@@ -12,7 +12,10 @@ const BIN = join(ROOT, 'bin/longshore');
 const NAMESPACE = 'velero';
 const WAIT_MS = 120_000;
 
-/** As `kubectl exec ds/longshore-node-agent -- longshore node-agent status` runs it: with what agents may do. */
+/**
+ * As `kubectl exec ds/longshore-node-agent -- longshore node-agent status` runs it: with what
+ * agents may do.
+ */
 describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', () => {
   let api: RealApi;
   let environment: NodeJS.ProcessEnv;

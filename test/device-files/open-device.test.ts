@@ -7,7 +7,9 @@ const open = (bytes: Buffer) => openDevice(new MemoryDevice(bytes), never);
 const EXT4 = imageOf('journal-1');
 const START = 2048;
 
-/** A device with an ext4 file system in sectors from {@link START} on, and bytes of XFS behind it. */
+/**
+ * A device with an ext4 file system in sectors from {@link START} on, and bytes of XFS behind it.
+ */
 function partitioned(): Buffer {
   const device = Buffer.alloc(EXT4.length + 4 * MIB);
   EXT4.copy(device, START * 512);

@@ -7,7 +7,10 @@ const TABLE_BLOCK = 2;
 const DATA_BLOCK = 10;
 const NUMBERS = BLOCK / 4;
 
-/** An ext2 file system of one group, block for block as a test wants it: with what nobody would write who means well. */
+/**
+ * An ext2 file system of one group, block for block as a test wants it: with what nobody would
+ * write who means well.
+ */
 export class SyntheticImage {
   readonly bytes: Buffer;
   #next = DATA_BLOCK;

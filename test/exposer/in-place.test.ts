@@ -73,7 +73,10 @@ describe('a second object of a volume', () => {
     return [claim, await cluster.client.get(PVS, { name: claim.spec.volumeName ?? '' })];
   };
 
-  /** A client whose process ends before the call with this number. `calls` tells how many it made; writes are noted. */
+  /**
+   * A client whose process ends before the call with this number. `calls` tells how many it made;
+   * writes are noted.
+   */
   function mortal(dieAt: number): { client: KubeClient; calls: () => number; writes: string[] } {
     let calls = 0;
     const writes: string[] = [];

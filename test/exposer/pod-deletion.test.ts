@@ -6,7 +6,10 @@ import type { KubeClient, KubeObject, Pod, WatchEvent } from '../../src/kube/ind
 const owner = { metadata: { name: 'up', namespace: 'velero', uid: 'u-1' } } as KubeObject;
 const ref = { namespace: 'velero', name: 'up' };
 
-/** A pod whose node lets it go some time after it was asked to; only force takes it away where it never does. */
+/**
+ * A pod whose node lets it go some time after it was asked to; only force takes it away where it
+ * never does.
+ */
 function nodeThat(endsAfterMs: number): { client: KubeClient; graces: (number | undefined)[] } {
   let pod: Pod | undefined = {
     metadata: { ...ref, uid: 'p-1', ownerReferences: [{ uid: 'u-1' }] },

@@ -68,7 +68,10 @@ describe.skipIf(!hasRealApi() || !hasRealCsi())('a snapshot that is taken over',
       prepareTimeoutMs: 60_000,
     } as unknown as ExposerOptions);
 
-  /** Its hand-over is broken off when the objects of ours are made, and this part has gone before it could see them. */
+  /**
+   * Its hand-over is broken off when the objects of ours are made, and this part has gone before it
+   * could see them.
+   */
   async function breakOff(name: string, gone: Part): Promise<DataUpload> {
     await readySnapshot(name);
     const upload = uploadOf(name);

@@ -138,8 +138,8 @@ function commandLine(command: Command, rootObjectId: string, target: string): st
 }
 
 /**
- * What a cell must give: success, an error that names the blob, what can be read beside a warning that names it, or any of these
- * where it depends on what is read.
+ * What a cell must give: success, an error that names the blob, what can be read beside a warning
+ * that names it, or any of these where it depends on what is read.
  */
 function outcomeOf(kind: Kind, how: Damage, command: Command): 'good' | 'named' | 'partly' | 'any' {
   switch (kind) {
@@ -153,7 +153,8 @@ function outcomeOf(kind: Kind, how: Damage, command: Command): 'good' | 'named' 
       if (command === 'restore' || command === 'verify') return 'named';
       return command === 'maintain' ? 'any' : 'good';
     case 'q':
-      // Manifests and directories share these packs; which ones a command reads depends on the fixture.
+      // Manifests and directories share these packs; which ones a command reads depends on the
+      // fixture.
       return command === 'restore' || command === 'verify' ? 'named' : 'any';
     case 'xe':
     case 'xw':

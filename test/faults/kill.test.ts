@@ -56,8 +56,8 @@ async function survivor(mode: Mode, repo: string, tree: string): Promise<string[
 }
 
 /**
- * A repository with two snapshots and the garbage of a third, whose epochs are due: the first for its
- * compaction, the third for its end.
+ * A repository with two snapshots and the garbage of a third, whose epochs are due: the first for
+ * its compaction, the third for its end.
  */
 async function prepare(repo: string): Promise<void> {
   await createTest(repo);
@@ -86,7 +86,10 @@ async function prepare(repo: string): Promise<void> {
   await repository.flush();
 }
 
-/** Events to die at: each stage in turn, spread over its occurrences, before or after it took effect. */
+/**
+ * Events to die at: each stage in turn, spread over its occurrences, before or after it took
+ * effect.
+ */
 function placeKills(
   events: readonly string[],
   count: number,

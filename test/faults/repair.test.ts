@@ -85,7 +85,10 @@ async function reached(repository: Repository, snapshot: Snapshot): Promise<Set<
   return ids;
 }
 
-/** Paths of files that a snapshot still gives: neither they nor a directory above them has a damaged content. */
+/**
+ * Paths of files that a snapshot still gives: neither they nor a directory above them has a damaged
+ * content.
+ */
 async function wholeFiles(
   repository: Repository,
   snapshots: readonly Snapshot[],
@@ -116,7 +119,10 @@ async function wholeFiles(
   };
 }
 
-/** A volume that only grows, so that the files of all snapshots are on it; and a pack of directories without manifests each. */
+/**
+ * A volume that only grows, so that the files of all snapshots are on it; and a pack of directories
+ * without manifests each.
+ */
 async function makeRepository(
   repo: string,
   tree: string,
@@ -224,7 +230,8 @@ describe.each(FORMATS)('a repository of the format "$name"', (each) => {
       const logger = recordingLogger();
       const { counters, rootEntry } = await backUp(repository, tree, { logger });
       expect(logger.messages).toContain('contents that were damaged are stored again');
-      // What is whole is not read again, also where the directories above it are damaged: older snapshots have others.
+      // What is whole is not read again, also where the directories above it are damaged: older
+      // snapshots have others.
       if (isOfNewest) expect(counters.cachedFiles).toBe(whole.size);
       const after = await verify(repository);
       const left = damagedIn(after);

@@ -1,4 +1,7 @@
-/** What is killed at each stage of its work: in a process of its own to be killed there, in this one to live to its end. */
+/**
+ * What is killed at each stage of its work: in a process of its own to be killed there, in this one
+ * to live to its end.
+ */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { faulty, metered, type MeteredStorage } from '../../src/blob/index.ts';

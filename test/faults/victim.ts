@@ -1,6 +1,7 @@
 /**
  * A process that kills itself at a chosen storage event: `victim.ts MODE REPO TREE EVENT WHEN`.
- * EVENT counts puts and deletes from 0; `b1000` dies with the first event after 1000 bytes were put.
+ * EVENT counts puts and deletes from 0; `b1000` dies with the first event after 1000 bytes were
+ * put.
  */
 import { type Mode, runStages, stageOf } from './stages.ts';
 

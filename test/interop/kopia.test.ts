@@ -49,7 +49,10 @@ const isWritten = (name: string): boolean =>
 
 const pick = <T>(list: readonly T[], i: number): T => list[i % list.length] as T;
 
-/** Every value, every pair of hash and encryption, of splitter and format, of compression and format. */
+/**
+ * Every value, every pair of hash and encryption, of splitter and format, of compression and
+ * format.
+ */
 function coveringRows(): Row[] {
   const each = Math.max(KOPIA_SPLITTER_NAMES.length, COMPRESSOR_NAMES.length);
   return VERSIONS.flatMap((version, v) =>
@@ -78,7 +81,9 @@ function sampledRows(count: number): Row[] {
 
 const ROWS = process.env.SOAK === '1' ? sampledRows(300) : coveringRows();
 
-/** What both sides must find in a repository that holds one snapshot of the tree, made by the other. */
+/**
+ * What both sides must find in a repository that holds one snapshot of the tree, made by the other.
+ */
 async function assertTheyReadOurs(
   row: Row,
   tree: string,

@@ -28,8 +28,9 @@ import { tempDirectory } from '../support/kopia.ts';
 import { randomOf } from '../support/random.ts';
 
 /**
- * A backup with operations, run by servers that are killed between any two lines, lose answers, or find the bucket away; in virtual time, by
- * seed. `SEED=17 SEEDS=1` repeats one. The server here is as short as a controller can be: what it relies on is under test.
+ * A backup with operations, run by servers that are killed between any two lines, lose answers, or
+ * find the bucket away; in virtual time, by seed. `SEED=17 SEEDS=1` repeats one. The server here is
+ * as short as a controller can be: what it relies on is under test.
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);

@@ -38,7 +38,9 @@ const SERVERS = [
   ['a real API server', () => startRealApi(21_500), hasRealApi()],
 ] as const;
 
-/** What agents, exposers and movers ask of an API server; the embedded one has to keep all of it. */
+/**
+ * What agents, exposers and movers ask of an API server; the embedded one has to keep all of it.
+ */
 for (const [name, start, isThere] of SERVERS)
   describe.skipIf(!isThere)(name, () => {
     let server: Server;

@@ -20,7 +20,10 @@ interface Watch {
   readonly isRefused?: boolean;
 }
 
-/** A server whose watches say these in turn, and the last of them for ever; `lists` are asked for in pages. */
+/**
+ * A server whose watches say these in turn, and the last of them for ever; `lists` are asked for in
+ * pages.
+ */
 function setUp(watches: readonly Watch[]): {
   cache: Cache<ConfigMap>;
   asked: string[];

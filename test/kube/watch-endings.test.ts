@@ -31,7 +31,9 @@ interface FakeOptions {
   readonly onWatch?: (count: number) => Promise<void> | void;
 }
 
-/** A server whose watches end at once. It listens to the signals that it is given, as requests do. */
+/**
+ * A server whose watches end at once. It listens to the signals that it is given, as requests do.
+ */
 function fakeClient({ isEmpty = false, data, onWatch }: FakeOptions): KubeClient {
   let count = 0;
   const listen = (signal: AbortSignal): void => {

@@ -1,4 +1,7 @@
-/** `node backup-as-nobody.ts FOLDER`: backs FOLDER/volume up into FOLDER/repo, and prints how that went. */
+/**
+ * `node backup-as-nobody.ts FOLDER`: backs FOLDER/volume up into FOLDER/repo, and prints how that
+ * went.
+ */
 import { join } from 'node:path';
 import { silentLogger } from '../../src/base/index.ts';
 import { backupVolume } from '../../src/mover/index.ts';

@@ -13,7 +13,10 @@ export const FILES = ['data', 'more'];
 export const BLOCK = 'raw';
 const BLOCK_BYTES = 8 << 20;
 
-/** Applications that are backed up, deleted and restored as a whole. `copies`: a directory for what their volumes hold. */
+/**
+ * Applications that are backed up, deleted and restored as a whole. `copies`: a directory for what
+ * their volumes hold.
+ */
 export function wholeApplications(theNode: () => RealNode, copies: string) {
   /** An application with volumes of files and a block device, and a copy of what they hold. */
   async function runApplication(namespace: string): Promise<void> {
@@ -33,7 +36,10 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
     fs.copyFileSync(raw, join(copies, `${namespace}-${BLOCK}`));
   }
 
-  /** Other bytes in each of its volumes, at both ends; they are what {@link assertBack} compares with from now on. */
+  /**
+   * Other bytes in each of its volumes, at both ends; they are what {@link assertBack} compares
+   * with from now on.
+   */
   async function work(namespace: string, what: string): Promise<void> {
     const node = theNode();
     for (const name of FILES) {
@@ -87,7 +93,10 @@ export function wholeApplications(theNode: () => RealNode, copies: string) {
   const describedAs = (kind: 'backup' | 'restore', name: string): Promise<string> =>
     theNode().velero(kind, 'describe', name, '--details', '--colorized=false');
 
-  /** Made once more where Velero refused it before it began, as it does while it finds the storage location away. */
+  /**
+   * Made once more where Velero refused it before it began, as it does while it finds the storage
+   * location away.
+   */
   async function create(
     kind: 'backup' | 'restore',
     name: string,

@@ -37,7 +37,10 @@ const WAIT = { timeout: 90_000, interval: 500 };
 const CONNECTED = 'longshore.io/connected-to';
 const OUR_JOB = 'longshore.io/repo-maintenance';
 
-/** The whole Velero server, but for its controller of BackupRepositories, whose work our server does in a Deployment. */
+/**
+ * The whole Velero server, but for its controller of BackupRepositories, whose work our server does
+ * in a Deployment.
+ */
 describe.skipIf(!hasRealNode())(
   'our server beside a real Velero that leaves repositories to it',
   () => {
@@ -81,7 +84,10 @@ describe.skipIf(!hasRealNode())(
     const velero = (...parameters: string[]): Promise<string> =>
       node.kubectl('-n', 'velero', ...parameters);
 
-    /** As if it had not been maintained for hours. A change of the spec makes Velero's server look, too. */
+    /**
+     * As if it had not been maintained for hours. A change of the spec makes Velero's server look,
+     * too.
+     */
     async function makeDue(namespace: string, frequency = '1h0m1s'): Promise<string> {
       const lastMaintenanceTime = new Date(Date.now() - 7_200_000)
         .toISOString()
@@ -133,7 +139,10 @@ describe.skipIf(!hasRealNode())(
       await expect.poll(found, WAIT).toBeUndefined();
     }
 
-    /** Whole ones: a data mover that is canceled may have time to leave an incomplete one, for the next to build on. */
+    /**
+     * Whole ones: a data mover that is canceled may have time to leave an incomplete one, for the
+     * next to build on.
+     */
     async function snapshotsOf(namespace: string): Promise<number> {
       const text = await node.kopia(namespace, 'snapshot', 'list', '--all', '--json');
       const listed = JSON.parse(text) as { incomplete?: string }[];
@@ -208,7 +217,8 @@ describe.skipIf(!hasRealNode())(
         await node.velero('backup', 'create', name, ...flagsOf('slow', 'longshore'), ...flags);
         const phase = async (): Promise<string> => (await uploadsOf(name))[0]?.status?.phase ?? '';
         await expect.poll(phase, WAIT).toBe('InProgress');
-        // Of the first one the repository is made meanwhile, and Kopia is asked about it afterwards.
+        // Of the first one the repository is made meanwhile, and Kopia is asked about it
+        // afterwards.
         const repository = async () => (await repositoryOf('slow')).status?.phase;
         await expect.poll(repository, WAIT).toBe('Ready');
         return (await uploadsOf(name))[0] as DataUpload;
@@ -222,7 +232,8 @@ describe.skipIf(!hasRealNode())(
 
       it('cannot be deleted, and ends as PartiallyFailed when its DataUpload is canceled', async () => {
         const upload = await begin('canceled');
-        // Velero offers nothing else: no command cancels a backup, and one that is under way is not deleted.
+        // Velero offers nothing else: no command cancels a backup, and one that is under way is not
+        // deleted.
         await node.velero('backup', 'delete', 'canceled', '--confirm');
         const label = [
           '-l',

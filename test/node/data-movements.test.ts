@@ -22,7 +22,10 @@ import { hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
 
-/** Volumes that are moved while their node is disturbed: as many as fit into CI's time, and more in the soak run. */
+/**
+ * Volumes that are moved while their node is disturbed: as many as fit into CI's time, and more in
+ * the soak run.
+ */
 const MANY = process.env.SOAK === '1' ? 20 : 10;
 /** Kills of one mover, and cut-offs of all. More would exceed its 20 retries on a slow machine. */
 const KILLS_MAX = 6;
@@ -81,7 +84,8 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
     await node.kopia('app', 'snapshot', 'verify', '--verify-files-percent=100');
     uploads.stop();
     downloads.stop();
-    // The same story as of the real node-agent, version by version: nothing that a watcher could stumble over.
+    // The same story as of the real node-agent, version by version: nothing that a watcher could
+    // stumble over.
     const names = ['datauploads__velero__full1-87m7n', 'datadownloads__velero__rfull1-z92jv'];
     // But for one: the finalizer may come with the claim, which is a request less.
     const withoutFinalizer = (story: string[]): string[] =>
@@ -217,7 +221,8 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
     await node.applyOverlay('beside-velero', [
       '--node-agent-configmap=node-agent-config',
       '--data-mover-retries=20',
-      // Of a pod that was deleted by force nobody knows whether its process has ended: its successor waits for so long.
+      // Of a pod that was deleted by force nobody knows whether its process has ended: its
+      // successor waits for so long.
       '--fence-timeout=5s',
     ]);
     await runApplication(node, 'many', claims);
@@ -267,7 +272,8 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
           }
           continue;
         }
-        // An agent that dies before it has taken over, again and again, never comes to it, as on a machine that is busy.
+        // An agent that dies before it has taken over, again and again, never comes to it, as on a
+        // machine that is busy.
         const isAgent = random(3) === 0 && isAtWork;
         const selector = isAgent ? 'role=longshore-node-agent' : 'velero.io/exposer-pod-group';
         const pods = (
@@ -286,7 +292,8 @@ describe.skipIf(!hasRealNode())('data movements on a real node, with the real Ve
         const victim = able[random(able.length)];
         if (!victim) continue;
         killsOf.set(victim, (killsOf.get(victim) ?? 0) + 1);
-        // As the kernel does it: no grace, no goodbye; the API forgets some of them before their node does.
+        // As the kernel does it: no grace, no goodbye; the API forgets some of them before their
+        // node does.
         const how = random(8) === 0 ? ['--force', '--grace-period=0'] : ['--grace-period=1'];
         await node
           .kubectl('-n', 'velero', 'delete', 'pod', victim, ...how, '--wait=false')

@@ -38,7 +38,10 @@ export async function runGroup(node: RealNode, namespace: string): Promise<void>
   await node.kubectl('-n', namespace, 'exec', 'writer', '--', 'sh', '-c', command);
 }
 
-/** Trees byte for byte, and counters of one moment: of volumes that were copied one after the other each would be far ahead of the one before. */
+/**
+ * Trees byte for byte, and counters of one moment: of volumes that were copied one after the other
+ * each would be far ahead of the one before.
+ */
 export async function assertOneMoment(
   node: RealNode,
   namespace: string,
@@ -131,8 +134,9 @@ export async function deleteBackup(node: RealNode, name: string): Promise<void> 
 }
 
 /**
- * VolumeGroupSnapshots by the real snapshot controller and sidecars, of a driver that deletes the snapshots of a group only together, as
- * most do. Velero runs without EnableCSI and with our plugin.
+ * VolumeGroupSnapshots by the real snapshot controller and sidecars, of a driver that deletes the
+ * snapshots of a group only together, as most do. Velero runs without EnableCSI and with our
+ * plugin.
  */
 export function testGroups(theNode: () => RealNode): void {
   describe('volumes of a group', () => {
@@ -218,7 +222,8 @@ export function testSecondCluster(theNode: () => RealNode): void {
 
 /** Velero without EnableCSI, with our plugin. */
 export async function usePlugin(node: RealNode): Promise<void> {
-  // Else Velero asks them for snapshots of CSI volumes, too, since it does not know that it has CSI.
+  // Else Velero asks them for snapshots of CSI volumes, too, since it does not know that it has
+  // CSI.
   await node.kubectl('-n', 'velero', 'delete', 'volumesnapshotlocation', '--all');
   await node.restartVelero({ features: '', hasPlugin: true });
 }

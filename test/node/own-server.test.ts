@@ -34,8 +34,9 @@ const VELERO = 'velero';
 const SERVER_FLAGS = ['--garbage-collection-frequency', '5s', '--backup-sync-period', '10s'];
 
 /**
- * Backups by our server, with no Velero server in the cluster; it restores them, and then the real Velero does. They are in a location that is written
- * once; all that anybody asks of S3 passes a proxy, whose log tells which keys were put.
+ * Backups by our server, with no Velero server in the cluster; it restores them, and then the real
+ * Velero does. They are in a location that is written once; all that anybody asks of S3 passes a
+ * proxy, whose log tells which keys were put.
  */
 describe.skipIf(!hasRealNode())(
   'our server alone makes backups and restores, and the real Velero restores them too',
@@ -112,7 +113,9 @@ describe.skipIf(!hasRealNode())(
       name: `${namespace}-${ONCE}-kopia`,
     });
 
-    /** As if it had not been maintained for hours. Returns a function that waits until it was, well. */
+    /**
+     * As if it had not been maintained for hours. Returns a function that waits until it was, well.
+     */
     async function maintain(namespace: string): Promise<() => Promise<void>> {
       const ref = repositoryOf(namespace);
       const at = new Date(Date.now() - 7_200_000).toISOString().replace(/\.\d+/, '');
@@ -212,7 +215,8 @@ describe.skipIf(!hasRealNode())(
       expect(told).toMatch(/Pod Volume Backups/);
       // The second hook fails unless the first one has run.
       expect(told).toMatch(/HooksAttempted:\s+2\s+HooksFailed:\s+0/);
-      // What it prints; and as `thawed` is in no copy, the restore below shows that the volume was read before the second hook.
+      // What it prints; and as `thawed` is in no copy, the restore below shows that the volume was
+      // read before the second hook.
       expect(await node.velero('backup', 'logs', 'pods')).toContain('stdout: freezing');
       const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
       expect(made.map(({ spec }) => spec.volume).sort()).toEqual(VOLUMES_OF_PODS);

@@ -21,8 +21,9 @@ const GONE_MS = 120_000;
 const MESSAGE = 'no VolumeSnapshotClass';
 
 /**
- * Our plugin in the plugin folder of the real Velero server, in both set-ups. It runs as in Velero's own image: with the Node and the C
- * library that it brings along. The agent is ours, for `datamover: longshore`.
+ * Our plugin in the plugin folder of the real Velero server, in both set-ups. It runs as in
+ * Velero's own image: with the Node and the C library that it brings along. The agent is ours, for
+ * `datamover: longshore`.
  */
 describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero', () => {
   let node: RealNode;
@@ -49,8 +50,8 @@ describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero',
   ];
 
   /**
-   * Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero waits for the volumes;
-   * `beforeRestore`: when the namespace is gone.
+   * Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero
+   * waits for the volumes; `beforeRestore`: when the namespace is gone.
    */
   async function thereAndBack(
     namespace: string,
@@ -153,7 +154,10 @@ describe.skipIf(!hasRealNode())('our plugin on a real node, in the real Velero',
     await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
   }
 
-  /** Removes a Backup from the API, as in a cluster that has never had it, and waits until Velero has found it in the bucket. */
+  /**
+   * Removes a Backup from the API, as in a cluster that has never had it, and waits until Velero
+   * has found it in the bucket.
+   */
   async function forgetAndSync(name: string): Promise<void> {
     const { client } = node;
     const kubectl = (...parameters: string[]): Promise<string> =>

@@ -127,7 +127,8 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
     expect(told).toMatch(/Pod Volume Backups - kopia:\n\s+Completed:/);
     await bringBack('files-1', 'fs-theirs');
     await bringBack('files-2', 'fs-ours');
-    // Not brought back: Velero restores the claim before Kubernetes would make it for the new pod, which then refuses it.
+    // Not brought back: Velero restores the claim before Kubernetes would make it for the new pod,
+    // which then refuses it.
     expect((await backUpFiles('fs-ephemeral', 'ephemeral')).length).toBe(4);
     // A new pod of the Deployment has another name, and the same volume.
     await node.kubectl('-n', 'files', 'delete', 'pod', '-l', 'app=web', '--wait=true');
@@ -165,7 +166,8 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
         '--progress-interval=200ms',
         // One volume may be hit more often than movers are started again for by default.
         '--data-mover-retries=20',
-        // Of a pod that was deleted by force nobody knows whether its process has ended: its successor waits for so long.
+        // Of a pod that was deleted by force nobody knows whether its process has ended: its
+        // successor waits for so long.
         '--fence-timeout=5s',
       ]);
     }, 120_000);
@@ -204,8 +206,9 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
       expect(up.done).toEqual(up.done.toSorted((a, b) => a - b));
       expect(up.result.map(restartsOf)).toEqual(['3']);
       expect(up.result.map(({ status }) => status?.message)).toEqual([undefined]);
-      // A restore counts bytes by ranges of packs, and its CR tells them seconds late, more so on a busy machine: after the
-      // last share that is waited for, the rest must take far longer than that.
+      // A restore counts bytes by ranges of packs, and its CR tells them seconds late, more so on a
+      // busy machine: after the last share that is waited for, the rest must take far longer than
+      // that.
       await limit('10MiB');
       const shares = [0.2, 0.45, 0.65];
       const down = await whileKillingMover(
@@ -272,7 +275,8 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
           return Promise.resolve();
         },
         'containerd killed': () => node.crash('containerd'),
-        // Last: Velero's server gives a volume up whose node has no agent at the moment at which it makes the object for it.
+        // Last: Velero's server gives a volume up whose node has no agent at the moment at which it
+        // makes the object for it.
         'node-agent deleted': () => node.kubectl('-n', 'velero', 'delete', ...agent),
       };
     };
@@ -304,7 +308,10 @@ describe.skipIf(!hasRealNode())('volumes of pods on a real node, with the real V
       return result;
     }
 
-    /** Of hosting pods with these UIDs, on the node and in Velero's namespace; what is done last may take its time. */
+    /**
+     * Of hosting pods with these UIDs, on the node and in Velero's namespace; what is done last may
+     * take its time.
+     */
     async function assertNothingLeft(uids: readonly string[]): Promise<void> {
       const left = async (): Promise<string[]> => {
         const scope = { namespace: 'velero' };

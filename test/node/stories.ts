@@ -4,7 +4,10 @@ interface Versioned extends KubeObject {
   status?: { phase?: string | undefined; [key: string]: unknown } | undefined;
 }
 
-/** What a watcher can tell of one version: its phase, which fields of the status are there, finalizer, label. */
+/**
+ * What a watcher can tell of one version: its phase, which fields of the status are there,
+ * finalizer, label.
+ */
 export function stepOf({ metadata, status }: Versioned): string {
   const fields = Object.keys(status ?? {})
     .filter((key) => key !== 'phase' && !(key === 'progress' && isEmpty(status?.progress)))

@@ -66,8 +66,9 @@ export function assertSame(before: string, after: string): void {
 }
 
 /**
- * A backup by the real Velero, waited for, that must be Completed. Velero refuses one while its storage location or its node-agent
- * is away for a moment, as on a machine whose disk is busy: both are waited for first, and what Velero says of a failure is told.
+ * A backup by the real Velero, waited for, that must be Completed. Velero refuses one while its
+ * storage location or its node-agent is away for a moment, as on a machine whose disk is busy: both
+ * are waited for first, and what Velero says of a failure is told.
  */
 export async function createBackup(
   node: RealNode,
@@ -84,8 +85,8 @@ export async function createBackup(
     await locationIsAvailable(node);
     text = await node.velero('backup', 'create', name, ...flags, '--wait');
     if (/completed with status: Completed/.test(text)) return;
-    // Refused before it began: the location was found away just now, which the next look at it mends. Or Velero's server could not
-    // read its credentials, before it had asked for anything.
+    // Refused before it began: the location was found away just now, which the next look at it
+    // mends. Or Velero's server could not read its credentials, before it had asked for anything.
     const isRefused = /completed with status: FailedValidation/.test(text);
     if ((!isRefused && !(await isWithoutCredentials(node, name))) || attempt === 3) break;
     await node.kubectl(...velero, 'delete', `backup.velero.io/${name}`);
@@ -110,7 +111,10 @@ async function isWithoutCredentials(node: RealNode, name: string): Promise<boole
   return /failed to refresh cached credentials/.test(reason);
 }
 
-/** Waits until Velero takes backups and restores of all storage locations: it finds them away now and then on a busy machine. */
+/**
+ * Waits until Velero takes backups and restores of all storage locations: it finds them away now
+ * and then on a busy machine.
+ */
 export const locationIsAvailable = (node: RealNode): Promise<string> =>
   node.kubectl(
     ...['-n', 'velero', 'wait', '--for=jsonpath={.status.phase}=Available', 'bsl', '--all'],
@@ -154,7 +158,10 @@ async function whyRestoreFailed(node: RealNode, name: string): Promise<string> {
   ].join('\n');
 }
 
-/** Every version of every object of a kind, as a watcher sees them, until it is stopped; in Velero's namespace, or in all for `''`. */
+/**
+ * Every version of every object of a kind, as a watcher sees them, until it is stopped; in Velero's
+ * namespace, or in all for `''`.
+ */
 export function record<T extends KubeObject>(
   node: RealNode,
   resource: Resource<T>,
@@ -217,7 +224,10 @@ function killAll(node: RealNode, command: RegExp): boolean {
   return killed.length > 0;
 }
 
-/** Kills the data mover of the only CR with this label each time that, by the CR, it has moved another of these shares of its bytes. */
+/**
+ * Kills the data mover of the only CR with this label each time that, by the CR, it has moved
+ * another of these shares of its bytes.
+ */
 export async function whileKillingMover<T extends Movement, R>(
   node: RealNode,
   resource: Resource<T>,

@@ -16,7 +16,10 @@ const work = tempDirectory('epoch-store');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const SESSION = 's0123456789abcdef147' as SessionId;
 
-/** Each listing takes a while by the test's clock; too many of them end the test instead of going on for ever. */
+/**
+ * Each listing takes a while by the test's clock; too many of them end the test instead of going on
+ * for ever.
+ */
 class SlowListing extends ForwardingStorage {
   readonly #clock: ManualClock;
   readonly #takesNs: bigint;

@@ -18,7 +18,10 @@ import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositor
 
 const password = new Secret(PASSWORD);
 
-/** As a service answers whose object is locked for longer already, and as one whose object went since it was listed. */
+/**
+ * As a service answers whose object is locked for longer already, and as one whose object went
+ * since it was listed.
+ */
 class RefusingStorage extends ForwardingStorage {
   readonly extended: string[] = [];
   readonly #refused: ReadonlySet<string>;

@@ -32,7 +32,10 @@ interface Aged extends AsyncDisposable {
   readonly trees: string[];
 }
 
-/** A repository with some backups, each a day younger than the one before; all its packs may be deleted by their age. */
+/**
+ * A repository with some backups, each a day younger than the one before; all its packs may be
+ * deleted by their age.
+ */
 async function openAged(name: string, version: 1 | 3 = 3, backups = 4): Promise<Aged> {
   const path = join(work, name);
   await createTest(path, { version });
@@ -65,7 +68,10 @@ async function openAged(name: string, version: 1 | 3 = 3, backups = 4): Promise<
   return aged;
 }
 
-/** The lie begins when garbage has been collected: the next listing of the index is that before packs are deleted. */
+/**
+ * The lie begins when garbage has been collected: the next listing of the index is that before
+ * packs are deleted.
+ */
 function maintain(
   { repository, storage }: Aged,
   lie?: Lie,
@@ -117,7 +123,8 @@ const lies: Record<string, Lie> = {
     const newest = newestOf(blobs);
     return isIndex(prefix) ? blobs.filter((blob) => blob !== newest) : blobs;
   },
-  // The same ones in listings of every prefix, else what one of them shows looks hidden to the other.
+  // The same ones in listings of every prefix, else what one of them shows looks hidden to the
+  // other.
   'lacks most index blobs': (prefix, blobs) => {
     const written = blobs.filter(({ id }) => /^x?n/.test(id));
     const left = written.toSorted((a, b) => a.lengthBytes - b.lengthBytes).slice(0, 2);
@@ -143,7 +150,8 @@ describe.each([3, 1] as const)('format %s', (version) => {
         (error: unknown) => (error as { code?: string }).code,
       );
       aged.storage.lie = undefined;
-      // Format 1 has merged all its index blobs before: where one of the old ones is missing, nothing is.
+      // Format 1 has merged all its index blobs before: where one of the old ones is missing,
+      // nothing is.
       if (version === 3 || outcome !== 'done') {
         expect(outcome).toMatch(/^(INDEX_INCOMPLETE|INDEX_SHRUNK)$/);
         expect(await packsOf(aged)).toEqual(expect.arrayContaining(packs));
@@ -209,7 +217,10 @@ it('a pack that another client has deleted since it was listed ends no run', asy
   await assertWhole(aged, 'two-maintainers');
 });
 
-/** Three large index blobs name the same contents: the backup's, that of a rewrite, and one that says it once more. */
+/**
+ * Three large index blobs name the same contents: the backup's, that of a rewrite, and one that
+ * says it once more.
+ */
 async function openDuplicates(name: string): Promise<Aged> {
   const aged = await openAged(name, 3, 0);
   const { repository, storage, clock } = aged;

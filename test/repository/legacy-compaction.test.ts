@@ -31,7 +31,10 @@ const PASSWORD = new Secret('test password');
 const work = tempDirectory('legacy-compaction');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const clock = new OffsetClock(systemClock);
-/** Holds two compactions in a row: the second took the output of the first, and dropped a deleted content. */
+/**
+ * Holds two compactions in a row: the second took the output of the first, and dropped a deleted
+ * content.
+ */
 const storage = new MemoryStorage({ clock });
 let dropped: ContentId;
 
@@ -51,7 +54,10 @@ const contextOf = (repository: Repository): TaskContext => ({
   logger: silentLogger,
 });
 
-/** The same blobs, listed the other way round if wanted: logs are named by hashes, so any order may be. */
+/**
+ * The same blobs, listed the other way round if wanted: logs are named by hashes, so any order may
+ * be.
+ */
 function copyOf(isReversed: boolean): MemoryStorage {
   const copy = storage.clone();
   const blobs = [...copy.blobs];

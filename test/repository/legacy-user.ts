@@ -1,4 +1,7 @@
-/** Merges all index blobs of a repository of format 1 and drops what was deleted before a time: `legacy-user.ts REPO SECONDS`. */
+/**
+ * Merges all index blobs of a repository of format 1 and drops what was deleted before a time:
+ * `legacy-user.ts REPO SECONDS`.
+ */
 import { SECOND_NS, silentLogger } from '../../src/base/index.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import { compactLegacyIndexes } from '../support/maintenance-tasks.ts';

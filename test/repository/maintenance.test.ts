@@ -58,7 +58,9 @@ function writeTree(name: string, seed: string, files = 3): string {
   return tree;
 }
 
-/** Two snapshots of different trees; the first is deleted, so that its contents belong to nobody. */
+/**
+ * Two snapshots of different trees; the first is deleted, so that its contents belong to nobody.
+ */
 async function withGarbage(name: string, repository: Repository): Promise<string> {
   const first = await backUp(repository, writeTree(`${name}-old`, `${name}-old`));
   const tree = writeTree(`${name}-new`, `${name}-new`);

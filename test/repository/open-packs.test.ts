@@ -201,7 +201,9 @@ class Run {
     this.begun.add('restore', restored);
   }
 
-  /** Lets everything go on until nothing is left that could; what is still open then waits for ever. */
+  /**
+   * Lets everything go on until nothing is left that could; what is still open then waits for ever.
+   */
   async finish(number: (below: number) => number): Promise<void> {
     const { gates } = this.world;
     for (;;) {
@@ -232,7 +234,8 @@ async function runSeed(seed: number, faultEvery?: number): Promise<Run> {
       else held.go();
     }
     if (number(2) === 0) await settle();
-    // That of the session that takes writes, that of the one that is flushed, and one whose deletion is under way.
+    // That of the session that takes writes, that of the one that is flushed, and one whose
+    // deletion is under way.
     expect(storage.markers()).toBeLessThanOrEqual(3);
   }
   run.flush();

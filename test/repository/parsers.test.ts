@@ -146,7 +146,9 @@ describe('indexes', () => {
   });
 });
 
-/** Each parser on damaged and on arbitrary bytes: a coded error or a value, never a crash or a hang. */
+/**
+ * Each parser on damaged and on arbitrary bytes: a coded error or a value, never a crash or a hang.
+ */
 describe('no parser crashes', () => {
   const valid = sortEntries(fc.sample(entries, { numRuns: 1, seed: 9 })[0] ?? []);
   const directory = Buffer.from(

@@ -24,7 +24,10 @@ interface Epochs extends AsyncDisposable {
   readonly contents: number;
 }
 
-/** A repository of a dozen epochs, in each of them some index blobs that each name contents of their own. */
+/**
+ * A repository of a dozen epochs, in each of them some index blobs that each name contents of their
+ * own.
+ */
 async function openEpochs(name: string): Promise<Epochs> {
   const path = join(work, name);
   await createTest(path);

@@ -70,8 +70,8 @@ interface Waiting {
 }
 
 /**
- * Runs at once: the seed chooses whose request takes effect next, whose answer arrives next, and who is killed there. Some
- * states on the way are kept: all might have been killed at that moment.
+ * Runs at once: the seed chooses whose request takes effect next, whose answer arrives next, and
+ * who is killed there. Some states on the way are kept: all might have been killed at that moment.
  */
 async function runAtOnce(
   storage: MemoryStorage,
@@ -95,7 +95,10 @@ async function runAtOnce(
   return runs;
 }
 
-/** Two or three passwords instead of `a`, at times the same twice, and at times instead of one that comes meanwhile. */
+/**
+ * Two or three passwords instead of `a`, at times the same twice, and at times instead of one that
+ * comes meanwhile.
+ */
 const TOGETHER: readonly (readonly Command[])[] = [
   [
     ['a', 'b'],

@@ -109,7 +109,10 @@ export async function opener(storage: MemoryStorage, place: string): Promise<Pas
   return password;
 }
 
-/** The real Kopia takes no kopia.blobcfg of another password; a missing one is taken as "no object lock". */
+/**
+ * The real Kopia takes no kopia.blobcfg of another password; a missing one is taken as "no object
+ * lock".
+ */
 export async function kopiaOpens(storage: MemoryStorage, password: Password): Promise<boolean> {
   const sealed = storage.blobs.get(BLOBCFG_BLOB)?.bytes;
   if (!sealed) return !storage.hasObjectLock;

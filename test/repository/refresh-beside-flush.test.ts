@@ -13,7 +13,9 @@ import { contentIdOf } from '../../src/repository/index/content-id.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const PASSWORD = new Secret('test password');
-/** So many that their index is a buffer of its own, whose memory is given back when it is merged. */
+/**
+ * So many that their index is a buffer of its own, whose memory is given back when it is merged.
+ */
 const ENTRIES = 20_000;
 
 async function newStorage(): Promise<MemoryStorage> {
@@ -35,7 +37,10 @@ const openOf = (storage: BlobStorage, indexMemoryBytes?: number): Promise<Reposi
     ...(indexMemoryBytes !== undefined && { indexMemoryBytes }),
   });
 
-/** A storage that lets calls wait until they are released: those that `isHeld` names. `begun` resolves when the first of them waits. */
+/**
+ * A storage that lets calls wait until they are released: those that `isHeld` names. `begun`
+ * resolves when the first of them waits.
+ */
 function holding(
   inner: BlobStorage,
   isHeld: (operation: string, id: string) => boolean,

@@ -1,4 +1,7 @@
-/** Opens a repository and says what came of it: `scratch-user.ts REPO INDEX_MEMORY_BYTES`, with TMPDIR as scratch space. */
+/**
+ * Opens a repository and says what came of it: `scratch-user.ts REPO INDEX_MEMORY_BYTES`, with
+ * TMPDIR as scratch space.
+ */
 import { readdirSync } from 'node:fs';
 import { isCode } from '../../src/base/index.ts';
 import { openTest } from '../support/repositories.ts';

@@ -83,7 +83,8 @@ describe('writes to scratch files', () => {
     const source = file.toSource();
     expect(source.read(0, 4).toString()).toBe('rows');
     source.close();
-    // The descriptor is gone, as with a disk that fails: the system says EBADF, and not one code of ours.
+    // The descriptor is gone, as with a disk that fails: the system says EBADF, and not one code of
+    // ours.
     expect(() => source.read(0, 4)).toThrow(
       expect.objectContaining({ code: 'SCRATCH_UNUSABLE' }) as Error,
     );

@@ -53,7 +53,10 @@ it('an index that is put stays when the storage does not answer afterwards: othe
   const data = Buffer.from('in the volumes of two clients');
   const failure = new CodedError('STORAGE_THROTTLED', 'no more listings');
   let isBusy = false;
-  /** Another client stores the same as soon as the index can be seen, and the first one is told nothing any more. */
+  /**
+   * Another client stores the same as soon as the index can be seen, and the first one is told
+   * nothing any more.
+   */
   const wrap = (inner: BlobStorage): BlobStorage =>
     faulty(inner, async ({ operation, id, when }) => {
       if (isBusy && operation === 'list') throw failure;

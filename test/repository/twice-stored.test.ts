@@ -22,7 +22,10 @@ import {
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
-/** Targets of links, directories that are equal: stored at the same time, nobody has seen the other one yet. */
+/**
+ * Targets of links, directories that are equal: stored at the same time, nobody has seen the other
+ * one yet.
+ */
 const TARGET = Buffer.from('../target');
 const password = new Secret(PASSWORD);
 const clock = new ManualClock(1_700_000_000n * 10n ** 9n);
@@ -34,7 +37,8 @@ async function openWithLanes(storage: MemoryStorage): Promise<Repository> {
     password,
     client: CLIENT,
     clock,
-    // Names of packs fall, so that the one that is filled last is the one that does not take precedence.
+    // Names of packs fall, so that the one that is filled last is the one that does not take
+    // precedence.
     random: (length) => Buffer.alloc(length, (--calls).toString(16).padStart(6, '0'), 'hex'),
     dataPath: {
       threads: 1,
@@ -84,7 +88,9 @@ const contextOf = (repository: Repository): TaskContext => ({
   logger: silentLogger,
 });
 
-/** Whatever lies beside the twin in the pack that is not named is dropped, and maintenance comes by. */
+/**
+ * Whatever lies beside the twin in the pack that is not named is dropped, and maintenance comes by.
+ */
 async function cleanUp(repository: Repository, { twin, others }: TwiceStored): Promise<number> {
   const { contents } = repository;
   for (const { contentId, packBlobId } of others) {
@@ -192,7 +198,10 @@ describe('a content that was stored twice at once', () => {
   });
 });
 
-/** As early versions wrote it: Kopia takes the one that takes precedence, and deletes the other pack. */
+/**
+ * As early versions wrote it: Kopia takes the one that takes precedence, and deletes the other
+ * pack.
+ */
 describe('an index body that names a content several times', () => {
   const around = sortEntries(makeEntries(300));
   const twinsAt = (position: number): { entries: IndexEntry[]; best: IndexEntry } => {

@@ -56,7 +56,10 @@ async function problemsOf(reader: Repository): Promise<Problem[]> {
   return problems;
 }
 
-/** Calls back once, before the first read of a pack, which is when a verification has listed all packs. */
+/**
+ * Calls back once, before the first read of a pack, which is when a verification has listed all
+ * packs.
+ */
 function atFirstRead(callback: () => Promise<void>): (storage: BlobStorage) => BlobStorage {
   let called: Promise<void> | undefined;
   let isArmed = false;

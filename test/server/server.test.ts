@@ -34,7 +34,8 @@ const ROOT = new URL('../../', import.meta.url).pathname;
 const CONFIG = 'repo-maintenance-job-config';
 /** Rights that nothing here uses. */
 const ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
-  // Where the API server has no streaming lists (test/kube/streamed-lists); a claim that was not completed (test/simulation/maintenance).
+  // Where the API server has no streaming lists (test/kube/streamed-lists); a claim that was not
+  // completed (test/simulation/maintenance).
   'longshore-server': [
     ...['backuprepositories.velero.io list', 'backupstoragelocations.velero.io list'],
     ...['backupstoragelocations.velero.io get', 'backuprepositories.velero.io get'],

@@ -4,7 +4,10 @@ import { simulateBackup } from './backups/simulation.ts';
 const IS_SOAK = process.env.SOAK === '1';
 const SEEDS = IS_SOAK ? 3000 : 60;
 const BATCH = 10;
-/** A run of many seeds may share its machine with others, and then takes many times as long: its limits only end what would never end. */
+/**
+ * A run of many seeds may share its machine with others, and then takes many times as long: its
+ * limits only end what would never end.
+ */
 const IS_LONG = IS_SOAK || process.env.SEEDS !== undefined;
 const BATCH_LIMIT_MS = BATCH * (IS_LONG ? 300_000 : 30_000);
 const EACH_CALL_LIMIT_MS = IS_SOAK ? 4 * 3_600_000 : 600_000;

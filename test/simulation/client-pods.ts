@@ -14,7 +14,10 @@ const WAIT = 'restore-wait';
 
 export interface ClientVolume {
   readonly name: string;
-  /** What a directory of the pod's own begins with; the volume is that of a PVC without it, named like the volume. */
+  /**
+   * What a directory of the pod's own begins with; the volume is that of a PVC without it, named
+   * like the volume.
+   */
   readonly directory?: string;
 }
 
@@ -55,7 +58,10 @@ export interface ClientWorld {
   note(what: string): void;
 }
 
-/** Pods of the users with their kubelets: their volumes are mounted from before they start until after they have ended. */
+/**
+ * Pods of the users with their kubelets: their volumes are mounted from before they start until
+ * after they have ended.
+ */
 export class ClientPods {
   readonly #world: ClientWorld;
   readonly #random: Random;
@@ -232,7 +238,10 @@ export class ClientPods {
     return handles;
   }
 
-  /** A volume is attached to one node: the next pod gets it when the last one has let go of it, or its node is gone. */
+  /**
+   * A volume is attached to one node: the next pod gets it when the last one has let go of it, or
+   * its node is gone.
+   */
   #isHeld(handle: string): boolean {
     return [...this.#mounts.values()].some(
       (mount) => mount.handle === handle && !this.#world.deadNodes.has(mount.node),
@@ -350,7 +359,9 @@ export class ClientPods {
     if (isHeld) this.#finish(metadata.uid);
   }
 
-  /** The kubelet's part of a deletion: containers have some time to end, then volumes are unmounted. */
+  /**
+   * The kubelet's part of a deletion: containers have some time to end, then volumes are unmounted.
+   */
   #finish(uid: string): void {
     const isSlow = this.#random.chance(0.3);
     this.#world.after(300, isSlow ? 30_000 : 3000, () => {

@@ -95,13 +95,19 @@ export class DataMovers {
   readonly #writers = new Map<string, string[]>();
   readonly #moving = new Map<string, { readonly name: string; readonly node: string }>();
   readonly #deaths = new Map<string, number>();
-  /** Names of CRs whose mover may have been done, and could not say so: its node or its pod was taken away from it. */
+  /**
+   * Names of CRs whose mover may have been done, and could not say so: its node or its pod was
+   * taken away from it.
+   */
   readonly unheard = new Set<string>();
   /** Volumes that got the mark of a restore, by name of its CR. */
   readonly marked = new Map<string, string>();
   /** Volumes of claims whose data were noted to be there. */
   readonly noted = new Map<string, string>();
-  /** Of backups of pods: the UID of the pod that was read, by snapshot ID; and what is stored, by UID of the CR. */
+  /**
+   * Of backups of pods: the UID of the pod that was read, by snapshot ID; and what is stored, by
+   * UID of the CR.
+   */
   readonly sources = new Map<string, string>();
   readonly #stored = new Map<string, string>();
   #count = 0;
@@ -129,7 +135,10 @@ export class DataMovers {
     return this.#world.find(PODS, metadata.name, NAMESPACE)?.metadata.uid === metadata.uid;
   }
 
-  /** One volume, one writer: whoever was followed by another one writes no more, nor does anyone once it is given away. */
+  /**
+   * One volume, one writer: whoever was followed by another one writes no more, nor does anyone
+   * once it is given away.
+   */
   #write(handle: string, content: string, pod: Loose, isOfPod: boolean): void {
     const { uid, name } = pod.metadata;
     const writers = this.#writers.get(handle) ?? [];
@@ -153,8 +162,8 @@ export class DataMovers {
   }
 
   /**
-   * The data mover in a pod, by the words it has with the agent: Events, and the termination message. It lives as long
-   * as its node lets it, whatever became of its pod's object.
+   * The data mover in a pod, by the words it has with the agent: Events, and the termination
+   * message. It lives as long as its node lets it, whatever became of its pod's object.
    */
   start(pod: Loose, node: string, claim: string, path?: string): void {
     const { name, uid, labels = {} } = pod.metadata;
@@ -221,7 +230,8 @@ export class DataMovers {
     const stepBytes = moveMs ? 100 : isLong ? 20 : 250;
     // The first step takes no time.
     const stepMs = moveMs ? moveMs(name) / 9 : this.#random.between(200, isLong ? 8000 : 4000);
-    // How often it looks whether it may begin; where volumes take minutes, seconds make no difference.
+    // How often it looks whether it may begin; where volumes take minutes, seconds make no
+    // difference.
     const pollMs = moveMs ? 2000 : 200;
     const volumeOf = (): string | undefined => {
       const volume = this.#world.find(PVCS, claim, NAMESPACE)?.spec.volumeName;
@@ -423,7 +433,9 @@ export class DataMovers {
     return pod?.metadata.uid === uid && isWaitOver(pod);
   }
 
-  /** What the real one asks before its first byte and after its last (`src/agent/client-pod.ts`). */
+  /**
+   * What the real one asks before its first byte and after its last (`src/agent/client-pod.ts`).
+   */
   #troubleOf({ spec }: Loose, isBackup: boolean): string | undefined {
     const { name, uid } = spec.pod as { name: string; uid: string };
     const pod = this.#world.find(PODS, name, APP) as unknown as Pod | undefined;

@@ -47,7 +47,10 @@ export interface Course {
   readonly servers: number;
 }
 
-/** Two servers on one cluster: cut off, standing still, killed, with clocks that jump. What happened that must not. */
+/**
+ * Two servers on one cluster: cut off, standing still, killed, with clocks that jump. What happened
+ * that must not.
+ */
 export async function simulateMaintenance(
   seed: number,
   tell?: (line: string) => void,

@@ -223,7 +223,10 @@ function create(
   } as never);
 }
 
-/** Synced from another cluster, whose nodes and pods are called as those here: some are over, some never will be. */
+/**
+ * Synced from another cluster, whose nodes and pods are called as those here: some are over, some
+ * never will be.
+ */
 function foreign(
   world: World,
   random: Random,

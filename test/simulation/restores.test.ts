@@ -4,7 +4,10 @@ import { EVENTS, type Settings, settingsOf, simulateRestore } from './restores/s
 const IS_SOAK = process.env.SOAK === '1';
 const SEEDS = IS_SOAK ? 3000 : 60;
 const BATCH = 10;
-/** A run of many seeds may share its machine with others, and then takes many times as long: its limits only end what would never end. */
+/**
+ * A run of many seeds may share its machine with others, and then takes many times as long: its
+ * limits only end what would never end.
+ */
 const IS_LONG = IS_SOAK || process.env.SEEDS !== undefined;
 const BATCH_LIMIT_MS = BATCH * (IS_LONG ? 300_000 : 30_000);
 /** A thousand turns and more. */
@@ -34,7 +37,10 @@ const EACH_TURN_OF = IS_SOAK ? [1, 5, 10] : [5];
 /** There are more than a thousand. */
 const EACH = IS_SOAK ? 1 : 31;
 
-/** One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/restores.test.ts`; line by line: `node test/simulation/restores/tell.ts 17`. */
+/**
+ * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/restores.test.ts`; line by line:
+ * `node test/simulation/restores/tell.ts 17`.
+ */
 describe('a restore by servers that are killed, cut off and stand still, by seed', () => {
   const seen = new Map<string, number>();
   const batches = Array.from({ length: Math.ceil(COUNT / BATCH) }, (_, i) => FIRST + i * BATCH);

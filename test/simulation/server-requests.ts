@@ -56,8 +56,9 @@ export interface RequestsSettings {
 }
 
 /**
- * Two servers validate locations and answer requests. The same seed is the same course. `problems`: writes of a server that does not lead,
- * locations with the wrong phase after the trouble is over, requests that were not answered or not removed.
+ * Two servers validate locations and answer requests. The same seed is the same course. `problems`:
+ * writes of a server that does not lead, locations with the wrong phase after the trouble is over,
+ * requests that were not answered or not removed.
  */
 export async function simulateRequests(
   seed: number,
@@ -105,7 +106,8 @@ export async function simulateRequests(
       }
       world.disturb();
     }
-    // What a server that stood still has in hand goes on for a while, and a silent watch is noticed after one.
+    // What a server that stood still has in hand goes on for a while, and a silent watch is noticed
+    // after one.
     world.ask(time.nowMs >= chaosMs + (chaosMs > 0 ? SETTLE_MS : 0));
     if (!isOver()) time.after(500, act);
   };
@@ -351,7 +353,10 @@ class World {
     }
   }
 
-  /** The CLI's own. A bucket that hangs is looked at before anything is signed; a new leader takes 15 s to be one. */
+  /**
+   * The CLI's own. A bucket that hangs is looked at before anything is signed; a new leader takes
+   * 15 s to be one.
+   */
   readonly #patienceMs = (location: number): number =>
     this.#buckets[location] === 'hangs' ? 45_000 : 30_000;
   /** Signing needs no bucket. */

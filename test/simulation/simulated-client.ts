@@ -32,11 +32,17 @@ export interface Weather {
   watchLagMs: number;
   /** Reads and watches go on, and nothing is written: etcd's disk quota is used up. */
   isFull?: boolean;
-  /** The client stands still for so long: it neither sends nor hears anything, and its node says that all is well. */
+  /**
+   * The client stands still for so long: it neither sends nor hears anything, and its node says
+   * that all is well.
+   */
   frozenMs?: number;
 }
 
-/** Of a course with servers, up to one request of ten in each way; the same numbers of `random` make the same weather. */
+/**
+ * Of a course with servers, up to one request of ten in each way; the same numbers of `random` make
+ * the same weather.
+ */
 export const roughWeather = (random: Random): Weather => ({
   refused: random.between(0, 0.1),
   lost: random.between(0, 0.1),

@@ -67,8 +67,9 @@ export interface Course {
 }
 
 /**
- * One course of events: some agents, some volumes to move, two minutes of bad weather and crashes, then calm.
- * `trace` is told of every change and of what agents log; for `fullMs` from some time on the API server takes no writes.
+ * One course of events: some agents, some volumes to move, two minutes of bad weather and crashes,
+ * then calm. `trace` is told of every change and of what agents log; for `fullMs` from some time on
+ * the API server takes no writes.
  */
 export async function simulate(
   seed: number,
@@ -266,7 +267,10 @@ function tracingLogger(node: string, tell: (text: string) => void): Logger {
   return { debug: write, info: write, warn: write, error: write };
 }
 
-/** Volumes, snapshots, and CRs that come up at their times; some are canceled or deleted by their users. */
+/**
+ * Volumes, snapshots, and CRs that come up at their times; some are canceled or deleted by their
+ * users.
+ */
 function layOut(world: World, random: Random, time: VirtualTime): Plan[] {
   const plans: Plan[] = [];
   const count = 1 + random.below(4);
@@ -448,7 +452,8 @@ class Chronicle {
         ['InProgress', 'Canceling'].includes(other.status?.phase ?? '') &&
         !this.#gone.has(other.metadata.name) &&
         ownerOf(other as never) === node &&
-        // A data mover that was started again elsewhere goes on there, whatever the agent there is about to begin.
+        // A data mover that was started again elsewhere goes on there, whatever the agent there is
+        // about to begin.
         (restartsOf(other) === 0 ||
           this.#time.nowMs - (this.#ownedSinceMs.get(other.metadata.name) ?? 0) > HEARD_MS / 3) &&
         (other === movement || this.#world.movers.isMoving(other.metadata.name, node ?? '')),
@@ -535,7 +540,10 @@ function outcomes(world: World, plans: readonly Plan[], course: Chronicle): stri
   });
 }
 
-/** Of volumes of pods: what nobody disturbed is completed, and nothing is Canceled that nobody canceled. */
+/**
+ * Of volumes of pods: what nobody disturbed is completed, and nothing is Canceled that nobody
+ * canceled.
+ */
 function podOutcomes(
   world: World,
   plans: readonly PodPlan[],
@@ -595,8 +603,9 @@ function podProblems(
 }
 
 /**
- * A Job that is over within seconds takes its directory and the mark with it. Where no agent of its node saw it, and the mover could not
- * say that it was done, nobody can tell any more that it had its data.
+ * A Job that is over within seconds takes its directory and the mark with it. Where no agent of its
+ * node saw it, and the mover could not say that it was done, nobody can tell any more that it had
+ * its data.
  */
 const isForgotten = ({ movers }: World, name: string, message: string): boolean =>
   message.includes('does not exist any more') &&

@@ -12,7 +12,10 @@ const NODES_COUNT = 5;
 const BYTES_PER_MS = 100_000;
 const LIMIT_MS = 100 * 3_600_000;
 
-/** How long 100 volumes that take `minutes` each took on 5 nodes that move one at a time, by what it takes at least. */
+/**
+ * How long 100 volumes that take `minutes` each took on 5 nodes that move one at a time, by what it
+ * takes at least.
+ */
 export async function spread(seed: number, minutes: readonly number[]): Promise<number> {
   using time = new VirtualTime(seed);
   time.install();

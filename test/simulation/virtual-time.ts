@@ -38,9 +38,9 @@ export class Random {
 }
 
 /**
- * Time that passes only when nothing is left to do: timers run in the order of their times, promises in between.
- * While it is installed, all of Node's timers, its monotonic clock, its randomness and its UUIDs are the simulation's,
- * so that one seed is one course of events.
+ * Time that passes only when nothing is left to do: timers run in the order of their times,
+ * promises in between. While it is installed, all of Node's timers, its monotonic clock, its
+ * randomness and its UUIDs are the simulation's, so that one seed is one course of events.
  */
 export class VirtualTime implements Disposable {
   readonly #heap: Timer[] = [];

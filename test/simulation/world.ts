@@ -26,22 +26,29 @@ const DRIVER = 'csi.simulated';
 export interface WorldOptions extends MoverOptions {
   readonly nodes: readonly string[];
   readonly reclaimPolicy: 'Delete' | 'Retain';
-  /** Pods go to the node that has the fewest of them, as the scheduler does that spreads them; anywhere without it. */
+  /**
+   * Pods go to the node that has the fewest of them, as the scheduler does that spreads them;
+   * anywhere without it.
+   */
   readonly isSpread?: boolean;
   /** So many hosting pods run on a node; its kubelet refuses others. Any number without it. */
   readonly podsMax?: number;
 }
 
 /**
- * All of a cluster but the agents: storage, snapshot and volume controllers, scheduler, kubelets with data movers, each
- * at its own pace. Volumes and snapshots are a word each, and the repository is what movers brought into it.
+ * All of a cluster but the agents: storage, snapshot and volume controllers, scheduler, kubelets
+ * with data movers, each at its own pace. Volumes and snapshots are a word each, and the repository
+ * is what movers brought into it.
  */
 export class World implements MoverWorld, ClientWorld {
   readonly store: Store;
   /** Contents by handle. */
   readonly volumes = new Map<string, string>();
   readonly snapshots = new Map<string, string>();
-  /** Handles of snapshots by those of volumes that are clones of them: some drivers cannot part the two. */
+  /**
+   * Handles of snapshots by those of volumes that are clones of them: some drivers cannot part the
+   * two.
+   */
   readonly #clones = new Map<string, string>();
   /** Contents by snapshot ID. */
   readonly repository = new Map<string, string>();
@@ -51,7 +58,10 @@ export class World implements MoverWorld, ClientWorld {
   readonly cutNodes = new Set<string>();
   /** What happened, and how often: seeds that exercise nothing prove nothing. */
   readonly counts = new Map<string, number>();
-  /** How long the node of a hosting pod had been full when its kubelet refused it last; milliseconds, by the pod's name. */
+  /**
+   * How long the node of a hosting pod had been full when its kubelet refused it last;
+   * milliseconds, by the pod's name.
+   */
   readonly refusedMs = new Map<string, number>();
   /** When nodes became full, by name: one whose place is free is taken again soon. */
   readonly #fullSinceMs = new Map<string, number>();
@@ -195,7 +205,10 @@ export class World implements MoverWorld, ClientWorld {
     return status?.boundVolumeSnapshotContentName as string | undefined;
   }
 
-  /** Its power is gone. Its pods stay, being ended for ever, until somebody says that the node is gone. */
+  /**
+   * Its power is gone. Its pods stay, being ended for ever, until somebody says that the node is
+   * gone.
+   */
   loseNode(node: string): void {
     this.deadNodes.add(node);
     this.note('nodes lost');
@@ -421,7 +434,10 @@ export class World implements MoverWorld, ClientWorld {
     if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handleOf(content));
   }
 
-  /** Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what is given. */
+  /**
+   * Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what
+   * is given.
+   */
   #provision({ metadata }: Loose): void {
     const claim = this.find(PVCS, metadata.name, metadata.namespace);
     if (!claim || claim.metadata.uid !== metadata.uid || claim.status?.phase === 'Bound') return;

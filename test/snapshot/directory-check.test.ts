@@ -19,7 +19,10 @@ const ENTRIES_MAX = 1000;
 const SPECIAL = ['CACHEDIR.TAG', '.kopiaignore'];
 const SUMMARY = { size: 1, files: 1, symlinks: 0, dirs: 1, maxTimeNs: 5n, numFailed: 0 };
 
-/** Objects of each kind that has a key of its own form: with a prefix or without, of several contents, compressed. */
+/**
+ * Objects of each kind that has a key of its own form: with a prefix or without, of several
+ * contents, compressed.
+ */
 const objectOf = (name: string, i: number): ObjectId => {
   const hash = Buffer.from(name.padEnd(HASH_BYTES, '.'))
     .toString('hex')
@@ -67,7 +70,10 @@ const plain = (found: DirectoryCheck): unknown =>
         listed: decodeListing(found.listing).entries,
       };
 
-/** Times of all kinds: before 1970, whole seconds, few digits, leap days, turns of years and centuries. */
+/**
+ * Times of all kinds: before 1970, whole seconds, few digits, leap days, turns of years and
+ * centuries.
+ */
 const TIMES = [
   0, 1, 0.5, 951_782_399.25, 951_782_400, 951_868_800, 1_709_164_800.000001, 4_107_542_399,
   4_107_542_400.125, 1_735_689_599.999, 1_735_689_600,

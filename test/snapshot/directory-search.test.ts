@@ -20,7 +20,10 @@ const entryOf = (name: string, size: number, path?: string): DirectoryEntry => (
   },
 });
 
-/** What is found in a stream that comes in parts of these lengths; undefined where it cannot be told. */
+/**
+ * What is found in a stream that comes in parts of these lengths; undefined where it cannot be
+ * told.
+ */
 function search(stream: Uint8Array, name: string, lengths: readonly number[]) {
   const looking = new DirectorySearch(name);
   const found: DirectoryEntry[] = [];

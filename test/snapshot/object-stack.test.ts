@@ -2,7 +2,10 @@ import { expect, it } from 'vitest';
 import type { ContentManager, IndexEntry, ObjectId } from '../../src/repository/index.ts';
 import { ObjectStack } from '../../src/snapshot/object-stack.ts';
 
-/** A tree whose objects name their path in hexadecimal digits, each of which has its place in one of a few packs. */
+/**
+ * A tree whose objects name their path in hexadecimal digits, each of which has its place in one of
+ * a few packs.
+ */
 const idOf = (path: number[]): ObjectId =>
   `k${path
     .map((each) => (each + 1).toString(16).padStart(2, '0'))

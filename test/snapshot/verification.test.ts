@@ -473,7 +473,8 @@ describe('the record of what is damaged', () => {
     await using repository = await openTest(repo, options);
     expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     await backUp(repository, tree);
-    // Another client may still bring the damaged place back: only a verification takes it off the list.
+    // Another client may still bring the damaged place back: only a verification takes it off the
+    // list.
     expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     const after = await verify(repository, { readAll: true });
     expect(after.problems.held).toEqual([]);
@@ -554,7 +555,8 @@ describe('a backup that comes across damage by itself', () => {
       await backUp(repository, large, { accept });
       fs.writeFileSync(join(large, 'another'), 'x');
       for (const path of [join(large, 'another'), large]) fs.utimesSync(path, 1e9, 1e9);
-      // The root of this one lies elsewhere, so that the list of pieces counts as stored before the damage is seen.
+      // The root of this one lies elsewhere, so that the list of pieces counts as stored before the
+      // damage is seen.
       await backUp(repository, large, { accept });
       const [pieces] = repository.contents.entries({ prefix: 'x' });
       fs.rmSync(pathOfBlob(repo, pieces?.packBlobId ?? ''));

@@ -77,7 +77,8 @@ it('looks at a tree from its start when an earlier one could not be walked to it
   const options = { readAll: false, signal };
   const { objects, problems } = await verifyTrees(repository, [first, bad, second], options);
   expect(problems.length).toBeGreaterThan(0);
-  // The first tree, the bad root, and all of the second again: what the failed call has seen is not relied on.
+  // The first tree, the bad root, and all of the second again: what the failed call has seen is not
+  // relied on.
   expect(objects).toBe(2 + 1 + 3);
   await repository.close();
 });

@@ -9,8 +9,9 @@ export type Through = <T>(
 ) => Promise<T>;
 
 /**
- * A bucket as a process sees it that can be killed at each call, or that finds the bucket away. Bodies are read before their put; a get and a list happen
- * whole, when their first piece is asked for.
+ * A bucket as a process sees it that can be killed at each call, or that finds the bucket away.
+ * Bodies are read before their put; a get and a list happen whole, when their first piece is asked
+ * for.
  */
 export function bucketThrough(bucket: Bucket, through: Through): Bucket {
   return {

@@ -7,7 +7,10 @@ export interface Ran {
   readonly err: string;
 }
 
-/** Runs one command line in this process, which is much faster than the program itself. One at a time. */
+/**
+ * Runs one command line in this process, which is much faster than the program itself. One at a
+ * time.
+ */
 export async function runHere(...words: readonly string[]): Promise<Ran> {
   const written = { out: '', err: '' };
   const catchInto = (name: 'out' | 'err') => (data: string | Uint8Array) => {

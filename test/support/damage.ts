@@ -22,7 +22,10 @@ export function pathOfBlob(repo: string, id: string): string {
   return join(repo, name);
 }
 
-/** Packs with their entries, but those that hold manifests, and that `isEligible` refuses an entry of. */
+/**
+ * Packs with their entries, but those that hold manifests, and that `isEligible` refuses an entry
+ * of.
+ */
 export function packsOf(
   repository: Repository,
   isEligible: (id: ContentId) => boolean,

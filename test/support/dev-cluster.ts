@@ -37,7 +37,10 @@ export interface TestClusterOptions {
   readonly keepsRepositories?: boolean;
 }
 
-/** A cluster for tests of agents: an API server, a simulated CSI driver, nodes that run pods as processes. */
+/**
+ * A cluster for tests of agents: an API server, a simulated CSI driver, nodes that run pods as
+ * processes.
+ */
 export class TestCluster implements AsyncDisposable {
   readonly client: KubeClient;
   readonly cluster: DevCluster;
@@ -226,7 +229,10 @@ export class TestCluster implements AsyncDisposable {
 }
 
 /** The phase wanted, or any final one where none is named. */
-/** One is over when its phase is final, and nothing that was made for it is left: then its finalizer goes. */
+/**
+ * One is over when its phase is final, and nothing that was made for it is left: then its finalizer
+ * goes.
+ */
 function isThere(movement: DataUpload | DataDownload | undefined, wanted?: MovementPhase): boolean {
   const phase = movement?.status?.phase;
   if (wanted !== undefined) return phase === wanted;

@@ -2,7 +2,10 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import ts from 'typescript';
 
-/** Words in capitals with an underscore that are no codes of errors: variables of the environment, names of other programs' formats. */
+/**
+ * Words in capitals with an underscore that are no codes of errors: variables of the environment,
+ * names of other programs' formats.
+ */
 export const OTHER_WORDS: readonly RegExp[] = [
   /^(?:AWS|AZURE|GOOGLE|LONGSHORE)_/,
   /^(?:POD_NAME|POD_NAMESPACE|NODE_NAME|VELERO_NAMESPACE)$/,
@@ -17,7 +20,10 @@ export const OTHER_WORDS: readonly RegExp[] = [
 
 const WORD = /^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*$/;
 
-/** All codes that errors of a source have: each word in capitals with an underscore, and single words that an error is made with. */
+/**
+ * All codes that errors of a source have: each word in capitals with an underscore, and single
+ * words that an error is made with.
+ */
 export function codesOf(source: string): string[] {
   const found = new Set<string>();
   const visit = (node: ts.Node): void => {

@@ -200,7 +200,9 @@ function flipped(body: Buffer): Buffer {
   return copy;
 }
 
-/** A list that is changed but still a list cannot be told from a true one; TLS is there for that. */
+/**
+ * A list that is changed but still a list cannot be told from a true one; TLS is there for that.
+ */
 function notXml(body: Buffer): Buffer {
   return Buffer.concat([
     body.subarray(0, body.length >> 1),

@@ -22,7 +22,9 @@ export async function putGolden(bucket: Bucket, name: string, folder: string): P
   }
 }
 
-/** Keys that the real Velero made, without the folder and the file of ours that it does not have. */
+/**
+ * Keys that the real Velero made, without the folder and the file of ours that it does not have.
+ */
 export const goldenKeys = (name: string): string[] =>
   goldenFile(`${name}/files.txt`)
     .toString()

@@ -104,8 +104,8 @@ export async function missing({ contents }: Victim, repository: Repository): Pro
 }
 
 /**
- * What a user and a schedule do, days after somebody put blobs into the bucket; then those are taken away. Fails when
- * anything that was there before is gone or unreadable.
+ * What a user and a schedule do, days after somebody put blobs into the bucket; then those are
+ * taken away. Fails when anything that was there before is gone or unreadable.
  */
 export async function live(
   victim: Victim,

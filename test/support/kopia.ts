@@ -85,7 +85,10 @@ const clientFlags = (client: { username: string; hostname: string }): string[] =
 
 export const tempDirectory = (name: string): string => mkdtempSync(join(tmpdir(), `${name}-`));
 
-/** Throws with the first differences when two trees differ in names, types, modes, owners, times or bytes. */
+/**
+ * Throws with the first differences when two trees differ in names, types, modes, owners, times or
+ * bytes.
+ */
 export function assertSameTree(a: string, b: string): void {
   const listing = (path: string): string =>
     execFileSync('find', ['.', '-printf', '%p %y %m %U %G %s %T@ %l\\n'], {

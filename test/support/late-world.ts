@@ -16,7 +16,9 @@ export const taskOf = (
 ): MaintenanceReport['tasks'][number] =>
   report.tasks.find((each) => each.task === task) ?? { task, skipped: 'it is not there' };
 
-/** A writer whose index blob lands when it is let go; from then on the writer does nothing any more. */
+/**
+ * A writer whose index blob lands when it is let go; from then on the writer does nothing any more.
+ */
 export function dyingWriter(inner: BlobStorage): {
   storage: BlobStorage;
   land: () => void;

@@ -57,7 +57,10 @@ export const deleteUnreferencedPacks = (
   options: DeletePacksOptions,
 ): Promise<TaskStats> => apply(planPackDeletion(context, options));
 
-/** A collection that is over when its plan is returned, for tests that go on between it and the next task. */
+/**
+ * A collection that is over when its plan is returned, for tests that go on between it and the next
+ * task.
+ */
 export async function collectGarbage(context: TaskContext): Promise<TaskPlan> {
   const stats = await apply(planGarbageCollection(context));
   return { count: () => stats, apply: () => Promise.resolve(stats) };

@@ -78,7 +78,10 @@ export const renderChart = (api: RealApi, ...flags: string[]): string =>
 export const renderOverlay = (api: RealApi, name: string): Promise<string> =>
   api.kubectl('kustomize', join(ROOT, 'manifests', name));
 
-/** A kustomization of a user on top of ours, which is copied beside it: kustomize takes no absolute paths. */
+/**
+ * A kustomization of a user on top of ours, which is copied beside it: kustomize takes no absolute
+ * paths.
+ */
 export async function kustomizationOnTop(
   api: RealApi,
   name: string,

@@ -2,7 +2,10 @@ import { openSync } from 'node:fs';
 import { parentPort } from 'node:worker_threads';
 import type { Request } from '../../src/workers/protocol.ts';
 
-/** Imported before the entry of a thread: it dies in the middle of a task, as `globalThis.death` says. */
+/**
+ * Imported before the entry of a thread: it dies in the middle of a task, as `globalThis.death`
+ * says.
+ */
 interface Death {
   readonly task: string;
   readonly how?: 'throw' | 'exit';

@@ -1,6 +1,9 @@
 import { createCipheriv, createHash } from 'node:crypto';
 
-/** Bytes that cannot be compressed, the same ones for a seed: 1 GB/s, where the `prng` of the golden inputs makes 10 MB/s. */
+/**
+ * Bytes that cannot be compressed, the same ones for a seed: 1 GB/s, where the `prng` of the golden
+ * inputs makes 10 MB/s.
+ */
 export function noise(seed: string, length: number): Buffer {
   const key = createHash('sha256').update(seed).digest();
   return createCipheriv('aes-256-ctr', key, Buffer.alloc(16)).update(Buffer.alloc(length));

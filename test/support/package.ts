@@ -7,7 +7,9 @@ const ROOT = new URL('../..', import.meta.url).pathname;
 /** Packages of earlier sources go when nobody can be running them any more. */
 const KEPT_MS = 24 * 3_600_000;
 
-/** Lays the package out in a folder as npm would install it, without sources; returns its command. */
+/**
+ * Lays the package out in a folder as npm would install it, without sources; returns its command.
+ */
 export function installPackage(target: string): string {
   execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
   fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
@@ -18,8 +20,8 @@ export function installPackage(target: string): string {
 }
 
 /**
- * The package of the present sources, laid out once for all test files: where it is there, it is complete.
- * Returns its folder.
+ * The package of the present sources, laid out once for all test files: where it is there, it is
+ * complete. Returns its folder.
  */
 export function sharedPackage(): string {
   const folder = join(ROOT, 'node_modules', '.cache', 'longshore');
@@ -40,12 +42,15 @@ export function sharedPackage(): string {
 }
 
 /**
- * The command of {@link sharedPackage}: it starts in half the CPU time that the sources take. Tests of what differs
- * between the two, and some others, so that the sources are started too, use `bin/longshore`.
+ * The command of {@link sharedPackage}: it starts in half the CPU time that the sources take. Tests
+ * of what differs between the two, and some others, so that the sources are started too, use
+ * `bin/longshore`.
  */
 export const packagedProgram = (): string => join(sharedPackage(), 'bin/longshore');
 
-/** Of all that goes into the package: times of files say nothing after a checkout of another commit. */
+/**
+ * Of all that goes into the package: times of files say nothing after a checkout of another commit.
+ */
 function sourcesHash(): string {
   const hash = createHash('sha256');
   const add = (path: string): void => {

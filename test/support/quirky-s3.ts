@@ -2,7 +2,10 @@ import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** What services that speak S3 do otherwise than Amazon's. The comment names a service that was seen to do it. */
+/**
+ * What services that speak S3 do otherwise than Amazon's. The comment names a service that was seen
+ * to do it.
+ */
 export type Quirk =
   | 'refuses checksum headers' // Backblaze B2
   | 'refuses the checksum mode' // Backblaze B2

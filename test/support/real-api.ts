@@ -54,7 +54,10 @@ export interface RealApi extends AsyncDisposable {
   stack(command: 'up' | 'down', ...parts: string[]): Promise<void>;
 }
 
-/** Who asked for what, and whether it was allowed: of the ServiceAccounts of this namespace, in `audit.log`. */
+/**
+ * Who asked for what, and whether it was allowed: of the ServiceAccounts of this namespace, in
+ * `audit.log`.
+ */
 export const auditPolicy = (namespace: string): string =>
   JSON.stringify({
     apiVersion: 'audit.k8s.io/v1',
@@ -74,10 +77,11 @@ const WITHOUT_POLICIES = [
 ].join(' ');
 
 /**
- * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. `auditOf`: a namespace
- * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused. `hasVeleroCrds`: Velero's own.
- * `isBare`: a cluster that has never seen Velero, with snapshots alone, and DaemonSets are served. `hasPolicies`: false for one without
- * ValidatingAdmissionPolicy, as before Kubernetes 1.30.
+ * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need.
+ * `auditOf`: a namespace whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount
+ * does not exist are refused. `hasVeleroCrds`: Velero's own. `isBare`: a cluster that has never
+ * seen Velero, with snapshots alone, and DaemonSets are served. `hasPolicies`: false for one
+ * without ValidatingAdmissionPolicy, as before Kubernetes 1.30.
  */
 export async function startRealApi(
   portBase: number,
@@ -99,7 +103,8 @@ export async function startRealApi(
     PEERS_DIR,
     PORT_BASE: String(portBase),
     KUBECONFIG: join(directory, 'kubeconfig'),
-    // Nodes here have no kubelet whose absence could be noticed, and agents are started by the tests.
+    // Nodes here have no kubelet whose absence could be noticed, and agents are started by the
+    // tests.
     KCM_CONTROLLERS: `*,-node-lifecycle-controller${isBare ? '' : ',-daemonset-controller'}`,
   };
   const stack = async (command: string, ...parts: string[]): Promise<void> => {
@@ -157,7 +162,10 @@ function crdsIn(folder: string): object[] {
   );
 }
 
-/** Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed. The first of a name counts. */
+/**
+ * Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed.
+ * The first of a name counts.
+ */
 async function installCrds(client: KubeClient, first: readonly object[]): Promise<void> {
   const ours = [...crdsIn('snapshot'), ...CRDS.map(customResourceDefinition), LOCATION_CRD];
   for (const body of [...first, ...ours]) {

@@ -18,7 +18,10 @@ export type Part = (typeof NEEDED)[number];
 /** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
 export const hasRealCsi = (): boolean => hasPeers(...NEEDED);
 
-/** The real snapshot controller and csi-snapshotter on an API server, with our small driver csidir; no node. */
+/**
+ * The real snapshot controller and csi-snapshotter on an API server, with our small driver csidir;
+ * no node.
+ */
 export class RealCsi implements AsyncDisposable {
   readonly #api: RealApi;
   readonly #data: string;
@@ -69,7 +72,10 @@ export class RealCsi implements AsyncDisposable {
     closeSync(log);
   }
 
-  /** Kills a part. One that begins again finds what is there then, and not what there was in between. */
+  /**
+   * Kills a part. One that begins again finds what is there then, and not what there was in
+   * between.
+   */
   async end(part: Part): Promise<void> {
     const child = this.#parts.get(part);
     this.#parts.delete(part);

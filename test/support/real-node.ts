@@ -44,8 +44,8 @@ export interface ProcessOfPod {
 }
 
 /**
- * What runs in pods are processes of this machine: those whose command matches. `cgroup`: only those below this control group, which
- * the pods of a node have for themselves.
+ * What runs in pods are processes of this machine: those whose command matches. `cgroup`: only
+ * those below this control group, which the pods of a node have for themselves.
  */
 export function processesOf(command: RegExp, cgroup = ''): ProcessOfPod[] {
   return readdirSync('/proc').flatMap((name) => {
@@ -72,7 +72,10 @@ export interface VolumeOfPod {
   readonly path: string;
 }
 
-/** A whole node: kubelet, containerd, the CSI stack, S3, the real Velero; our image is there, our manifests are not. */
+/**
+ * A whole node: kubelet, containerd, the CSI stack, S3, the real Velero; our image is there, our
+ * manifests are not.
+ */
 export class RealNode implements AsyncDisposable {
   readonly directory: string;
   readonly client: KubeClient;
@@ -93,7 +96,9 @@ export class RealNode implements AsyncDisposable {
     this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
   }
 
-  /** `isAudited`: what the ServiceAccounts of Velero's namespace ask for is recorded in `audit.log`. */
+  /**
+   * `isAudited`: what the ServiceAccounts of Velero's namespace ask for is recorded in `audit.log`.
+   */
   static async start(portBase: number, { isAudited = false } = {}): Promise<RealNode> {
     const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-node-'));
     const policy = join(directory, 'audit-policy.json');
@@ -120,7 +125,10 @@ export class RealNode implements AsyncDisposable {
     return new RealNode(directory, portBase, env);
   }
 
-  /** Kills a part of the node as a kernel short of memory would, and starts it again two seconds later. */
+  /**
+   * Kills a part of the node as a kernel short of memory would, and starts it again two seconds
+   * later.
+   */
   async crash(part: 'kubelet' | 'containerd'): Promise<void> {
     const file = join(this.directory, `${part}.pid`);
     process.kill(Number(await fs.readFile(file, 'utf8')), 'SIGKILL');
@@ -130,8 +138,9 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Ends all of the node and starts it as another cluster: etcd and the kubelet's folder are new, and what lies in the storage (csidir,
-   * the bucket) is what the first cluster left there. Velero's server is as it is at first.
+   * Ends all of the node and starts it as another cluster: etcd and the kubelet's folder are new,
+   * and what lies in the storage (csidir, the bucket) is what the first cluster left there.
+   * Velero's server is as it is at first.
    */
   async replaceCluster(): Promise<void> {
     await run(SCRIPT, ['down', this.directory], { env: this.#env });
@@ -145,7 +154,10 @@ export class RealNode implements AsyncDisposable {
     return processesOf(command, this.#cgroup);
   }
 
-  /** From now on nothing that the pod of this process sends reaches the API server; storage and kubelet are as before. */
+  /**
+   * From now on nothing that the pod of this process sends reaches the API server; storage and
+   * kubelet are as before.
+   */
   async cutOff(pid: number): Promise<void> {
     const rule = ['iptables', '-A', 'OUTPUT', '-p', 'tcp', '--dport', '443', '-j', 'DROP'];
     await run('nsenter', ['--target', String(pid), '--net', ...rule], { env: this.#env });
@@ -192,7 +204,10 @@ export class RealNode implements AsyncDisposable {
     }
   }
 
-  /** Our manifests as a user applies them, but for the name of the image, and with flags of the test's own. */
+  /**
+   * Our manifests as a user applies them, but for the name of the image, and with flags of the
+   * test's own.
+   */
   async applyOverlay(overlay: Overlay, flags: readonly string[] = []): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests', overlay));
     const more = flags.map((flag) => `\n        - ${flag}`).join('');
@@ -206,7 +221,10 @@ export class RealNode implements AsyncDisposable {
     await this.kubectl('-n', 'velero', 'rollout', 'status', `ds/${name}`, '--timeout=60s');
   }
 
-  /** From now on the DaemonSet `node-agent` is this one, with flags of the test's own, and no pod of the one before is left. */
+  /**
+   * From now on the DaemonSet `node-agent` is this one, with flags of the test's own, and no pod of
+   * the one before is left.
+   */
   async useAgent(agent: Agent, flags: readonly string[] = []): Promise<void> {
     const daemonSet = ['-n', 'velero', 'ds', 'node-agent'];
     this.#veleroDaemonSet ??= await this.kubectl('get', ...daemonSet, '-o', 'json');
@@ -231,7 +249,10 @@ export class RealNode implements AsyncDisposable {
     await this.apply(await fs.readFile(join(ROOT, 'crds/server', `${name}.yaml`), 'utf8'));
   }
 
-  /** Our server, from our manifests as a user applies them, but for the name of the image. It is there and ready afterwards. */
+  /**
+   * Our server, from our manifests as a user applies them, but for the name of the image. It is
+   * there and ready afterwards.
+   */
   async applyServer(): Promise<void> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server'));
     await this.apply(yaml.replace(/image: longshore$/m, `image: ${IMAGE}`));
@@ -248,8 +269,8 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Ends Velero's server and starts it again: with feature flags of its own and others, and with our plugin in its plugin folder or
-   * without.
+   * Ends Velero's server and starts it again: with feature flags of its own and others, and with
+   * our plugin in its plugin folder or without.
    */
   async restartVelero({
     features = 'EnableCSI',
@@ -271,7 +292,10 @@ export class RealNode implements AsyncDisposable {
     await run(STACK, ['up', this.directory, 'velero'], { env });
   }
 
-  /** What is changed in S3 by whoever reaches it through the proxy that is there from now on, in pods as well. It is closed by the caller. */
+  /**
+   * What is changed in S3 by whoever reaches it through the proxy that is there from now on, in
+   * pods as well. It is closed by the caller.
+   */
   logS3(): Promise<S3Log> {
     const { host, port } = this.#s3;
     return startS3Log(`http://${host}:${port}`, { host, port: port + 2 });
@@ -283,8 +307,8 @@ export class RealNode implements AsyncDisposable {
   }
 
   /**
-   * Our server as a process beside the cluster, with all that is in Velero's plugin folder, and no Velero server. What it logs is in
-   * `own-server.log`.
+   * Our server as a process beside the cluster, with all that is in Velero's plugin folder, and no
+   * Velero server. What it logs is in `own-server.log`.
    */
   async startOwnServer(flags: readonly string[] = []): Promise<OwnServer> {
     const home = join(this.directory, 'own-home');
@@ -304,7 +328,10 @@ export class RealNode implements AsyncDisposable {
     });
   }
 
-  /** The ServiceAccount of our manifests, and no pod of it: what the server may do is what users give it. */
+  /**
+   * The ServiceAccount of our manifests, and no pod of it: what the server may do is what users
+   * give it.
+   */
   async #ownServerRights(file: string): Promise<string> {
     const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
     // Pods that wait for their volumes get its image.
@@ -324,7 +351,9 @@ export class RealNode implements AsyncDisposable {
     return fs.readFile(join(this.directory, 'velero.log'), 'utf8');
   }
 
-  /** The volumes of all pods of a namespace that hold data: of csidir, or a pod's own directories. */
+  /**
+   * The volumes of all pods of a namespace that hold data: of csidir, or a pod's own directories.
+   */
   async volumesOfPods(namespace: string): Promise<VolumeOfPod[]> {
     const pods = await this.client.list(PODS, { namespace });
     return Promise.all(
@@ -401,7 +430,9 @@ export class RealNode implements AsyncDisposable {
   }
 }
 
-/** An application: its namespace, claims, and a pod that holds them, with annotations of its own. */
+/**
+ * An application: its namespace, claims, and a pod that holds them, with annotations of its own.
+ */
 export function application(
   namespace: string,
   claims: readonly { name: string; block?: boolean; storage?: string; storageClass?: string }[],
@@ -485,8 +516,9 @@ export function deployment(
 }
 
 /**
- * Applications with volumes of each kind: a StatefulSet, and a Deployment that mounts a part of its volume. `withEphemeral`: that has
- * one that Kubernetes makes a claim for, which Velero's own node-agent does not find.
+ * Applications with volumes of each kind: a StatefulSet, and a Deployment that mounts a part of its
+ * volume. `withEphemeral`: that has one that Kubernetes makes a claim for, which Velero's own
+ * node-agent does not find.
  */
 export function applicationOfVolumes(namespace: string, { withEphemeral = false } = {}): string {
   const template = (app: string, mounts: object[], volumes: object[]): object => ({

@@ -1,4 +1,7 @@
-/** `npm run build:schemas`: takes from a real API server what the embedded one says of Kubernetes' own kinds. */
+/**
+ * `npm run build:schemas`: takes from a real API server what the embedded one says of Kubernetes'
+ * own kinds.
+ */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, brotliDecompressSync } from 'node:zlib';
@@ -15,7 +18,10 @@ const LOCATIONS = 'velero.io_backupstoragelocations.yaml';
 export const checkedInSchemas = (): Schemas =>
   JSON.parse(brotliDecompressSync(readFileSync(FILE)).toString('utf8')) as Schemas;
 
-/** Schemas of the kinds that the embedded API server has and whose definition is not ours, with all that they refer to. */
+/**
+ * Schemas of the kinds that the embedded API server has and whose definition is not ours, with all
+ * that they refer to.
+ */
 export async function realSchemas(api: RealApi): Promise<Schemas> {
   // Velero's own instead of the short one that tests use.
   await api.kubectl('replace', '-f', join(PEERS_DIR, 'crds/velero-v1', LOCATIONS));
@@ -43,7 +49,8 @@ async function documentOf(
 ): Promise<{ components: { schemas: Schemas } }> {
   for (let attempt = 0; ; attempt++) {
     const isLast = attempt > 150;
-    // A definition that is new or changed is published a moment later: until then its group has no document, or the old one.
+    // A definition that is new or changed is published a moment later: until then its group has no
+    // document, or the old one.
     const text = await api
       .kubectl('get', '--raw', `/openapi/v3/${root}`)
       .catch((error: unknown) => {

@@ -40,7 +40,9 @@ export interface OpenTestOptions {
   /** By default {@link PASSWORD}. */
   readonly password?: string;
   clock?: Clock;
-  /** Worker threads, two where it is only said that there are some; else all is done on this one. */
+  /**
+   * Worker threads, two where it is only said that there are some; else all is done on this one.
+   */
   threads?: boolean | number;
   /** Instead of either. */
   factory?: ThreadPoolFactory;
@@ -74,8 +76,9 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
 }
 
 /**
- * Random bytes, but for the first: the salt of the password. Repositories of one process then have the same key to the format,
- * which is derived once; it takes 0.2 s and 64 MiB. What they are encrypted with differs all the same.
+ * Random bytes, but for the first: the salt of the password. Repositories of one process then have
+ * the same key to the format, which is derived once; it takes 0.2 s and 64 MiB. What they are
+ * encrypted with differs all the same.
  */
 export function sameSalt(salted = 'all tests'): RandomBytes {
   let salt: Uint8Array | undefined = Buffer.alloc(32, salted);

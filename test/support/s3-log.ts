@@ -1,7 +1,10 @@
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** What a request changes. `put`: an object is there afterwards, by a put, a copy, or the end of an upload in parts. */
+/**
+ * What a request changes. `put`: an object is there afterwards, by a put, a copy, or the end of an
+ * upload in parts.
+ */
 export type Change = 'put' | 'part' | 'delete' | 'lock';
 
 export interface LoggedChange {
@@ -17,11 +20,16 @@ export interface S3Log extends AsyncDisposable {
   readonly changes: readonly LoggedChange[];
   /** Keys below a prefix, once for each time that the server said that the object is there now. */
   puts(prefix: string): string[];
-  /** Keys below a prefix that were put more than once, whether they were deleted meanwhile or not. */
+  /**
+   * Keys below a prefix that were put more than once, whether they were deleted meanwhile or not.
+   */
   putTwice(prefix: string): string[];
 }
 
-/** An HTTP proxy before a real S3 server that writes down what is changed there. It keeps the `Host` that requests are signed for. */
+/**
+ * An HTTP proxy before a real S3 server that writes down what is changed there. It keeps the `Host`
+ * that requests are signed for.
+ */
 export async function startS3Log(
   target: string,
   address: { readonly host: string; readonly port: number },

@@ -3,8 +3,9 @@ import { relative } from 'node:path';
 import ts from 'typescript';
 
 /**
- * Everything in the sources that reads like English: messages of errors and of the log, texts of help and of tables,
- * messages of Events and of a status. There is no list of the calls that show text, since a new one would be forgotten.
+ * Everything in the sources that reads like English: messages of errors and of the log, texts of
+ * help and of tables, messages of Events and of a status. There is no list of the calls that show
+ * text, since a new one would be forgotten.
  */
 export interface Sentences {
   readonly file: string;
@@ -13,10 +14,16 @@ export interface Sentences {
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 
-/** Two words with a blank between them: `cannot read {path}`, but neither `--repo <location>` nor `text/plain; q=1`. */
+/**
+ * Two words with a blank between them: `cannot read {path}`, but neither `--repo <location>` nor
+ * `text/plain; q=1`.
+ */
 const TWO_WORDS = /(^|[\s("'{])[A-Za-z][A-Za-z'’-]+[}"')]*[,;:.!?]? ["'(]?(\{|[A-Za-z])/;
 
-/** In such calls even a single word is read by users: `.description('Snapshots')`, `new Error('stopped')`. */
+/**
+ * In such calls even a single word is read by users: `.description('Snapshots')`,
+ * `new Error('stopped')`.
+ */
 const SHOWN = /^(description|summary|Error|CodedError|UsageError)$/;
 
 /** Words that no user reads: the signature of a call of libc, a header, code. */
@@ -60,7 +67,10 @@ const isNoText = (node: ts.Node): boolean =>
 
 const onOneLine = (text: string): string => text.replaceAll('\n', '\\n');
 
-/** What an expression of text looks like, placeholders in braces; undefined for any other expression. */
+/**
+ * What an expression of text looks like, placeholders in braces; undefined for any other
+ * expression.
+ */
 function textOf(node: ts.Expression): string | undefined {
   if (ts.isParenthesizedExpression(node)) return textOf(node.expression);
   if (ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node)) return node.text;
@@ -121,7 +131,9 @@ function nameOf(node: ts.Expression): string {
   return '…';
 }
 
-/** The expressions inside of a text; those that stand in its line as choices are not found again. */
+/**
+ * The expressions inside of a text; those that stand in its line as choices are not found again.
+ */
 function placeholdersOf(node: ts.Node): ts.Expression[] {
   if (ts.isTemplateExpression(node)) {
     return node.templateSpans.flatMap(({ expression }) => inside(expression));
@@ -140,7 +152,10 @@ function inside(node: ts.Expression): ts.Expression[] {
   );
 }
 
-/** A single word that users read all the same: an error's message, a description; a code in capitals is none. */
+/**
+ * A single word that users read all the same: an error's message, a description; a code in capitals
+ * is none.
+ */
 function isShown(node: ts.Node): boolean {
   const { parent } = node;
   if (!ts.isStringLiteralLike(node) || !/^[a-z]/.test(node.text)) return false;

@@ -1,7 +1,8 @@
 /**
- * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of Velero that only a server looks at, so that its
- * CLI and its server find the same fields, defaults and rules; short names, and what restores in place need, are those of Velero 1.19. What is taken over
- * is the structure, and no text.
+ * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of
+ * Velero that only a server looks at, so that its CLI and its server find the same fields, defaults
+ * and rules; short names, and what restores in place need, are those of Velero 1.19. What is taken
+ * over is the structure, and no text.
  */
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,7 +17,9 @@ interface Crd {
   readonly spec: { readonly names: { readonly plural: string } } & Record<string, unknown>;
 }
 
-/** Without texts, keys in order. `key` is that of the value: a field may be called description, too. */
+/**
+ * Without texts, keys in order. `key` is that of the value: a field may be called description, too.
+ */
 function structure(value: unknown, key = ''): unknown {
   if (Array.isArray(value)) return value.map((each) => structure(each));
   if (typeof value !== 'object' || value === null) return value;

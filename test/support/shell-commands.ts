@@ -19,8 +19,9 @@ const KEYWORDS = [
 ];
 
 /**
- * All simple commands of a piece of shell, also those within `$(…)`, as far as docs use one: quotes, escapes, comments, pipes, redirections, here-documents
- * and variables before a command. Throws an `Error` where a quote or parenthesis has no end.
+ * All simple commands of a piece of shell, also those within `$(…)`, as far as docs use one:
+ * quotes, escapes, comments, pipes, redirections, here-documents and variables before a command.
+ * Throws an `Error` where a quote or parenthesis has no end.
  */
 export function shellCommands(text: string): ShellCommand[] {
   const commands: ShellCommand[] = [];

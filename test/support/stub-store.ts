@@ -41,7 +41,10 @@ export const STUB_BUCKET = 'backups';
 export const STUB_PREFIX = 'cluster/';
 const MODIFIED = '2026-01-02T03:04:05.000Z';
 
-/** A server on loopback that speaks a provider's protocol as far as a test says, and a storage that asks it. */
+/**
+ * A server on loopback that speaks a provider's protocol as far as a test says, and a storage that
+ * asks it.
+ */
 export async function startStub(
   kind: StubKind,
   answers: (request: StubRequest, index: number) => StubAnswer,

@@ -1,6 +1,6 @@
 /**
- * `node swap-links.ts TARGET OUTSIDE NAME...`: until it is killed, puts links at those names in the target that lead
- * to what lies outside, symbolic and hard ones, and takes them away again.
+ * `node swap-links.ts TARGET OUTSIDE NAME...`: until it is killed, puts links at those names in the
+ * target that lead to what lies outside, symbolic and hard ones, and takes them away again.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';

@@ -33,7 +33,10 @@ export class Terminal {
     return this.#shown;
   }
 
-  /** Waits for one of these texts after what was waited for last, and returns it. Throws with what is shown when the command ends without it. */
+  /**
+   * Waits for one of these texts after what was waited for last, and returns it. Throws with what
+   * is shown when the command ends without it.
+   */
   async see(...texts: readonly string[]): Promise<string> {
     let ended = false;
     void this.#exit.then(() => {

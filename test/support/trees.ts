@@ -3,7 +3,9 @@ import { join } from 'node:path';
 import { posix } from '../../src/base/index.ts';
 import { noise } from './noise.ts';
 
-/** A tree with what trees have: names, modes, times to the nanosecond, links, empty and long files. */
+/**
+ * A tree with what trees have: names, modes, times to the nanosecond, links, empty and long files.
+ */
 export function makeTree(root: string, seed: string, options: { bigBytes?: number } = {}): void {
   const file = (name: string, data: Uint8Array | string, mode = 0o644): void => {
     const path = join(root, name);
@@ -49,7 +51,10 @@ function setTimes(path: string, base: bigint): bigint {
   return next;
 }
 
-/** As a tree is whose files changed an hour ago: what changed within the last minutes is read again by the next backup. */
+/**
+ * As a tree is whose files changed an hour ago: what changed within the last minutes is read again
+ * by the next backup.
+ */
 export function age(path: string | Buffer): void {
   if (fs.lstatSync(path).isDirectory()) {
     for (const name of fs.readdirSync(path, { encoding: 'buffer' })) {

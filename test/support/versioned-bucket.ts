@@ -2,7 +2,10 @@ import { CodedError } from '../../src/base/index.ts';
 import type { Body, ObjectPutOptions, SignalOptions } from '../../src/blob/index.ts';
 import { MemoryBucket } from './memory-bucket.ts';
 
-/** A bucket in memory that remembers which keys were put, as one with object lock keeps each version. */
+/**
+ * A bucket in memory that remembers which keys were put, as one with object lock keeps each
+ * version.
+ */
 export class VersionedBucket extends MemoryBucket {
   /** Keys of all puts that took effect, in order. */
   readonly puts: string[] = [];

@@ -10,7 +10,10 @@ export const withCalls = <T extends object>(whole: T, calls: Partial<NoInfer<T>>
     },
   });
 
-/** The same object, each of whose calls goes through this: `go` carries it out, and what it returns may be a stream as well as a promise. */
+/**
+ * The same object, each of whose calls goes through this: `go` carries it out, and what it returns
+ * may be a stream as well as a promise.
+ */
 export const callsThrough = <T extends object>(
   whole: T,
   through: (name: string, given: readonly unknown[], go: () => unknown) => unknown,

@@ -1,4 +1,7 @@
-/** `node --import without-koffi.ts`: as on a machine where the native library could not be installed. */
+/**
+ * `node --import without-koffi.ts`: as on a machine where the native library could not be
+ * installed.
+ */
 import { registerHooks } from 'node:module';
 
 registerHooks({

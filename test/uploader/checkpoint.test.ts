@@ -18,7 +18,9 @@ const MINUTE_NS = 60n * SECOND_NS;
 const INTERVALS = { intervalNs: MINUTE_NS, indexIntervalNs: 10n * MINUTE_NS };
 const { signal } = new AbortController();
 
-/** Kopia flushes 10 minutes after the last flush, at each checkpoint of 45 minutes, and at the end. */
+/**
+ * Kopia flushes 10 minutes after the last flush, at each checkpoint of 45 minutes, and at the end.
+ */
 function kopiaIndexes(seconds: number): number {
   let count = 1;
   let flushedAt = 0;

@@ -32,10 +32,14 @@ function makeSource(kind: string): string {
   return tree;
 }
 
-/** Directories that are looked at, and calls for cuts, before all wait for the first put that fails. */
+/**
+ * Directories that are looked at, and calls for cuts, before all wait for the first put that fails.
+ */
 const FREE_CALLS = { directory: 20, cut: 4 };
 
-/** Which part of the volume is looked at after the first put that failed; the storage takes no pack. */
+/**
+ * Which part of the volume is looked at after the first put that failed; the storage takes no pack.
+ */
 async function readAfterFailure(
   repo: string,
   tree: string,

@@ -49,7 +49,9 @@ it('an upload with two pack buffers, slow puts and frequent checkpoints comes to
   expect((await verifyTrees(again, roots, verify)).problems).toEqual([]);
 });
 
-/** Where data lies in a sparse file of 28 MiB: many short extents, then few with long holes between. */
+/**
+ * Where data lies in a sparse file of 28 MiB: many short extents, then few with long holes between.
+ */
 function writeSparse(path: string): void {
   const file = fs.openSync(path, 'w');
   let at = 0;

@@ -14,8 +14,8 @@ import { randomOf } from '../support/random.ts';
 import { openTest, PASSWORD } from '../support/repositories.ts';
 
 /**
- * Random rules against the answers of Kopia and of git. A seed is a tree that stands once below each
- * of many directories, and each directory has rules of its own. `SEED=17 SEEDS=1` repeats one.
+ * Random rules against the answers of Kopia and of git. A seed is a tree that stands once below
+ * each of many directories, and each directory has rules of its own. `SEED=17 SEEDS=1` repeats one.
  */
 const IS_SOAK = process.env.SOAK === '1';
 const SEEDS = Number(process.env.SEEDS ?? (IS_SOAK ? 100 : 2));

@@ -15,7 +15,10 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const LONG: Partial<UploadOptions> = { listingEntriesMax: 100 };
 
-/** Names of all kinds, in one directory, with directories, links, an ignore file and what it ignores. */
+/**
+ * Names of all kinds, in one directory, with directories, links, an ignore file and what it
+ * ignores.
+ */
 function makeLong(path: string): void {
   fs.mkdirSync(path, { recursive: true });
   for (let i = 0; i < 2000; i++)

@@ -53,7 +53,10 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const signal = new AbortController().signal;
 const LARGE_BYTES = 36 << 20;
-/** Pieces of large files that are read before the upload is held: some are stored by then, though the last chunks wait for others to be hashed with. */
+/**
+ * Pieces of large files that are read before the upload is held: some are stored by then, though
+ * the last chunks wait for others to be hashed with.
+ */
 const PIECES_BEFORE = 7;
 
 function write(path: string, seed: string, bytes = 300_000): void {
@@ -61,7 +64,10 @@ function write(path: string, seed: string, bytes = 300_000): void {
   fs.writeFileSync(path, noise(seed, bytes));
 }
 
-/** A repository, its clock, and an upload that stands still in the middle of its large files for as long as `meanwhile` takes. */
+/**
+ * A repository, its clock, and an upload that stands still in the middle of its large files for as
+ * long as `meanwhile` takes.
+ */
 class Scene {
   readonly clock = new OffsetClock(systemClock);
   readonly path: string;
@@ -132,7 +138,9 @@ async function snapshotsNow(
   return listSnapshots(repository);
 }
 
-/** A fresh reader finds every content of the snapshot, and the counters say that nothing went wrong. */
+/**
+ * A fresh reader finds every content of the snapshot, and the counters say that nothing went wrong.
+ */
 async function assertWhole(scene: Scene, { snapshot, counters }: UploadResult): Promise<void> {
   expect([snapshot.incomplete, counters.errors]).toEqual([undefined, 0]);
   await using reader = await scene.open();
@@ -238,7 +246,10 @@ describe('an upload that takes two days, with full maintenance every six hours',
   );
 });
 
-/** Pieces of a checkpoint follow one another wherever they belong: over a device they would be damage. */
+/**
+ * Pieces of a checkpoint follow one another wherever they belong: over a device they would be
+ * damage.
+ */
 async function expectNoRestore(scene: Scene): Promise<void> {
   await using reader = await scene.open();
   const [{ rootEntry, incomplete } = {}] = await snapshotsNow(reader);
@@ -368,7 +379,10 @@ it(
   },
 );
 
-/** A backup whose last flush sleeps for days behind its first index blob, while another client maintains the repository. */
+/**
+ * A backup whose last flush sleeps for days behind its first index blob, while another client
+ * maintains the repository.
+ */
 async function sleepyFlush(
   name: string,
   { checkpointed, forever = false }: { checkpointed: boolean; forever?: boolean },
@@ -470,7 +484,10 @@ it(
   },
 );
 
-/** The checkpoints that four backups of the tree, running elsewhere, and a killed one have, after one of ours that took five hours. */
+/**
+ * The checkpoints that four backups of the tree, running elsewhere, and a killed one have, after
+ * one of ours that took five hours.
+ */
 async function leftBeside(clock: OffsetClock, name: string, aheadNs: bigint): Promise<string[]> {
   const path = at(`${name}-repo`);
   const tree = at(`${name}-tree`);

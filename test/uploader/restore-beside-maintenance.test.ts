@@ -26,7 +26,10 @@ async function packsOf(storage: BlobStorage): Promise<string[]> {
   return [...data, ...metadata].map(({ id }) => id);
 }
 
-/** Kept open, with the index as it was, while two full runs a day apart rewrite its packs and delete the old ones. */
+/**
+ * Kept open, with the index as it was, while two full runs a day apart rewrite its packs and delete
+ * the old ones.
+ */
 interface World extends AsyncDisposable {
   readonly reader: Repository;
   readonly clock: OffsetClock;

@@ -28,8 +28,9 @@ import {
 import { backUp, CLIENT, createTest, openTest, restore } from '../support/repositories.ts';
 
 /**
- * A random target, a random snapshot, and a fault or a kill at a random system call of the restore: every file is the old one or
- * the new one, whole. The calls are changed before anything imports them.
+ * A random target, a random snapshot, and a fault or a kill at a random system call of the restore:
+ * every file is the old one or the new one, whole. The calls are changed before anything imports
+ * them.
  */
 const seam = await vi.hoisted(async () => {
   type Call = (...given: unknown[]) => unknown;

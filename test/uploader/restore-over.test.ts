@@ -163,7 +163,8 @@ describe('attributes that the system refuses', () => {
         restore(repository, root, at(`refused-${code}`), { counters, logger, owner }),
       );
       const { attributesNotSet: noted } = counters;
-      // Four small files, a large one, a link, and two directories; the small ones have their modes.
+      // Four small files, a large one, a link, and two directories; the small ones have their
+      // modes.
       expect(noted).toMatchObject({ entries: 8, owner: 8, mode: 3, time: 0 });
       expect(noted.first.map(({ path }) => path)).toContain(at(`refused-${code}`, 'small'));
       expect(logger.messages).toContain('attributes of an entry could not be set');

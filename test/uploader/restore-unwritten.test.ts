@@ -10,7 +10,10 @@ import { tempDirectory } from '../support/kopia.ts';
 import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
-/** What has the right size and time is left alone by the next restore: so nothing may have them whose bytes are not there. */
+/**
+ * What has the right size and time is left alone by the next restore: so nothing may have them
+ * whose bytes are not there.
+ */
 const work = tempDirectory('unwritten');
 const at = (name: string): string => join(work, name);
 let repository: Repository;
@@ -30,7 +33,10 @@ afterAll(async () => {
   fs.rmSync(work, { recursive: true, force: true });
 });
 
-/** What is done at each flush of the bytes of an open file while the task runs; it is given the file's path. */
+/**
+ * What is done at each flush of the bytes of an open file while the task runs; it is given the
+ * file's path.
+ */
 async function onDatasync(
   look: (path: string) => void,
   task: () => Promise<unknown>,

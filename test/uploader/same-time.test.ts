@@ -67,7 +67,10 @@ describe('a time of a file tells of later changes', () => {
   });
 });
 
-/** Changes a file; its size and time stay, as those of a file that changes twice within one tick of the clock. */
+/**
+ * Changes a file; its size and time stay, as those of a file that changes twice within one tick of
+ * the clock.
+ */
 function changeUnseen(path: string): void {
   const { mtime, size } = fs.statSync(path);
   fs.writeFileSync(path, 'B'.repeat(size));

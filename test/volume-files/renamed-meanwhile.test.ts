@@ -28,7 +28,9 @@ afterEach(() => {
   faults.opened = () => undefined;
 });
 
-/** Renames it so many times, each time just after it was opened; `make` puts another in its place. */
+/**
+ * Renames it so many times, each time just after it was opened; `make` puts another in its place.
+ */
 function rotate(path: string, times: number, make?: () => void): { opens: () => number } {
   let opens = 0;
   faults.opened = () => {

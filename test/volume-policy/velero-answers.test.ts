@@ -79,7 +79,8 @@ it('takes the documents that Velero takes, and no others', () => {
   expect(wrong).toEqual([]);
 });
 
-// After a change: npx vitest run test/volume-policy/velero-answers.test.ts -u, and read the difference.
+// After a change: npx vitest run test/volume-policy/velero-answers.test.ts -u, and read the
+// difference.
 it('says of each document what is wrong, where Velero says the first fault', async () => {
   const refused = golden<{ text: string; error: string }[]>('documents.json').filter(
     ({ error }) => error !== '',

@@ -8,7 +8,10 @@ import { noise } from '../support/noise.ts';
 
 const READ_BYTES_MAX = 1000;
 
-/** Reads as file systems in user space may: less than was asked for, long before the end of the file. */
+/**
+ * Reads as file systems in user space may: less than was asked for, long before the end of the
+ * file.
+ */
 vi.mock('node:fs', async (original) => {
   const real = await original<typeof fs>();
   const readSync = (

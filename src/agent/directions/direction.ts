@@ -9,9 +9,15 @@ export interface MoverResult {
   readonly totalBytes?: number | undefined;
   readonly incrementalBytes?: number | undefined;
   readonly emptySnapshot?: boolean | undefined;
-  /** Entries that could not be read and were left out, as was asked for; Velero's movers do not say it. */
+  /**
+   * Entries that could not be read and were left out, as was asked for; Velero's movers do not say
+   * it.
+   */
   readonly unreadable?: number | undefined;
-  /** What rules left out of a backup, or attributes that a restore could not set; only our movers say it. */
+  /**
+   * What rules left out of a backup, or attributes that a restore could not set; only our movers
+   * say it.
+   */
   readonly note?: string | undefined;
   readonly source?: { readonly byPath?: string | undefined } | undefined;
 }
@@ -27,7 +33,10 @@ export type DirectionName = (typeof DIRECTIONS)[number];
 
 /** Why a CR in `New` is not claimed here. */
 export type Hindrance =
-  /** What it waits for, in words. `isHere`: that is on this agent's node, so that only this one may claim it. */
+  /**
+   * What it waits for, in words. `isHere`: that is on this agent's node, so that only this one may
+   * claim it.
+   */
   | { readonly waitsFor: string; readonly isHere?: boolean }
   /** Only the agent of this node may claim it. */
   | { readonly node: string }
@@ -53,9 +62,14 @@ export interface Direction<M extends Movement> {
   readonly shortNoun: string;
   /** The CR that a hosting pod is for. */
   hostedName(pod: Pod): string | undefined;
-  /** The node whose agent alone may claim it, as the CR itself says; undefined where any agent may. */
+  /**
+   * The node whose agent alone may claim it, as the CR itself says; undefined where any agent may.
+   */
   homeOf(movement: M): string | undefined;
-  /** Whether {@link hindranceOf} asks this agent's own watches first, so that looking costs nothing on most nodes. */
+  /**
+   * Whether {@link hindranceOf} asks this agent's own watches first, so that looking costs nothing
+   * on most nodes.
+   */
   readonly isCheapToLook: boolean;
   /** Undefined when it may be accepted here. */
   hindranceOf(movement: M): Promise<Hindrance | undefined>;
@@ -67,15 +81,27 @@ export interface Direction<M extends Movement> {
   diagnose(movement: M): Promise<string>;
   /** The volumes that were made for it, as its claims name them. */
   volumesOf(movement: M): Promise<string[]>;
-  /** True when nothing is left. May throw where that cannot be told. `isBare`: nothing was made for it, as far as this process knows, which claimed it. */
+  /**
+   * True when nothing is left. May throw where that cannot be told. `isBare`: nothing was made for
+   * it, as far as this process knows, which claimed it.
+   */
   cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
-  /** Whether {@link cleanUp} waits until its mover has ended: then its pod is not deleted by force before. */
+  /**
+   * Whether {@link cleanUp} waits until its mover has ended: then its pod is not deleted by force
+   * before.
+   */
   isEndAwaited?(movement: M): boolean;
   /** What is added to the message of its failure: in what state it leaves what its users have. */
   failNote?(movement: M, message: string): string;
-  /** Why it cannot be moved any more, whatever its mover does: what it is to be done to is gone. Undefined while it can. */
+  /**
+   * Why it cannot be moved any more, whatever its mover does: what it is to be done to is gone.
+   * Undefined while it can.
+   */
   lostReason?(movement: M, signal: AbortSignal): Promise<string | undefined>;
-  /** Whether who waited for its data has seen that they are there: it is done then, though its mover could not say so. */
+  /**
+   * Whether who waited for its data has seen that they are there: it is done then, though its mover
+   * could not say so.
+   */
   isSeenDone?(movement: M, signal: AbortSignal): Promise<boolean>;
   /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
   isCompleting(movement: M): boolean;
@@ -85,7 +111,10 @@ export interface Direction<M extends Movement> {
   complete(movement: M, result: MoverResult, context: ExposeContext): Promise<object>;
 }
 
-/** The status of a backup that lacks something, as was asked for: its users are told, though it is `Completed`. */
+/**
+ * The status of a backup that lacks something, as was asked for: its users are told, though it is
+ * `Completed`.
+ */
 export function leftOutNote({ unreadable = 0, note }: MoverResult): { message?: string } {
   const texts = note === undefined ? [] : [note];
   if (unreadable > 0) {

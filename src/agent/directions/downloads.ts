@@ -20,8 +20,8 @@ import { stopMover } from '../stopped-mover.ts';
 import { type Direction, durationProblem, leftOutNote } from './direction.ts';
 
 /**
- * DataDownloads: a volume is written, and given to the PVC that waits for it. One that asks for it has the volume that a PVC has already
- * brought back in place.
+ * DataDownloads: a volume is written, and given to the PVC that waits for it. One that asks for it
+ * has the volume that a PVC has already brought back in place.
  */
 export function downloads(options: ExposerOptions): Direction<DataDownload> {
   const generic = new GenericRestoreExposer(options);
@@ -104,7 +104,10 @@ const MOVER_FAILED = 'data path restore failed';
 const MIXTURE =
   ' (a data mover may have written: the volume may hold files or blocks of before and of the snapshot; restore it again before something uses it)';
 
-/** A mover that fails says what it did itself, but nothing of one before it; of one that hangs or is lost nobody says it. */
+/**
+ * A mover that fails says what it did itself, but nothing of one before it; of one that hangs or is
+ * lost nobody says it.
+ */
 function isMixtureUntold(download: DataDownload, message: string): boolean {
   if (!isInPlace(download) || !mayHaveWritten(download)) return false;
   const isOwnWord = message.startsWith(MOVER_FAILED) && !hadMoverBefore(download);
@@ -112,8 +115,9 @@ function isMixtureUntold(download: DataDownload, message: string): boolean {
 }
 
 /**
- * A server of Velero 1.19 has taken the claim away from a volume that it wants to be written (targetVolume.pv), and a new one would be filled in its place
- * here. With an empty `pv` a new one is what it wants, whatever its type is.
+ * A server of Velero 1.19 has taken the claim away from a volume that it wants to be written
+ * (targetVolume.pv), and a new one would be filled in its place here. With an empty `pv` a new one
+ * is what it wants, whatever its type is.
  */
 function restoreTypeProblem(download: DataDownload): string | undefined {
   const { restoreType = '', targetVolume } = download.spec;
@@ -121,7 +125,9 @@ function restoreTypeProblem(download: DataDownload): string | undefined {
   return `spec.restoreType is "${restoreType}" for the PersistentVolume ${targetVolume.pv}: this node-agent does no restore in place that a server of Velero asks for. Nothing was written, and the volume is kept; a server of Longshore brings back volumes whose PVC is there`;
 }
 
-/** What is wrong with its order for a restore in place; undefined where nothing is, or it has none. */
+/**
+ * What is wrong with its order for a restore in place; undefined where nothing is, or it has none.
+ */
 function orderProblem(download: DataDownload): string | undefined {
   try {
     inPlaceOrderOf(download);

@@ -94,8 +94,8 @@ export function podVolumeBackups({
 }
 
 /**
- * Whether a claim stays without the pod, with its volume: it may belong to the pod, as those that a StatefulSet deletes, may have lost
- * its volume, and another claim may have its name by now.
+ * Whether a claim stays without the pod, with its volume: it may belong to the pod, as those that a
+ * StatefulSet deletes, may have lost its volume, and another claim may have its name by now.
  */
 function hasOutlived(
   { metadata, status }: PersistentVolumeClaim,
@@ -183,7 +183,8 @@ export function podVolumeRestores({
     isSeenDone: async (restore, signal) => {
       const pod = await exposer.waitingPod(restore, signal);
       if (pod !== 'is over') return pod === 'has gone on';
-      // Its claim outlives it, with what was restored into it. The note may be newer than what a watch has told.
+      // Its claim outlives it, with what was restored into it. The note may be newer than what a
+      // watch has told.
       const latest = await client.find(POD_VOLUME_RESTORES, restore.metadata, { signal });
       const isSame = latest?.metadata.uid === restore.metadata.uid;
       const name = isSame ? restoredOf(latest)?.lastingClaim : undefined;

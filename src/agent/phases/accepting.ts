@@ -6,7 +6,10 @@ import { type Action, fail, read, wait } from './action.ts';
 export type TargetFact =
   'unread' | 'there' | 'missing' | Elsewhere | { readonly never: string } | DoneBefore;
 
-/** Only the agent of that node may claim it: milliseconds until that one counts as away for good, and this one may end it. */
+/**
+ * Only the agent of that node may claim it: milliseconds until that one counts as away for good,
+ * and this one may end it.
+ */
 export interface Elsewhere {
   readonly node: string;
   readonly awayInMs: number;
@@ -20,21 +23,27 @@ export interface AcceptingFacts {
   readonly problem: string | undefined;
   /** This agent has a place for another volume that is made available. */
   readonly hasPlace: boolean;
-  /** So many CRs are being exposed in the cluster, or wait on all nodes, that no other one is accepted. */
+  /**
+   * So many CRs are being exposed in the cluster, or wait on all nodes, that no other one is
+   * accepted.
+   */
   readonly isQueueFull: boolean;
   /** Undefined where this agent may claim it, as far as the CR itself says. */
   readonly elsewhere: Elsewhere | undefined;
   /** What it is to be done to, such as the PVC that waits for its data. */
   readonly target: TargetFact;
-  /** Whether only one node can do it, which the target tells: those of other nodes must not stand in line for a place here. */
+  /**
+   * Whether only one node can do it, which the target tells: those of other nodes must not stand in
+   * line for a place here.
+   */
   readonly looksFirst: boolean;
   /** Milliseconds until this agent looks for the target. */
   readonly targetInMs: number;
 }
 
 /**
- * New: the agent whose turn it is claims. One that has to wait, or ends at once, has the finalizer first: what was made for
- * it before it came here must not be forgotten.
+ * New: the agent whose turn it is claims. One that has to wait, or ends at once, has the finalizer
+ * first: what was made for it before it came here must not be forgotten.
  */
 export function decideAccepting(facts: AcceptingFacts): Action {
   const { movement, turnInMs } = facts;

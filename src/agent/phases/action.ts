@@ -4,7 +4,9 @@ import type { DoneBefore, MoverResult } from '../directions/direction.ts';
 
 export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer' | 'lost' | 'seenDone' | 'told';
 
-/** What is to be done about a CR next. Decisions are pure: they name it, and the executor does it. */
+/**
+ * What is to be done about a CR next. Decisions are pure: they name it, and the executor does it.
+ */
 export type Action =
   /** Nothing, until something changes or the time is up. */
   | { readonly do: 'wait'; readonly ms?: number }
@@ -62,8 +64,8 @@ export const fail = (message: string): Action => ({ do: 'fail', message });
 export type PodFact = Pod | 'unread' | 'none';
 
 /**
- * `unread` as long as nothing asked for it, where something is to ask. `isSure`: it was so a while ago already, and a mover that was
- * done by then has said so.
+ * `unread` as long as nothing asked for it, where something is to ask. `isSure`: it was so a while
+ * ago already, and a mover that was done by then has said so.
  */
 export type LostFact = { readonly reason: string; readonly isSure: boolean } | 'unread' | undefined;
 

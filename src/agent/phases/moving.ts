@@ -50,15 +50,24 @@ export interface MovingFacts extends Patience {
   readonly cancelingMs: () => number;
   /** The mover that may write, as the CR says. */
   readonly mover: NamedMover | undefined;
-  /** Whether the process of a pod that is gone can still write: its node may be cut off from the API server only. */
+  /**
+   * Whether the process of a pod that is gone can still write: its node may be cut off from the API
+   * server only.
+   */
   readonly writer: WriterFact;
   /** Milliseconds until a mover that is cut off has stopped by itself, since none is named. */
   readonly fenceInMs: number;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
-  /** Why it cannot be moved any more, whatever the mover does; undefined while it can, as far as is known. */
+  /**
+   * Why it cannot be moved any more, whatever the mover does; undefined while it can, as far as is
+   * known.
+   */
   readonly lost: LostFact;
-  /** Whether who waited for the data has seen that they are there; `unread` as long as nothing asked for it. */
+  /**
+   * Whether who waited for the data has seen that they are there; `unread` as long as nothing asked
+   * for it.
+   */
   readonly seenDone: boolean | 'unread';
 }
 
@@ -128,7 +137,10 @@ function decideCanceling(facts: MovingFacts, pod: Pod | 'none'): Action {
   return wait(Math.min(LOOK_MS, CANCEL_GRACE_MS - waitedMs));
 }
 
-/** A mover that died after its last act has done what it was to do, and there may be no pod any more to do it again for. */
+/**
+ * A mover that died after its last act has done what it was to do, and there may be no pod any more
+ * to do it again for.
+ */
 function unlessSeenDone({ seenDone }: MovingFacts, otherwise: () => Action): Action {
   if (seenDone === 'unread') return read('seenDone');
   return seenDone ? { do: 'complete', result: {} } : otherwise();
@@ -210,7 +222,8 @@ function decideEnded(facts: MovingFacts, pod: Pod): Action {
   // Stopped by a signal, not by us: a node that shuts down, an eviction.
   if (message === '' || message.endsWith(CANCELED_SUFFIX)) return again(deathOf(pod));
   if (message.endsWith(FENCED_SUFFIX)) return again(message);
-  // Nothing was read or written. The next one is made once the volume is mounted; where its pod is gone, that is told instead.
+  // Nothing was read or written. The next one is made once the volume is mounted; where its pod is
+  // gone, that is told instead.
   if (message.endsWith(NOT_MOUNTED_SUFFIX)) return again(message);
   // An earlier mover may have been done, and this one have come too late.
   return unlessSeenDone(facts, () => fail(`data path ${direction.moves} failed: ${message}`));

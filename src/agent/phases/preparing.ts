@@ -32,13 +32,20 @@ const REFUSED_MS_MAX = 60_000;
 /** How long it is tried again for a reason that may pass. */
 export interface Patience {
   readonly prepareTimeoutMs: number;
-  /** Milliseconds since this agent heard the API server again, after it was away or took no writes. */
+  /**
+   * Milliseconds since this agent heard the API server again, after it was away or took no writes.
+   */
   readonly heardMs: number;
   /** Milliseconds since a right was missing first. */
   readonly refusedMs: () => number;
-  /** Milliseconds since there was no room for its pod first: on its node, or in the quota of the namespace. */
+  /**
+   * Milliseconds since there was no room for its pod first: on its node, or in the quota of the
+   * namespace.
+   */
   readonly noRoomMs: () => number;
-  /** Milliseconds since making it available failed first, when it has failed again and again since. */
+  /**
+   * Milliseconds since making it available failed first, when it has failed again and again since.
+   */
   readonly failingMs: number;
 }
 
@@ -60,11 +67,17 @@ export interface AcceptedFacts extends Patience {
   readonly latest: Movement | 'unread' | 'gone';
   readonly sinceAcceptedMs: number;
   readonly podAgeMs: number;
-  /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
+  /**
+   * Milliseconds until the agent of a node counts as away for good, and it is this one's turn to
+   * replace it.
+   */
   readonly awayInMs: (node: string) => number;
 }
 
-/** Accepted: the agent that claimed makes the volume available; the one on the pod's node says when it is. */
+/**
+ * Accepted: the agent that claimed makes the volume available; the one on the pod's node says when
+ * it is.
+ */
 export function decideAccepted(facts: AcceptedFacts): Action {
   const { movement, node, noun, local, pod, exposure, latest, prepareTimeoutMs } = facts;
   const isCanceled = isCancelWanted(movement);
@@ -78,8 +91,8 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   }
   if (pod === 'unread') return read('pod');
   if (pod === 'none' || exposure === undefined) {
-    // Half made by an agent that died on the way, or deleted since: each step of it finds what is there.
-    // Or gone because it is over, and the watch is behind.
+    // Half made by an agent that died on the way, or deleted since: each step of it finds what is
+    // there. Or gone because it is over, and the watch is behind.
     if (latest === 'unread') return read('latest');
     if (latest === 'gone' || !isSameStage(latest, movement)) return wait();
     if (exposure === 'done' && isLate(facts.sinceAcceptedMs, facts)) {
@@ -106,15 +119,17 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (isLate(facts.podAgeMs, facts)) {
     return { do: 'failDiagnosed', message: `timeout on preparing ${noun}: ` };
   }
-  // The agent on its node says when it runs: this one asks for what keeps it from that, and less often as it gets older.
+  // The agent on its node says when it runs: this one asks for what keeps it from that, and less
+  // often as it gets older.
   const pauseMs = Math.min(LOOK_MS_MAX, Math.max(LOOK_MS, facts.podAgeMs / 2));
   const leftMs = prepareTimeoutMs - facts.podAgeMs;
   return wait(leftMs > 0 ? Math.min(pauseMs, leftMs) : pauseMs);
 }
 
 /**
- * Its node has no room for the pod, which only its kubelet knows where no scheduler was asked: it is made again until the prepare
- * time-out. No mover has died of that. Meanwhile the pod that was refused stays: it takes no place on the node.
+ * Its node has no room for the pod, which only its kubelet knows where no scheduler was asked: it
+ * is made again until the prepare time-out. No mover has died of that. Meanwhile the pod that was
+ * refused stays: it takes no place on the node.
  */
 export function decideRefused(
   pod: Pod,
@@ -140,7 +155,10 @@ type Hearing = Pick<Patience, 'prepareTimeoutMs' | 'heardMs'>;
 const isSettled = ({ prepareTimeoutMs, heardMs }: Hearing): boolean =>
   heardMs >= Math.min(SETTLE_MS, prepareTimeoutMs);
 
-/** Whether the prepare time-out is over; after the API server was away or took no writes it is not, until all may have caught up. */
+/**
+ * Whether the prepare time-out is over; after the API server was away or took no writes it is not,
+ * until all may have caught up.
+ */
 export const isLate = (ms: number, hearing: Hearing): boolean =>
   ms >= hearing.prepareTimeoutMs && (isSettled(hearing) || ms >= hearing.prepareTimeoutMs + DAY_MS);
 
@@ -167,7 +185,8 @@ export function decidePrepared(facts: PreparedFacts): Action {
   if (moverNodeOf(movement) !== node) return { do: 'watchOver' };
   if (isCancelWanted(movement)) return decideCanceled(exposure);
   if (exposure !== undefined) return decideRestarting(exposure, facts);
-  // Its pod holds the volume, also when the node has unmounted it: it may wait for its turn for hours.
+  // Its pod holds the volume, also when the node has unmounted it: it may wait for its turn for
+  // hours.
   if (facts.lost === 'unread') return read('lost');
   if (facts.lost) return fail(facts.lost.reason);
   if (pod === 'unread') return read('pod');

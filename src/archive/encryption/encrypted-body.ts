@@ -11,9 +11,10 @@ import { damaged } from '../damage.ts';
 
 /**
  * The format of an encrypted file: a header, then pieces of {@link PIECE_BYTES}, each with a tag.
- * The header has the magic, the ID of the key, a salt, and the UID of the owner. HKDF makes a key for
- * each file from the salt. The nonce of a piece has its number and tells the last one. So a file
- * that is cut, swapped or put together anew fails. The header and the place are authenticated too.
+ * The header has the magic, the ID of the key, a salt, and the UID of the owner. HKDF makes a key
+ * for each file from the salt. The nonce of a piece has its number and tells the last one. So a
+ * file that is cut, swapped or put together anew fails. The header and the place are authenticated
+ * too.
  */
 const MAGIC = Buffer.from('LSCRYPT1');
 const KEY_ID_BYTES = 8;
@@ -102,7 +103,9 @@ function refusedIfSealed(
 /** Enough to tell whether a file is encrypted. */
 export const ENCRYPTED_START_BYTES = MAGIC.length;
 
-/** Throws `UNSUPPORTED_URL` for an encrypted file: a URL would hand out ciphertext. Reads its start. */
+/**
+ * Throws `UNSUPPORTED_URL` for an encrypted file: a URL would hand out ciphertext. Reads its start.
+ */
 export async function assertPlain(key: string, body: Body): Promise<void> {
   const start = new Start(body);
   try {
@@ -192,7 +195,9 @@ class PieceCipher {
   }
 }
 
-/** The bytes of a body in pieces of one length. The last one may be shorter, and is always there. */
+/**
+ * The bytes of a body in pieces of one length. The last one may be shorter, and is always there.
+ */
 async function* inPieces(
   body: Body,
   length: number,

@@ -1,7 +1,10 @@
 import { isUtf8 } from 'node:buffer';
 import { asBuffer, assert } from '../../base/index.ts';
 
-/** The tar format (POSIX.1-2001, "ustar" and "pax") as Go's archive/tar writes it, which Velero uses. */
+/**
+ * The tar format (POSIX.1-2001, "ustar" and "pax") as Go's archive/tar writes it, which Velero
+ * uses.
+ */
 export const BLOCK_BYTES = 512;
 const NAME = { at: 0, length: 100 };
 const MODE = { at: 100, length: 8 };
@@ -44,7 +47,10 @@ export interface FullTarHeader extends Omit<TarHeader, 'name'> {
   readonly mtimeNs: bigint;
 }
 
-/** One block, or three where a name does not fit into one: then a pax record with the name comes first. */
+/**
+ * One block, or three where a name does not fit into one: then a pax record with the name comes
+ * first.
+ */
 export function encodeHeader(header: TarHeader): Buffer {
   assert(header.size <= SIZE_MAX, 'an entry of 8 GiB or more');
   const split = splitName(header.name);
@@ -60,7 +66,10 @@ export function encodeHeader(header: TarHeader): Buffer {
   ]);
 }
 
-/** One block, or more: what does not fit into it is in a pax record before it, as a time to the nanosecond is. */
+/**
+ * One block, or more: what does not fit into it is in a pax record before it, as a time to the
+ * nanosecond is.
+ */
 export function encodeFullHeader(header: FullTarHeader): Buffer {
   const { uid, gid, size, mtimeNs } = header;
   const nameBytes = Buffer.from(header.name as string);
@@ -122,7 +131,10 @@ const cut = (name: string): string =>
     .slice(0, NAME.length)
     .replace(/\/+$/, '');
 
-/** A name as ustar has it: at most 100 bytes, or in two parts at a slash. Undefined where it does not fit. */
+/**
+ * A name as ustar has it: at most 100 bytes, or in two parts at a slash. Undefined where it does
+ * not fit.
+ */
 function splitName(name: string): { name: string; prefix: string } | undefined {
   if (!/^[ -~]*$/.test(name)) return undefined;
   if (name.length <= NAME.length) return { name, prefix: '' };
@@ -208,7 +220,10 @@ function text(bytes: Buffer, { at, length }: { at: number; length: number }): st
   return field.toString('utf8', 0, end === -1 ? length : end);
 }
 
-/** Octal digits, or with the first bit set a binary number (GNU). Undefined for anything else, and beyond 2^53. */
+/**
+ * Octal digits, or with the first bit set a binary number (GNU). Undefined for anything else, and
+ * beyond 2^53.
+ */
 function octal(bytes: Buffer, { at, length }: { at: number; length: number }): number | undefined {
   const field = bytes.subarray(at, at + length);
   const first = field[0] ?? 0;

@@ -9,8 +9,9 @@ export interface TarLimits {
   readonly entryBytesMax: number;
   readonly entriesMax: number;
   /**
-   * For whoever takes the last of several entries of one path, as Velero does that unpacks them over each other: they are not refused. Several workers of
-   * a Velero server may store one item at the same moment (`--item-block-worker-count`).
+   * For whoever takes the last of several entries of one path, as Velero does that unpacks them
+   * over each other: they are not refused. Several workers of a Velero server may store one item at
+   * the same moment (`--item-block-worker-count`).
    */
   readonly mayRepeat?: boolean;
 }
@@ -25,7 +26,10 @@ export interface TarEntry {
   readonly mtime: number;
 }
 
-/** A name in front of its header takes no more. Our choice: names of items have 253 characters, four times in a path. */
+/**
+ * A name in front of its header takes no more. Our choice: names of items have 253 characters, four
+ * times in a path.
+ */
 const NAME_BYTES_MAX = 64 << 10;
 
 const FILES = ['0', '\0', '7'];
@@ -44,8 +48,9 @@ const WHAT: Record<string, string> = {
 };
 
 /**
- * The files of a tar archive in order, each whole in memory. Whoever wrote it may be anybody: paths, sizes, counts, links and, where the caller does not
- * allow for them, paths that come twice are refused with `DAMAGED_ARCHIVE`, which names the object.
+ * The files of a tar archive in order, each whole in memory. Whoever wrote it may be anybody:
+ * paths, sizes, counts, links and, where the caller does not allow for them, paths that come twice
+ * are refused with `DAMAGED_ARCHIVE`, which names the object.
  */
 export async function* readTar(
   body: Body,
@@ -60,7 +65,8 @@ export async function* readTar(
   try {
     for (;;) {
       const block = await source.block();
-      // Some writers leave the end out; a file that broke off is noticed by what is around the archive.
+      // Some writers leave the end out; a file that broke off is noticed by what is around the
+      // archive.
       if (!block || isZero(block)) break;
       const header = decodeHeader(block);
       if (!header) throw damaged(key, `what follows entry ${entries} is no tar header`);

@@ -12,7 +12,9 @@ import {
 export class FileVersions {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
-  /** By file, what was put by this very object: what is published together was put by one process. */
+  /**
+   * By file, what was put by this very object: what is published together was put by one process.
+   */
   readonly #own = new Map<string, string>();
 
   constructor(bucket: Bucket, logger: Logger) {
@@ -26,7 +28,10 @@ export class FileVersions {
     return found.filter((each) => fileOf(each) === key).sort(byNumber);
   }
 
-  /** The key of the next version, after those of a listing, which may lack what was put a moment ago. */
+  /**
+   * The key of the next version, after those of a listing, which may lack what was put a moment
+   * ago.
+   */
   next(key: string, listed: readonly string[]): string {
     const own = this.#own.get(key);
     const known = own === undefined ? listed : [...listed, own];
@@ -50,7 +55,8 @@ export class FileVersions {
       const file = fileOf(key);
       if (file !== undefined) versions.set(file, [...(versions.get(file) ?? []), key]);
     }
-    // A listing may lack what was put a moment ago: an older one must not be published, nor the rest without it.
+    // A listing may lack what was put a moment ago: an older one must not be published, nor the
+    // rest without it.
     for (const [file, version] of this.#own) {
       const known = versions.get(file) ?? [];
       if (!file.startsWith(folder) || known.includes(version)) continue;

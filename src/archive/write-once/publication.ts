@@ -52,11 +52,15 @@ export class Publication {
   }
 
   /**
-   * Publishes the files of a backup or a restore that is over: each is put under its own name, `last` after all others, and its versions are removed. What is
-   * published is decided once, by an object that is put first: whoever goes on after a kill publishes the same, and drops what came later.
-   * Nothing happens where there is no version. May be repeated. Returns the `end` that was decided with it. Throws what the bucket throws, `DAMAGED_ARCHIVE`, and
-   * `FILES_DELETED` where somebody deletes the folder meanwhile: then nothing stays of what was published. Whoever deletes removes `last` first, then what decides
-   * ({@link unseal}), and looks for the rest after that: what is put before that look is found by it, and what is put after it finds its decision gone.
+   * Publishes the files of a backup or a restore that is over: each is put under its own name,
+   * `last` after all others, and its versions are removed. What is published is decided once, by an
+   * object that is put first: whoever goes on after a kill publishes the same, and drops what came
+   * later. Nothing happens where there is no version. May be repeated. Returns the `end` that was
+   * decided with it. Throws what the bucket throws, `DAMAGED_ARCHIVE`, and `FILES_DELETED` where
+   * somebody deletes the folder meanwhile: then nothing stays of what was published. Whoever
+   * deletes removes `last` first, then what decides ({@link unseal}), and looks for the rest after
+   * that: what is put before that look is found by it, and what is put after it finds its decision
+   * gone.
    */
   async seal(
     folder: string,
@@ -122,7 +126,10 @@ export class Publication {
     return decided.end ?? end;
   }
 
-  /** Whether a file that is to be published is still there, or is published; also for one that is not to be. A listing may not show it yet. */
+  /**
+   * Whether a file that is to be published is still there, or is published; also for one that is
+   * not to be. A listing may not show it yet.
+   */
   async #hasFile(
     folder: string,
     name: string,
@@ -135,7 +142,10 @@ export class Publication {
     return isPublished || (await this.#bucket.has(`${folder}${version}`, options));
   }
 
-  /** Removes what decides about a folder that is being deleted, after its `last` file and before the others; see {@link seal}. */
+  /**
+   * Removes what decides about a folder that is being deleted, after its `last` file and before the
+   * others; see {@link seal}.
+   */
   async unseal(folder: string, { assertAllowed, signal }: UnsealOptions): Promise<void> {
     for await (const key of this.#bucket.list(sealsFolder(folder), { signal })) {
       assertAllowed?.();
@@ -165,7 +175,10 @@ export class Publication {
     }
   }
 
-  /** The last one of the versions that is there: somebody may have removed it. The other files are no worse where none is. */
+  /**
+   * The last one of the versions that is there: somebody may have removed it. The other files are
+   * no worse where none is.
+   */
   async #publishAny(
     folder: string,
     name: string,

@@ -13,7 +13,10 @@ export const bucketOf = (
 /** Whether files of what is not over are kept apart until {@link seal}. */
 export const keepsApart = (bucket: Bucket): boolean => bucket instanceof WriteOnceBucket;
 
-/** Publishes the files of a folder, where its bucket is written once; see {@link WriteOnceBucket.seal}. */
+/**
+ * Publishes the files of a folder, where its bucket is written once; see
+ * {@link WriteOnceBucket.seal}.
+ */
 export function seal(
   bucket: Bucket,
   folder: string,
@@ -24,12 +27,18 @@ export function seal(
     : Promise.resolve(options.end);
 }
 
-/** Of a folder that is being deleted, where its bucket is written once; see {@link WriteOnceBucket.unseal}. */
+/**
+ * Of a folder that is being deleted, where its bucket is written once; see
+ * {@link WriteOnceBucket.unseal}.
+ */
 export function unseal(bucket: Bucket, folder: string, options: UnsealOptions): Promise<void> {
   return bucket instanceof WriteOnceBucket ? bucket.unseal(folder, options) : Promise.resolve();
 }
 
-/** What was decided of a UID where its bucket is written once; see {@link WriteOnceBucket.sealedEnd}. */
+/**
+ * What was decided of a UID where its bucket is written once; see
+ * {@link WriteOnceBucket.sealedEnd}.
+ */
 export function sealedEnd(
   bucket: Bucket,
   folder: string,
@@ -41,8 +50,9 @@ export function sealedEnd(
 }
 
 /**
- * Throws `FILES_APART` where a folder has versions of files that its bucket, which is not written once any more, does not show: without them a backup would
- * be taken for one that has lost its files, and be ended with what is there.
+ * Throws `FILES_APART` where a folder has versions of files that its bucket, which is not written
+ * once any more, does not show: without them a backup would be taken for one that has lost its
+ * files, and be ended with what is there.
  */
 export async function assertNotApart(
   bucket: Bucket,

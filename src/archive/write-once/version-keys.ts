@@ -2,18 +2,26 @@ import { randomHex } from '../../base/index.ts';
 import { BACKUPS_FOLDER, isArchiveName, RESTORES_FOLDER } from '../layout.ts';
 
 /**
- * Where the versions of a file lie while it may still change: `FOLDER/longshore-once/FILE/00000001-3f9a0b12` for `FOLDER/FILE`. The highest one counts.
- * Velero reads its own names only, and deletes everything below the folder of a backup or a restore with it.
+ * Where the versions of a file lie while it may still change:
+ * `FOLDER/longshore-once/FILE/00000001-3f9a0b12` for `FOLDER/FILE`. The highest one counts. Velero
+ * reads its own names only, and deletes everything below the folder of a backup or a restore with
+ * it.
  */
 const VERSIONS = 'longshore-once';
-/** In it, what was published of a backup or a restore. No name of a file has an underscore at its beginning. */
+/**
+ * In it, what was published of a backup or a restore. No name of a file has an underscore at its
+ * beginning.
+ */
 const SEALED = '_sealed';
 const NUMBER_DIGITS = 8;
 const VERSION = /^(\d{8,})-[0-9a-f]{8}$/;
 /** Its objects have keys of their own already, with a part at random. */
 const JOURNALS = 'longshore-journal';
 
-/** `backups/NAME/`, `restores/NAME/`, of a key or a prefix that lies in it; undefined of any other one. */
+/**
+ * `backups/NAME/`, `restores/NAME/`, of a key or a prefix that lies in it; undefined of any other
+ * one.
+ */
 export function runFolderOf(key: string): string | undefined {
   const top = [BACKUPS_FOLDER, RESTORES_FOLDER].find((each) => key.startsWith(each));
   if (top === undefined) return undefined;
@@ -23,7 +31,10 @@ export function runFolderOf(key: string): string | undefined {
     : undefined;
 }
 
-/** Whether a key is one of a file that may be put again, and whose versions are kept apart until then. */
+/**
+ * Whether a key is one of a file that may be put again, and whose versions are kept apart until
+ * then.
+ */
 export function mayChange(key: string): boolean {
   const folder = runFolderOf(key);
   if (folder === undefined || folder.length === key.length) return false;
@@ -40,7 +51,10 @@ export function versionsFolder(key: string): string {
 /** Of the versions of all files right in a folder. */
 export const allVersionsFolder = (folder: string): string => `${folder}${VERSIONS}/`;
 
-/** The next one after `last`. The part at random keeps a number that comes again, after a deletion or from another process, from being a key that was put before. */
+/**
+ * The next one after `last`. The part at random keeps a number that comes again, after a deletion
+ * or from another process, from being a key that was put before.
+ */
 export function nextVersion(key: string, last: string | undefined): string {
   const number = last === undefined ? 1 : numberOf(last) + 1;
   return `${versionsFolder(key)}${String(number).padStart(NUMBER_DIGITS, '0')}-${randomHex(4)}`;

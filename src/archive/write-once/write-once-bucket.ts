@@ -27,15 +27,21 @@ import {
 
 /** A version may be removed by another process while it is looked for. */
 const LOOKS_MAX = 5;
-/** Versions that stay behind the newest one, for who is reading them, or has just decided to publish them. Our choice. */
+/**
+ * Versions that stay behind the newest one, for who is reading them, or has just decided to publish
+ * them. Our choice.
+ */
 const KEPT_BEHIND = 3;
 
 /**
- * A bucket in which no key is put twice. Files of backups and restores keep their names for whoever works with this: while a backup or a restore
- * goes on, a put makes another version beside the file (`version-keys.ts`), and a read gets the newest one. When it is over, {@link WriteOnceBucket.seal}
- * puts each file under its own name, once. What lies elsewhere is put once, or refused.
+ * A bucket in which no key is put twice. Files of backups and restores keep their names for whoever
+ * works with this: while a backup or a restore goes on, a put makes another version beside the file
+ * (`version-keys.ts`), and a read gets the newest one. When it is over,
+ * {@link WriteOnceBucket.seal} puts each file under its own name, once. What lies elsewhere is put
+ * once, or refused.
  *
- * A file that was put under its own name before, by Velero or before the mode was switched on, is read and deleted as ever, and replaced once by the seal.
+ * A file that was put under its own name before, by Velero or before the mode was switched on, is
+ * read and deleted as ever, and replaced once by the seal.
  */
 export class WriteOnceBucket implements Bucket {
   readonly displayName: string;
@@ -77,7 +83,10 @@ export class WriteOnceBucket implements Bucket {
     return false;
   }
 
-  /** A key with a part at random is there only where an earlier try of this put has put it, and its answer was lost. */
+  /**
+   * A key with a part at random is there only where an earlier try of this put has put it, and its
+   * answer was lost.
+   */
   async #putNew(key: string, body: Body, options: ObjectPutOptions): Promise<void> {
     try {
       await this.#bucket.put(key, body, { ...options, ifAbsent: true });
@@ -86,7 +95,9 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** A put again of the same bytes is one whose answer was lost. Throws `BLOB_EXISTS` for others. */
+  /**
+   * A put again of the same bytes is one whose answer was lost. Throws `BLOB_EXISTS` for others.
+   */
   async #putOnce(key: string, body: Body, options: ObjectPutOptions): Promise<void> {
     try {
       await this.#bucket.put(key, body, { ...options, ifAbsent: true });
@@ -136,7 +147,10 @@ export class WriteOnceBucket implements Bucket {
     }
   }
 
-  /** Files under their own names, each once where the listing is by folder; in memory are those of one backup or restore. */
+  /**
+   * Files under their own names, each once where the listing is by folder; in memory are those of
+   * one backup or restore.
+   */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     const seen = new Set<string>();
     let folder: string | undefined;

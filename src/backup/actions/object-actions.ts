@@ -27,8 +27,10 @@ interface RoleOfAccount {
 }
 
 /**
- * The actions that Velero's server has of its own for plain objects (pkg/backup/actions and pkg/itemblock/actions, v1.18.3), by its names. One
- * that Velero has besides, `velero.io/crd-remap-version`, is for clusters that serve definitions of v1beta1, which Kubernetes has not done since 1.22.
+ * The actions that Velero's server has of its own for plain objects (pkg/backup/actions and
+ * pkg/itemblock/actions, v1.18.3), by its names. One that Velero has besides,
+ * `velero.io/crd-remap-version`, is for clusters that serve definitions of v1beta1, which
+ * Kubernetes has not done since 1.22.
  */
 export function openObjectActions(client: ActionClient): {
   readonly actions: readonly BackupAction[];

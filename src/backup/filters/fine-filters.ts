@@ -60,9 +60,10 @@ interface Place {
 }
 
 /**
- * Filters for kinds and namespaces of their own. In a namespace that a policy names only the listed kinds are taken, with the selectors of
- * the policy in place of the backup's; of the cluster's own objects listed kinds go by the policy, and all others by the backup.
- * Velero: pkg/backup/backup.go and item_collector.go (v1.18.3).
+ * Filters for kinds and namespaces of their own. In a namespace that a policy names only the listed
+ * kinds are taken, with the selectors of the policy in place of the backup's; of the cluster's own
+ * objects listed kinds go by the policy, and all others by the backup. Velero: pkg/backup/backup.go
+ * and item_collector.go (v1.18.3).
  */
 export class FineFilters {
   readonly #cluster: Rules;
@@ -114,13 +115,19 @@ export class FineFilters {
     return namespaced ? this.#places.length > 0 : this.#cluster.byType.has(type);
   }
 
-  /** Whether the kind of the objects must be known, since a policy names one that the cluster does not have: it may be that of the type. */
+  /**
+   * Whether the kind of the objects must be known, since a policy names one that the cluster does
+   * not have: it may be that of the type.
+   */
   asksForKind(type: string, namespace: string): boolean {
     const rules = namespace === '' ? this.#cluster : this.#rulesOf(namespace);
     return rules !== undefined && rules.byKind.size > 0 && !rules.byType.has(type);
   }
 
-  /** Whether a policy decides about objects of the type there. `kind`: of the objects, where {@link FineFilters.asksForKind} says so. */
+  /**
+   * Whether a policy decides about objects of the type there. `kind`: of the objects, where
+   * {@link FineFilters.asksForKind} says so.
+   */
   decides(type: string, namespace: string, kind?: string): boolean {
     const { rule, isKnown } = this.#ruleOf(type, namespace, kind);
     return isKnown || rule !== undefined;
@@ -132,7 +139,9 @@ export class FineFilters {
     return !isKnown || rule !== undefined;
   }
 
-  /** Whether an object that was listed is taken; undefined where the backup's own selectors decide. */
+  /**
+   * Whether an object that was listed is taken; undefined where the backup's own selectors decide.
+   */
   takes(
     type: string,
     namespace: string,
@@ -154,7 +163,10 @@ export class FineFilters {
     this.#ruleOf(type, namespace, kind).rule?.matched.note(type, kind, object);
   }
 
-  /** Names, kinds and selectors without a noted object. Skips policies without an existing namespace. */
+  /**
+   * Names, kinds and selectors without a noted object. Skips policies without an existing
+   * namespace.
+   */
   unmatched(where: 'cluster' | 'backup', existing: readonly string[]): UnmatchedPart[] {
     const places = this.#places.filter(({ matches }) => existing.some(matches));
     const rules = new Set([this.#cluster, ...places.map((place) => place.rules)]);

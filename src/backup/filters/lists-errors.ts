@@ -1,4 +1,7 @@
-/** What is wrong with lists of a Backup's spec, in the words that Velero has for it (pkg/util/collections, pkg/util/wildcard). */
+/**
+ * What is wrong with lists of a Backup's spec, in the words that Velero has for it
+ * (pkg/util/collections, pkg/util/wildcard).
+ */
 
 const NOT_ALONE = "includes list must either contain '*' only, or a non-empty list of items";
 const EXCLUDES_NOT_ALONE =
@@ -79,7 +82,10 @@ const LABEL_MAX = 63;
 const LABEL_FORM =
   "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
-/** Kubernetes' rule for names of namespaces and its words: k8s.io/apimachinery, validation.ValidateNamespaceName. */
+/**
+ * Kubernetes' rule for names of namespaces and its words: k8s.io/apimachinery,
+ * validation.ValidateNamespaceName.
+ */
 export function labelErrors(name: string): string[] {
   if (name.includes('.')) return ['must not contain dots'];
   return [

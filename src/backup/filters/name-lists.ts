@@ -37,7 +37,10 @@ export class NameList {
   }
 }
 
-/** Everything that is included, except what is excluded; nothing included means all. Velero: pkg/util/collections, IncludesExcludes. */
+/**
+ * Everything that is included, except what is excluded; nothing included means all. Velero:
+ * pkg/util/collections, IncludesExcludes.
+ */
 export class NameLists {
   readonly includes: NameList;
   readonly excludes: NameList;

@@ -6,7 +6,10 @@ import { NameLists } from './name-lists.ts';
 export class NamespaceFilter {
   readonly #existing: readonly string[];
   readonly #lists: NameLists;
-  /** Patterns have been replaced by the namespaces that there are: an empty list then means none, and not all. */
+  /**
+   * Patterns have been replaced by the namespaces that there are: an empty list then means none,
+   * and not all.
+   */
   readonly isExpanded: boolean;
   /** What the spec includes, as it is written there. */
   readonly asked: readonly string[];
@@ -23,8 +26,9 @@ export class NamespaceFilter {
   }
 
   /**
-   * `existing`: names of the cluster's namespaces. Patterns stand for those that exist now, so that nothing created later gets in half.
-   * Throws `BAD_NAMESPACE_PATTERN`. Velero: pkg/util/wildcard/expand.go.
+   * `existing`: names of the cluster's namespaces. Patterns stand for those that exist now, so that
+   * nothing created later gets in half. Throws `BAD_NAMESPACE_PATTERN`. Velero:
+   * pkg/util/wildcard/expand.go.
    */
   static of(
     existing: readonly string[],
@@ -54,8 +58,8 @@ export class NamespaceFilter {
   }
 
   /**
-   * Whether no namespace is left out, neither by name nor by pattern. Velero says so of patterns that match nothing, too, and such a
-   * backup then holds all objects that are in no namespace.
+   * Whether no namespace is left out, neither by name nor by pattern. Velero says so of patterns
+   * that match nothing, too, and such a backup then holds all objects that are in no namespace.
    */
   get isEverything(): boolean {
     const { excludes, includes } = this.#lists;
@@ -66,12 +70,16 @@ export class NamespaceFilter {
     return this.#lists.isEverything || isAll;
   }
 
-  /** Namespaces that resources are listed in; undefined where one list of all is shorter, and is filtered. */
+  /**
+   * Namespaces that resources are listed in; undefined where one list of all is shorter, and is
+   * filtered.
+   */
   get listed(): readonly string[] | undefined {
     const { includes } = this.#lists;
     const isAll = (includes.isEmpty && !this.isExpanded) || includes.has('*');
     if (isAll) return undefined;
-    // An empty name is no namespace; asked for, it would be a path that the API server does not have.
+    // An empty name is no namespace; asked for, it would be a path that the API server does not
+    // have.
     return this.includes.filter((name) => name !== '' && this.takes(name));
   }
 

@@ -45,7 +45,8 @@ export function oldResourceFilter(
   namespaces: NamespaceFilter,
 ): ResourceFilter {
   const { includeClusterResources: cluster } = spec;
-  // A name that nobody knows stays as it is: it then matches nothing, and the list does not become one that means everything.
+  // A name that nobody knows stays as it is: it then matches nothing, and the list does not become
+  // one that means everything.
   const typeNamed = (name: string): string => {
     const found = resources.find(name);
     return found ? typeOf(found) : name;
@@ -81,7 +82,10 @@ export function oldResourceFilter(
   });
 }
 
-/** Velero: pkg/util/collections, ScopeIncludesExcludes. `policy`: of the resource policies, where the spec says nothing else. */
+/**
+ * Velero: pkg/util/collections, ScopeIncludesExcludes. `policy`: of the resource policies, where
+ * the spec says nothing else.
+ */
 export function scopedResourceFilter(
   resources: ResourceFinder,
   spec: ScopedLists,
@@ -110,7 +114,8 @@ export function scopedResourceFilter(
       const [more, fewer] = both(policy, namespaced);
       const isOpen = (name: string): boolean =>
         !new NameList(includes).matches(name) && !new NameList(excludes).matches(name);
-      // The spec counts more than the policy, and in the policy what is excluded more than what is included.
+      // The spec counts more than the policy, and in the policy what is excluded more than what is
+      // included.
       for (const name of fewer) if (isOpen(name)) excludes.push(name);
       for (const name of more) if (isOpen(name)) includes.push(name);
     }

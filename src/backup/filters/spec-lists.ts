@@ -4,7 +4,10 @@ import { listErrors, namespaceListErrors, scopedListErrors } from './lists-error
 import { usesOldLists } from './resources.ts';
 
 const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
-/** Made by a backup itself, and put into it by its actions. Velero: pkg/controller/backup_controller.go. */
+/**
+ * Made by a backup itself, and put into it by its actions. Velero:
+ * pkg/controller/backup_controller.go.
+ */
 const OWN_NAMESPACED = ['volumesnapshots.snapshot.storage.k8s.io'];
 const OWN_CLUSTER = ['volumesnapshotcontents.snapshot.storage.k8s.io'];
 
@@ -35,7 +38,10 @@ export async function excludeLabeledNamespaces(
   }
 }
 
-/** What is wrong with the namespaces that are included and excluded. Where `spec` names none, all are included from then on. */
+/**
+ * What is wrong with the namespaces that are included and excluded. Where `spec` names none, all
+ * are included from then on.
+ */
 export function namespaceErrors(spec: BackupSpec, errors: string[]): void {
   if (!spec.includedNamespaces?.length) spec.includedNamespaces = ['*'];
   for (const error of namespaceListErrors(spec.includedNamespaces, spec.excludedNamespaces ?? [])) {
@@ -44,14 +50,17 @@ export function namespaceErrors(spec: BackupSpec, errors: string[]): void {
 }
 
 /**
- * What is made for the backup itself is excluded. Velero takes it out of the included ones, too, and a list that is empty then means
- * everything; here it stays, and the exclusion counts more.
+ * What is made for the backup itself is excluded. Velero takes it out of the included ones, too,
+ * and a list that is empty then means everything; here it stays, and the exclusion counts more.
  */
 const without = (excluded: readonly string[], own: readonly string[]): string[] => [
   ...new Set([...excluded, ...own]),
 ];
 
-/** What is wrong with the resources that are included and excluded. What is made for the backup itself is excluded from then on. */
+/**
+ * What is wrong with the resources that are included and excluded. What is made for the backup
+ * itself is excluded from then on.
+ */
 export function resourceListErrors(spec: BackupSpec, errors: string[]): void {
   const included = spec.includedResources ?? [];
   const excluded = spec.excludedResources ?? [];

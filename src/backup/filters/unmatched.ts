@@ -3,7 +3,9 @@ import { NameList } from './name-lists.ts';
 import type { BackupLog } from '../results.ts';
 import { type AskedTypes, type ResourceFinder, typeOf } from './resources.ts';
 
-/** Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands. */
+/**
+ * Warnings for the names of one field. Our choice: more help nobody, and a spec may have thousands.
+ */
 const WARNED_MAX = 20;
 
 const IS_PATTERN = /[*?[{]/;
@@ -21,7 +23,8 @@ type Verb = 'selects' | 'excludes';
 
 /**
  * Warns about names of a spec that select or exclude nothing, each once. A typo in an included name
- * gives an empty backup, and one in an excluded name stores unwanted objects. Both would be `Completed`.
+ * gives an empty backup, and one in an excluded name stores unwanted objects. Both would be
+ * `Completed`.
  */
 export class UnmatchedNames {
   readonly #log: Pick<BackupLog, 'warn'>;

@@ -1,6 +1,9 @@
 import { type Nanoseconds, parseDuration } from '../../base/index.ts';
 
-/** Go's durations only, in nanoseconds: Velero's own programs could not read the Backup with any other. Undefined for what is none. */
+/**
+ * Go's durations only, in nanoseconds: Velero's own programs could not read the Backup with any
+ * other. Undefined for what is none.
+ */
 export function goDurationNs(text: string | undefined): Nanoseconds | undefined {
   if (text === undefined || text.includes('d')) return undefined;
   const isNegative = text.startsWith('-');
@@ -9,7 +12,9 @@ export function goDurationNs(text: string | undefined): Nanoseconds | undefined 
   return isNegative ? -ns : ns;
 }
 
-/** As Go prints a duration: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String. */
+/**
+ * As Go prints a duration: `720h0m0s`, `1m30s`, `1.5s`, `250ms`, `0s`. Go: time.Duration.String.
+ */
 export function goDurationText(ns: Nanoseconds): string {
   if (ns < 0n) return `-${goDurationText(-ns)}`;
   if (ns === 0n) return '0s';

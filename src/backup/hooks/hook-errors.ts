@@ -3,7 +3,10 @@ import type { BackupSpec, ExecHook } from '../../kube/index.ts';
 import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
 import { goDurationNs } from './durations.ts';
 
-/** Everything that is wrong with the hooks of a Backup, each with its place. Velero finds these when a pod's turn has come, or never. */
+/**
+ * Everything that is wrong with the hooks of a Backup, each with its place. Velero finds these when
+ * a pod's turn has come, or never.
+ */
 export function hookErrors(hooks: BackupSpec['hooks']): string[] {
   return (hooks?.resources ?? []).flatMap((hook, index) => {
     const place = `hooks.resources[${index}]${hook.name ? ` (${hook.name})` : ''}`;

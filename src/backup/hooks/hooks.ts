@@ -39,7 +39,10 @@ export interface HookOptions {
   readonly onCounts?: ((counts: HookCounts) => void) | undefined;
 }
 
-/** The hooks of one backup: which are due for a pod, and what came of them. Velero: internal/hook/item_hook_handler.go. */
+/**
+ * The hooks of one backup: which are due for a pod, and what came of them. Velero:
+ * internal/hook/item_hook_handler.go.
+ */
 export class Hooks {
   readonly #groups: readonly HookGroup[];
   readonly #exec: PodExec;
@@ -64,7 +67,10 @@ export class Hooks {
     }));
   }
 
-  /** For `status.hookStatus`. A hook that was not run since one before it failed counts as attempted. */
+  /**
+   * For `status.hookStatus`. A hook that was not run since one before it failed counts as
+   * attempted.
+   */
   get counts(): HookCounts {
     return { hooksAttempted: this.#attempted, hooksFailed: this.#failed };
   }
@@ -74,8 +80,8 @@ export class Hooks {
   }
 
   /**
-   * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose `onError` is `Fail` ends the hooks of
-   * this pod and phase, and is returned.
+   * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose
+   * `onError` is `Fail` ends the hooks of this pod and phase, and is returned.
    */
   async run(
     pod: KubeObject,

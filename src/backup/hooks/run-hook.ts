@@ -12,7 +12,10 @@ export interface ExecQuestion {
   readonly isOnce?: boolean;
 }
 
-/** Runs a command in a container, without input. Throws where it cannot run, or ends with another code than 0. */
+/**
+ * Runs a command in a container, without input. Throws where it cannot run, or ends with another
+ * code than 0.
+ */
 export type PodExec = (
   question: ExecQuestion,
   signal: AbortSignal,
@@ -31,8 +34,10 @@ export interface RunHookOptions {
 }
 
 /**
- * Runs one hook in a pod, and logs what it says. A pod that is over has nothing to run it. Throws what the hook fails with: `BAD_HOOK`,
- * `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST` where it may have run all the same, and what `exec` throws. Velero: pkg/podexec/pod_command_executor.go.
+ * Runs one hook in a pod, and logs what it says. A pod that is over has nothing to run it. Throws
+ * what the hook fails with: `BAD_HOOK`, `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST`
+ * where it may have run all the same, and what `exec` throws. Velero:
+ * pkg/podexec/pod_command_executor.go.
  */
 export async function runExecHook(
   pod: Pod,

@@ -46,7 +46,10 @@ export interface CollectOptions {
 /** Our choice: one core of an API server is busy with it. */
 const LISTS_AT_ONCE = 4;
 
-/** Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go, cohabitatingResources. */
+/**
+ * Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go,
+ * cohabitatingResources.
+ */
 const COHABITING = new Map<string, readonly string[]>(
   Object.entries({
     deployments: ['extensions', 'apps'],
@@ -57,15 +60,19 @@ const COHABITING = new Map<string, readonly string[]>(
   }),
 );
 
-/** Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go, coreGroupResourcePriority. */
+/**
+ * Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go,
+ * coreGroupResourcePriority.
+ */
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
 
 const NAMESPACES_TYPE = 'namespaces';
 const CLAIMS_TYPE = 'persistentvolumeclaims';
 
 /**
- * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names stay in memory; the objects wait in the
- * spool. What cannot be listed is an error of the backup, and the rest goes on; a resource that nobody serves any more is a warning.
+ * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names
+ * stay in memory; the objects wait in the spool. What cannot be listed is an error of the backup,
+ * and the rest goes on; a resource that nobody serves any more is a warning.
  */
 export async function collectItems(options: CollectOptions): Promise<ItemList> {
   const { discovery, spec, namespaces, resources, fine, log, signal } = options;
@@ -91,7 +98,8 @@ export async function collectItems(options: CollectOptions): Promise<ItemList> {
     const places = all.filter(
       (namespace) => namespace === undefined || fine?.canTake(type, namespace) !== false,
     );
-    // Namespaces are chosen by what is in them, too: all are listed. Policies have selectors of their own, for some namespaces.
+    // Namespaces are chosen by what is in them, too: all are listed. Policies have selectors of
+    // their own, for some namespaces.
     const isWhole = type === NAMESPACES_TYPE || fine?.isAbout(type, resource.namespaced) === true;
     const texts = isWhole ? [''] : selectors.map(({ text }) => text);
     return places.flatMap((namespace) =>
@@ -240,7 +248,10 @@ function resourcesOf(
   });
 }
 
-/** Namespaces that the backup holds as objects, besides those that something of it is in. Velero: item_collector.go, nsTracker. */
+/**
+ * Namespaces that the backup holds as objects, besides those that something of it is in. Velero:
+ * item_collector.go, nsTracker.
+ */
 function trackNamespaces(
   objects: readonly KubeObject[],
   selectors: readonly Selector[],
@@ -273,7 +284,8 @@ async function reportFailure(
       log.info(`Cannot ask again for the resources of the cluster: ${messageOf(cause)}`);
     }
     const { group, plural } = resource;
-    // A server that does not answer, and another version, say nothing about the objects: they may all be there.
+    // A server that does not answer, and another version, say nothing about the objects: they may
+    // all be there.
     const isUnknown = discovery.failures.some(
       ({ groupVersion }) => groupVersion === apiVersionOf(resource),
     );

@@ -15,8 +15,9 @@ const ORDERED = 2;
 const TAKEN = 4;
 
 /**
- * The items of a backup in their order. There may be millions, and all wait at once: each takes 31 bytes here beside those of its name
- * ({@link ObjectNames}), where an object for each took 190. An {@link Item} is made when it is asked for.
+ * The items of a backup in their order. There may be millions, and all wait at once: each takes 31
+ * bytes here beside those of its name ({@link ObjectNames}), where an object for each took 190. An
+ * {@link Item} is made when it is asked for.
  */
 export class ItemList implements Iterable<Item> {
   readonly names = new ObjectNames();
@@ -33,7 +34,10 @@ export class ItemList implements Iterable<Item> {
   readonly #firstOf = new Map<number, number>();
   /** Rows, once all are there. */
   #order = new Uint32Array(0);
-  /** The first row of each name, plus one, from when an item is first looked for; further ones are few. */
+  /**
+   * The first row of each name, plus one, from when an item is first looked for; further ones are
+   * few.
+   */
   #rowOf: Uint32Array | undefined;
   readonly #furtherRows = new Map<number, number[]>();
 
@@ -78,8 +82,8 @@ export class ItemList implements Iterable<Item> {
   }
 
   /**
-   * Once all are there: by question, for each resource an object once, and those first that its order names. Returns names of the order that are
-   * not there.
+   * Once all are there: by question, for each resource an object once, and those first that its
+   * order names. Returns names of the order that are not there.
    */
   arrange(
     questions: readonly { readonly resource: ServedResource }[],

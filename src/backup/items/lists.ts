@@ -18,7 +18,10 @@ export interface ListQuestion {
 export interface ListLimits {
   /** Objects of one page at most. Velero: `--client-page-size`. */
   readonly pageItemsMax: number;
-  /** What a page should have; objects may be up to 1.5 MiB, so that 500 of them would be most of a process's memory. */
+  /**
+   * What a page should have; objects may be up to 1.5 MiB, so that 500 of them would be most of a
+   * process's memory.
+   */
   readonly pageBytes: number;
   /** Between tries of a page; tests lower it. */
   readonly retryMs?: number;
@@ -26,11 +29,15 @@ export interface ListLimits {
 
 export const LIST_LIMITS: ListLimits = { pageItemsMax: 500, pageBytes: 4 << 20 };
 
-/** Before anything is known about the size of objects. Our choice: most resources of a namespace have no more. */
+/**
+ * Before anything is known about the size of objects. Our choice: most resources of a namespace
+ * have no more.
+ */
 const FIRST_PAGE = 20;
 /**
- * A longer answer is asked for again in smaller pages. An answer is in memory several times while it is read, as bytes, text and objects, and
- * several lists are under way: with 16 pages, four lists of large objects took 1.5 GiB. Measured.
+ * A longer answer is asked for again in smaller pages. An answer is in memory several times while
+ * it is read, as bytes, text and objects, and several lists are under way: with 16 pages, four
+ * lists of large objects took 1.5 GiB. Measured.
  */
 const ANSWER_PER_PAGE = 4;
 const TRIES_MAX = 4;
@@ -39,7 +46,9 @@ const FAILED_TRIES_MAX = 6;
 const RETRY_MS = 500;
 const RETRY_MS_MAX = 5000;
 
-/** A kind whose own server is away is told soon: the API server itself is waited for by the client. */
+/**
+ * A kind whose own server is away is told soon: the API server itself is waited for by the client.
+ */
 function triesMax(error: unknown): number {
   if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) return 1;
   const isOwn = meaningOf(error) === 'refused for now' && !isExtensionAway(error);
@@ -47,9 +56,11 @@ function triesMax(error: unknown): number {
 }
 
 /**
- * Lists objects page by page, and gives `take` each page before the next one is asked for; `restart` says that everything taken so far
- * is void. All pages are of one version. When the server has forgotten that version (410), the list is begun anew once, and after that
- * goes on with what is there then: a list that never ends helps nobody. `take` returns how many bytes the page had.
+ * Lists objects page by page, and gives `take` each page before the next one is asked for;
+ * `restart` says that everything taken so far is void. All pages are of one version. When the
+ * server has forgotten that version (410), the list is begun anew once, and after that goes on with
+ * what is there then: a list that never ends helps nobody. `take` returns how many bytes the page
+ * had.
  */
 export async function listPages(
   client: Pick<KubeClient, 'listPage'>,

@@ -20,8 +20,9 @@ export interface SpoolOptions {
 const SHARE_OF_FREE = 0.5;
 
 /**
- * Objects that are waiting for their turn, in one file that has no name: when the process ends, however that happens, the file is gone.
- * How much may go in is decided when it is opened, from what is free then; what does not fit is not kept, and is asked for again later.
+ * Objects that are waiting for their turn, in one file that has no name: when the process ends,
+ * however that happens, the file is gone. How much may go in is decided when it is opened, from
+ * what is free then; what does not fit is not kept, and is asked for again later.
  */
 export class Spool implements AsyncDisposable {
   readonly #file: fs.FileHandle;
@@ -54,7 +55,10 @@ export class Spool implements AsyncDisposable {
     return this.#bytes;
   }
 
-  /** Keeps the bytes of several objects, in one write; undefined where they do not fit. Several calls may be under way at once. */
+  /**
+   * Keeps the bytes of several objects, in one write; undefined where they do not fit. Several
+   * calls may be under way at once.
+   */
   async add(objects: readonly Buffer[]): Promise<SpoolPlace[] | undefined> {
     const bytes = Buffer.concat(objects);
     if (this.#bytes + bytes.length > this.bytesMax) return undefined;

@@ -14,8 +14,8 @@ const EXPECTED = 1;
 const DONE = 2;
 
 /**
- * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be millions, so that this has a byte for each beside
- * its name, which the list of items has, too.
+ * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be
+ * millions, so that this has a byte for each beside its name, which the list of items has, too.
  */
 export class BackedUp {
   readonly #names: ObjectNames;

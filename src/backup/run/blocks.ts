@@ -30,8 +30,9 @@ export interface BlockOptions {
 export type ItemBlock = readonly BlockItem[];
 
 /**
- * Makes the item blocks of a backup, each when it is asked for: an item with what its item block actions relate to it, and those that
- * `orderedResources` has in a row. No item is in two. Velero: pkg/backup/backup.go, executeItemBlockActions.
+ * Makes the item blocks of a backup, each when it is asked for: an item with what its item block
+ * actions relate to it, and those that `orderedResources` has in a row. No item is in two. Velero:
+ * pkg/backup/backup.go, executeItemBlockActions.
  */
 export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
   const { items, signal } = options;
@@ -90,7 +91,10 @@ class Building {
     return backupper.isDone(item.kind, id) && journal?.owesPostHooks(item.kind, id) !== true;
   }
 
-  /** The earlier try may have ended between an item and what is related to it, which may be in no list. */
+  /**
+   * The earlier try may have ended between an item and what is related to it, which may be in no
+   * list.
+   */
   #mayHaveRelated({ type }: Item): boolean {
     return this.#options.actions.some(({ takesType }) => takesType(type));
   }

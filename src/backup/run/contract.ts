@@ -1,6 +1,9 @@
 import type { Backup, KubeObject } from '../../kube/index.ts';
 
-/** What the parts around a run of a backup have to do. Plugins, archives and journals fit these; none of them is known here. */
+/**
+ * What the parts around a run of a backup have to do. Plugins, archives and journals fit these;
+ * none of them is known here.
+ */
 
 export interface ResourceIdentifier {
   /** `''` for the core group. */
@@ -71,7 +74,10 @@ export interface FinishedItem {
   readonly kind: string;
   readonly namespace: string;
   readonly name: string;
-  /** Empty where it failed, and where an action took it out after another one had started an operation. */
+  /**
+   * Empty where it failed, and where an action took it out after another one had started an
+   * operation.
+   */
   readonly files: readonly ArchiveFile[];
   /** In the archive it is under this name, which an action has given it. */
   readonly storedAs?: { readonly namespace: string; readonly name: string };
@@ -80,9 +86,15 @@ export interface FinishedItem {
   readonly hasFailed: boolean;
   /** A pod whose pre hooks have run, and whose post hooks must still run. */
   readonly owesPostHooks: boolean;
-  /** What was done about volumes on its way, for whoever continues the run; only {@link VolumeSteps} reads it. */
+  /**
+   * What was done about volumes on its way, for whoever continues the run; only {@link VolumeSteps}
+   * reads it.
+   */
   readonly facts: readonly Readonly<Record<string, unknown>>[];
-  /** Something was done beyond the backup, which must not be done again: a snapshot, an operation, a hook. */
+  /**
+   * Something was done beyond the backup, which must not be done again: a snapshot, an operation, a
+   * hook.
+   */
   readonly hasEffect: boolean;
 }
 
@@ -98,19 +110,28 @@ export interface VolumeStepResult {
 }
 
 /**
- * Takes what is done with. Each call is one step that either has happened whole or not at all, also for a process that is killed in it:
- * whoever continues the run asks the {@link ItemJournal} that was written by these calls. Calls come one at a time, but for `begun`; a call that
- * throws ends the run.
+ * Takes what is done with. Each call is one step that either has happened whole or not at all, also
+ * for a process that is killed in it: whoever continues the run asks the {@link ItemJournal} that
+ * was written by these calls. Calls come one at a time, but for `begun`; a call that throws ends
+ * the run.
  */
 export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
-  /** An action, or what is done about volumes, has begun them. Whether their item can be put is not known yet. */
+  /**
+   * An action, or what is done about volumes, has begun them. Whether their item can be put is not
+   * known yet.
+   */
   begun?(operations: readonly StartedOperation[]): void;
-  /** The first pre hook of a pod runs next: whoever comes after a kill must know that the pod may be frozen. */
+  /**
+   * The first pre hook of a pod runs next: whoever comes after a kill must know that the pod may be
+   * frozen.
+   */
   willFreeze?(item: { kind: string; namespace: string; name: string }): Promise<void>;
   /** The post hooks of a pod have run, well or not. */
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void>;
-  /** How many hooks there have been so far, with those of earlier tries. Stored with the next item. */
+  /**
+   * How many hooks there have been so far, with those of earlier tries. Stored with the next item.
+   */
   hooksRan?(counts: HookCounts): void;
 }
 
@@ -120,16 +141,25 @@ export interface HookCounts {
   readonly hooksFailed: number;
 }
 
-/** What an earlier try of the same backup has handed to its sink. `id` is `namespace/name`, or the name. */
+/**
+ * What an earlier try of the same backup has handed to its sink. `id` is `namespace/name`, or the
+ * name.
+ */
 export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
-  /** Whether the archive has an item of this type under this name by now, of another version, or by an action that renames. */
+  /**
+   * Whether the archive has an item of this type under this name by now, of another version, or by
+   * an action that renames.
+   */
   isNameTaken?(type: string, id: string): boolean;
   /** Also of a pod whose pre hooks may have run, and that is not done. */
   owesPostHooks(kind: string, id: string): boolean;
   /** All pods that this is true of: one that is not listed by now must be thawed, too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;
-  /** Everything that is done, with its type where it is in the archive: also what the cluster no longer has. */
+  /**
+   * Everything that is done, with its type where it is in the archive: also what the cluster no
+   * longer has.
+   */
   all?(): Iterable<{
     readonly kind: string;
     readonly id: string;
@@ -139,7 +169,10 @@ export interface ItemJournal {
   readonly hooks?: HookCounts | undefined;
 }
 
-/** What is done about volumes beside the objects that stand for them. An error that is thrown is one of the item. */
+/**
+ * What is done about volumes beside the objects that stand for them. An error that is thrown is one
+ * of the item.
+ */
 export interface VolumeSteps {
   /** Before the actions: for a pod, which of its volumes are backed up by files. */
   before?(type: string, item: KubeObject): Promise<void>;

@@ -43,11 +43,14 @@ export interface ItemBackupperOptions {
   readonly log: BackupLog;
   readonly journal?: ItemJournal | undefined;
   readonly volumes?: VolumeSteps | undefined;
-  /** Items are stored anew after their operations: whatever they are, and no action may start another operation. */
+  /**
+   * Items are stored anew after their operations: whatever they are, and no action may start
+   * another operation.
+   */
   readonly isFinalizing?: boolean | undefined;
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own. Without
-   * it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by an annotation of its own.
+   * Without it, only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly signal: AbortSignal;
@@ -68,7 +71,10 @@ const NOT_ITS_OWN =
 const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
 const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
 const NAMESPACES_TYPE = 'namespaces';
-/** What readers refuse, and with it all of the archive (archive/tarball.ts). Only aggregated APIs have such objects. */
+/**
+ * What readers refuse, and with it all of the archive (archive/tarball.ts). Only aggregated APIs
+ * have such objects.
+ */
 const ITEM_BYTES_MAX = 64 << 20;
 
 /** `v1/Pod`, `apps/v1/Deployment`. */
@@ -79,7 +85,10 @@ type VolumeFact = Readonly<Record<string, unknown>>;
 
 const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ namespace, name });
 
-/** Puts single objects into a backup, with all that their actions add. Velero: pkg/backup/item_backupper.go. */
+/**
+ * Puts single objects into a backup, with all that their actions add. Velero:
+ * pkg/backup/item_backupper.go.
+ */
 export class ItemBackupper {
   readonly #options: ItemBackupperOptions;
   /** Names that actions have given, by type. */
@@ -126,8 +135,9 @@ export class ItemBackupper {
   }
 
   /**
-   * Puts an object into the backup. `block`: what may be taken from there instead of asking the cluster. Returns whether it is in it
-   * now. What is wrong with the object is an error in the log; a sink that fails, and a cancel, are thrown.
+   * Puts an object into the backup. `block`: what may be taken from there instead of asking the
+   * cluster. Returns whether it is in it now. What is wrong with the object is an error in the log;
+   * a sink that fails, and a cancel, are thrown.
    */
   async backUp(
     item: BlockItem,
@@ -184,7 +194,8 @@ export class ItemBackupper {
     const kind = kindOf(given);
     const ref = partsOf(given);
     if (backedUp.has(kind, ref) || this.isDone(kind, idOf(ref))) return true;
-    // Before anything is waited for: nobody else takes it, and an item that fails stays in the list of resources.
+    // Before anything is waited for: nobody else takes it, and an item that fails stays in the list
+    // of resources.
     backedUp.add(kind, ref);
     const version = (given.apiVersion ?? '').split('/').at(-1) ?? '';
     const errors: unknown[] = [];
@@ -270,7 +281,10 @@ export class ItemBackupper {
     return true;
   }
 
-  /** An action may give an item another name. One that no path can have, or two items of one path, would make an archive that nobody reads. */
+  /**
+   * An action may give an item another name. One that no path can have, or two items of one path,
+   * would make an archive that nobody reads.
+   */
   #claimName(type: string, given: KubeObject, final: KubeObject): void {
     const { namespace, name } = partsOf(final);
     const own = `${type} ${idOf({ namespace, name })}`;
@@ -292,7 +306,10 @@ export class ItemBackupper {
     if (isRenamed) this.#renamed.add(own);
   }
 
-  /** The object as the actions leave it; undefined where one of them takes it out. Additional items are in the backup before it is. */
+  /**
+   * The object as the actions leave it; undefined where one of them takes it out. Additional items
+   * are in the backup before it is.
+   */
   async #runActions(
     type: string,
     given: KubeObject,
@@ -351,7 +368,10 @@ export class ItemBackupper {
     );
   }
 
-  /** Told before anything is waited for: where the item cannot be put any more, somebody has to end them. */
+  /**
+   * Told before anything is waited for: where the item cannot be put any more, somebody has to end
+   * them.
+   */
   #begun(operations: StartedOperation[], started: readonly StartedOperation[]): void {
     operations.push(...started);
     if (started.length > 0) this.#options.sink.begun?.(started);
@@ -376,7 +396,10 @@ export class ItemBackupper {
     for (const item of found) await this.#backUp(item, block, { mustInclude });
   }
 
-  /** Asks the cluster; empty where there is none. Throws `UNKNOWN_RESOURCE`, and the `KUBE_*` errors. */
+  /**
+   * Asks the cluster; empty where there is none. Throws `UNKNOWN_RESOURCE`, and the `KUBE_*`
+   * errors.
+   */
   async load(identifier: ResourceIdentifier): Promise<BlockItem[]> {
     const { client, discovery, signal } = this.#options;
     const { namespace, name } = identifier;
@@ -391,8 +414,8 @@ export class ItemBackupper {
   }
 
   /**
-   * What is wrong with it is said in the same breath: a journal must not have an item that failed without its errors, or whoever goes on would
-   * take the backup for a whole one.
+   * What is wrong with it is said in the same breath: a journal must not have an item that failed
+   * without its errors, or whoever goes on would take the backup for a whole one.
    */
   async #put(
     item: Parameters<ItemSink['put']>[0],
@@ -455,7 +478,9 @@ const isPathPart = (name: string): boolean =>
 
 const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
 
-/** Where an object is in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath. */
+/**
+ * Where an object is in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath.
+ */
 export function itemPath(type: string, versionFolder: string, item: KubeObject): string {
   const { namespace, name } = partsOf(item);
   const scope = namespace === '' ? ['cluster'] : ['namespaces', namespace];

@@ -26,7 +26,10 @@ export interface LookaheadOptions {
   readonly actions: readonly Resolved<BlockAction>[];
 }
 
-/** PVCs that are looked at before it is their turn. Our choice: their volumes come back while one is stored. */
+/**
+ * PVCs that are looked at before it is their turn. Our choice: their volumes come back while one is
+ * stored.
+ */
 const CLAIMS_AHEAD = 32;
 /** Objects that did not fit into the spool, and may be large. Our choice. */
 const OBJECTS_AHEAD = 8;
@@ -36,8 +39,9 @@ const PVCS_TYPE = 'persistentvolumeclaims';
 const VOLUMES = { group: '', plural: 'persistentvolumes', type: 'persistentvolumes' };
 
 /**
- * Looks at listed items before it is their turn, and tells what has to be asked for them one by one: the volumes of PVCs, and items that are not in the
- * spool. What it says is a hint: each item is read at its own turn, whatever has become of it.
+ * Looks at listed items before it is their turn, and tells what has to be asked for them one by
+ * one: the volumes of PVCs, and items that are not in the spool. What it says is a hint: each item
+ * is read at its own turn, whatever has become of it.
  */
 export class Lookahead {
   readonly #options: LookaheadOptions;

@@ -10,7 +10,10 @@ export interface ProgressOptions<P> {
 /** Velero patches not more often. */
 const PROGRESS_MS = 1000;
 
-/** Tells how far a run is, at most once in a while, and never twice at once. An error is a warning of the run. */
+/**
+ * Tells how far a run is, at most once in a while, and never twice at once. An error is a warning
+ * of the run.
+ */
 export class ProgressTeller<P> {
   readonly #options: ProgressOptions<P>;
   readonly #now: () => P;

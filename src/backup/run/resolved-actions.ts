@@ -12,7 +12,10 @@ export interface Resolved<A> {
   readonly applies: (type: string, item: KubeObject) => boolean;
 }
 
-/** Names as users write them become types. Velero: pkg/plugin/framework/action_resolver.go. Throws `BAD_SELECTOR`. */
+/**
+ * Names as users write them become types. Velero: pkg/plugin/framework/action_resolver.go. Throws
+ * `BAD_SELECTOR`.
+ */
 export function resolveActions<A extends { readonly appliesTo: ActionSelector }>(
   actions: readonly A[],
   resources: ResourceFinder,

@@ -20,8 +20,8 @@ import { resolveActions } from './resolved-actions.ts';
 
 export interface BackupRunOptions {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own. Without
-   * it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by an annotation of its own.
+   * Without it, only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find'>;
@@ -39,8 +39,8 @@ export interface BackupRunOptions {
   readonly blockActions: readonly BlockAction[];
   readonly exec: PodExec;
   /**
-   * Right before hooks: another server may be about to freeze or thaw the same pod. What it throws ends the run; has it the fact `isVacant`,
-   * nobody else is there yet.
+   * Right before hooks: another server may be about to freeze or thaw the same pod. What it throws
+   * ends the run; has it the fact `isVacant`, nobody else is there yet.
    */
   readonly assertLeading?: () => void;
   readonly sink: ItemSink;
@@ -51,7 +51,10 @@ export interface BackupRunOptions {
   readonly readAhead?: ReadAhead | undefined;
   /** Blocks under way at once. Velero: `--item-block-worker-count`. */
   readonly workers?: number;
-  /** Called when a block is over, not more often than each second, and once at the end. Never two at once; an error is a warning. */
+  /**
+   * Called when a block is over, not more often than each second, and once at the end. Never two at
+   * once; an error is a warning.
+   */
   readonly onProgress?: (progress: Progress) => Promise<void>;
   readonly progressMs?: number;
   readonly signal: AbortSignal;
@@ -69,7 +72,10 @@ export interface BackupRunResult extends Progress {
   readonly hooksFailed: number;
 }
 
-/** How long post hooks may take after a run was ended. Our choice: a hook has 30 s where nothing is said, and a process that ends as much. */
+/**
+ * How long post hooks may take after a run was ended. Our choice: a hook has 30 s where nothing is
+ * said, and a process that ends as much.
+ */
 const THAW_MS = 30_000;
 const THAWS_AT_ONCE = 8;
 const PODS_TYPE = 'pods';
@@ -77,11 +83,12 @@ const CRDS = { group: 'apiextensions.k8s.io', resource: 'customresourcedefinitio
 const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
 
 /**
- * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks. Errors of single items are in the log and
- * the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and
- * the reason of the signal; in each case it returns only after everything that was under way has ended. No pod stays frozen then: its post
- * hooks run, unless the signal's reason is a shutdown and the journal knows of the pod, or another server may lead by now: another try is
- * expected to run them.
+ * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks.
+ * Errors of single items are in the log and the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the
+ * sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and the reason of
+ * the signal; in each case it returns only after everything that was under way has ended. No pod
+ * stays frozen then: its post hooks run, unless the signal's reason is a shutdown and the journal
+ * knows of the pod, or another server may lead by now: another try is expected to run them.
  */
 export async function runBackup(options: BackupRunOptions): Promise<BackupRunResult> {
   const { discovery, log, resources, journal } = options;
@@ -194,7 +201,10 @@ const refOfBlockItem = ({
 const idOfBlockItem = (item: BlockItem): string => idOf(refOfBlockItem(item));
 
 async function backUpBlock(block: ItemBlock, work: BlockWork): Promise<void> {
-  /** Pods whose pre hooks have begun and whose post hooks have not; those whose debt the sink has taken are `noted`. */
+  /**
+   * Pods whose pre hooks have begun and whose post hooks have not; those whose debt the sink has
+   * taken are `noted`.
+   */
   const frozen: FrozenPods = { all: new Set(), noted: new Set() };
   try {
     await backUpFrozen(block, work, frozen);
@@ -243,7 +253,10 @@ async function thaw(
   });
 }
 
-/** Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or a filter leaves them out by now. */
+/**
+ * Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or
+ * a filter leaves them out by now.
+ */
 async function thawForgotten({
   backupper,
   hooks,
@@ -296,8 +309,9 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure.error };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks of which none has run. One that has, or may have, has frozen it, whatever failed after it
-    // (Velero leaves the pod frozen); and freezing a file system that an earlier try has frozen fails.
+    // As in Velero, post hooks do not follow pre hooks of which none has run. One that has, or may
+    // have, has frozen it, whatever failed after it (Velero leaves the pod frozen); and freezing a
+    // file system that an earlier try has frozen fails.
     const mayBeFrozen = failure.hasRun || journal?.owesPostHooks(kind, id) === true;
     const isFrozen = mayBeFrozen && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
@@ -338,7 +352,10 @@ async function runPostHooks(
   await backupper.postHooksDone(item);
 }
 
-/** Post hooks run even where nobody knows whether the volumes have been read: a file system that stays frozen is worse. */
+/**
+ * Post hooks run even where nobody knows whether the volumes have been read: a file system that
+ * stays frozen is worse.
+ */
 async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork): Promise<void> {
   try {
     await options.volumes?.settled?.(
@@ -351,7 +368,10 @@ async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork
   }
 }
 
-/** Custom resources need their definition; what has none is no custom resource. Velero: pkg/backup/backup.go, backupCRD. */
+/**
+ * Custom resources need their definition; what has none is no custom resource. Velero:
+ * pkg/backup/backup.go, backupCRD.
+ */
 async function backUpDefinition(
   type: string,
   backupper: ItemBackupper,

@@ -12,9 +12,14 @@ export interface ThawOptions {
   readonly resources: ResourceFinder;
   readonly exec: PodExec;
   readonly log: BackupLog;
-  /** Right before the hooks of each pod. What it throws is thrown, unless nobody else can lead yet. */
+  /**
+   * Right before the hooks of each pod. What it throws is thrown, unless nobody else can lead yet.
+   */
   readonly assertLeading: () => void;
-  /** `namespace/name` of those whose post hooks have run, to which more are added: where this is tried again, they are not run twice. */
+  /**
+   * `namespace/name` of those whose post hooks have run, to which more are added: where this is
+   * tried again, they are not run twice.
+   */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
 }
@@ -24,15 +29,19 @@ interface PodRef {
   readonly name: string;
 }
 
-/** For all pods of a run: whoever waits for it has more to do. Our choice, long enough for hundreds of pods whose hooks take their time. */
+/**
+ * For all pods of a run: whoever waits for it has more to do. Our choice, long enough for hundreds
+ * of pods whose hooks take their time.
+ */
 const THAW_MS = 10 * 60_000;
 const THAWS_AT_ONCE = 8;
 const TYPE = 'pods';
 
 /**
- * Runs the post hooks of pods that a run has frozen which nobody goes on with. A hook that fails, and a pod that is not reached in time, are
- * errors in the log, and the other pods follow. Throws what the API server throws where it could not be asked for a pod, after all others; the
- * reason of the signal; and `LEADERSHIP_LOST`.
+ * Runs the post hooks of pods that a run has frozen which nobody goes on with. A hook that fails,
+ * and a pod that is not reached in time, are errors in the log, and the other pods follow. Throws
+ * what the API server throws where it could not be asked for a pod, after all others; the reason of
+ * the signal; and `LEADERSHIP_LOST`.
  */
 export async function thawPods(
   pods: readonly PodRef[],

@@ -25,8 +25,8 @@ export interface KeyRequest {
 }
 
 /**
- * The first key of the account that may write. Busy and unreachable services are asked again. Throws `STORAGE_DENIED`,
- * `STORAGE_THROTTLED`, `STORAGE_UNREACHABLE`, `STORAGE_FAILED`.
+ * The first key of the account that may write. Busy and unreachable services are asked again.
+ * Throws `STORAGE_DENIED`, `STORAGE_THROTTLED`, `STORAGE_UNREACHABLE`, `STORAGE_FAILED`.
  */
 export async function listAccountKey(request: KeyRequest): Promise<string> {
   const { attemptsMax = RETRIES.attemptsMax } = request;

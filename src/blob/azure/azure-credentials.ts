@@ -34,9 +34,10 @@ export interface AzureAccess {
 }
 
 /**
- * Finds out how to reach the account, in this order: the account's key, a SAS token, then a client secret or
- * certificate, workload identity, managed identity; with these the account's keys are listed where the
- * location names subscription and resource group and does not say `useAad`, as Velero's plugin does.
+ * Finds out how to reach the account, in this order: the account's key, a SAS token, then a client
+ * secret or certificate, workload identity, managed identity; with these the account's keys are
+ * listed where the location names subscription and resource group and does not say `useAad`, as
+ * Velero's plugin does.
  */
 export async function findAccess(
   location: AzureLocation,

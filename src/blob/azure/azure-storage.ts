@@ -58,12 +58,15 @@ const CONTAINER_MISSING = ['ContainerNotFound', 'ContainerBeingDeleted', 'Resour
 const LOCKED = 'BlobImmutableDueToPolicy';
 
 /**
- * Blobs in a page of a listing, which must come within one time-out as a whole: the library tells of no progress. The service
- * would send 5,000. Our choice, as for the other services.
+ * Blobs in a page of a listing, which must come within one time-out as a whole: the library tells
+ * of no progress. The service would send 5,000. Our choice, as for the other services.
  */
 const PAGE_BLOBS_MAX = 1000;
 
-/** Before now, by which this machine's clock may be ahead of the service's: a key of the future signs nothing yet. Our choice. */
+/**
+ * Before now, by which this machine's clock may be ahead of the service's: a key of the future
+ * signs nothing yet. Our choice.
+ */
 const AHEAD_NS = 15n * MINUTE_NS;
 
 type ListedSegment =
@@ -90,7 +93,8 @@ function pipelineOf(location: AzureLocation, { credential }: AzureAccess): Pipel
     // Tries and time-outs are ours: with budgets, by progress.
     retryOptions: { maxTries: 1 },
     keepAliveOptions: { enable: true },
-    // A login page of a network would stand in for what was asked for; the service itself sends nobody elsewhere.
+    // A login page of a network would stand in for what was asked for; the service itself sends
+    // nobody elsewhere.
     redirectOptions: { maxRetries: 0 },
     ...(ca && { tlsOptions: { ca } }),
   };
@@ -220,7 +224,10 @@ class AzureStorage extends RemoteStorage {
     });
   }
 
-  /** With the account's key, or with one that the service gives to identities for it (user delegation). */
+  /**
+   * With the account's key, or with one that the service gives to identities for it (user
+   * delegation).
+   */
   signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
     const { credential, serviceUrl } = this.#access;
     if (credential === undefined) {
@@ -264,8 +271,9 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * As Kopia does: a locked version cannot be deleted, nor can a blob whose newest version is locked. An empty version comes
-   * above it, and that one goes. The locked one stays in the account for its time, and is not listed.
+   * As Kopia does: a locked version cannot be deleted, nor can a blob whose newest version is
+   * locked. An empty version comes above it, and that one goes. The locked one stays in the account
+   * for its time, and is not listed.
    */
   async #hide(id: BlobId, options: SignalOptions): Promise<void> {
     const blob = this.#container.getBlockBlobClient(this.prefix + id);
@@ -344,7 +352,10 @@ class AzureStorage extends RemoteStorage {
     };
   }
 
-  /** The service repeats what it was asked: another container's or page's list is not ours. Throws `BAD_LISTING`. */
+  /**
+   * The service repeats what it was asked: another container's or page's list is not ours. Throws
+   * `BAD_LISTING`.
+   */
   #assertFits(page: ListedSegment, prefix: string, token: string | undefined): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;
@@ -366,8 +377,8 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * A SAS token ends, keys are replaced, and whoever does it puts the new one into the file: backups may take longer than
-   * they last.
+   * A SAS token ends, keys are replaced, and whoever does it puts the new one into the file:
+   * backups may take longer than they last.
    */
   protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
     const { statusCode, request } = error as RestError;

@@ -4,18 +4,23 @@ import { ERROR_BYTES_MAX, PAGE_BYTES_MAX, readStart } from '../http/transfer.ts'
 
 /** Statuses whose body says why a request failed. */
 const FAILED = Array.from({ length: 700 }, (_, index) => 300 + index);
-/** Of an answer that only says yes. More than is read of an error, whose own bound must end it. Our choice. */
+/**
+ * Of an answer that only says yes. More than is read of an error, whose own bound must end it. Our
+ * choice.
+ */
 const SUCCESS_BYTES_MAX = 1 << 20;
 
 /**
- * With a token the library answers a 401 by itself, with a token of another tenant, and leaves a body that it did not read on
- * its connection for good. Tokens go over TLS alone, so that 401 is the service's own.
+ * With a token the library answers a 401 by itself, with a token of another tenant, and leaves a
+ * body that it did not read on its connection for good. Tokens go over TLS alone, so that 401 is
+ * the service's own.
  */
 const ASKS_FOR_TOKEN = 401;
 
 /**
- * Bounds what the library collects: by itself it reads every body to its end, except those of blobs. Errors are read here,
- * up to a bound, and what else is longer than its kind may be ends the request.
+ * Bounds what the library collects: by itself it reads every body to its end, except those of
+ * blobs. Errors are read here, up to a bound, and what else is longer than its kind may be ends the
+ * request.
  */
 export function boundedAnswers({ hasToken }: { readonly hasToken: boolean }): RequestPolicyFactory {
   const failed = FAILED.filter((status) => !hasToken || status !== ASKS_FOR_TOKEN);

@@ -9,12 +9,18 @@ import {
   systemCode,
 } from '../../base/index.ts';
 
-/** Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names are not. */
+/**
+ * Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names
+ * are not.
+ */
 export const FILE_MODE = 0o600;
 export const DIRECTORY_MODE = 0o700;
 /** Errors of file systems that do not keep modes: FAT, and some network drives. */
 const NO_MODES = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EINVAL'];
-/** How file systems say that they bring no directory to the disk by itself: shared folders of virtual machines, some network drives. */
+/**
+ * How file systems say that they bring no directory to the disk by itself: shared folders of
+ * virtual machines, some network drives.
+ */
 const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
 /** How file systems without hard links say so. */
 const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
@@ -52,7 +58,10 @@ export function mapError(error: unknown, what: string): unknown {
   }
 }
 
-/** Where that cannot be asked for, a name is on disk as soon as the file system sees fit: there a repository is all the same. */
+/**
+ * Where that cannot be asked for, a name is on disk as soon as the file system sees fit: there a
+ * repository is all the same.
+ */
 export async function syncDirectory(path: string): Promise<void> {
   const directory = await fs.open(path, 'r');
   try {
@@ -64,7 +73,10 @@ export async function syncDirectory(path: string): Promise<void> {
   }
 }
 
-/** Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power cut. */
+/**
+ * Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power
+ * cut.
+ */
 export async function writeAtomic(
   path: string,
   data: Iterable<Uint8Array> | AsyncIterable<Uint8Array>,

@@ -26,7 +26,10 @@ const READ_BYTES = 1 << 20;
 /** Nobody writes to it any more. Our choice: a put that waits for its body so long has failed. */
 const ABANDONED_NS = 3600n * SECOND_NS;
 
-/** Opens a directory whose files are objects, under their keys. Throws `STORAGE_NOT_FOUND`, `STORAGE_FAILED`. */
+/**
+ * Opens a directory whose files are objects, under their keys. Throws `STORAGE_NOT_FOUND`,
+ * `STORAGE_FAILED`.
+ */
 export async function openFilesystemBucket(root: string): Promise<Bucket> {
   try {
     if ((await fs.stat(root)).isDirectory()) return new FilesystemBucket(root);
@@ -78,7 +81,10 @@ class FilesystemBucket implements Bucket {
     }
   }
 
-  /** Others may remove a directory that is empty right now. The root is never made anew: its disk may be away. */
+  /**
+   * Others may remove a directory that is empty right now. The root is never made anew: its disk
+   * may be away.
+   */
   async #open(path: string): Promise<fs.FileHandle> {
     for (let tries = 1; ; tries++) {
       try {
@@ -149,7 +155,10 @@ class FilesystemBucket implements Bucket {
     }
   }
 
-  /** What killed puts left beside an object. No listing shows it, so that nobody else could ever delete it. */
+  /**
+   * What killed puts left beside an object. No listing shows it, so that nobody else could ever
+   * delete it.
+   */
   async #removeUnfinished(directory: string): Promise<void> {
     for (const entry of await fs.readdir(directory, { withFileTypes: true })) {
       if (!entry.isFile() || !UNFINISHED.test(entry.name)) continue;

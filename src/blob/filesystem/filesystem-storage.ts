@@ -69,7 +69,10 @@ export interface StorageModes {
   readonly directory: number;
 }
 
-/** Opens a directory in Kopia's sharded layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`, `STORAGE_FAILED`. */
+/**
+ * Opens a directory in Kopia's sharded layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`,
+ * `STORAGE_FAILED`.
+ */
 export async function openFilesystemStorage(options: FilesystemOptions): Promise<BlobStorage> {
   const { path, create, modes = {} } = options;
   try {
@@ -221,7 +224,10 @@ class FilesystemStorage implements BlobStorage {
     return await openNew(path, this.#modes.file);
   }
 
-  /** Where a disk was unmounted its mount point takes what is written, and hides it when the disk comes back. */
+  /**
+   * Where a disk was unmounted its mount point takes what is written, and hides it when the disk
+   * comes back.
+   */
   async #assertThere(): Promise<void> {
     try {
       await fs.stat(this.#witness);
@@ -232,7 +238,9 @@ class FilesystemStorage implements BlobStorage {
     }
   }
 
-  /** A blob is only there after a power cut when its directory is. Once for each, whoever made it. */
+  /**
+   * A blob is only there after a power cut when its directory is. Once for each, whoever made it.
+   */
   #keepDirectory(directory: string): Promise<void> {
     if (directory === this.#root || directory === dirname(directory)) return Promise.resolve();
     let kept = this.#durable.get(directory);

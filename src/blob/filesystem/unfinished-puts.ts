@@ -4,10 +4,16 @@ import { systemCode } from '../../base/index.ts';
 import type { UnfinishedPuts, UnfinishedPutsOptions } from '../storage.ts';
 import { SHARDS_FILE } from './sharding.ts';
 
-/** The temporary file of a put, ours and Kopia's (repo/blob/filesystem, createTempFileWithData, v0.23.1). */
+/**
+ * The temporary file of a put, ours and Kopia's (repo/blob/filesystem, createTempFileWithData,
+ * v0.23.1).
+ */
 const TEMPORARY = new RegExp(`^(.+\\.f|\\${SHARDS_FILE})\\.tmp\\.[0-9a-f]{16}$`);
 
-/** See {@link BlobStorage.removeUnfinishedPuts}. Holds no list: a directory is read entry by entry. Throws like `fs`. */
+/**
+ * See {@link BlobStorage.removeUnfinishedPuts}. Holds no list: a directory is read entry by entry.
+ * Throws like `fs`.
+ */
 export async function removeUnfinishedPuts(
   root: string,
   { beforeNs, dryRun, signal }: UnfinishedPutsOptions,
@@ -21,7 +27,8 @@ export async function removeUnfinishedPuts(
     found.lengthBytes += Number(stat.size);
   };
   const walk = async (directory: string): Promise<void> => {
-    // Names of directories are few; entries are read to the end first, so that one directory is open at a time.
+    // Names of directories are few; entries are read to the end first, so that one directory is
+    // open at a time.
     const below: string[] = [];
     for await (const entry of await fs.opendir(directory)) {
       signal?.throwIfAborted();

@@ -5,7 +5,10 @@ import type { PartsRules, Transfer } from '../http/remote-storage.ts';
 import type { BlobId, SignalOptions } from '../storage.ts';
 import type { GcsApi } from './json-api.ts';
 
-/** The service takes one part after the other, multiples of 256 KiB. Our choice as for S3; there is no largest number. */
+/**
+ * The service takes one part after the other, multiples of 256 KiB. Our choice as for S3; there is
+ * no largest number.
+ */
 export const GCS_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: Infinity, partsAtOnce: 1 };
 
 /** "Resume Incomplete": the service has what came, and waits for more. */
@@ -28,8 +31,8 @@ export interface GcsPartsOptions {
 }
 
 /**
- * A resumable upload: parts follow one another, and the last one tells the length. The service drops
- * an upload that nobody continues after a week.
+ * A resumable upload: parts follow one another, and the last one tells the length. The service
+ * drops an upload that nobody continues after a week.
  */
 export class GcsParts implements PartsPut {
   readonly #options: GcsPartsOptions;

@@ -72,7 +72,10 @@ const errorSchema = z.looseObject({
   }),
 });
 
-/** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
+/**
+ * Opens a bucket; no request is made. Credentials: the location's file, else Google's default
+ * chain.
+ */
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): RemoteStorage {
   const { endpoint, credentialsFile, displayName } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
@@ -141,7 +144,8 @@ class GcsStorage extends RemoteStorage {
         transfer,
       );
     } catch (error) {
-      // Here the service says in plain text what is missing, as anybody might: its metadata says it in JSON.
+      // Here the service says in plain text what is missing, as anybody might: its metadata says it
+      // in JSON.
       if (statusOf(error) === 404) await this.#metadata(id, transfer);
       throw error;
     }
@@ -155,7 +159,10 @@ class GcsStorage extends RemoteStorage {
     throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it does not describe the object');
   }
 
-  /** An answer that describes this very object; undefined for anything else, such as what a proxy kept of another one. */
+  /**
+   * An answer that describes this very object; undefined for anything else, such as what a proxy
+   * kept of another one.
+   */
   #described(id: BlobId, answer: unknown): z.infer<typeof objectSchema> | undefined {
     const { data } = objectSchema.safeParse(answer);
     const isThis = data?.name === this.prefix + id && data.bucket === this.#bucket;
@@ -224,7 +231,8 @@ class GcsStorage extends RemoteStorage {
     try {
       await this.request({ operation: 'delete', id }, options.signal, async (transfer) => {
         const text = await this.#api.text({ method: 'DELETE', path: this.#pathOf(id) }, transfer);
-        // A deletion is answered by nothing, also in JSON: what has a body is a page of somebody else.
+        // A deletion is answered by nothing, also in JSON: what has a body is a page of somebody
+        // else.
         if (['', '{}', 'null'].includes(text.trim())) return;
         throw strangeAnswer(this.displayName, `delete of ${id}`, 'it has a body');
       });

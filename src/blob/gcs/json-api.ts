@@ -44,15 +44,18 @@ export class GcsError extends Error {
 }
 
 export interface GcsApiOptions {
-  /** Knows the endpoint and the credentials. Its own requests take no signal, so that none of them could be ended. */
+  /**
+   * Knows the endpoint and the credentials. Its own requests take no signal, so that none of them
+   * could be ended.
+   */
   readonly connect: () => Storage;
   readonly agents: { readonly httpAgent: Agent; readonly httpsAgent: Agent };
   readonly displayName: string;
 }
 
 /**
- * Requests of the JSON API. The transfer's signal ends the request and its connection: what was given up sends nothing more.
- * Throws {@link GcsError}, and what the connection says.
+ * Requests of the JSON API. The transfer's signal ends the request and its connection: what was
+ * given up sends nothing more. Throws {@link GcsError}, and what the connection says.
  */
 export class GcsApi {
   readonly #connect: () => Storage;
@@ -168,8 +171,8 @@ export class GcsApi {
   }
 
   /**
-   * A URL (Signature Version 4) of an object, signed with a service account's key, or by IAM for an identity that has none.
-   * Throws `UNSUPPORTED_URL`.
+   * A URL (Signature Version 4) of an object, signed with a service account's key, or by IAM for an
+   * identity that has none. Throws `UNSUPPORTED_URL`.
    */
   async signedUrl(
     bucket: string,
@@ -205,7 +208,8 @@ export class GcsApi {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
     const stop = (): void => {
-      // All who want a token wait for one question, which has no end of its own: the next request asks anew.
+      // All who want a token wait for one question, which has no end of its own: the next request
+      // asks anew.
       this.#renew(storage);
       aborted.reject(asError(signal.reason));
     };

@@ -9,7 +9,10 @@ export interface TlsSettings {
   readonly insecureTls?: boolean | undefined;
 }
 
-/** Authorities of a PEM file besides those that Node trusts: its own, and NODE_EXTRA_CA_CERTS. Throws `BAD_LOCATION`. */
+/**
+ * Authorities of a PEM file besides those that Node trusts: its own, and NODE_EXTRA_CA_CERTS.
+ * Throws `BAD_LOCATION`.
+ */
 export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefined {
   if (caFile === undefined) return undefined;
   let pem: string;

@@ -14,8 +14,9 @@ export interface Failure {
   readonly code: string;
   readonly retryAfterMs?: number | undefined;
   /**
-   * What the service itself says is not there. A 404 alone says nothing: proxies and maintenance pages answer with it
-   * too, and a blob that is only believed to be missing may be the one that asks for object lock.
+   * What the service itself says is not there. A 404 alone says nothing: proxies and maintenance
+   * pages answer with it too, and a blob that is only believed to be missing may be the one that
+   * asks for object lock.
    */
   readonly missing?: 'blob' | 'bucket' | undefined;
   readonly cause: unknown;

@@ -13,7 +13,10 @@ export interface ListedPage {
   readonly objects: readonly ListedObject[];
   /** With a delimiter: what keys that go on behind it begin with, the delimiter included. */
   readonly folders?: readonly string[];
-  /** Undefined or empty after the last page; an answer that says neither is refused by the provider's adapter. */
+  /**
+   * Undefined or empty after the last page; an answer that says neither is refused by the
+   * provider's adapter.
+   */
   readonly next: string | undefined;
 }
 
@@ -29,8 +32,9 @@ export interface ListingRules {
 }
 
 /**
- * An answer that is no listing of what was asked for: a proxy's page, another prefix, half of a page. Believed, it
- * would be an empty bucket, and maintenance would delete what an empty index does not name. May be asked again.
+ * An answer that is no listing of what was asked for: a proxy's page, another prefix, half of a
+ * page. Believed, it would be an empty bucket, and maintenance would delete what an empty index
+ * does not name. May be asked again.
  */
 export function badListing(storage: string, what: string, cause?: unknown): CodedError {
   const text = `list at ${storage} got an answer that is not a listing of it: ${what}`;
@@ -93,7 +97,8 @@ export class ListingCheck {
     if (!Number.isSafeInteger(lengthBytes) || lengthBytes < 0) {
       this.#fail(`key "${short(key)}" has no length`);
     }
-    // A blob without a time would count as one of 1970, and the old ones are those that are deleted.
+    // A blob without a time would count as one of 1970, and the old ones are those that are
+    // deleted.
     if (modified === undefined || Number.isNaN(modified.getTime())) {
       this.#fail(`key "${short(key)}" has no time`);
     }

@@ -7,11 +7,13 @@ export type PartsOptions = Pick<PutOptions, 'doNotRecreate' | 'signal'>;
 
 /** A blob that is put in parts. Nobody sees it before `complete`. */
 export interface PartsPut {
-  /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
+  /**
+   * Parts count from 0, and may be put side by side. A part may be put again, and then counts once.
+   */
   part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
   /**
-   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is refused
-   * as a put is, by services whose condition is a part of this request.
+   * After all parts. May be called again when its answer was lost. With `doNotRecreate` it is
+   * refused as a put is, by services whose condition is a part of this request.
    */
   complete(options: PartsOptions): Promise<void>;
 }

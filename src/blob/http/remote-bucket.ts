@@ -12,12 +12,16 @@ import { retryPolicy, type StorageRetryOptions, withRetries } from '../wrappers/
 import { inParts } from './parts.ts';
 import type { RemoteStorage } from './remote-storage.ts';
 
-/** An object is read in ranges: one that fails is asked for again alone. Our choice: 30 requests a second on a fast network. */
+/**
+ * An object is read in ranges: one that fails is asked for again alone. Our choice: 30 requests a
+ * second on a fast network.
+ */
 const RANGE_BYTES = 4 << 20;
 
 /**
- * Objects of a cloud's bucket. Each request is bounded, watched and tried again as those of a repository are. One that is longer than a part
- * is put in parts, of which the service makes an object at the end.
+ * Objects of a cloud's bucket. Each request is bounded, watched and tried again as those of a
+ * repository are. One that is longer than a part is put in parts, of which the service makes an
+ * object at the end.
  */
 export class RemoteBucket implements Bucket {
   readonly displayName: string;
@@ -93,7 +97,8 @@ export class RemoteBucket implements Bucket {
     const { lengthBytes: total } = before;
     if (total === 0) return;
     if (total <= RANGE_BYTES) {
-      // Whole, whatever it has become meanwhile: a range of a longer one would be an object that was cut off.
+      // Whole, whatever it has become meanwhile: a range of a longer one would be an object that
+      // was cut off.
       yield await this.#retrying
         .getBlob(id, { lengthMax: RANGE_BYTES, signal })
         .catch((error: unknown) => {

@@ -22,7 +22,10 @@ import {
 import { type ListedObject, type ListedPage, ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
-/** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
+/**
+ * Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded
+ * before that.
+ */
 export const CONNECTIONS = 32;
 /** As Kopia marks its blobs. */
 export const CONTENT_TYPE = 'application/x-kopia';
@@ -52,7 +55,9 @@ export interface RequestInfo {
 export interface Transfer {
   /** Aborts when the caller does, and when nothing moves. */
   readonly signal: AbortSignal;
-  /** To be called whenever bytes move, with their number, and without one at a step of the request. */
+  /**
+   * To be called whenever bytes move, with their number, and without one at a step of the request.
+   */
   readonly progress: (lengthBytes?: number) => void;
 }
 
@@ -87,8 +92,9 @@ export interface PartsRules {
 }
 
 /**
- * What the stores of all cloud providers have in common: requests are bounded in number and under a watchdog, failures
- * get one meaning, listings come in pages. A provider's folder says how each request is made.
+ * What the stores of all cloud providers have in common: requests are bounded in number and under a
+ * watchdog, failures get one meaning, listings come in pages. A provider's folder says how each
+ * request is made.
  */
 export abstract class RemoteStorage implements BlobStorage {
   abstract readonly hasObjectLock: boolean;
@@ -131,12 +137,15 @@ export abstract class RemoteStorage implements BlobStorage {
   abstract readonly partBytes: number;
   /** Puts a blob whose length is not known. Nobody sees it before it is whole. */
   abstract putInParts(id: BlobId, pieces: AsyncIterable<Uint8Array>, put: LongPut): Promise<void>;
-  /** A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`. */
+  /**
+   * A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`.
+   */
   abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 
   /**
-   * Whether something was mended by which the same request will succeed; asked once for each request. Of several that fail
-   * at once the first mends it for all: `mendsBefore` is what {@link mends} was when this one began.
+   * Whether something was mended by which the same request will succeed; asked once for each
+   * request. Of several that fail at once the first mends it for all: `mendsBefore` is what
+   * {@link mends} was when this one began.
    */
   protected recover?(error: unknown, mendsBefore: number): Promise<boolean>;
 
@@ -183,7 +192,10 @@ export abstract class RemoteStorage implements BlobStorage {
     }
   }
 
-  /** Every key with a prefix, page by page, with the location's own prefix; with a delimiter, folders too. */
+  /**
+   * Every key with a prefix, page by page, with the location's own prefix; with a delimiter,
+   * folders too.
+   */
   async *listPages(
     prefix: string,
     { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string } = {},

@@ -8,21 +8,24 @@ import { assertLength, type BlobId, type GetOptions, invalidRange } from '../sto
 /** A request that moves nearly no byte for this long is cut and tried again. */
 export const STALL_MS = 60_000;
 /**
- * What must move for as long as that, in bytes per second: with a byte a minute a pack takes years, and nobody notices.
- * Our choice: a put needs four times as much already, as its body is handed out in pieces.
+ * What must move for as long as that, in bytes per second: with a byte a minute a pack takes years,
+ * and nobody notices. Our choice: a put needs four times as much already, as its body is handed out
+ * in pieces.
  */
 const RATE_MIN = 1024;
 /** What a body is handed out in: small enough that each piece tells of progress. */
 const HANDED_OUT_BYTES = 256 << 10;
 
 /**
- * Runs one request under a watchdog: when `progress` tells of less than 1 KiB/s for `stallMs` the request's signal aborts
- * and `STORAGE_STALLED` is thrown, which may be tried again. Without a number it tells of a step, such as an answer's head.
+ * Runs one request under a watchdog: when `progress` tells of less than 1 KiB/s for `stallMs` the
+ * request's signal aborts and `STORAGE_STALLED` is thrown, which may be tried again. Without a
+ * number it tells of a step, such as an answer's head.
  *
- * All libraries close the connection then: a body that was not sent as a whole never takes effect. A service that has all
- * of a put, and has not answered, may still carry it out. What guards against that: the same name gets the same bytes when
- * it is tried again, names of packs and indexes are never used twice, and only what is old is deleted (repository/maintenance).
- * What that leaves for the three names that get new bytes is told in docs/storage.md.
+ * All libraries close the connection then: a body that was not sent as a whole never takes effect.
+ * A service that has all of a put, and has not answered, may still carry it out. What guards
+ * against that: the same name gets the same bytes when it is tried again, names of packs and
+ * indexes are never used twice, and only what is old is deleted (repository/maintenance). What that
+ * leaves for the three names that get new bytes is told in docs/storage.md.
  */
 export async function watched<T>(
   what: string,
@@ -47,8 +50,8 @@ export async function watched<T>(
     moved = 0;
     timer.refresh();
   };
-  // Not `AbortSignal.any`: one that was listened to stays in memory for as long as the caller's signal lives, and that may be
-  // days with a million requests.
+  // Not `AbortSignal.any`: one that was listened to stays in memory for as long as the caller's
+  // signal lives, and that may be days with a million requests.
   const follow = (): void => {
     controller.abort(signal?.reason);
   };
@@ -57,7 +60,8 @@ export async function watched<T>(
     return await request({ signal: controller.signal, progress });
   } catch (error) {
     const wasAborted = controller.signal.aborted;
-    // An answer may come before the body was sent: the rest would keep its connection, or arrive later after all.
+    // An answer may come before the body was sent: the rest would keep its connection, or arrive
+    // later after all.
     controller.abort(error);
     // The client libraries throw errors of their own when they are aborted.
     signal?.throwIfAborted();
@@ -123,8 +127,8 @@ async function readUntold(
 }
 
 /**
- * Reads a body whose length is known, into given memory where it fits; it is closed in any case. Throws `STORAGE_FAILED`
- * when it is longer or shorter.
+ * Reads a body whose length is known, into given memory where it fits; it is closed in any case.
+ * Throws `STORAGE_FAILED` when it is longer or shorter.
  */
 export async function readBody(
   id: BlobId,
@@ -139,7 +143,8 @@ export async function readBody(
         : Buffer.allocUnsafeSlow(lengthBytes);
     let at = 0;
     let failure: unknown;
-    // Piece by piece: an iteration would join what has come meanwhile, and leave the parts to a collection.
+    // Piece by piece: an iteration would join what has come meanwhile, and leave the parts to a
+    // collection.
     body.on('data', (piece: Buffer) => {
       if (failure !== undefined) return;
       progress(piece.length);
@@ -164,7 +169,10 @@ export async function readBody(
   }
 }
 
-/** What is read of an error, or of an answer that only says yes: services write some KiB at most. Our choice. */
+/**
+ * What is read of an error, or of an answer that only says yes: services write some KiB at most.
+ * Our choice.
+ */
 export const ERROR_BYTES_MAX = 64 << 10;
 /** A page of a listing: 1,000 blobs of some KiB at most. Our choice. */
 export const PAGE_BYTES_MAX = 16 << 20;
@@ -189,7 +197,10 @@ export async function readStart(
   return { bytes: Buffer.concat(pieces).subarray(0, bytesMax), isWhole };
 }
 
-/** Nobody reads it any more: its connection would stay taken, and an error of it would end the process. */
+/**
+ * Nobody reads it any more: its connection would stay taken, and an error of it would end the
+ * process.
+ */
 export function leave(body: Omit<Body, typeof Symbol.asyncIterator> | undefined): void {
   body?.on('error', () => undefined);
   body?.destroy();
@@ -290,7 +301,8 @@ function announcedLength(
   }
   if (contentLength !== undefined) assertLength(id, contentLength, lengthMax);
   if (lengthBytes === undefined) return contentLength;
-  // Without a length of the whole what is short may be the end, or broken off: it is asked for again.
+  // Without a length of the whole what is short may be the end, or broken off: it is asked for
+  // again.
   const whole = range?.[3] === '*' ? Infinity : Number(range?.[3]);
   if (offset + lengthBytes > whole) throw invalidRange(id, offset, lengthBytes);
   return lengthBytes;

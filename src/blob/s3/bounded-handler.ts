@@ -6,8 +6,9 @@ type Handle = NodeHttpHandler['handle'];
 type HandlerOptions = NonNullable<Parameters<Handle>[1]>;
 
 /**
- * Bounds what the library collects: by itself it reads every body to its end, except those of blobs. Answers to a GET that
- * succeeded are left to those who asked. With a time-out a request ends that nobody watches.
+ * Bounds what the library collects: by itself it reads every body to its end, except those of
+ * blobs. Answers to a GET that succeeded are left to those who asked. With a time-out a request
+ * ends that nobody watches.
  */
 export class BoundedHandler extends NodeHttpHandler {
   readonly #timeoutMs: number | undefined;

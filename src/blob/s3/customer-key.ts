@@ -12,8 +12,8 @@ export interface CustomerKey {
 }
 
 /**
- * SSE-C: the service encrypts with a key that it forgets, so every request carries it. Undefined where the location names none. Throws
- * `BAD_LOCATION`.
+ * SSE-C: the service encrypts with a key that it forgets, so every request carries it. Undefined
+ * where the location names none. Throws `BAD_LOCATION`.
  */
 export function loadCustomerKey({
   sseCustomerKeyFile: file,

@@ -6,7 +6,10 @@ import { serviceNowNs } from './service-time.ts';
 /** The service takes no longer ones (Signature Version 4). */
 const LIFETIME_MS_MAX = 7 * 86_400_000;
 
-/** A URL that gets an object with a plain GET. It counts from the service's time, as far as answers have told it. */
+/**
+ * A URL that gets an object with a plain GET. It counts from the service's time, as far as answers
+ * have told it.
+ */
 export function presignGet(
   client: S3Client,
   object: { readonly Bucket: string; readonly Key: string },

@@ -2,7 +2,10 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 
-/** The region that environment or profile name, as the AWS tools look for it; undefined when none does. */
+/**
+ * The region that environment or profile name, as the AWS tools look for it; undefined when none
+ * does.
+ */
 export function findRegion(
   environment: NodeJS.ProcessEnv,
   profile = environment.AWS_PROFILE ?? 'default',

@@ -9,7 +9,10 @@ import { BoundedHandler } from './bounded-handler.ts';
 import { findRegion } from './region.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
-/** Of one request for keys: the watchdog of a request to the bucket cannot end it. Our choice: it is answered within a second. */
+/**
+ * Of one request for keys: the watchdog of a request to the bucket cannot end it. Our choice: it is
+ * answered within a second.
+ */
 const IDENTITY_TIMEOUT_MS = 30_000;
 /** Services that are not Amazon's take any; Amazon's redirect to the right one. */
 const REGION_DEFAULT = 'us-east-1';
@@ -53,7 +56,10 @@ interface IdentityClientConfig {
   readonly requestHandler: BoundedHandler;
 }
 
-/** For the services that hand out keys. They would use the bucket's connections, and `insecureTls` is for the bucket alone. */
+/**
+ * For the services that hand out keys. They would use the bucket's connections, and `insecureTls`
+ * is for the bucket alone.
+ */
 function identityClient(
   { caFile }: S3Location,
   environment: NodeJS.ProcessEnv,
@@ -66,8 +72,9 @@ function identityClient(
 }
 
 /**
- * What the location names before the environment, then the chain that all AWS tools have. The library would read each file
- * once in the life of the process; {@link renewCredentials} reads it again.
+ * What the location names before the environment, then the chain that all AWS tools have. The
+ * library would read each file once in the life of the process; {@link renewCredentials} reads it
+ * again.
  */
 function credentialsFor(
   { profile, credentialsFile: file }: S3Location,
@@ -94,7 +101,10 @@ function credentialsFor(
   return { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) };
 }
 
-/** Asks for credentials once more, wherever they come from. Returns whether they are others than before. */
+/**
+ * Asks for credentials once more, wherever they come from. Returns whether they are others than
+ * before.
+ */
 export async function renewCredentials({ config }: S3Client): Promise<boolean> {
   try {
     const before = await config.credentials();

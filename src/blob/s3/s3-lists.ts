@@ -118,7 +118,8 @@ export class S3Lists {
     const fail = (what: string): never => {
       throw badListing(this.#options.storage, what);
     };
-    // An access point, and a bucket of a Ceph tenant, have another name behind them. Some services give none.
+    // An access point, and a bucket of a Ceph tenant, have another name behind them. Some services
+    // give none.
     if (Name !== undefined) this.#listedName ??= Name;
     const isOther = Name !== undefined && Name !== this.#listedName;
     if (isOther && Name !== this.#options.bucket) fail(`it is for bucket "${Name}"`);

@@ -30,8 +30,8 @@ export class S3Locks {
   }
 
   /**
-   * As a put has it. By the service's time, as far as answers have told it: nobody could undo what a clock that is a year ahead locks. A first request by
-   * such a clock is refused, and tells it.
+   * As a put has it. By the service's time, as far as answers have told it: nobody could undo what
+   * a clock that is a year ahead locks. A first request by such a clock is refused, and tells it.
    */
   headersOf({ mode, periodNs }: Retention): LockHeaders {
     return {

@@ -312,7 +312,8 @@ class S3Storage extends RemoteStorage {
       await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
         const command = new DeleteObjectCommand(this.#object(id));
         const { $metadata } = await this.#client.send(command, { abortSignal: signal });
-        // The service says 204; some say 200, but then with an id of the request, which a page has not.
+        // The service says 204; some say 200, but then with an id of the request, which a page has
+        // not.
         if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
           throw strangeAnswer(
             this.displayName,
@@ -345,8 +346,9 @@ class S3Storage extends RemoteStorage {
   }
 
   /**
-   * Where the location names no region, or a wrong one, the service tells the right one. Credentials end, and whoever gave
-   * them puts new ones into the file: backups may take longer than they last.
+   * Where the location names no region, or a wrong one, the service tells the right one.
+   * Credentials end, and whoever gave them puts new ones into the file: backups may take longer
+   * than they last.
    */
   protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
     if (wantsNewCredentials(error)) {

@@ -27,7 +27,9 @@ import {
   type PutForm,
 } from './s3-dialect.ts';
 
-/** The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 8 MiB (80 GiB fit), three at once. */
+/**
+ * The service takes 10,000 parts of 5 MiB to 5 GiB. Our choice: 8 MiB (80 GiB fit), three at once.
+ */
 export const S3_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 10_000, partsAtOnce: 3 };
 
 /** The checksum of a body, as a put and a part of one carry it. */

@@ -9,10 +9,16 @@ export interface S3UrlsOptions extends S3Requests {
   readonly environment: NodeJS.ProcessEnv;
 }
 
-/** Signed URLs, by which whoever has one gets a blob: for the region that the bucket is in, and the name that others reach the service under. */
+/**
+ * Signed URLs, by which whoever has one gets a blob: for the region that the bucket is in, and the
+ * name that others reach the service under.
+ */
 export class S3Urls {
   readonly #options: S3UrlsOptions;
-  /** Where the location names neither region nor endpoint: what the service itself says, once it was asked. */
+  /**
+   * Where the location names neither region nor endpoint: what the service itself says, once it was
+   * asked.
+   */
   #bucketRegion: string | undefined;
 
   constructor(options: S3UrlsOptions) {
@@ -30,7 +36,8 @@ export class S3Urls {
       const region = this.#bucketRegion ?? own ?? (await now.config.region());
       const isSame = publicEndpoint === undefined && region === (await now.config.region());
       if (isSame) return presignGet(now, objectOf(id), lifetimeMs);
-      // Whoever gets the URL may reach the service under another name than this process. It signs only, and makes no request.
+      // Whoever gets the URL may reach the service under another name than this process. It signs
+      // only, and makes no request.
       const place = publicEndpoint ?? endpoint;
       const reached = { ...location, ...(place !== undefined && { endpoint: place }) };
       const client = createS3Client(reached, environment, region);
@@ -45,8 +52,9 @@ export class S3Urls {
   }
 
   /**
-   * A URL with another region than the bucket's is refused, and nobody redirects it. Requests of this process are redirected by the
-   * library, which keeps the region to itself. Without an answer the region of the client has to do.
+   * A URL with another region than the bucket's is refused, and nobody redirects it. Requests of
+   * this process are redirected by the library, which keeps the region to itself. Without an answer
+   * the region of the client has to do.
    */
   async #findRegion({ signal }: SignalOptions): Promise<void> {
     const { location, client, request } = this.#options;

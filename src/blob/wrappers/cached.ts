@@ -26,41 +26,60 @@ export interface CacheOptions {
   readonly logger: Logger;
 }
 
-/** Blobs that never change under their name and hold no file data: indexes of all kinds, packs of metadata. */
+/**
+ * Blobs that never change under their name and hold no file data: indexes of all kinds, packs of
+ * metadata.
+ */
 const CACHEABLE = /^(n|q|x[nrs])/;
 const DIGEST_BYTES = 32;
-/** When the cache is full, this share of it is left: otherwise every read would make room for itself. */
+/**
+ * When the cache is full, this share of it is left: otherwise every read would make room for
+ * itself.
+ */
 const LEFT_AFTER_EVICTION = 0.8;
 /** A range or blob above this share would push everything else out. */
 const ENTRY_SHARE_MAX = 0.1;
 const LOCK = 'lock';
-/** An earlier version kept another number under the name of `total`: lengths, not what the disk takes. */
+/**
+ * An earlier version kept another number under the name of `total`: lengths, not what the disk
+ * takes.
+ */
 const TOTAL = 'total-on-disk';
 /**
- * Tells backups, ours too, that nothing here is worth keeping (bford.info/cachedir); Kopia's cache has it too. A backup of a home would
- * store what was read of its own repository, anew after each maintenance.
+ * Tells backups, ours too, that nothing here is worth keeping (bford.info/cachedir); Kopia's cache
+ * has it too. A backup of a home would store what was read of its own repository, anew after each
+ * maintenance.
  */
 const TAG = 'CACHEDIR.TAG';
 const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
 # This file marks the directory as a cache, here one of longshore. See https://bford.info/cachedir/
 `;
-/** What files are made of on disk: ext4, XFS and most others; what takes less room is counted as this all the same. */
+/**
+ * What files are made of on disk: ext4, XFS and most others; what takes less room is counted as
+ * this all the same.
+ */
 const BLOCK_BYTES = 4096;
 /** Entries looked at side by side when they are counted. */
 const LOOKS_MAX = 16;
-/** Blobs that were deleted and whose entries are still there; at so many the directory is read once for all of them. */
+/**
+ * Blobs that were deleted and whose entries are still there; at so many the directory is read once
+ * for all of them.
+ */
 const FORGOTTEN_MAX = 1000;
 /** A process that died holding the lock holds it no longer than this. */
 const LOCK_STALE_MS = 10_000;
 const MODE = 0o600;
-/** Entries that wait to be written; above it they are not kept, so that a slow disk slows nothing down. */
+/**
+ * Entries that wait to be written; above it they are not kept, so that a slow disk slows nothing
+ * down.
+ */
 const WAITING_MAX = 8;
 
 /**
- * Keeps what was read of metadata and indexes on disk. Entries carry a digest, so that what a crash or a disk
- * left behind is read again from the storage instead of being believed. A cache that cannot be written, also because
- * its disk is full, is no failure: reads then go to the storage. Throws `CACHE_UNUSABLE` when the directory cannot be
- * made for another reason.
+ * Keeps what was read of metadata and indexes on disk. Entries carry a digest, so that what a crash
+ * or a disk left behind is read again from the storage instead of being believed. A cache that
+ * cannot be written, also because its disk is full, is no failure: reads then go to the storage.
+ * Throws `CACHE_UNUSABLE` when the directory cannot be made for another reason.
  */
 export async function withCache(inner: BlobStorage, options: CacheOptions): Promise<BlobStorage> {
   try {
@@ -114,7 +133,9 @@ class CachedStorage extends ForwardingStorage {
     if (this.#forgotten.size >= FORGOTTEN_MAX) await this.#removeForgotten(FORGOTTEN_MAX);
   }
 
-  /** Once so many wait for it: reading the directory for each of them would take maintenance hours. */
+  /**
+   * Once so many wait for it: reading the directory for each of them would take maintenance hours.
+   */
   #removeForgotten(atLeast: number): Promise<void> {
     return this.#writes.run(async () => {
       if (this.#forgotten.size < atLeast) return;
@@ -171,7 +192,8 @@ class CachedStorage extends ForwardingStorage {
       if (total === undefined || total + entryBytes > bytesMax) {
         total = await this.#evict(bytesMax, entryBytes);
       }
-      // Booked before it is there: after a crash the total is too high at most, and the next eviction counts.
+      // Booked before it is there: after a crash the total is too high at most, and the next
+      // eviction counts.
       await fs.writeFile(join(this.#options.directory, TOTAL), String(total + entryBytes));
       await fs.writeFile(temporary, [digestOf(bytes), bytes], { mode: MODE });
       await fs.rename(temporary, path);
@@ -208,7 +230,10 @@ class CachedStorage extends ForwardingStorage {
     return /^\d+$/.test(text) ? Number(text) : undefined;
   }
 
-  /** Counts what is there and removes the longest unused until there is room. Returns what is left, in bytes. */
+  /**
+   * Counts what is there and removes the longest unused until there is room. Returns what is left,
+   * in bytes.
+   */
   async #evict(bytesMax: number, entryBytes: number): Promise<number> {
     const { directory } = this.#options;
     const names = await this.#names();

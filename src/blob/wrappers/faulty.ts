@@ -10,7 +10,10 @@ import { ForwardingStorage } from './forwarding.ts';
 
 export type StorageOperation = 'get' | 'metadata' | 'put' | 'delete' | 'list';
 
-/** Called before each request, and again after a put or delete took effect (`after`): throw to inject a fault, await to be slow. */
+/**
+ * Called before each request, and again after a put or delete took effect (`after`): throw to
+ * inject a fault, await to be slow.
+ */
 export type FaultPlan = (request: {
   operation: StorageOperation;
   id: string;

@@ -14,9 +14,10 @@ import type {
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
- * How often to try depends on what went wrong; Kopia retries everything for about 10 minutes (internal/retry). Busy services are
- * waited for, some 5 minutes. Nobody there: half a minute, so that a wrong name is told soon and a restart of
- * the service is waited for. The rest: some 30 s, then it is the caller's turn.
+ * How often to try depends on what went wrong; Kopia retries everything for about 10 minutes
+ * (internal/retry). Busy services are waited for, some 5 minutes. Nobody there: half a minute, so
+ * that a wrong name is told soon and a restart of the service is waited for. The rest: some 30 s,
+ * then it is the caller's turn.
  */
 const BUDGETS = {
   busy: { attemptsMax: 16, delayMsMax: 30_000 },
@@ -34,7 +35,10 @@ export interface StorageRetryOptions {
   onRetry?: (error: unknown, attempt: number) => void;
 }
 
-/** Tries again what the storage's own error mapping calls passing. Puts are atomic and overwrite, so repeating is safe. */
+/**
+ * Tries again what the storage's own error mapping calls passing. Puts are atomic and overwrite, so
+ * repeating is safe.
+ */
 export function withRetries(inner: BlobStorage, options: StorageRetryOptions = {}): BlobStorage {
   return new RetryingStorage(inner, options);
 }
@@ -111,8 +115,9 @@ class RetryingStorage extends ForwardingStorage {
   }
 
   /**
-   * A listing is read whole before it is passed on: a failure in the middle starts it again, where the storage cannot
-   * ask again for a page alone. What it has asked for again itself is not tried here once more.
+   * A listing is read whole before it is passed on: a failure in the middle starts it again, where
+   * the storage cannot ask again for a page alone. What it has asked for again itself is not tried
+   * here once more.
    */
   async *#listWhole<T>(
     options: ListOptions,

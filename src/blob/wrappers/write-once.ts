@@ -11,20 +11,28 @@ import {
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
-/** When maintenance is due: Kopia replaces this blob each time something was maintained (repo/maintenance/maintenance_schedule.go). */
+/**
+ * When maintenance is due: Kopia replaces this blob each time something was maintained
+ * (repo/maintenance/maintenance_schedule.go).
+ */
 const SCHEDULE = blobId('kopia.maintenance');
 /** `kopia.maintenance-00000001-3f9a0b12`: no program but ours looks for them. */
 const SCHEDULE_VERSION = /^kopia\.maintenance-(\d{8,})-[0-9a-f]{8}$/;
 const NUMBER_DIGITS = 8;
 /** The newest ones, for who is reading. Our choice. */
 const SCHEDULES_KEPT = 3;
-/** What only a change of the password replaces, and has to: every program opens a repository by these names. One is not begun here, but one that was killed is finished. */
+/**
+ * What only a change of the password replaces, and has to: every program opens a repository by
+ * these names. One is not begun here, but one that was killed is finished.
+ */
 const REPLACED = /^kopia\.(repository|blobcfg|longshore-password-change)/;
 
 /**
- * A repository's storage in which no blob is put twice, for buckets with object lock. A blob that is there with the same bytes counts as put: its answer
- * was lost. Another one's throws `BLOB_EXISTS`. The maintenance schedule becomes a new blob each time, of which the newest counts, unless another
- * program has put its own after it. The end of a change of the password that was begun before is the only thing that replaces blobs.
+ * A repository's storage in which no blob is put twice, for buckets with object lock. A blob that
+ * is there with the same bytes counts as put: its answer was lost. Another one's throws
+ * `BLOB_EXISTS`. The maintenance schedule becomes a new blob each time, of which the newest counts,
+ * unless another program has put its own after it. The end of a change of the password that was
+ * begun before is the only thing that replaces blobs.
  */
 export function writeOnce(inner: BlobStorage): BlobStorage {
   return new WriteOnceStorage(inner);

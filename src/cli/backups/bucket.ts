@@ -36,8 +36,9 @@ const DEFAULT_SECRET = 'cloud-credentials';
 const DEFAULT_KEY = 'cloud';
 
 /**
- * Works with the bucket that a backup is in, or the backup of a restore. Throws `NO_BACKUP`, `NO_LOCATION`, `NO_LOGS` where a backup has none
- * yet, and what the API server and the bucket throw.
+ * Works with the bucket that a backup is in, or the backup of a restore. Throws `NO_BACKUP`,
+ * `NO_LOCATION`, `NO_LOGS` where a backup has none yet, and what the API server and the bucket
+ * throw.
  */
 export async function withBucketOf<T>(
   { word }: Noun,
@@ -93,7 +94,10 @@ export async function withBucketOfLocation<T>(
   }
 }
 
-/** Where the repository of a namespace's volumes is, for as long as the work goes on. Throws as `loadRepositoryAccess` does. */
+/**
+ * Where the repository of a namespace's volumes is, for as long as the work goes on. Throws as
+ * `loadRepositoryAccess` does.
+ */
 export async function withRepositoryOf<T>(
   place: { readonly storageLocation: string; readonly volumeNamespace: string },
   session: Session,
@@ -125,7 +129,10 @@ async function findLocation(name: string, session: Session): Promise<BackupStora
   return loadLocation(name, session);
 }
 
-/** Outside of the cluster its bucket may be known by another address: the one by which Velero's CLI downloads. */
+/**
+ * Outside of the cluster its bucket may be known by another address: the one by which Velero's CLI
+ * downloads.
+ */
 function reachable(location: BackupStorageLocation): BackupStorageLocation {
   const { publicUrl } = location.spec.config;
   if (!publicUrl || environment.isInCluster) return location;
@@ -133,7 +140,10 @@ function reachable(location: BackupStorageLocation): BackupStorageLocation {
   return { ...location, spec: { ...location.spec, config } };
 }
 
-/** For a location without credentials of its own: what the environment names, else what Velero's pods mount. */
+/**
+ * For a location without credentials of its own: what the environment names, else what Velero's
+ * pods mount.
+ */
 async function defaultCredentials(
   { spec }: BackupStorageLocation,
   { client, namespace, signal }: Session,

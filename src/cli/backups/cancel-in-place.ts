@@ -10,7 +10,10 @@ import {
 import { printable, printLine } from '../terminal.ts';
 import type { Session } from './session.ts';
 
-/** Longer than a data mover that is cut off may take to stop, for which the end waits (`--fence-timeout`). */
+/**
+ * Longer than a data mover that is cut off may take to stop, for which the end waits
+ * (`--fence-timeout`).
+ */
 const WAIT_MS = 900_000;
 
 const phaseOf = ({ status }: DataDownload): string => status?.phase || 'New';
@@ -22,8 +25,9 @@ const nameOf = ({ metadata }: DataDownload): string =>
 export const isClaimName = (name: string): boolean => name.includes('/');
 
 /**
- * Ends the restores in place of a claim, given as NAMESPACE/PVC, or the one whose DataDownload has this name. False where there is no
- * such DataDownload; of a claim that has none it throws `NO_RESTORE`, and `RESTORE_OVER` where all have ended.
+ * Ends the restores in place of a claim, given as NAMESPACE/PVC, or the one whose DataDownload has
+ * this name. False where there is no such DataDownload; of a claim that has none it throws
+ * `NO_RESTORE`, and `RESTORE_OVER` where all have ended.
  */
 export async function cancelInPlace(
   name: string,
@@ -67,8 +71,8 @@ async function restoresOf(
 }
 
 /**
- * Of this very object: another one may have got its name. What has ended meanwhile is left as it is by the agents; false where it is gone, which
- * keeps no other one from being told.
+ * Of this very object: another one may have got its name. What has ended meanwhile is left as it is
+ * by the agents; false where it is gone, which keeps no other one from being told.
  */
 async function cancel(download: DataDownload, { client, signal }: Session): Promise<boolean> {
   const { uid, namespace = '', name } = download.metadata;

@@ -14,8 +14,9 @@ export interface CancelFlags extends ClusterFlags {
 const WAIT_MS = 600_000;
 
 /**
- * Asks the server to end a backup or a restore, or the node-agents to end a restore in place. Throws `NO_BACKUP` or `NO_RESTORE`, and
- * `BACKUP_OVER` or `RESTORE_OVER` for one that has ended, and `RUN_GONE`.
+ * Asks the server to end a backup or a restore, or the node-agents to end a restore in place.
+ * Throws `NO_BACKUP` or `NO_RESTORE`, and `BACKUP_OVER` or `RESTORE_OVER` for one that has ended,
+ * and `RUN_GONE`.
  */
 export async function cancelNamed(noun: Noun, name: string, flags: CancelFlags): Promise<void> {
   const { word, resource } = noun;

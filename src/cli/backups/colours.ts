@@ -8,7 +8,10 @@ const CODES: Readonly<Record<Tone, string>> = { good: '32', doubtful: '33', bad:
 /** Whether lines can be drawn anew in their place. */
 export const isLive = (): boolean => process.stdout.isTTY && !environment.isDumbTerminal;
 
-/** With a colour on a terminal, unless NO_COLOR is set. What others have written in it steers no terminal. */
+/**
+ * With a colour on a terminal, unless NO_COLOR is set. What others have written in it steers no
+ * terminal.
+ */
 export function paint(text: string, tone: Tone): string {
   const plain = printable(text);
   const code = CODES[tone];

@@ -141,7 +141,10 @@ export function selectorCell(selector: unknown): string {
 
 const TIMESTAMP = /-\d{14}$/;
 
-/** As Velero sorts backups: by name, and those of one schedule newest first (pkg/cmd/util/output/backup_printer.go). */
+/**
+ * As Velero sorts backups: by name, and those of one schedule newest first
+ * (pkg/cmd/util/output/backup_printer.go).
+ */
 export function byPrefixAndTime(a: Shown, b: Shown): number {
   const [aStamp, bStamp] = [TIMESTAMP.exec(a.name), TIMESTAMP.exec(b.name)];
   const isNewestFirst =

@@ -22,7 +22,10 @@ import {
 } from './specs.ts';
 import { waitForEnd } from './wait.ts';
 
-/** Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the API server throws. */
+/**
+ * Throws `UsageError`, `NO_BACKUP`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the API server
+ * throws.
+ */
 export async function createRestore(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<RestoreSpecFlags>(given);
   assertRestoreFlags(flags);
@@ -61,8 +64,9 @@ export async function createRestore(name: string | undefined, given: object): Pr
 }
 
 /**
- * Asks the API server by a dry run whether it keeps what says that volumes are to be brought back: with the definitions of Velero 1.18 it would drop that
- * without a word, and the volumes would be left alone. Throws `OLD_DEFINITION`.
+ * Asks the API server by a dry run whether it keeps what says that volumes are to be brought back:
+ * with the definitions of Velero 1.18 it would drop that without a word, and the volumes would be
+ * left alone. Throws `OLD_DEFINITION`.
  */
 async function assertKept(
   restore: NewObject<KubeObject>,
@@ -91,7 +95,10 @@ interface InPlaceSpec {
 
 type Source = Pick<RestoreSpecFlags, 'fromBackup' | 'fromSchedule'>;
 
-/** With `--allow-partially-failed` the newest backup is named; otherwise the server finds the newest one that is complete. */
+/**
+ * With `--allow-partially-failed` the newest backup is named; otherwise the server finds the newest
+ * one that is complete.
+ */
 async function sourceOf(
   { fromBackup = '', fromSchedule = '', allowPartiallyFailed }: RestoreSpecFlags,
   session: Session,

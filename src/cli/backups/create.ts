@@ -33,7 +33,10 @@ export interface CreateBackupFlags extends BackupSpecFlags {
 
 const NOT_WAITING = 'the wait ends';
 
-/** Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the API server throws. */
+/**
+ * Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the
+ * API server throws.
+ */
 export async function createBackup(name: string | undefined, given: object): Promise<void> {
   const flags = readFlags<CreateBackupFlags>(given);
   const { fromSchedule, output } = flags;

@@ -55,7 +55,10 @@ const LOOK_EVERY_MS = 1000;
 const WAIT_MS_MAX = 4 * 3_600_000;
 const WORD_AFTER_MS = 60_000;
 
-/** Throws `NO_BACKUP` and its like, `NOT_CONFIRMED`, `NOT_DELETED`, `UsageError`, and what the API server throws. */
+/**
+ * Throws `NO_BACKUP` and its like, `NOT_CONFIRMED`, `NOT_DELETED`, `UsageError`, and what the API
+ * server throws.
+ */
 export async function deleteObjects(
   noun: Noun,
   names: readonly string[],
@@ -101,7 +104,10 @@ function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
   }
 }
 
-/** One that fails does not keep the others. Backups are waited for when all of them are asked for: the server takes them in its own order. */
+/**
+ * One that fails does not keep the others. Backups are waited for when all of them are asked for:
+ * the server takes them in its own order.
+ */
 async function deleteAll(
   noun: Noun,
   doomed: readonly Doomed[],
@@ -145,7 +151,10 @@ async function deleteAll(
   if (last !== undefined) throw new CodedError('NOT_DELETED', last);
 }
 
-/** Releases the Backups of a Schedule. Tells whether there may be others: of who may not see or write them, or that come right now. */
+/**
+ * Releases the Backups of a Schedule. Tells whether there may be others: of who may not see or
+ * write them, or that come right now.
+ */
 async function isWithBackups(schedule: Doomed, session: Session): Promise<boolean> {
   try {
     return (await releaseBackups(schedule, session)) > 0 || schedule.isOwner;
@@ -179,7 +188,10 @@ async function requestDeletion(
   }
 }
 
-/** Until the backup is gone, or the server says why it is not. An API server that is away is waited for. Throws `NOT_DELETED`. */
+/**
+ * Until the backup is gone, or the server says why it is not. An API server that is away is waited
+ * for. Throws `NOT_DELETED`.
+ */
 async function waitDeleted(
   backup: Doomed,
   request: KubeObject,
@@ -232,7 +244,10 @@ async function waitDeleted(
 const statusOf = (request: KubeObject | undefined): { phase?: string; errors?: string[] } =>
   (request as { status?: { phase?: string; errors?: string[] } } | undefined)?.status ?? {};
 
-/** Asks on the terminal. Throws {@link UsageError} where nobody can be asked, `NOT_CONFIRMED` without a yes. */
+/**
+ * Asks on the terminal. Throws {@link UsageError} where nobody can be asked, `NOT_CONFIRMED`
+ * without a yes.
+ */
 async function confirmed(
   question: string,
   { confirm }: { confirm?: boolean },
@@ -267,9 +282,10 @@ const AT_ONCE = 8;
 const LOOKS_MAX = 5;
 
 /**
- * Takes a Schedule's ownership away from its Backups, which those have that it makes with `useOwnerReferencesInBackup`. The garbage collector would delete
- * them with it, and one that does not know them yet does so even where they are to be orphaned. Tells how many there were. Throws `BUSY_BACKUPS` where
- * they change all the time, and the errors of the API.
+ * Takes a Schedule's ownership away from its Backups, which those have that it makes with
+ * `useOwnerReferencesInBackup`. The garbage collector would delete them with it, and one that does
+ * not know them yet does so even where they are to be orphaned. Tells how many there were. Throws
+ * `BUSY_BACKUPS` where they change all the time, and the errors of the API.
  */
 export async function releaseBackups(
   { name, uid }: { readonly name: string; readonly uid: string },

@@ -14,7 +14,10 @@ export interface DescribeFlags extends ClusterFlags, SelectFlags {
   output?: 'json' | 'yaml';
 }
 
-/** Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API server throws. */
+/**
+ * Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API
+ * server throws.
+ */
 export async function describeObjects(
   noun: Noun,
   names: readonly string[],

@@ -81,7 +81,10 @@ export async function loadStored(
   }
 }
 
-/** Its volumes whose data is moved. What is not over needs a look at all of the cluster that decides about it. */
+/**
+ * Its volumes whose data is moved. What is not over needs a look at all of the cluster that decides
+ * about it.
+ */
 export async function loadVolumes(
   noun: Noun,
   object: KubeObject,
@@ -120,7 +123,9 @@ export async function loadVolumes(
   }
 }
 
-/** Of volumes without such an object, which may be those of another cluster: what the bucket tells. */
+/**
+ * Of volumes without such an object, which may be those of another cluster: what the bucket tells.
+ */
 export function storedVolume(info: VolumeInfo): DescribedVolume {
   const { pvbInfo, pvrInfo, csiSnapshotInfo: csi, nativeSnapshotInfo: native, result } = info;
   const ofPod = pvbInfo ?? pvrInfo;

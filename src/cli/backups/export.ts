@@ -34,9 +34,9 @@ export interface ExportFlags extends ClusterFlags, PasswordFileFlags {
 }
 
 /**
- * Writes plain copies of the files of a backup below a directory, under their keys. Never overwrites
- * a file. Throws `NO_BACKUP`, `DAMAGED_ARCHIVE` for a file with another checksum, `WRONG_SIGNATURE`,
- * `NOT_SIGNED`, `NO_ARCHIVE_KEY`, and errors of the bucket.
+ * Writes plain copies of the files of a backup below a directory, under their keys. Never
+ * overwrites a file. Throws `NO_BACKUP`, `DAMAGED_ARCHIVE` for a file with another checksum,
+ * `WRONG_SIGNATURE`, `NOT_SIGNED`, `NO_ARCHIVE_KEY`, and errors of the bucket.
  */
 export async function exportBackup(name: string, flags: ExportFlags): Promise<void> {
   const { directory, bucket: location, passwordFile, keysFile } = flags;

@@ -67,7 +67,10 @@ export interface RestoreSpecFlags extends CommonFlags {
 
 type Read = (text: string, before?: never) => unknown;
 
-/** Reads what was given on the command line; flags that are not read here stay as they are. Throws {@link UsageError}. */
+/**
+ * Reads what was given on the command line; flags that are not read here stay as they are. Throws
+ * {@link UsageError}.
+ */
 export function readFlags<T extends object>(raw: object): T {
   const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
     const reader = lookup(READERS, name);
@@ -81,7 +84,10 @@ export function readFlags<T extends object>(raw: object): T {
   return Object.fromEntries(read) as T;
 }
 
-/** Values of flags as Velero's command line takes them (v1.18.3: pkg/cmd/util/flag). All throw {@link UsageError}. */
+/**
+ * Values of flags as Velero's command line takes them (v1.18.3: pkg/cmd/util/flag). All throw
+ * {@link UsageError}.
+ */
 
 /** `a,b,c`; given again it takes the place of what was given before. */
 const listValue = (text: string): string[] => text.split(',');
@@ -128,7 +134,9 @@ const booleanValue =
     throw new UsageError(`${flag} "${text}" is neither true nor false`);
   };
 
-/** As Go writes it in an object. Less than nothing is refused: no server could do anything with it. */
+/**
+ * As Go writes it in an object. Less than nothing is refused: no server could do anything with it.
+ */
 const durationValue =
   (flag: string, example: string) =>
   (text: string): string => {

@@ -23,7 +23,10 @@ export interface GetFlags extends ClusterFlags, SelectFlags {
   output?: 'json' | 'yaml' | 'wide' | 'name' | 'table';
 }
 
-/** Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API server throws. */
+/**
+ * Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API
+ * server throws.
+ */
 export async function getObjects(
   noun: Noun,
   names: readonly string[],
@@ -121,7 +124,10 @@ interface Moved {
   bytes: number;
 }
 
-/** Volumes whose data was moved, and how much, by the label that names their backup or restore: of a page nothing else is kept. */
+/**
+ * Volumes whose data was moved, and how much, by the label that names their backup or restore: of a
+ * page nothing else is kept.
+ */
 async function movedOf(
   { word }: Noun,
   { client, namespace, signal }: Session,

@@ -16,8 +16,9 @@ import { withSession } from './session.ts';
 const STARS = '*'.repeat(8);
 
 /**
- * The log of a backup or restore from its bucket, and behind it what the data movers of its volumes wrote. Throws `NO_BACKUP`, `NO_RESTORE`,
- * `NO_LOCATION`, `NO_LOGS`, and what the API server and the bucket throw.
+ * The log of a backup or restore from its bucket, and behind it what the data movers of its volumes
+ * wrote. Throws `NO_BACKUP`, `NO_RESTORE`, `NO_LOCATION`, `NO_LOGS`, and what the API server and
+ * the bucket throw.
  */
 export async function printLogs(
   kind: MoverLogOwner['kind'],
@@ -88,7 +89,10 @@ async function printAll(
   return isAny;
 }
 
-/** Returns whether there was any text. Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
+/**
+ * Returns whether there was any text. Texts in a bucket may be anybody's: what would steer a
+ * terminal is shown as text.
+ */
 async function print(pieces: AsyncIterable<Uint8Array>): Promise<boolean> {
   const decoder = new TextDecoder();
   let isLineOpen = false;

@@ -13,10 +13,16 @@ const TONES: Readonly<Record<RehearsedItem['outcome'], Tone>> = {
   skipped: 'plain',
   failed: 'bad',
 };
-/** What is said of no item that would be restored: so many different sentences are counted, and of the rest that there are more. */
+/**
+ * What is said of no item that would be restored: so many different sentences are counted, and of
+ * the rest that there are more.
+ */
 const SENTENCES_MAX = 1000;
 
-/** Prints what a restore would come to: line by line as it is found out, or as one document. The exit code tells whether something would fail. */
+/**
+ * Prints what a restore would come to: line by line as it is found out, or as one document. The
+ * exit code tells whether something would fail.
+ */
 export async function printRehearsal(
   restore: object,
   session: Session,

@@ -40,8 +40,9 @@ const SERVER_DEPLOYMENT = 'longshore-server';
 const OPERATION_TIMEOUT = '4h0m0s';
 
 /**
- * Rehearses a Restore that was not made, from here: validation, contents of the backup and modifiers as the server has them, the API server asked by dry
- * runs. Throws `NOT_VALID` with all reasons, and what the API server and the bucket throw.
+ * Rehearses a Restore that was not made, from here: validation, contents of the backup and
+ * modifiers as the server has them, the API server asked by dry runs. Throws `NOT_VALID` with all
+ * reasons, and what the API server and the bucket throw.
  */
 export async function rehearse(
   given: KubeObject,

@@ -62,9 +62,10 @@ const LOOK_EVERY_MS = 1000;
 const TAKEN_UP_MS = 30_000;
 
 /**
- * Asks for the volume of a PVC to be brought back to a backup; with `--wait` or `--dry-run`, shows how that goes and what it did. Throws
- * `UsageError`, `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`, `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_COMPLETED`, and what the API server and the
- * bucket throw.
+ * Asks for the volume of a PVC to be brought back to a backup; with `--wait` or `--dry-run`, shows
+ * how that goes and what it did. Throws `UsageError`, `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`,
+ * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `NOT_COMPLETED`, and what the API server and the bucket
+ * throw.
  */
 export async function restoreClaimInPlace(
   backupName: string,
@@ -170,7 +171,8 @@ function downloadOf({
     metadata: {
       generateName: `${short}-in-place-`,
       namespace: session.namespace,
-      // No owner: Kubernetes would delete it with the Backup, and the volume would stay half written.
+      // No owner: Kubernetes would delete it with the Backup, and the volume would stay half
+      // written.
       labels: { ...NOT_IN_BACKUPS, [BACKUP_NAME]: validLabel(backupName), [BACKUP_UID]: uid },
     },
     spec: {
@@ -188,7 +190,10 @@ function downloadOf({
   };
 }
 
-/** Its UID says which one is meant, so that another one of its name is left alone. Throws `KUBE_FORBIDDEN` for who may not see it. */
+/**
+ * Its UID says which one is meant, so that another one of its name is left alone. Throws
+ * `KUBE_FORBIDDEN` for who may not see it.
+ */
 export async function findClaim(
   ref: { namespace: string; name: string },
   { client, signal }: Pick<Session, 'client' | 'signal'>,
@@ -202,7 +207,10 @@ export async function findClaim(
   }
 }
 
-/** Undefined where there is no volume, and for who may not see it: then whatever volume the PVC has by its turn is meant. */
+/**
+ * Undefined where there is no volume, and for who may not see it: then whatever volume the PVC has
+ * by its turn is meant.
+ */
 async function volumeUidOf(
   claim: PersistentVolumeClaim | undefined,
   { client, signal }: Session,
@@ -223,7 +231,8 @@ async function assertUsable(download: DataDownload, { client, signal }: Session)
   try {
     hindrance = await inPlaceHindrance(client, download, signal);
   } catch (error) {
-    // Who may ask for a restore has to see the PVC, and need not be allowed to see its volume and other pods.
+    // Who may ask for a restore has to see the PVC, and need not be allowed to see its volume and
+    // other pods.
     if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
   }
   if (hindrance) throw hindrance;
@@ -235,7 +244,10 @@ const newScreen = (): WaitScreen =>
     ? new LiveWait(stdoutTerminal)
     : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
 
-/** As it is when it has ended. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C, which leaves it running. */
+/**
+ * As it is when it has ended. Throws `RUN_GONE`, and `CANCELED` after Ctrl-C, which leaves it
+ * running.
+ */
 async function waitForEnd(
   created: DataDownload,
   screen: WaitScreen,

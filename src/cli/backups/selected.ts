@@ -33,7 +33,10 @@ export interface Selected<K> {
   readonly missing: Error[];
 }
 
-/** Named ones in their order; otherwise all that the labels select, page by page, of which only what is taken is kept. */
+/**
+ * Named ones in their order; otherwise all that the labels select, page by page, of which only what
+ * is taken is kept.
+ */
 export async function selected<K>(
   noun: Noun,
   names: readonly string[],

@@ -1,7 +1,10 @@
 import { type Command, Option } from 'commander';
 
 /** Values are read later, with all that it takes: other verbs start without it. */
-/** Flags of Velero's command line by their names and defaults (v1.18.3: pkg/cmd/cli/backup/create.go). */
+/**
+ * Flags of Velero's command line by their names and defaults (v1.18.3:
+ * pkg/cmd/cli/backup/create.go).
+ */
 export function addBackupSpecFlags(command: Command): void {
   addCommonFlags(command, 'backup');
   const scoped = 'not together with --include-resources and its like';
@@ -44,7 +47,10 @@ export function addBackupSpecFlags(command: Command): void {
     .option('--parallel-files-upload <n>', 'files of a volume that are uploaded at once');
 }
 
-/** The same of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), with the two for volumes that are there already of 1.19. */
+/**
+ * The same of `velero restore create` (v1.18.3: pkg/cmd/cli/restore/create.go), with the two for
+ * volumes that are there already of 1.19.
+ */
 export function addRestoreSpecFlags(command: Command): void {
   command
     .option('--from-backup <name>', 'Backup to restore')
@@ -140,7 +146,9 @@ function addCommonFlags(command: Command, what: 'backup' | 'restore'): void {
 /** Each time that it is given counts. */
 const given = (text: string, before: readonly string[] = []): string[] => [...before, text];
 
-/** Flags of a command that need no value, and never take the next word for one, which may be a name. */
+/**
+ * Flags of a command that need no value, and never take the next word for one, which may be a name.
+ */
 const bare = new WeakMap<Command, Set<string>>();
 
 /** `--flag`, or `--flag=false`. Without it nothing is said. */

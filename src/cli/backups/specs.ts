@@ -6,8 +6,9 @@ import { UsageError } from '../usage-error.ts';
 import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
 
 /**
- * Objects as Velero's command line makes them of the same flags (v1.18.3: pkg/cmd/cli/{backup,restore,schedule}/create.go). What Go writes of a
- * field that nobody has set is written here, too: `0s` is a duration that the server decides.
+ * Objects as Velero's command line makes them of the same flags (v1.18.3:
+ * pkg/cmd/cli/{backup,restore,schedule}/create.go). What Go writes of a field that nobody has set
+ * is written here, too: `0s` is a duration that the server decides.
  */
 
 const UNSET_DURATION = '0s';
@@ -70,7 +71,10 @@ export function assertRestoreFlags(flags: RestoreSpecFlags): void {
 export const bringsBack = ({ existingVolumeDataPolicy: policy }: RestoreSpecFlags): boolean =>
   policy === 'full' || policy === 'incremental';
 
-/** Throws {@link UsageError} for what a server would refuse, and for what has no time within five years, which Velero's takes for always. */
+/**
+ * Throws {@link UsageError} for what a server would refuse, and for what has no time within five
+ * years, which Velero's takes for always.
+ */
 export function assertCron(schedule: string): void {
   const problem = cronProblem(schedule);
   if (problem !== undefined) throw new UsageError(`--schedule "${schedule}": ${problem}`);
@@ -202,7 +206,10 @@ const SCHEDULE_LABEL = 'velero.io/schedule-name';
 /** What kubectl notes about the Schedule is no note about a Backup. */
 const APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
-/** A backup of what a schedule has in its template. `flags`: of these only labels and annotations count. */
+/**
+ * A backup of what a schedule has in its template. `flags`: of these only labels and annotations
+ * count.
+ */
 export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): NewObject<KubeObject> {
   const { metadata, spec } = schedule;
   const template = spec?.template ?? {};

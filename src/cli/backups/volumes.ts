@@ -27,7 +27,10 @@ export const MOVEMENTS: Readonly<Record<Noun['word'], readonly Resource<Movement
   schedule: [],
 };
 
-/** Whether an object was made for this very backup or restore, and not for an earlier one of the same name. */
+/**
+ * Whether an object was made for this very backup or restore, and not for an earlier one of the
+ * same name.
+ */
 export function isOf({ word }: Noun, { metadata }: KubeObject): (movement: KubeObject) => boolean {
   const name = validLabel(metadata.name);
   return ({ metadata: { labels = {} } }) => {

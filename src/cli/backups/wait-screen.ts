@@ -120,7 +120,10 @@ function volumeText(row: MovementDescription, rateOf: RateOf): string {
 /** On a pipe, of what goes on in one phase. */
 const LINE_EVERY_MS = 30_000;
 
-/** For pipes: a line when the phase changes, and when a volume has ended; and how far it is now and then. */
+/**
+ * For pipes: a line when the phase changes, and when a volume has ended; and how far it is now and
+ * then.
+ */
 export class PlainWait implements WaitScreen {
   readonly #write: (line: string) => Promise<void>;
   readonly #everyMs: number;

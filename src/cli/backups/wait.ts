@@ -39,8 +39,9 @@ export interface WaitForEndOptions {
 }
 
 /**
- * Shows how far a backup or restore is until it has ended, however long that takes: what it waits for is shown, and Ctrl-C leaves it running. An
- * API server that is away is waited for. Throws `NOT_COMPLETED` where it ended as anything but `Completed`, `RUN_GONE` where it was deleted,
+ * Shows how far a backup or restore is until it has ended, however long that takes: what it waits
+ * for is shown, and Ctrl-C leaves it running. An API server that is away is waited for. Throws
+ * `NOT_COMPLETED` where it ended as anything but `Completed`, `RUN_GONE` where it was deleted,
  * `CANCELED` after Ctrl-C, and what the API server refuses, with the word that the backup goes on.
  */
 export async function waitForEnd(

@@ -39,7 +39,10 @@ interface Listed {
   readonly age: Stopwatch;
 }
 
-/** Files of the volumes of backups, from the bucket and the repositories of the cluster's locations: as `longshore browse` has them, for many at once. */
+/**
+ * Files of the volumes of backups, from the bucket and the repositories of the cluster's locations:
+ * as `longshore browse` has them, for many at once.
+ */
 export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
   readonly #options: ClusterBackupFilesOptions;
   readonly #repositories: OpenRepositories;
@@ -87,7 +90,8 @@ export class ClusterBackupFiles implements BackupFiles, AsyncDisposable {
       } catch (error) {
         const isFresh = loan.ageNs < FRESH_NS;
         const isNowhere = isCode(error, ...SETTLED);
-        // A snapshot may be newer than the index that is held, and whatever else failed may be better with another one. That a visitor goes says nothing.
+        // A snapshot may be newer than the index that is held, and whatever else failed may be
+        // better with another one. That a visitor goes says nothing.
         if (!isNowhere && !signal.aborted) loan.retire();
         loan[Symbol.dispose]();
         if (isNowhere || isFresh || !isFirst) throw error;
@@ -158,7 +162,10 @@ function openEntry(loan: RepositoryLoan, found: VolumeFile): OpenEntry {
   };
 }
 
-/** The next part may be in memory already, and parsing a million entries would keep everything else of this process waiting. */
+/**
+ * The next part may be in memory already, and parsing a million entries would keep everything else
+ * of this process waiting.
+ */
 async function* unhurried<T>(
   parts: AsyncIterable<T>,
   signal: AbortSignal,

@@ -25,8 +25,9 @@ export interface BrowseFlags extends ClusterFlags, EntryFlags {
 }
 
 /**
- * Lists the volumes of a backup, a directory in one of them, or writes a file or a directory to stdout. Throws `NO_BACKUP`, `NO_VOLUME`,
- * `NOT_BROWSABLE`, `PATH_NOT_FOUND`, `DEVICE_NOT_READ`, `DEVICE_DAMAGED`, and what the API server, the bucket and the repository throw.
+ * Lists the volumes of a backup, a directory in one of them, or writes a file or a directory to
+ * stdout. Throws `NO_BACKUP`, `NO_VOLUME`, `NOT_BROWSABLE`, `PATH_NOT_FOUND`, `DEVICE_NOT_READ`,
+ * `DEVICE_DAMAGED`, and what the API server, the bucket and the repository throw.
  */
 export async function browse(
   name: string,
@@ -56,7 +57,10 @@ export async function browse(
   });
 }
 
-/** Where the volume's namespace was given, its repository is known before its snapshot is. What is wrong with it is said by what opens it. */
+/**
+ * Where the volume's namespace was given, its repository is known before its snapshot is. What is
+ * wrong with it is said by what opens it.
+ */
 async function withHeadStart(
   volume: string | undefined,
   backup: Run,

@@ -13,23 +13,38 @@ import { fileBytes } from './file-bytes.ts';
 import { KopiaFile } from './kopia-file.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
-/** Contents of devices that are held: some eight of them, with which a directory and its inodes are read without fetching anything twice. Our choice. */
+/**
+ * Contents of devices that are held: some eight of them, with which a directory and its inodes are
+ * read without fetching anything twice. Our choice.
+ */
 const CACHE_BYTES = 32 << 20;
-/** Devices that stay open, and as many contents as one of them has at most: some 15 MiB for each. Our choices. */
+/**
+ * Devices that stay open, and as many contents as one of them has at most: some 15 MiB for each.
+ * Our choices.
+ */
 const OPEN_MAX = 4;
 const OPEN_PIECES_MAX = 1 << 18;
-/** So many names are sorted, in some 10 MiB, as the page does; a directory with more is listed as it is stored. Our choice. */
+/**
+ * So many names are sorted, in some 10 MiB, as the page does; a directory with more is listed as it
+ * is stored. Our choice.
+ */
 const SORTED_MAX = 20_000;
 
-/** Raw volumes whose files somebody looked at a moment ago: their list of contents and their journal are not read again for each look. */
+/**
+ * Raw volumes whose files somebody looked at a moment ago: their list of contents and their journal
+ * are not read again for each look.
+ */
 export class OpenDevices {
   readonly #cache = new PieceCache(CACHE_BYTES);
-  /** By object, the one used longest ago first. Another repository that was opened since has other contents, and the same bytes. */
+  /**
+   * By object, the one used longest ago first. Another repository that was opened since has other
+   * contents, and the same bytes.
+   */
   #open = new WeakMap<Repository, Map<string, DeviceFile>>();
 
   /**
-   * The root of what is on the device: files and directories, or the device as one file with a note why. Throws `SNAPSHOT_INCOMPLETE`, and what the repository
-   * throws.
+   * The root of what is on the device: files and directories, or the device as one file with a note
+   * why. Throws `SNAPSHOT_INCOMPLETE`, and what the repository throws.
    */
   async rootOf(
     repository: Repository,
@@ -89,8 +104,9 @@ export interface RawVolume {
 }
 
 /**
- * What a snapshot's root is where it is of a raw volume: one file that is named by the path of the device, as Velero stores it, or the file alone. Undefined
- * where it is of directories. Throws what the repository throws.
+ * What a snapshot's root is where it is of a raw volume: one file that is named by the path of the
+ * device, as Velero stores it, or the file alone. Undefined where it is of directories. Throws what
+ * the repository throws.
  */
 export async function rawVolumeOf(
   { contents }: Repository,

@@ -3,8 +3,10 @@ import { readPiece, type Repository, singly, streamPieces } from '../../reposito
 import type { DirectoryEntry } from '../../snapshot/index.ts';
 
 /**
- * The bytes of a file of a snapshot, exactly as many as its entry says: whoever takes them was told how many there are. In memory are two pieces and a part
- * of the list of them, however long the file is: a raw volume is one, too. Throws `DAMAGED_SNAPSHOT`, `BAD_OBJECT`, and what the repository throws.
+ * The bytes of a file of a snapshot, exactly as many as its entry says: whoever takes them was told
+ * how many there are. In memory are two pieces and a part of the list of them, however long the
+ * file is: a raw volume is one, too. Throws `DAMAGED_SNAPSHOT`, `BAD_OBJECT`, and what the
+ * repository throws.
  */
 export async function* fileBytes(
   { contents }: Repository,

@@ -7,8 +7,9 @@ import { KopiaFile } from './kopia-file.ts';
 import type { VolumeFile } from './volume-file.ts';
 
 /**
- * A file or directory of a volume by its path from the root. Throws `PATH_NOT_FOUND`, `SNAPSHOT_NOT_FOUND`, `SNAPSHOT_INCOMPLETE` of raw volumes,
- * `DEVICE_NOT_READ`, `DEVICE_DAMAGED` and `OBJECT_TOO_LONG` of what is on one, and what the repository throws.
+ * A file or directory of a volume by its path from the root. Throws `PATH_NOT_FOUND`,
+ * `SNAPSHOT_NOT_FOUND`, `SNAPSHOT_INCOMPLETE` of raw volumes, `DEVICE_NOT_READ`, `DEVICE_DAMAGED`
+ * and `OBJECT_TOO_LONG` of what is on one, and what the repository throws.
  */
 export async function findFile(
   { repository, devices }: { readonly repository: Repository; readonly devices: OpenDevices },

@@ -11,7 +11,10 @@ import { nodeIn } from '../../volume-files/index.ts';
 import { fileBytes } from './file-bytes.ts';
 import type { VolumeFile, WalkedFile, WantedName } from './volume-file.ts';
 
-/** A file or directory of a snapshot, as Kopia stores it; also a device in which nobody can look, `unread` for that reason. */
+/**
+ * A file or directory of a snapshot, as Kopia stores it; also a device in which nobody can look,
+ * `unread` for that reason.
+ */
 export class KopiaFile implements VolumeFile {
   readonly isSorted = true;
   readonly deviceBytes = undefined;

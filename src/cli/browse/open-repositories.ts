@@ -29,16 +29,25 @@ export interface RepositoryLoan extends Disposable {
   readonly repository: Repository;
   /** Since it was opened: it knows nothing that was stored later. */
   readonly ageNs: Nanoseconds;
-  /** It is not lent again: something was wrong with it, or it is too old. It is closed when nobody works with it any more. */
+  /**
+   * It is not lent again: something was wrong with it, or it is too old. It is closed when nobody
+   * works with it any more.
+   */
   retire(): void;
 }
 
 /** Our choices. Each takes up to 16 MiB for its index. */
 const OPEN_MAX = 4;
 const IDLE_MS = 5 * 60_000;
-/** Its index, its credentials and its location may be others by now. Maintenance deletes nothing that was in use within hours. */
+/**
+ * Its index, its credentials and its location may be others by now. Maintenance deletes nothing
+ * that was in use within hours.
+ */
 const LENT_NS = 15n * MINUTE_NS;
-/** Of an opening: all that is waited for in it is bounded, and this is more than these bounds together are for a bucket that works. */
+/**
+ * Of an opening: all that is waited for in it is bounded, and this is more than these bounds
+ * together are for a bucket that works.
+ */
 const OPENING_MS = 120_000;
 
 interface Open {
@@ -52,8 +61,9 @@ interface Open {
 }
 
 /**
- * Repositories that are open for visitors: one for each place, which all of them share, and which is closed when nobody has wanted it for some minutes.
- * There are only so many; another one takes the place of the one that nobody works with.
+ * Repositories that are open for visitors: one for each place, which all of them share, and which
+ * is closed when nobody has wanted it for some minutes. There are only so many; another one takes
+ * the place of the one that nobody works with.
  */
 export class OpenRepositories implements AsyncDisposable {
   readonly #options: OpenRepositoriesOptions;
@@ -139,7 +149,8 @@ export class OpenRepositories implements AsyncDisposable {
   #makeRoom(): void {
     if (this.#isClosed) throw busy('the server ends');
     if (this.#all.size < OPEN_MAX) return;
-    // The one that has been idle for longest is the first of the idle ones: whoever is used again goes to the end.
+    // The one that has been idle for longest is the first of the idle ones: whoever is used again
+    // goes to the end.
     for (const [key, open] of this.#open) {
       if (open.users > 0) continue;
       this.#retire(key, open);
@@ -209,8 +220,9 @@ export async function withOpenRepository(
 }
 
 /**
- * Derives the key of the repository of a place, which {@link withOpenRepository} then finds in memory: by the time that the bucket has said which
- * snapshot is wanted, what takes longest is done. Throws what finding the repository throws.
+ * Derives the key of the repository of a place, which {@link withOpenRepository} then finds in
+ * memory: by the time that the bucket has said which snapshot is wanted, what takes longest is
+ * done. Throws what finding the repository throws.
  */
 export async function deriveKeyOf(
   place: RepositoryPlace,

@@ -7,8 +7,9 @@ import type { VolumeFile, WalkedFile } from './volume-file.ts';
 /** Longer ones exist on no file system. */
 const LINK_BYTES_MAX = 64 << 10;
 /**
- * No header of a member: GNU tar and others fail at it. They take an archive that ends behind a member for a whole one; where it ends in a member, they notice,
- * and this would be taken for a part of the file.
+ * No header of a member: GNU tar and others fail at it. They take an archive that ends behind a
+ * member for a whole one; where it ends in a member, they notice, and this would be taken for a
+ * part of the file.
  */
 const CUT_OFF = Buffer.alloc(512, ' ');
 CUT_OFF.write('The archive is cut off here, since the rest could not be read.\n');
@@ -22,9 +23,11 @@ export interface TarOptions {
 }
 
 /**
- * A directory of a volume with everything below it, or one file, as a tar archive (pax): owners, modes, times to the nanosecond, symbolic
- * links. In memory are a piece of a file and a part of each directory on the way down. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and what
- * the repository throws; before that it gives what makes programs fail that unpack it, wherever in the archive that is.
+ * A directory of a volume with everything below it, or one file, as a tar archive (pax): owners,
+ * modes, times to the nanosecond, symbolic links. In memory are a piece of a file and a part of
+ * each directory on the way down. Throws `SNAPSHOT_INCOMPLETE`, `DAMAGED_SNAPSHOT`, and what the
+ * repository throws; before that it gives what makes programs fail that unpack it, wherever in the
+ * archive that is.
  */
 export async function* tarOf(
   root: VolumeFile,
@@ -105,7 +108,10 @@ async function* member(
   yield filling;
 }
 
-/** Anybody who writes to the repository chooses names; nobody who unpacks the archive is to be led elsewhere. */
+/**
+ * Anybody who writes to the repository chooses names; nobody who unpacks the archive is to be led
+ * elsewhere.
+ */
 function assertHarmless(path: string): void {
   const parts = path.split('/');
   if (parts.every((part) => part !== '' && part !== '.' && part !== '..' && !part.includes('\0'))) {

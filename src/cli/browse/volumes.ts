@@ -24,7 +24,10 @@ const METHODS: Readonly<Record<string, string>> = {
   NativeSnapshot: 'native snapshot',
 };
 
-/** What the volume infos of a backup say, in the order of names. A volume that several pods share is once in it. */
+/**
+ * What the volume infos of a backup say, in the order of names. A volume that several pods share is
+ * once in it.
+ */
 export function volumesIn(infos: readonly BackupVolumeInfo[]): BrowsableVolume[] {
   const byName = new Map<string, BrowsableVolume>();
   for (const info of infos) {

@@ -44,7 +44,10 @@ export interface BundleOptions {
   readonly limits?: Partial<typeof LIMITS>;
 }
 
-/** Our choices. A bundle is to be sent by mail: what is over these is counted, and named as a problem. */
+/**
+ * Our choices. A bundle is to be sent by mail: what is over these is counted, and named as a
+ * problem.
+ */
 const LIMITS = {
   /** Of one kind of objects, in bytes of JSON. */
   listBytes: 32 << 20,
@@ -77,8 +80,9 @@ const KINDS: readonly Resource<KubeObject>[] = [
 ];
 
 /**
- * What a maintainer needs to see of a cluster, a file at a time: objects of Velero's namespace, logs of its pods, versions. What cannot be read
- * is a problem that is told, and keeps nothing else away. Throws only the signal's reason.
+ * What a maintainer needs to see of a cluster, a file at a time: objects of Velero's namespace,
+ * logs of its pods, versions. What cannot be read is a problem that is told, and keeps nothing else
+ * away. Throws only the signal's reason.
  */
 export async function* bundleOf(options: BundleOptions): AsyncGenerator<NewTarEntry> {
   const { client, signal, namespace } = options;
@@ -137,7 +141,10 @@ export async function* bundleOf(options: BundleOptions): AsyncGenerator<NewTarEn
   if (isFull) options.onProblem('logs: there are more than fit; the rest is left out');
 }
 
-/** One object a line, in an array. A kind that the cluster does not know has no file, which is no problem. */
+/**
+ * One object a line, in an array. A kind that the cluster does not know has no file, which is no
+ * problem.
+ */
 async function listText(
   kind: Resource<KubeObject>,
   { client, namespace, onProblem }: BundleOptions,

@@ -1,21 +1,32 @@
 import { redact } from '../../base/index.ts';
 
 const HIDDEN = '***';
-/** Of annotations, variables and settings: what such a name has for a value nobody else is to know. */
+/**
+ * Of annotations, variables and settings: what such a name has for a value nobody else is to know.
+ */
 const SECRET_NAME =
   /(passw(or)?d|passphrase|(^|[_.-])(pass|pwd|auth)|secret|token|credentials?|(access|account|api|client|customer|encryption|master|private|root|secret|shared|signing|sse|storage)[_-]?key([_-]?(id|data|base64))?|sas)$/i;
 /** These only name a Secret, or say where in one something is. */
 const ONLY_NAMES =
   /^(secretName|secret|credential|serviceAccountToken|automountServiceAccountToken)$/;
-/** What is before `=` or `:` in texts. Whatever may stand between is bounded here as below: a text that nearly looks like a secret takes no longer than any other one. */
+/**
+ * What is before `=` or `:` in texts. Whatever may stand between is bounded here as below: a text
+ * that nearly looks like a secret takes no longer than any other one.
+ */
 const ASSIGNED_NAME = String.raw`(?:passw(?:or)?d|passphrase|secret[\w-]{0,20}key|(?:access|account|encryption)[\w-]{0,20}key(?:[_-]?id)?|(?:api|client|customer|master|private|root|signing)[_-]?key(?:[_-]?data)?|client[_-]?secret|token|(?<=["'])auth)`;
 const BETWEEN = String.raw`\\{0,7}["']?[ \t]{0,4}[=:][ \t]{0,4}`;
-/** What begins a line, as in files of settings: the value is the rest of it, or what is indented below it, of a YAML block all of its lines. */
+/**
+ * What begins a line, as in files of settings: the value is the rest of it, or what is indented
+ * below it, of a YAML block all of its lines.
+ */
 const SETTING = new RegExp(
   String.raw`(^([ \t]{0,64})(?:- )?["']?[\w.-]{0,64}?${ASSIGNED_NAME}${BETWEEN})(?:[|>][+-]?\d?[ \t]{0,4}(?:\n(?:\2[ \t][^\n]*|[ \t]*(?=\n)))+|[ \t]{0,4}\n[ \t]{1,64}[^\n]+|[^\s"'][^\n]*)`,
   'gim',
 );
-/** `password=x`, `token: x`, also in quotes, which JSON in JSON has with backslashes: up to the same quotes, where there are any. */
+/**
+ * `password=x`, `token: x`, also in quotes, which JSON in JSON has with backslashes: up to the same
+ * quotes, where there are any.
+ */
 const ASSIGNED = new RegExp(
   String.raw`(${ASSIGNED_NAME}${BETWEEN})(?:(\\{0,7}["'])[^\n]{0,1024}?(?<!\\)\2|\\{0,7}["']?[^\s"']+)`,
   'gi',
@@ -45,14 +56,20 @@ const PATTERNS: readonly (readonly [RegExp, string])[] = [
 /** `kubectl apply` leaves the whole object there once more, as text. */
 const DROPPED_ANNOTATIONS = ['kubectl.kubernetes.io/last-applied-configuration'];
 
-/** Text of logs and messages as it may be given to a stranger. What looks like a secret is hidden, rather too much than too little. */
+/**
+ * Text of logs and messages as it may be given to a stranger. What looks like a secret is hidden,
+ * rather too much than too little.
+ */
 export function textWithoutSecrets(text: string): string {
   let shown = redact(text);
   for (const [pattern, replacement] of PATTERNS) shown = shown.replaceAll(pattern, replacement);
   return shown;
 }
 
-/** An object of the API server as it may be given to a stranger: without values that look like secrets, and without managedFields. */
+/**
+ * An object of the API server as it may be given to a stranger: without values that look like
+ * secrets, and without managedFields.
+ */
 export function objectWithoutSecrets(object: unknown): unknown {
   return shown(object, '');
 }
@@ -92,7 +109,10 @@ const MODIFIERS = 'resourceModifierRules';
 const RULE_KEYS =
   /^(version|resourceModifierRules|conditions|groupResource|resourceNameRegex|namespaces|patches|mergePatches|strategicPatches|operation|path|from)$/;
 
-/** Resource modifiers without the values that they set. Lines of another form than usual are hidden whole. */
+/**
+ * Resource modifiers without the values that they set. Lines of another form than usual are hidden
+ * whole.
+ */
 function modifiersShown(text: string): string {
   /** Lines that are indented by more belong to a hidden value. */
   let hiddenAt = Infinity;

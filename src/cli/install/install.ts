@@ -178,7 +178,10 @@ async function untilReady(
   throw new CodedError('NOT_READY', text);
 }
 
-/** Whether backups can be stored, as the server finds it: wrong credentials are told now, and not with the first backup. */
+/**
+ * Whether backups can be stored, as the server finds it: wrong credentials are told now, and not
+ * with the first backup.
+ */
 async function tellLocations(
   client: KubeClient,
   plan: readonly Manifest[],

@@ -56,8 +56,8 @@ export const isOfCluster = ({ kind }: { readonly kind: string }): boolean =>
   CLUSTER_KINDS.includes(kind);
 
 /**
- * What `kubectl kustomize` makes of a folder of this project's manifests, of which it knows just what they use; anything else is refused with
- * `BAD_MANIFESTS`.
+ * What `kubectl kustomize` makes of a folder of this project's manifests, of which it knows just
+ * what they use; anything else is refused with `BAD_MANIFESTS`.
  */
 export function kustomized(folder: string): Manifest[] {
   const file = join(folder, 'kustomization.yaml');

@@ -29,8 +29,9 @@ export interface InstalledPassword {
 const LOOK_MS = 5000;
 
 /**
- * Creates the Secret of the repository password if this machine can look into the bucket. The server
- * creates it otherwise. Says which. Throws `NO_PASSWORD` if repositories exist and their password is unknown.
+ * Creates the Secret of the repository password if this machine can look into the bucket. The
+ * server creates it otherwise. Says which. Throws `NO_PASSWORD` if repositories exist and their
+ * password is unknown.
  */
 export async function installPassword(of: InstalledPassword): Promise<PasswordSecretOutcome> {
   const { client, namespace, secretFile, signal } = of;

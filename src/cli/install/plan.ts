@@ -27,7 +27,10 @@ export const INSTALLED_BY = 'longshore-install';
 const PROVIDERS = ['aws', 'azure', 'gcp', 'fs'];
 const SECRET = 'cloud-credentials';
 
-/** Everything that an installation has, in the order in which it is made. Throws {@link UsageError} with what is missing. */
+/**
+ * Everything that an installation has, in the order in which it is made. Throws {@link UsageError}
+ * with what is missing.
+ */
 export function installPlan(
   { definitions, objects }: InstallAssets,
   namespace: string,

@@ -45,8 +45,9 @@ interface Work {
 }
 
 /**
- * Removes what `longshore install` has made; all that is in the bucket stays. Whatever state it is in, no object is left with a finalizer that
- * nobody removes any more. Throws `NOT_REMOVED` with what is still there after its time-outs, and `UsageError`.
+ * Removes what `longshore install` has made; all that is in the bucket stays. Whatever state it is
+ * in, no object is left with a finalizer that nobody removes any more. Throws `NOT_REMOVED` with
+ * what is still there after its time-outs, and `UsageError`.
  */
 export async function uninstall(flags: UninstallFlags): Promise<void> {
   const { namespace = 'velero', force, keepCrds } = flags;

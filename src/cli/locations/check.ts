@@ -24,7 +24,10 @@ export interface CheckLocationFlags extends ClusterFlags, OutputFlags {
 
 type Checked = { readonly location: string } & (LocationSurvey | { readonly error: string });
 
-/** Looks at one location after the other; one that cannot be read keeps none of the others. Throws `NO_LOCATION`, and what the API server throws. */
+/**
+ * Looks at one location after the other; one that cannot be read keeps none of the others. Throws
+ * `NO_LOCATION`, and what the API server throws.
+ */
 export async function checkLocations(
   names: readonly string[],
   flags: CheckLocationFlags,

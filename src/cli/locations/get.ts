@@ -27,8 +27,8 @@ export const LOCATION_COLUMNS: readonly Column[] = [
 ];
 
 /**
- * Lists BackupStorageLocations, and says on stderr why one cannot be used. Throws `NO_LOCATION` after what was found is printed, and what the API
- * server throws.
+ * Lists BackupStorageLocations, and says on stderr why one cannot be used. Throws `NO_LOCATION`
+ * after what was found is printed, and what the API server throws.
  */
 export async function getLocations(
   names: readonly string[],

@@ -1,6 +1,9 @@
 import { RecentRate } from './recent-rate.ts';
 
-/** How much there is in all. `about`: a good guess. `atLeast`: so much was found, and there may be far more. */
+/**
+ * How much there is in all. `about`: a good guess. `atLeast`: so much was found, and there may be
+ * far more.
+ */
 export interface Total {
   readonly value: number;
   readonly kind: 'exact' | 'about' | 'atLeast';

@@ -16,8 +16,8 @@ interface Part {
 }
 
 /**
- * One line for a terminal of this width, which it leaves the last column of free. What does not fit is left out, the least
- * important first. Plain ASCII without colours.
+ * One line for a terminal of this width, which it leaves the last column of free. What does not fit
+ * is left out, the least important first. Plain ASCII without colours.
  */
 export function liveText(figures: Figures, width: number): string {
   const { percent, errors, bytesPerSecond, items, bytes, phase } = figures;

@@ -7,7 +7,10 @@ import { jsonText, liveText, plainText } from './lines.ts';
 
 export type ProgressMode = 'auto' | 'plain' | 'none' | 'json';
 
-/** Options that say how progress is shown: `logJson` makes stderr a stream of JSON, `quiet` wants none unless it is asked for. */
+/**
+ * Options that say how progress is shown: `logJson` makes stderr a stream of JSON, `quiet` wants
+ * none unless it is asked for.
+ */
 export interface ProgressFlags {
   readonly progress?: ProgressMode;
   readonly logJson?: boolean;

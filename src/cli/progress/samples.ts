@@ -10,13 +10,19 @@ interface Restored {
   readonly summary?: DirectorySummary | undefined;
 }
 
-/** A file has no summary where it was named inside of a snapshot; nor have objects that were named by their id. */
+/**
+ * A file has no summary where it was named inside of a snapshot; nor have objects that were named
+ * by their id.
+ */
 function extentOf({ type, size, summary }: Restored): { files: number; bytes: number } | undefined {
   if (summary) return { files: summary.files, bytes: summary.size };
   return type === 'f' ? { files: 1, bytes: size } : undefined;
 }
 
-/** Files that were there already count as done, and not for the rate. How much a selection takes is found on the way. */
+/**
+ * Files that were there already count as done, and not for the rate. How much a selection takes is
+ * found on the way.
+ */
 export function restoreSample(
   counters: RestoreCounters,
   root: Restored,
@@ -39,7 +45,10 @@ export function restoreSample(
   };
 }
 
-/** Each object is looked at once, however often it is in the tree: the summary tells how many there are at most. */
+/**
+ * Each object is looked at once, however often it is in the tree: the summary tells how many there
+ * are at most.
+ */
 export function treeSample(
   counters: TreeCounters,
   { summary }: Pick<Restored, 'summary'>,

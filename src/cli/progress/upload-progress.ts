@@ -50,7 +50,10 @@ export interface UploadProgressOptions {
   readonly signal: AbortSignal;
 }
 
-/** Shows how far an upload is. An estimate of the whole runs ahead of it, where that is worth its while. */
+/**
+ * Shows how far an upload is. An estimate of the whole runs ahead of it, where that is worth its
+ * while.
+ */
 export async function startUploadProgress(
   style: ProgressStyle,
   options: UploadProgressOptions,
@@ -59,7 +62,8 @@ export async function startUploadProgress(
   if (style === 'none')
     return startProgress('snapshot create', style, () => uploadSample(counters, {}));
   const previous = await previousExtent(options);
-  // Nobody waits before a log: a second thread would take time and memory from the upload for nothing.
+  // Nobody waits before a log: a second thread would take time and memory from the upload for
+  // nothing.
   const isWanted = !options.isBlock && style !== 'lines';
   const ahead = isWanted ? new EstimateAhead(options) : undefined;
   const progress = startProgress('snapshot create', style, () => {

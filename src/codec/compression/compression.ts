@@ -9,8 +9,8 @@ export interface Compressor {
   readonly name: string;
   readonly headerId: number;
   /**
-   * Writes the codec's stream of all parts, without the 4-byte header, and returns its length; undefined when
-   * it does not fit. Absent where we only read.
+   * Writes the codec's stream of all parts, without the 4-byte header, and returns its length;
+   * undefined when it does not fit. Absent where we only read.
    */
   readonly compress?: (parts: Spans, out: Uint8Array) => number | undefined;
   /** At the start of `into` or in new memory. Throws when the output would exceed `lengthMax`. */
@@ -31,7 +31,10 @@ interface ZstdContext {
   ): [left: number, produced: number, consumed: number];
 }
 
-/** The library's own face allocates the worst case for every content; what lies below it writes where it is told. */
+/**
+ * The library's own face allocates the worst case for every content; what lies below it writes
+ * where it is told.
+ */
 interface ZstdBinding {
   DCtx: new () => { decompress(out: Uint8Array, stream: Uint8Array): number };
   CCtx: new () => ZstdContext;
@@ -40,7 +43,10 @@ interface ZstdBinding {
   ResetDirective: { sessionOnly: number };
 }
 
-/** zstd-napi keeps its context between contents (1.25 times node:zlib at level 1); it is optional, being native. */
+/**
+ * zstd-napi keeps its context between contents (1.25 times node:zlib at level 1); it is optional,
+ * being native.
+ */
 const zstdBinding = loadZstdBinding();
 
 function loadZstdBinding(): ZstdBinding | undefined {
@@ -107,7 +113,10 @@ const OUTPUT_PIECE_MAX = 8 << 20;
 /** What node:zlib refuses to go below. */
 const OUTPUT_PIECE_MIN = 64;
 
-/** Output bound for node:zlib, which refuses 0; and one buffer for all of it, where the default takes 16 KiB each. */
+/**
+ * Output bound for node:zlib, which refuses 0; and one buffer for all of it, where the default
+ * takes 16 KiB each.
+ */
 const bound = (lengthMax: number): { maxOutputLength: number; chunkSize: number } => ({
   maxOutputLength: Math.max(1, lengthMax),
   chunkSize: Math.min(OUTPUT_PIECE_MAX, Math.max(OUTPUT_PIECE_MIN, lengthMax)),
@@ -204,8 +213,8 @@ export function compressorById(headerId: number): Compressor {
 }
 
 /**
- * Header and stream of the parts, written into `out`; undefined where that is not shorter than the parts, or
- * does not fit: the content then stays as it is.
+ * Header and stream of the parts, written into `out`; undefined where that is not shorter than the
+ * parts, or does not fit: the content then stays as it is.
  */
 export function compressInto(
   compressor: Compressor,
@@ -227,7 +236,8 @@ export const compressContent = (compressor: Compressor, data: Uint8Array): Uint8
 
 /**
  * Undoes {@link compressContent}. `headerId` undefined: take the one that precedes the stream
- * (object-level compression of index version 1). The result may lie in `into`, if that has room. Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
+ * (object-level compression of index version 1). The result may lie in `into`, if that has room.
+ * Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
  */
 export function decompressContent(
   packed: Uint8Array,

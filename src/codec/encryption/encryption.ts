@@ -16,8 +16,8 @@ export interface Encryptor {
   /** Bytes that sealing adds: nonce and tag. */
   readonly overheadBytes: number;
   /**
-   * Writes nonce, ciphertext and tag to `out`, which may be shared memory. The plaintext may lie in `out`
-   * itself, at {@link overheadBytes} or further behind.
+   * Writes nonce, ciphertext and tag to `out`, which may be shared memory. The plaintext may lie in
+   * `out` itself, at {@link overheadBytes} or further behind.
    * @param iv the last 16 bytes of the content's hash; for a pack's local index its whole hash.
    * @returns bytes written: plaintext + overhead
    */
@@ -27,7 +27,9 @@ export interface Encryptor {
    * `DECRYPT_FAILED`; what lies in `into` then counts for nothing.
    */
   open(packed: Uint8Array, iv: Uint8Array, into?: Uint8Array): Uint8Array;
-  /** A stream form of `open`, for blobs too large for memory. The bytes count only after `final`. */
+  /**
+   * A stream form of `open`, for blobs too large for memory. The bytes count only after `final`.
+   */
   openStream(nonce: Uint8Array, iv: Uint8Array): StreamOpener;
 }
 
@@ -47,7 +49,9 @@ export const DEFAULT_ENCRYPTION = 'AES256-GCM-HMAC-SHA256';
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 export const SEAL_OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES;
-/** AES-GCM in slices of this size runs without page faults, measured against one update per content. */
+/**
+ * AES-GCM in slices of this size runs without page faults, measured against one update per content.
+ */
 const SLICE_BYTES = 128 * 1024;
 /** Nonces are drawn in bulk: one call to the kernel's generator per content costs 1 us. */
 const NONCE_POOL = 341;
@@ -65,7 +69,10 @@ export function createEncryptor(name: string, masterKey: Uint8Array, kernels: Ke
   return new AeadEncryptor(algorithm, masterKey, kernels);
 }
 
-/** Whether contents are sealed without Node's objects around OpenSSL, which takes longer for small ones. */
+/**
+ * Whether contents are sealed without Node's objects around OpenSSL, which takes longer for small
+ * ones.
+ */
 export const hasNativeCipher = (name: string): boolean => {
   const algorithm = lookup(ALGORITHMS, name);
   return algorithm !== undefined && nativeAead(algorithm) !== undefined;
@@ -184,7 +191,9 @@ class AeadEncryptor implements Encryptor {
     return this.#kernels.hmacSha256Short(this.#derivation, iv);
   }
 
-  /** As an object: given bytes, Node finds out by an exception that they are none, which takes 9 us. */
+  /**
+   * As an object: given bytes, Node finds out by an exception that they are none, which takes 9 us.
+   */
   #keyObject(iv: Uint8Array): KeyObject {
     return createSecretKey(this.#key(iv));
   }
@@ -200,8 +209,9 @@ class AeadEncryptor implements Encryptor {
 }
 
 /**
- * Copies what OpenSSL returned and gives its memory back at once: the next slice then comes in the same,
- * still cached bytes, and nothing waits for a collection. 2.9 GB/s without, 5.0 with (bench/micro).
+ * Copies what OpenSSL returned and gives its memory back at once: the next slice then comes in the
+ * same, still cached bytes, and nothing waits for a collection. 2.9 GB/s without, 5.0 with
+ * (bench/micro).
  */
 function moveTo(target: Uint8Array, at: number, slice: Uint8Array): number {
   const { length } = slice;

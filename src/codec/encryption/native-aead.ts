@@ -2,16 +2,19 @@ import { createCipheriv } from 'node:crypto';
 import { type NativeLibrary, posix } from '../../base/index.ts';
 
 /**
- * AES-256-GCM or ChaCha20-Poly1305 by the OpenSSL in Node, without Node's objects around it: for contents of 10 KiB they are
- * most of the time. What was given is not kept.
+ * AES-256-GCM or ChaCha20-Poly1305 by the OpenSSL in Node, without Node's objects around it: for
+ * contents of 10 KiB they are most of the time. What was given is not kept.
  */
 export interface NativeAead {
   /**
-   * Writes ciphertext and tag to `out`, which has room for both; no part may lie in `out`. False when OpenSSL refuses, and what
-   * lies in `out` counts for nothing.
+   * Writes ciphertext and tag to `out`, which has room for both; no part may lie in `out`. False
+   * when OpenSSL refuses, and what lies in `out` counts for nothing.
    */
   seal(sealed: AeadInput, plaintext: readonly Uint8Array[], out: Uint8Array): boolean;
-  /** Writes the plaintext to `out`. False when the tag is another one: what lies in `out` then counts for nothing. */
+  /**
+   * Writes the plaintext to `out`. False when the tag is another one: what lies in `out` then
+   * counts for nothing.
+   */
   open(opened: AeadInput, ciphertext: Uint8Array, tag: Uint8Array, out: Uint8Array): boolean;
 }
 
@@ -36,7 +39,9 @@ const SET_TAG = 0x11;
 
 const loaded = new Map<AeadName, NativeAead | undefined>();
 
-/** Undefined where it is not known to work. One for each thread: its calls end before others begin. */
+/**
+ * Undefined where it is not known to work. One for each thread: its calls end before others begin.
+ */
 export function nativeAead(name: AeadName): NativeAead | undefined {
   if (!loaded.has(name)) loaded.set(name, loadAead(name));
   return loaded.get(name);

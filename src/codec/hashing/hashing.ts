@@ -11,11 +11,13 @@ export interface ContentHasher {
   hash(message: Spans): Uint8Array;
   /** The same for several messages; where the hash gains from it, {@link HASH_LANES} at a time. */
   hashAll(messages: readonly Spans[]): Uint8Array[];
-  /** The same for messages that are read while they are hashed. What `read` throws comes through. */
+  /**
+   * The same for messages that are read while they are hashed. What `read` throws comes through.
+   */
   hashStreams(messages: readonly StreamedMessage[]): Uint8Array[];
   /**
-   * At most {@link HASH_LANES} messages, from where they stand. Of several the longer ones are left where the shortest ended, where
-   * the hash gains from company: the rest then goes beside another.
+   * At most {@link HASH_LANES} messages, from where they stand. Of several the longer ones are left
+   * where the shortest ended, where the hash gains from company: the rest then goes beside another.
    */
   hashPartly(messages: readonly PartialMessage[]): HashProgress[];
 }

@@ -1,4 +1,7 @@
-/** Kopia's buzhash32 table: Go math/rand with seed 1, low 32 bits, duplicates skipped (repo/splitter, v0.23.1). */
+/**
+ * Kopia's buzhash32 table: Go math/rand with seed 1, low 32 bits, duplicates skipped
+ * (repo/splitter, v0.23.1).
+ */
 const ROWS = `
 07fcfd52 5f3f164f 6695721d 7b4d7c03 49c6e2d1 0d1d68d8 7916001e 22c4d294
 392907a0 189deb99 f3875d04 95e94627 ba517936 83c471d4 7cb3ad0b a42655d9

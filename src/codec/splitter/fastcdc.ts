@@ -6,8 +6,8 @@ type GetChunks = (bytes: Uint8Array, min: number, avg: number, max: number) => U
 
 /**
  * FastCDC by the `fastcdc-wasm` package, whose one function takes a whole buffer. A chunk that ends
- * at the end of the buffer may only end there because the data did, so it is carried over and looked
- * at again with what follows; any slicing of the input then gives the same cuts.
+ * at the end of the buffer may only end there because the data did, so it is carried over and
+ * looked at again with what follows; any slicing of the input then gives the same cuts.
  */
 export class FastCdcSplitter implements Splitter {
   readonly #spec: SplitterSpec;

@@ -1,6 +1,8 @@
 import type { Splitter, SplitterSpec } from './spec.ts';
 
-/** Irreducible polynomial of degree 53 that Kopia's rolling hash derives from Go math/rand, seed 1. */
+/**
+ * Irreducible polynomial of degree 53 that Kopia's rolling hash derives from Go math/rand, seed 1.
+ */
 const POLYNOMIAL = 0x2e3e3e4a305605n;
 const DEGREE = 53n;
 const WINDOW = 64;
@@ -31,7 +33,10 @@ function table(entry: (byte: bigint) => bigint): Table {
 
 let tables: { out: Table; reduce: Table } | undefined;
 
-/** The tables of rollinghash/rabinkarp64: what a leaving byte adds, and what the top 8 bits reduce to. */
+/**
+ * The tables of rollinghash/rabinkarp64: what a leaving byte adds, and what the top 8 bits reduce
+ * to.
+ */
 function getTables(): { out: Table; reduce: Table } {
   tables ??= {
     out: table((byte) => {

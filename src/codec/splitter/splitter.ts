@@ -93,7 +93,10 @@ class FixedSplitter implements Splitter {
   }
 }
 
-/** The plain form of buzhash32: every byte is rolled. The WebAssembly kernel skips; a test holds them equal. */
+/**
+ * The plain form of buzhash32: every byte is rolled. The WebAssembly kernel skips; a test holds
+ * them equal.
+ */
 export class BuzhashSplitter implements Splitter {
   readonly #spec: SplitterSpec;
   readonly #window = new Uint8Array(64);

@@ -8,7 +8,10 @@ export interface Blake2bKernel {
   blake2b1(state: number, ptr: number, count: number, step: number, last: bigint): void;
 }
 
-/** A keyed BLAKE2b-256: its state before and after the key block, and that block (the empty message ends with it). */
+/**
+ * A keyed BLAKE2b-256: its state before and after the key block, and that block (the empty message
+ * ends with it).
+ */
 export interface Blake2bKey {
   readonly initial: Uint8Array;
   readonly state: Uint8Array;
@@ -48,7 +51,9 @@ export class Blake2bLane {
   #span: Uint8Array = NO_BYTES;
   #offset = 0;
   #remaining: number;
-  /** A span outside the shared memory is shown piece by piece: [start, end) of it is in the window. */
+  /**
+   * A span outside the shared memory is shown piece by piece: [start, end) of it is in the window.
+   */
   #shownFrom = 0;
   #shownTo = 0;
   #isShown = false;
@@ -131,7 +136,10 @@ export class Blake2bLane {
     return bytes.slice(this.state, this.state + 32);
   }
 
-  /** Sets `address` to the bytes at the current offset; returns how many of `usable` lie there in a row. */
+  /**
+   * Sets `address` to the bytes at the current offset; returns how many of `usable` lie there in a
+   * row.
+   */
   #show(usable: number): number {
     const { bytes, window, windowBytes } = this.#options;
     if (this.#span.buffer === bytes.buffer) {

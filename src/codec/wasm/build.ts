@@ -1,6 +1,6 @@
 /**
- * Builds `kernels.wasm` from AssemblyScript: `npm run build:wasm`. The BLAKE2b rounds are unrolled by
- * this script (12 rounds x 8 mixes, three forms), the rest is plain source in `kernels.as.ts`.
+ * Builds `kernels.wasm` from AssemblyScript: `npm run build:wasm`. The BLAKE2b rounds are unrolled
+ * by this script (12 rounds x 8 mixes, three forms), the rest is plain source in `kernels.as.ts`.
  * The result is checked in beside its SHA-256; a test rebuilds it and compares.
  */
 import { createHash } from 'node:crypto';
@@ -118,7 +118,10 @@ export function blake2b1(state: usize, ptr: usize, count: u32, step: u32, last: 
   store<u64>(state, t, 64);
 }`;
 
-/** Two messages in the lanes of one vector; never their last block. With `beside` a third one goes along in plain numbers. */
+/**
+ * Two messages in the lanes of one vector; never their last block. With `beside` a third one goes
+ * along in plain numbers.
+ */
 const vectorLanes = (
   signature: string,
   beside: { start: string; block: string; end: string; next: string; forms: Form[] },
@@ -153,8 +156,9 @@ const twoLanes = vectorLanes(
 );
 
 /**
- * A vector's instructions wait for each other, on some processors (AMD Zen 5) for two cycles each; plain ones fill the gaps. Measured
- * there: 1.64 GB/s, against 1.02 of two lanes and 1.25 of one. A second plain lane, or a second vector, does not fit into the registers: 1.1 GB/s.
+ * A vector's instructions wait for each other, on some processors (AMD Zen 5) for two cycles each;
+ * plain ones fill the gaps. Measured there: 1.64 GB/s, against 1.02 of two lanes and 1.25 of one. A
+ * second plain lane, or a second vector, does not fit into the registers: 1.1 GB/s.
  */
 const threeLanes = vectorLanes(
   'blake2b3(stateA: usize, stateB: usize, stateC: usize, a: usize, b: usize, c: usize, count: u32): void',

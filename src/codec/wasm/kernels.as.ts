@@ -1,6 +1,6 @@
-// AssemblyScript, not TypeScript: compiled by build.ts, which appends the unrolled BLAKE2b.
-// Nothing here keeps state of its own: every pointer is into the shared memory that the caller owns.
-// The slow twins that tests compare with are in splitter/buzhash.ts, @noble/hashes and node:crypto.
+// AssemblyScript, not TypeScript: compiled by build.ts, which appends the unrolled BLAKE2b. Nothing
+// here keeps state of its own: every pointer is into the shared memory that the caller owns. The
+// slow twins that tests compare with are in splitter/buzhash.ts, @noble/hashes and node:crypto.
 
 // @ts-nocheck
 @inline function rotr32x2(v: v128): v128 {
@@ -22,8 +22,9 @@
 
 /**
  * Cut points of Kopia's buzhash32 in `len` bytes at `ptr`. The 64 bytes before `ptr` must be the 64
- * bytes before it in the stream (zeros at its start). `count` bytes of the open chunk precede `ptr`.
- * Writes the offsets after each cut to `out` (u32), at most len / min + 1 of them; returns how many.
+ * bytes before it in the stream (zeros at its start). `count` bytes of the open chunk precede
+ * `ptr`. Writes the offsets after each cut to `out` (u32), at most len / min + 1 of them; returns
+ * how many.
  */
 export function cutBuzhash(
   table: usize, ptr: usize, len: u32, count: u32, min: u32, max: u32, mask: u32, out: usize,
@@ -89,7 +90,10 @@ export function cutBuzhash(
 
 @inline function big(x: u32): u32 { return bswap<u32>(x); }
 
-/** One SHA-256 compression: state of 8 native u32 at `state`, block of 64 bytes at `ptr`, 64 round constants at `k`, 256 bytes of scratch at `w`. */
+/**
+ * One SHA-256 compression: state of 8 native u32 at `state`, block of 64 bytes at `ptr`, 64 round
+ * constants at `k`, 256 bytes of scratch at `w`.
+ */
 export function sha256Block(k: usize, w: usize, state: usize, ptr: usize): void {
   for (let i = 0; i < 16; i++) store<u32>(w + (i << 2), big(load<u32>(ptr + (i << 2))));
   for (let i = 16; i < 64; i++) {

@@ -37,13 +37,17 @@ interface Exports extends Blake2bKernel {
 }
 
 const PAGE = 65_536;
-/** Constant tables lie below this address; the scratch areas of the threads follow, then the arena. */
+/**
+ * Constant tables lie below this address; the scratch areas of the threads follow, then the arena.
+ */
 const TABLES_END = PAGE;
 const BUZHASH_AT = 1024;
 const SHA256_K_AT = 4096;
 /** Scratch of one thread: states, blocks, cut lists, and a window to copy foreign bytes into. */
 const SCRATCH_BYTES = 2 * PAGE;
-/** Worker threads that may share one memory: our choice. The main thread is busy before so many are. */
+/**
+ * Worker threads that may share one memory: our choice. The main thread is busy before so many are.
+ */
 export const THREADS_MAX = 64;
 /** One for each, and one for the main thread. */
 const SCRATCH_AREAS = THREADS_MAX + 1;
@@ -103,17 +107,25 @@ const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', i
 /** A message whose bytes are brought while it is hashed. */
 export interface StreamedMessage {
   readonly length: number;
-  /** As many bytes, each part of them valid until the next one is asked for. `lane` is taken by no other message meanwhile. */
+  /**
+   * As many bytes, each part of them valid until the next one is asked for. `lane` is taken by no
+   * other message meanwhile.
+   */
   read(lane: number): Iterable<Uint8Array>;
 }
 
-/** Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Pages cost nothing until touched. */
+/**
+ * Makes a memory for {@link Kernels} with `arenaBytes` for slabs and packs. Pages cost nothing
+ * until touched.
+ */
 export function createKernelMemory(arenaBytes: number): WebAssembly.Memory {
   const pages = Math.ceil((ARENA_START + arenaBytes) / PAGE);
   return new WebAssembly.Memory({ initial: pages, maximum: 65_536, shared: true });
 }
 
-/** The WebAssembly kernels of one thread. Not for two threads at once: each has its scratch area. */
+/**
+ * The WebAssembly kernels of one thread. Not for two threads at once: each has its scratch area.
+ */
 export class Kernels {
   readonly memory: WebAssembly.Memory;
   readonly #bytes: Uint8Array;
@@ -182,7 +194,10 @@ export class Kernels {
     return lane.finish();
   }
 
-  /** Digests of all messages. As many as there are lanes go side by side, and where one has ended the next one begins. */
+  /**
+   * Digests of all messages. As many as there are lanes go side by side, and where one has ended
+   * the next one begins.
+   */
   blake2bAll(key: Blake2bKey, messages: readonly StreamedMessage[]): Uint8Array[] {
     const digests: Uint8Array[] = [];
     let next = 0;

@@ -1,4 +1,6 @@
-/** The part of the WebAssembly API that the kernels use; TypeScript has it in the DOM library only. */
+/**
+ * The part of the WebAssembly API that the kernels use; TypeScript has it in the DOM library only.
+ */
 declare namespace WebAssembly {
   class Memory {
     constructor(descriptor: { initial: number; maximum: number; shared: true });

@@ -19,8 +19,9 @@ export interface MapContext {
 }
 
 /**
- * The blocks of a file in their order, those left out that it does not have or that were never written: they read as zeros. Each block of the map is
- * read once, and takes the reading on: what leads back to itself is damage. Throws `DEVICE_DAMAGED`, and what the device throws.
+ * The blocks of a file in their order, those left out that it does not have or that were never
+ * written: they read as zeros. Each block of the map is read once, and takes the reading on: what
+ * leads back to itself is damage. Throws `DEVICE_DAMAGED`, and what the device throws.
  */
 export async function* runsOf(inode: Inode, context: MapContext): AsyncGenerator<Run, void, void> {
   const end = Math.ceil(inode.size / context.blocks.blockBytes);
@@ -67,7 +68,8 @@ async function* extentRuns(
   if (bytes.readUInt16LE(0) !== EXTENT_MAGIC) fails('a block of them is none');
   if (depth > DEPTH_MAX || (expected !== undefined && depth !== expected)) fails(`depth ${depth}`);
   if ((count + 1) * EXTENT_BYTES > bytes.length) fails(`${count} in one block`);
-  // Each block below the root is about some blocks of the file, so that no tree is larger than its file.
+  // Each block below the root is about some blocks of the file, so that no tree is larger than its
+  // file.
   if (expected !== undefined && count === 0) fails('a block of them is empty');
   let next = from;
   for (let at = EXTENT_BYTES; at < (count + 1) * EXTENT_BYTES; at += EXTENT_BYTES) {
@@ -105,7 +107,10 @@ function assertChecksum(bytes: Buffer, { checksumSeed, number }: Inode): void {
 
 const DIRECT_BLOCKS = 12;
 
-/** The map of ext2 and ext3: twelve blocks, then blocks of numbers, of blocks of numbers, and once more. */
+/**
+ * The map of ext2 and ext3: twelve blocks, then blocks of numbers, of blocks of numbers, and once
+ * more.
+ */
 async function* mappedRuns(
   { map, number }: Inode,
   end: number,

@@ -1,7 +1,9 @@
 import { damaged, type Device, readDevice } from '../device.ts';
 import { Turns } from './turns.ts';
 
-/** A block that the journal has in a newer state. There may be hundreds of thousands: numbers only. */
+/**
+ * A block that the journal has in a newer state. There may be hundreds of thousands: numbers only.
+ */
 export interface JournaledBlock {
   /** Where on the device it is. */
   readonly place: number;
@@ -45,7 +47,10 @@ export class Blocks {
     this.#journaled = journaled;
   }
 
-  /** `what` they are, for the message. Throws `DEVICE_DAMAGED`, what the device throws, and the reason of the signal. */
+  /**
+   * `what` they are, for the message. Throws `DEVICE_DAMAGED`, what the device throws, and the
+   * reason of the signal.
+   */
   async read(
     first: number,
     count: number,
@@ -56,7 +61,8 @@ export class Blocks {
     }
     const { blockBytes } = this;
     const range = { offset: first * blockBytes, lengthBytes: count * blockBytes, what };
-    // What is read may all be in memory already, and whoever reads on and on would keep everything else of this process waiting.
+    // What is read may all be in memory already, and whoever reads on and on would keep everything
+    // else of this process waiting.
     if (this.#turns.isOver) await this.#turns.next(signal);
     const bytes = await readDevice(this.#device, range, signal);
     const { blocks } = this.#journaled;

@@ -10,8 +10,9 @@ const ZEROS = Buffer.alloc(PIECE_BYTES);
 const LINK_BYTES_MAX = 64 << 10;
 
 /**
- * The bytes of a file, or of a directory as it is stored, a piece at a time; the next one is read meanwhile. Holes and what was never written are zeros. Throws
- * `DEVICE_DAMAGED`, `DEVICE_NOT_READ` where it is encrypted, and what the device throws.
+ * The bytes of a file, or of a directory as it is stored, a piece at a time; the next one is read
+ * meanwhile. Holes and what was never written are zeros. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`
+ * where it is encrypted, and what the device throws.
  */
 export async function* bytesOf(
   inode: Inode,
@@ -66,7 +67,10 @@ async function* piecesOf(inode: Inode, context: MapContext): AsyncGenerator<Piec
   yield* zerosTo(inode.size);
 }
 
-/** Where a symbolic link leads to. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device throws. */
+/**
+ * Where a symbolic link leads to. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ`, and what the device
+ * throws.
+ */
 export async function linkOf(inode: Inode, context: MapContext): Promise<Buffer> {
   assertPlain(inode);
   const { size, map, flags, number } = inode;

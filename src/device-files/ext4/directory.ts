@@ -30,8 +30,10 @@ export interface DirectoryContext extends MapContext {
 }
 
 /**
- * The names in a directory without "." and "..", some at a time, in the order in which they are stored; the blocks of an index look empty. `onParent` is told what
- * ".." leads to, before any name. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` where it is encrypted, and what the device throws.
+ * The names in a directory without "." and "..", some at a time, in the order in which they are
+ * stored; the blocks of an index look empty. `onParent` is told what ".." leads to, before any
+ * name. Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` where it is encrypted, and what the device
+ * throws.
  */
 export async function* namesIn(
   inode: Inode,

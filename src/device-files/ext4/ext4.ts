@@ -21,14 +21,23 @@ const ROOT_INODE = 2;
 const TABLES_MAX = 4096;
 /** Directories on the way down. Our choice: no path is as long. */
 const DEPTH_MAX = 4096;
-/** Inodes of names that are read at once, in the order of their places; fewer far down, where each directory on the way has some. Our choices. */
+/**
+ * Inodes of names that are read at once, in the order of their places; fewer far down, where each
+ * directory on the way has some. Our choices.
+ */
 const BATCH = 1024;
 const DEEP = 64;
 const DEEP_BATCH = 16;
-/** Names of all directories on the way down that are held in a walk, in some 60 MiB. Our choice: forty directories of any length. */
+/**
+ * Names of all directories on the way down that are held in a walk, in some 60 MiB. Our choice:
+ * forty directories of any length.
+ */
 const WALKED_NAMES_MAX = 500_000;
 
-/** An ext2, ext3 or ext4 file system, read as a mount would show it after the journal has been replayed; nothing is written. */
+/**
+ * An ext2, ext3 or ext4 file system, read as a mount would show it after the journal has been
+ * replayed; nothing is written.
+ */
 export class Ext4 {
   readonly notes: readonly string[];
   readonly #superblock: Superblock;
@@ -169,7 +178,10 @@ export class Ext4 {
     }
   }
 
-  /** Depth first, parents before what is in them; in memory are some names of each directory on the way down. */
+  /**
+   * Depth first, parents before what is in them; in memory are some names of each directory on the
+   * way down.
+   */
   async *#walk(
     name: string,
     place: Place,
@@ -338,7 +350,10 @@ function descriptorBlockOf(group: number, superblock: Superblock): number {
   return first * blocksPerGroup + firstDataBlock + before;
 }
 
-/** Whether a group begins with a copy of the superblock: with sparse_super the first two, and powers of 3, 5 and 7. */
+/**
+ * Whether a group begins with a copy of the superblock: with sparse_super the first two, and powers
+ * of 3, 5 and 7.
+ */
 function hasCopy(group: number, { roCompat }: Superblock): boolean {
   if (group <= 1 || (roCompat & RO_COMPAT.sparseSuper) === 0) return true;
   return [3, 5, 7].some((base) => {

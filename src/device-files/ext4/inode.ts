@@ -104,7 +104,9 @@ const SYSTEM_INDEX = 7;
 const DATA_NAME = 'data';
 const ENTRY_BYTES = 16;
 
-/** The part of its data that does not fit beside the map: an attribute that is in the inode, too. */
+/**
+ * The part of its data that does not fit beside the map: an attribute that is in the inode, too.
+ */
 function inlineRestOf(bytes: Buffer): Buffer {
   const start = 128 + extraBytesOf(bytes);
   if (start + 4 > bytes.length || bytes.readUInt32LE(start) !== ATTRIBUTES_MAGIC) return NOTHING;

@@ -24,9 +24,15 @@ const UUID_BYTES = 16;
 /** What Linux keeps of it at the end for fast commits where it is not said. */
 const FAST_BLOCKS_DEFAULT = 256;
 
-/** A journal of more is not looked through: four times as many as in the largest that mke2fs makes by itself. */
+/**
+ * A journal of more is not looked through: four times as many as in the largest that mke2fs makes
+ * by itself.
+ */
 const JOURNAL_BLOCKS_MAX = 1 << 20;
-/** In a newer state, which are held with some 100 bytes each: as many as the largest journal has that mke2fs makes by itself. */
+/**
+ * In a newer state, which are held with some 100 bytes each: as many as the largest journal has
+ * that mke2fs makes by itself.
+ */
 const REPLAYED_MAX = 1 << 18;
 
 export interface ReplayedJournal extends JournaledBlocks {
@@ -49,8 +55,9 @@ interface Journal {
 }
 
 /**
- * What the journal has in a newer state, as a mount would write it back; nothing is written here. Transactions that were not committed are left out.
- * Throws `DEVICE_DAMAGED`, and what the device throws.
+ * What the journal has in a newer state, as a mount would write it back; nothing is written here.
+ * Transactions that were not committed are left out. Throws `DEVICE_DAMAGED`, and what the device
+ * throws.
  */
 export async function replayJournal(
   device: Device,
@@ -92,7 +99,8 @@ export async function replayJournal(
     } else if (type === TYPES.commit) {
       for (const [block, newer] of pending.blocks) replayed.set(block, newer);
       if (replayed.size > REPLAYED_MAX) throw tooMany();
-      // A block that was freed belongs to somebody else by now; one that is written in a later transaction counts again.
+      // A block that was freed belongs to somebody else by now; one that is written in a later
+      // transaction counts again.
       for (const from of pending.revokes) {
         const what = 'its journal';
         const list = asBuffer(await blocks.read(from, 1, { what, signal }));

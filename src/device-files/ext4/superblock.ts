@@ -30,7 +30,10 @@ export const INCOMPAT = {
 export const STATE = { clean: 0x1, hasErrors: 0x2 } as const;
 export const RO_COMPAT = { sparseSuper: 0x1, metadataChecksums: 0x400 } as const;
 
-/** What is in the way of reading anything at all. A directory that ignores case is read by names as they are written. */
+/**
+ * What is in the way of reading anything at all. A directory that ignores case is read by names as
+ * they are written.
+ */
 const REFUSED: readonly (readonly [number, string])[] = [
   [INCOMPAT.compression, 'its files are compressed (e2compr)'],
   [INCOMPAT.journalDevice, 'it is only the journal of another file system'],
@@ -66,7 +69,10 @@ export function isExt4(start: Uint8Array): boolean {
   return bytes.length >= SUPERBLOCK_OFFSET + 64 && bytes.readUInt16LE(0x438) === MAGIC;
 }
 
-/** Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the feature that is not read, and what the device throws. */
+/**
+ * Throws `DEVICE_DAMAGED`, `DEVICE_NOT_READ` with the feature that is not read, and what the device
+ * throws.
+ */
 export async function loadSuperblock(device: Device, signal: AbortSignal): Promise<Superblock> {
   const what = 'its superblock';
   const range = { offset: SUPERBLOCK_OFFSET, lengthBytes: SUPERBLOCK_BYTES, what };

@@ -1,9 +1,15 @@
 import { setImmediate } from 'node:timers/promises';
 
-/** How long nobody else has a turn. Our choice: a Lease is renewed, and a client is answered, in much more. */
+/**
+ * How long nobody else has a turn. Our choice: a Lease is renewed, and a client is answered, in
+ * much more.
+ */
 const TURN_MS = 10;
 
-/** Lets everything else of this process have its turn now and then: timers, connections, and the signal that ends the work. */
+/**
+ * Lets everything else of this process have its turn now and then: timers, connections, and the
+ * signal that ends the work.
+ */
 export class Turns {
   #sinceMs = performance.now();
 

@@ -1,8 +1,8 @@
 import type { Container, ContainerStatus, Pod } from './core.ts';
 
 /**
- * The containers that run as long as their pod: the regular ones first, then native sidecars. Kubernetes
- * starts a sidecar among the init containers and lets it run (`restartPolicy: Always`).
+ * The containers that run as long as their pod: the regular ones first, then native sidecars.
+ * Kubernetes starts a sidecar among the init containers and lets it run (`restartPolicy: Always`).
  */
 export const lastingContainers = <C extends Pick<Container, 'restartPolicy'>>({
   containers,

@@ -1,6 +1,8 @@
 import type { LabelSelector, LabelSelectorRequirement } from '../../base/index.ts';
 
-/** The parts of Kubernetes' own objects that are looked at here; all else passes through untouched. */
+/**
+ * The parts of Kubernetes' own objects that are looked at here; all else passes through untouched.
+ */
 
 export interface OwnerReference {
   apiVersion: string;
@@ -33,7 +35,9 @@ export interface KubeObject {
   metadata: Metadata;
 }
 
-/** An object before the API server has seen it. Kinds without a type of their own take any `spec`. */
+/**
+ * An object before the API server has seen it. Kinds without a type of their own take any `spec`.
+ */
 export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
   metadata: Partial<Metadata>;
 } & (KubeObject extends T ? { spec?: unknown; status?: unknown } : unknown);

@@ -23,14 +23,18 @@ export const VELERO_GROUP = 'velero.io';
 
 type Schema = Record<string, unknown>;
 
-/** A structural schema (OpenAPI 3.0) of a zod schema: what the API server takes, and prunes the rest. */
+/**
+ * A structural schema (OpenAPI 3.0) of a zod schema: what the API server takes, and prunes the
+ * rest.
+ */
 function structuralSchema(type: z.ZodType): Schema {
   const schema = z.toJSONSchema(type, {
     target: 'openapi-3.0',
     io: 'input',
     override: ({ jsonSchema, zodSchema }) => {
       delete jsonSchema.propertyNames;
-      // Open objects keep what they do not know in our programs; in the API server it is pruned, as with Velero's.
+      // Open objects keep what they do not know in our programs; in the API server it is pruned, as
+      // with Velero's.
       if (zodSchema._zod.def.type === 'object') delete jsonSchema.additionalProperties;
     },
   }) as Schema;
@@ -38,7 +42,10 @@ function structuralSchema(type: z.ZodType): Schema {
   return schema;
 }
 
-/** The CustomResourceDefinition of one kind, ready for `kubectl apply`. No status subresource, as Velero's have none. */
+/**
+ * The CustomResourceDefinition of one kind, ready for `kubectl apply`. No status subresource, as
+ * Velero's have none.
+ */
 export function customResourceDefinition(definition: CrdDefinition): Schema {
   const { kind, plural, version, description, columns } = definition;
   return {

@@ -8,7 +8,9 @@ import type { KubeObject } from './core.ts';
  * fields that Velero's definitions do not have.
  */
 
-/** On a PVC: rules for its volume. On a pod: rules for all of its volumes, in file-system backups. */
+/**
+ * On a PVC: rules for its volume. On a pod: rules for all of its volumes, in file-system backups.
+ */
 const EXCLUDE_PATHS = 'longshore.io/exclude-paths';
 /** On a pod, followed by the name of a volume. */
 const EXCLUDE_PATHS_OF_VOLUME = 'exclude-paths.longshore.io/';

@@ -2,8 +2,9 @@ import { CodedError, lookup } from '../../base/index.ts';
 import type { DataDownload } from './resources.ts';
 
 /**
- * Asks for a volume that exists to be brought back, instead of a new one to be filled. In `spec.dataMoverConfig`, and no field of its
- * own, since API servers drop fields that the definitions of Velero 1.18 do not have. Read by our own agents and data movers only.
+ * Asks for a volume that exists to be brought back, instead of a new one to be filled. In
+ * `spec.dataMoverConfig`, and no field of its own, since API servers drop fields that the
+ * definitions of Velero 1.18 do not have. Read by our own agents and data movers only.
  */
 const IN_PLACE = 'longshore.inPlace';
 const DRY_RUN = 'longshore.dryRun';
@@ -12,12 +13,21 @@ const REMOVE_FIRST = 'longshore.removeFirst';
 const DELETE_EXCLUDED = 'longshore.deleteExcluded';
 /** UID of the claim that was meant: another one may have got its name. */
 const CLAIM_UID = 'longshore.claimUID';
-/** UID of the PersistentVolume that was meant: one that is made anew under its name may be another volume of the storage. */
+/**
+ * UID of the PersistentVolume that was meant: one that is made anew under its name may be another
+ * volume of the storage.
+ */
 const VOLUME_UID = 'longshore.volumeUID';
-/** Of Velero's own design (`uploaderConfig.deleteExtraFiles`), spelled as the other settings of its data mover are. */
+/**
+ * Of Velero's own design (`uploaderConfig.deleteExtraFiles`), spelled as the other settings of its
+ * data mover are.
+ */
 const DELETE_EXTRA = 'DeleteExtraFiles';
 
-/** `spec.datamover` of a restore in place: nobody but our own agents serves it, whatever else they serve. */
+/**
+ * `spec.datamover` of a restore in place: nobody but our own agents serves it, whatever else they
+ * serve.
+ */
 export const IN_PLACE_MOVER = 'longshore';
 
 /** How a volume of the cluster is to be brought back to a snapshot. */

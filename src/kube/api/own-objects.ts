@@ -3,9 +3,15 @@ import { lookup } from '../../base/index.ts';
 import type { KubeObject } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
 
-/** Objects of Velero and Longshore themselves: which backup they belong to, and which are never an application's. */
+/**
+ * Objects of Velero and Longshore themselves: which backup they belong to, and which are never an
+ * application's.
+ */
 
-/** Label that keeps an object out of every backup, of Velero and of Longshore. Put on objects when they are created. */
+/**
+ * Label that keeps an object out of every backup, of Velero and of Longshore. Put on objects when
+ * they are created.
+ */
 export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as const;
 
 /**
@@ -15,16 +21,21 @@ export const NOT_IN_BACKUPS = { 'velero.io/exclude-from-backup': 'true' } as con
 export const TLS_VOLUME = 'longshore-tls';
 
 /**
- * Labels on objects of a backup or restore: the name in the form of a label, and the UID of a backup.
- * Velero: pkg/apis/velero/v1/labels_annotations.go.
+ * Labels on objects of a backup or restore: the name in the form of a label, and the UID of a
+ * backup. Velero: pkg/apis/velero/v1/labels_annotations.go.
  */
 export const BACKUP_NAME = 'velero.io/backup-name';
 export const BACKUP_UID = 'velero.io/backup-uid';
 export const RESTORE_NAME = 'velero.io/restore-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
-/** Label on Backups: which Schedule made each of them. Two clusters may have Schedules of one name. */
+/**
+ * Label on Backups: which Schedule made each of them. Two clusters may have Schedules of one name.
+ */
 export const SCHEDULE_UID = 'longshore.io/schedule-uid';
-/** Annotation on a Backup that the sync created: that label in the bucket, to be trusted no more than it. */
+/**
+ * Annotation on a Backup that the sync created: that label in the bucket, to be trusted no more
+ * than it.
+ */
 export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
 /**
  * Annotation on a Backup that the sync created: the UID that its files were stored under. Only the
@@ -32,8 +43,8 @@ export const SYNCED_SCHEDULE_UID = 'longshore.io/synced-schedule-uid';
  */
 export const SYNCED_UID = 'longshore.io/synced-uid';
 /**
- * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A writer
- * to the bucket can remove the signature. The annotation is out of reach.
+ * Annotation of a Backup whose files were signed when this cluster last read or wrote them. A
+ * writer to the bucket can remove the signature. The annotation is out of reach.
  */
 export const SIGNED = 'longshore.io/signed';
 
@@ -45,19 +56,22 @@ export const isSynced = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
 export interface BackupIdentity {
   readonly name: string;
   /**
-   * UID that the objects carry. In the bucket this is the UID of the Backup that was stored. A synced Backup
-   * has another UID, and so have the PodVolumeBackups that were synced with it.
+   * UID that the objects carry. In the bucket this is the UID of the Backup that was stored. A
+   * synced Backup has another UID, and so have the PodVolumeBackups that were synced with it.
    */
   readonly uid: string;
-  /** Namespace of Velero when the backup was made. A tenant can write objects of any kind elsewhere. */
+  /**
+   * Namespace of Velero when the backup was made. A tenant can write objects of any kind elsewhere.
+   */
   readonly namespace?: string | undefined;
   /** From the item operations file. Undefined if the file is missing or names no operation. */
   readonly operationIds?: ReadonlySet<string> | undefined;
 }
 
 /**
- * Whether a PodVolumeBackup belongs to this very backup. A backup of all namespaces also holds the operations of
- * earlier backups. A missing UID label is accepted only because very old Velero wrote none.
+ * Whether a PodVolumeBackup belongs to this very backup. A backup of all namespaces also holds the
+ * operations of earlier backups. A missing UID label is accepted only because very old Velero wrote
+ * none.
  */
 export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): boolean {
   const { labels: given, namespace } = metadata;
@@ -68,13 +82,16 @@ export function isOfBackup({ metadata }: KubeObject, backup: BackupIdentity): bo
 }
 
 /**
- * The same of a snapshot object outside Velero's namespace. Two installations may have backups of one name.
- * Restores label the objects that they create with the name of their backup, and those belong to the user.
+ * The same of a snapshot object outside Velero's namespace. Two installations may have backups of
+ * one name. Restores label the objects that they create with the name of their backup, and those
+ * belong to the user.
  */
 export const isSnapshotOfBackup = (object: KubeObject, { name, uid }: BackupIdentity): boolean =>
   isOfBackup(object, { name, uid }) && object.metadata.labels?.[RESTORE_NAME] === undefined;
 
-/** The same of a DataUpload, which always has an operation. Without its file, name and UID decide. */
+/**
+ * The same of a DataUpload, which always has an operation. Without its file, name and UID decide.
+ */
 export const isUploadOfBackup = (upload: KubeObject, backup: BackupIdentity): boolean =>
   isOfBackup(upload, backup) &&
   (backup.operationIds?.has(upload.metadata.labels?.[OPERATION_ID] ?? '') ?? true);
@@ -113,8 +130,8 @@ export const PASSWORD_CHANGE_LEASE = 'longshore-password-change';
 const LEASES = new Set([SERVER_LEASE, PASSWORD_CHANGE_LEASE]);
 
 /**
- * Secret with the password of all repositories (Velero: pkg/repository/keys/keys.go). A second Velero has one of this
- * name in its own namespace.
+ * Secret with the password of all repositories (Velero: pkg/repository/keys/keys.go). A second
+ * Velero has one of this name in its own namespace.
  */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 /**
@@ -144,8 +161,9 @@ const OWN_LABELS = [
 ];
 
 /**
- * Whether an item of a backup is an object that Velero or Longshore made for themselves. Restored ones would take a
- * server's lead, change a password or repeat old work. `namespaces`: those that a Velero or Longshore runs in.
+ * Whether an item of a backup is an object that Velero or Longshore made for themselves. Restored
+ * ones would take a server's lead, change a password or repeat old work. `namespaces`: those that a
+ * Velero or Longshore runs in.
  */
 export function isOwnObject(
   type: string,
@@ -194,8 +212,9 @@ function isTransientOwner(owner: unknown): boolean {
 }
 
 /**
- * Whether containers run a server or a node-agent. A restored Velero server would run beside ours, and
- * its start fails running restores. An update would bring back the version at the time of the backup.
+ * Whether containers run a server or a node-agent. A restored Velero server would run beside ours,
+ * and its start fails running restores. An update would bring back the version at the time of the
+ * backup.
  */
 function isServer(spec: unknown): boolean {
   const fieldOf = (value: unknown, key: string): unknown =>

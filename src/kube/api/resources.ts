@@ -51,7 +51,10 @@ export interface BackupRepository extends KubeObject {
   status?: BackupRepositoryStatus;
 }
 
-/** Where backups are kept. As Velero 1.18 has it (pkg/apis/velero/v1/backupstoragelocation_types.go), as far as it is looked at here. */
+/**
+ * Where backups are kept. As Velero 1.18 has it
+ * (pkg/apis/velero/v1/backupstoragelocation_types.go), as far as it is looked at here.
+ */
 export interface BackupStorageLocation extends KubeObject {
   spec?: {
     provider?: string;
@@ -153,7 +156,10 @@ export interface SubjectAccessReview extends KubeObject {
   readonly status?: { readonly allowed?: boolean; readonly denied?: boolean };
 }
 
-/** A value of `spec.datamover` whose snapshots are in the Kopia repository of the volume's namespace. */
+/**
+ * A value of `spec.datamover` whose snapshots are in the Kopia repository of the volume's
+ * namespace.
+ */
 interface RepositoryMover {
   readonly name: string;
   readonly isVeleros: boolean;
@@ -162,8 +168,9 @@ interface RepositoryMover {
 }
 
 /**
- * The one list of data movers that are known here. What is served is a part of what is deleted: `velero-block` of Velero 1.19 stores blocks
- * in a layout of its own, which is deleted like any other snapshot.
+ * The one list of data movers that are known here. What is served is a part of what is deleted:
+ * `velero-block` of Velero 1.19 stores blocks in a layout of its own, which is deleted like any
+ * other snapshot.
  */
 const REPOSITORY_MOVERS: readonly RepositoryMover[] = [
   { name: '', isVeleros: true, isServed: true },

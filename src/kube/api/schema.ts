@@ -3,8 +3,9 @@ import type { CrdDefinition } from './crd.ts';
 import { MOVEMENT_PHASES } from './phases.ts';
 
 /**
- * The custom resources, field by field as Velero 1.18 has them (config/crd/v1, config/crd/v2alpha1), with what 1.19 has for restores in place. The
- * one source of the types below and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
+ * The custom resources, field by field as Velero 1.18 has them (config/crd/v1,
+ * config/crd/v2alpha1), with what 1.19 has for restores in place. The one source of the types below
+ * and of crds/*.yaml. Fields that a later Velero adds are kept where they pass through.
  */
 
 /** What a client may send as well. */

@@ -1,5 +1,8 @@
 import { lookup } from '../../base/index.ts';
-/** What `kubectl get` takes for a kind of Velero's group, by its plural. Velero 1.19 has the same; before, all but three were without. */
+/**
+ * What `kubectl get` takes for a kind of Velero's group, by its plural. Velero 1.19 has the same;
+ * before, all but three were without.
+ */
 export const SHORT_NAMES: Readonly<Record<string, string>> = {
   backups: 'bak',
   backuprepositories: 'repo',

@@ -31,7 +31,10 @@ export interface CacheOptions<T extends KubeObject> {
 /** `before` is undefined for what is new, `after` for what is gone. */
 export type Listener<T> = (after: T | undefined, before: T | undefined) => void;
 
-/** The server ends a watch after this long, at random within a factor of two, so that not all come back at once. */
+/**
+ * The server ends a watch after this long, at random within a factor of two, so that not all come
+ * back at once.
+ */
 const WATCH_SECONDS = 300;
 /** Bookmarks come about every minute; a watch as silent as this hangs. */
 const SILENCE_MS = 150_000;
@@ -44,7 +47,10 @@ const STREAM_FAILURES_MAX = 3;
 const AWAY_MS = 2000;
 /** A watch that lived for this long was no failure, even if it broke. */
 const LIVED_MS = 5000;
-/** A watch that ended before this and brought nothing was no watch. client-go: tools/cache/reflector.go, "very short watch". */
+/**
+ * A watch that ended before this and brought nothing was no watch. client-go:
+ * tools/cache/reflector.go, "very short watch".
+ */
 const SHORT_MS = 1000;
 
 export const keyOf = ({ namespace, name }: ObjectRef): string =>
@@ -57,10 +63,11 @@ export function refOf(key: string): { namespace?: string; name: string } {
 }
 
 /**
- * The objects of one kind as the API server last told: a list, then a watch from there, listed again when the watch
- * can't go on. Where the server can, the list is the beginning of the watch: it comes out of the server's memory, one object
- * at a time, and is never older than the request. Keeps no managedFields. What is read may be old by the time of a request; writes are checked by their
- * resourceVersion.
+ * The objects of one kind as the API server last told: a list, then a watch from there, listed
+ * again when the watch can't go on. Where the server can, the list is the beginning of the watch:
+ * it comes out of the server's memory, one object at a time, and is never older than the request.
+ * Keeps no managedFields. What is read may be old by the time of a request; writes are checked by
+ * their resourceVersion.
  */
 export class Cache<T extends KubeObject> {
   readonly resource: Resource<T>;
@@ -123,7 +130,10 @@ export class Cache<T extends KubeObject> {
     return this.#awaySinceMs !== undefined && performance.now() - this.#awaySinceMs > AWAY_MS;
   }
 
-  /** Milliseconds since the server was first heard, or heard again after it was away: others may know more until then. */
+  /**
+   * Milliseconds since the server was first heard, or heard again after it was away: others may
+   * know more until then.
+   */
   get backMs(): number {
     return this.#backAtMs === undefined ? 0 : performance.now() - this.#backAtMs;
   }
@@ -232,7 +242,8 @@ export class Cache<T extends KubeObject> {
         clearInterval(timer);
       }
       if (initial) throw notStreamed();
-      // Behind some proxies each watch ends at once: asking again without a pause would be thousands of requests.
+      // Behind some proxies each watch ends at once: asking again without a pause would be
+      // thousands of requests.
       if (isEmpty && performance.now() - startMs < SHORT_MS) {
         throw new Error('the watch ended at once');
       }
@@ -255,7 +266,10 @@ export class Cache<T extends KubeObject> {
     return false;
   }
 
-  /** Servers refuse what they do not know; and what breaks off again and again may come through in pages. */
+  /**
+   * Servers refuse what they do not know; and what breaks off again and again may come through in
+   * pages.
+   */
   #streamFailure(error: unknown, isOpened: boolean): unknown {
     const isRefused = retryOf(error) === 'never' && !isUnauthorized(error);
     if (isOpened) this.#streamFailures++;

@@ -1,6 +1,7 @@
 /**
- * Runs a task under a signal of its own that follows another one. Not `AbortSignal.any`: one that was listened to stays in
- * memory for as long as the signal it follows, and an agent's lives for months.
+ * Runs a task under a signal of its own that follows another one. Not `AbortSignal.any`: one that
+ * was listened to stays in memory for as long as the signal it follows, and an agent's lives for
+ * months.
  */
 export async function withOwnSignal<T>(
   signal: AbortSignal | undefined,

@@ -16,18 +16,24 @@ export interface WaitOptions {
   readonly awayMsMax?: number;
 }
 
-/** A watch that hangs delivers nothing, and what is waited for would seem never to have happened. */
+/**
+ * A watch that hangs delivers nothing, and what is waited for would seem never to have happened.
+ */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
-/** What never answers for one kind only, such as a conversion webhook, is no API server that is away. Our choice. */
+/**
+ * What never answers for one kind only, such as a conversion webhook, is no API server that is
+ * away. Our choice.
+ */
 const AWAY_MS_MAX = 1_800_000;
 
 /**
- * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is called with the
- * object as it is now and at every change, with undefined while there is none; what it throws ends the wait.
- * Time in which the API server is away does not count: nobody could do what is waited for, or be heard of. When the time is
- * over, what the server says then decides: this process may have stood still, and others gone on.
- * Throws `WAIT_TIMEOUT`, and what the API server refuses for good.
+ * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is
+ * called with the object as it is now and at every change, with undefined while there is none; what
+ * it throws ends the wait. Time in which the API server is away does not count: nobody could do
+ * what is waited for, or be heard of. When the time is over, what the server says then decides:
+ * this process may have stood still, and others gone on. Throws `WAIT_TIMEOUT`, and what the API
+ * server refuses for good.
  */
 export function waitFor<T extends KubeObject, R>(
   client: KubeClient,

@@ -2,9 +2,10 @@ import { CodedError, lookup } from '../../base/index.ts';
 
 /**
  * What an answer of the API server means for whoever asked.
- * - `away`: the API server or its store cannot answer. Retry for minutes. A write may have been done.
+ * - `away`: the API server or its store cannot answer. Retry for minutes. A write may have been
+ *   done.
  * - `refused for now`: the answer may change within seconds. Retry for a short, bounded time; an
- *   answer that lasts is the answer.
+ * answer that lasts is the answer.
  * - `refused`: the answer. Retrying changes nothing.
  */
 export type Meaning = 'away' | 'refused for now' | 'refused';
@@ -42,8 +43,8 @@ const ROWS: readonly Row[] = [
   // A webhook may use the words of the rows below in its own message, and means it.
   { status: 403, message: /admission webhook "[^"]*" denied the request/, meaning: 'refused' },
   // The RBAC authorizer knows no bindings, or no roles, until its caches are filled after a start.
-  // Nothing in the message tells this from a right that is missing.
-  // Kubernetes: plugin/pkg/auth/authorizer/rbac/rbac.go; apiserver/pkg/endpoints/handlers/responsewriters.
+  // Nothing in the message tells this from a right that is missing. Kubernetes:
+  // plugin/pkg/auth/authorizer/rbac/rbac.go; apiserver/pkg/endpoints/handlers/responsewriters.
   { status: 403, message: /forbidden: User "|RBAC: |forbidden\s*$/i, meaning: 'refused for now' },
   // A proxy or an authorizer without a message.
   { status: 403, message: /HTTP status 403$/, meaning: 'refused for now' },

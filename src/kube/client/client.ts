@@ -45,7 +45,10 @@ export interface Page<T> {
 export interface WatchOptions extends ListOptions {
   readonly resourceVersion?: string | undefined;
   readonly timeoutSeconds?: number;
-  /** Begins with what is there, as of now, and a bookmark that ends that part: {@link endsInitialEvents}. */
+  /**
+   * Begins with what is there, as of now, and a bookmark that ends that part:
+   * {@link endsInitialEvents}.
+   */
   readonly sendInitialEvents?: boolean;
   /** Called when it is open, and for whatever comes, so that silence is noticed. */
   readonly onActivity?: () => void;
@@ -67,15 +70,24 @@ export interface DeleteOptions extends CallOptions {
   /** Only this version of it: nothing is deleted when it was changed since. */
   readonly resourceVersion?: string | undefined;
   readonly gracePeriodSeconds?: number;
-  /** What becomes of what the object owns: for a Job its pods, which batch/v1 leaves alone unless told. */
+  /**
+   * What becomes of what the object owns: for a Job its pods, which batch/v1 leaves alone unless
+   * told.
+   */
   readonly propagationPolicy?: 'Background' | 'Foreground' | 'Orphan';
 }
 
 const LIST_PAGE = 500;
-/** Kubelets begin a new file of a log at 10 MiB (containerLogMaxSize), and no line of ours comes near that. */
+/**
+ * Kubelets begin a new file of a log at 10 MiB (containerLogMaxSize), and no line of ours comes
+ * near that.
+ */
 const POD_LOG_BYTES_MAX = 16 << 20;
 
-/** Objects of a Kubernetes API server as they are on the wire: fields that nobody here knows stay what they were. */
+/**
+ * Objects of a Kubernetes API server as they are on the wire: fields that nobody here knows stay
+ * what they were.
+ */
 export class KubeClient {
   readonly #transport: Transport;
 
@@ -119,7 +131,10 @@ export class KubeClient {
     return this.collect(resource, options, (item) => [item]);
   }
 
-  /** As `list`, and keeps only what is taken of each item: of a page nothing else is there when the next one is read. */
+  /**
+   * As `list`, and keeps only what is taken of each item: of a page nothing else is there when the
+   * next one is read.
+   */
   async collect<T extends KubeObject, K>(
     resource: Resource<T>,
     options: ListOptions,
@@ -189,7 +204,10 @@ export class KubeClient {
     }) as Promise<T>;
   }
 
-  /** A PUT with the `resourceVersion` that the object carries: throws `KUBE_CONFLICT` when somebody was first. */
+  /**
+   * A PUT with the `resourceVersion` that the object carries: throws `KUBE_CONFLICT` when somebody
+   * was first.
+   */
   replace<T extends KubeObject>(
     resource: Resource<T>,
     object: T,
@@ -293,8 +311,9 @@ export class KubeClient {
   }
 
   /**
-   * The last lines of a container's log, and of these no more than the last bytes. The API server's own `limitBytes` keeps the first
-   * bytes of the lines, so it is only the bound for what is sent. `previous`: of the container before its last restart.
+   * The last lines of a container's log, and of these no more than the last bytes. The API server's
+   * own `limitBytes` keeps the first bytes of the lines, so it is only the bound for what is sent.
+   * `previous`: of the container before its last restart.
    */
   async podLog(
     ref: ObjectRef,

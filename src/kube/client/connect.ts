@@ -4,7 +4,9 @@ import { accessOf } from './kubeconfig.ts';
 import { Transport } from './transport.ts';
 
 export interface ConnectOptions {
-  /** Path of a kubeconfig; without it KUBECONFIG, ~/.kube/config, then the pod's service account. */
+  /**
+   * Path of a kubeconfig; without it KUBECONFIG, ~/.kube/config, then the pod's service account.
+   */
   readonly kubeconfig?: string | undefined;
   readonly context?: string | undefined;
   readonly userAgent: string;

@@ -10,7 +10,10 @@ export interface Status {
   metadata?: { continue?: string };
 }
 
-/** Codes of what the API server refuses; the reason tells conflicts from things that are there already (both 409). */
+/**
+ * Codes of what the API server refuses; the reason tells conflicts from things that are there
+ * already (both 409).
+ */
 function codeOf(httpStatus: number, reason: string | undefined): string {
   switch (httpStatus) {
     case 401:
@@ -37,12 +40,16 @@ const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 
 /** An answer of the API server that says nothing about the thing in question. */
 export const isPassingAnswer = (error: unknown): boolean => isCode(error, ...PASSING);
 
-/** The API server was away or busy, somebody else was first, or it was canceled: nothing is wrong with the object. */
+/**
+ * The API server was away or busy, somebody else was first, or it was canceled: nothing is wrong
+ * with the object.
+ */
 export const isPassing = (error: unknown): boolean => isCanceled(error) || isPassingAnswer(error);
 
 /**
- * For whoever reports an error as something that is wrong with an object. An API server that is away says nothing about the object, so that whoever asked tries
- * again. Throws errors that pass, and the reason of the signal.
+ * For whoever reports an error as something that is wrong with an object. An API server that is
+ * away says nothing about the object, so that whoever asked tries again. Throws errors that pass,
+ * and the reason of the signal.
  */
 export function assertLasting(error: unknown, signal?: AbortSignal): void {
   signal?.throwIfAborted();
@@ -50,8 +57,9 @@ export function assertLasting(error: unknown, signal?: AbortSignal): void {
 }
 
 /**
- * An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause, `continue` where it offers to go
- * on with a list whose version is gone, with the newest one.
+ * An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a
+ * pause, `continue` where it offers to go on with a list whose version is gone, with the newest
+ * one.
  */
 export function kubeError(
   what: string,
@@ -73,8 +81,8 @@ export function kubeError(
 }
 
 /**
- * The API server was not reached, or the connection broke. `isSent`: the request may have arrived, so that nobody knows whether it was done; a fact
- * of the error then.
+ * The API server was not reached, or the connection broke. `isSent`: the request may have arrived,
+ * so that nobody knows whether it was done; a fact of the error then.
  */
 export function unreachable(what: string, cause: unknown, isSent = false): CodedError {
   const text = cause instanceof Error ? cause.message : String(cause);

@@ -18,8 +18,9 @@ const ANSWER_BYTES_MAX = 1 << 20;
 const ERROR_BYTES_MAX = 16 << 10;
 
 /**
- * Runs the exec plugin of a kubeconfig as client-go does (plugin/pkg/client/auth/exec/exec.go). `cluster` is
- * what it learns with `provideClusterInfo`. Throws `KUBE_UNAVAILABLE` with the name of the plugin.
+ * Runs the exec plugin of a kubeconfig as client-go does (plugin/pkg/client/auth/exec/exec.go).
+ * `cluster` is what it learns with `provideClusterInfo`. Throws `KUBE_UNAVAILABLE` with the name of
+ * the plugin.
  */
 export async function credentialOf(plugin: ExecPlugin, cluster?: object): Promise<ExecCredential> {
   const { apiVersion, command, interactiveMode } = plugin;

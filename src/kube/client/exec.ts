@@ -10,7 +10,10 @@ export interface ExecOptions {
   readonly command: readonly string[];
   /** Ends the connection; the command itself goes on, since nobody can end it from outside. */
   readonly signal?: AbortSignal | undefined;
-  /** It must not run twice: whoever tries again what has failed does not do so where it may have run. */
+  /**
+   * It must not run twice: whoever tries again what has failed does not do so where it may have
+   * run.
+   */
   readonly isOnce?: boolean | undefined;
   /** Of each of the two outputs; what comes after it is read and dropped. */
   readonly outputBytesMax?: number;
@@ -21,7 +24,10 @@ export interface ExecOutput {
   readonly stderr: string;
 }
 
-/** k8s.io/apimachinery, util/remotecommand: the newest of them that the server knows. Version 5 only adds an end of stdin. */
+/**
+ * k8s.io/apimachinery, util/remotecommand: the newest of them that the server knows. Version 5 only
+ * adds an end of stdin.
+ */
 const PROTOCOLS = ['v5.channel.k8s.io', 'v4.channel.k8s.io'];
 const CHANNEL_STDOUT = 1;
 const CHANNEL_STDERR = 2;
@@ -36,8 +42,9 @@ interface ExecStatus extends Status {
 }
 
 /**
- * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` for a command that cannot run or ends with another
- * code than 0 (`exitCode` is a fact), and the `KUBE_*` errors. Where the answer was lost, and the command may have run, `isSent` is a fact.
+ * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` for a
+ * command that cannot run or ends with another code than 0 (`exitCode` is a fact), and the `KUBE_*`
+ * errors. Where the answer was lost, and the command may have run, `isSent` is a fact.
  */
 export async function execIn(transport: Transport, options: ExecOptions): Promise<ExecOutput> {
   const { namespace, pod, container, command, signal } = options;

@@ -29,9 +29,9 @@ interface LastingRefusal {
 }
 
 /**
- * Refusals that were retried in vain: each right that is missing costs one wait, not one a request. A right
- * that is there again ends its refusal, as after an outage. Some rights are there for some objects only:
- * their second refusal stays.
+ * Refusals that were retried in vain: each right that is missing costs one wait, not one a request.
+ * A right that is there again ends its refusal, as after an outage. Some rights are there for some
+ * objects only: their second refusal stays.
  */
 export class LastingRefusals {
   readonly #known = new Map<string, LastingRefusal>();
@@ -73,8 +73,8 @@ export interface JudgedOptions {
 }
 
 /**
- * The task, for {@link withRetry}: `retry` of its errors follows the table of answers. An answer that
- * is `refused for now` is retried for a bounded time in a row. Then the error has the fact
+ * The task, for {@link withRetry}: `retry` of its errors follows the table of answers. An answer
+ * that is `refused for now` is retried for a bounded time in a row. Then the error has the fact
  * `isLasting`, which keeps callers from waiting again. Errors of others stay as they are.
  */
 export function judged<T>(
@@ -148,10 +148,9 @@ export interface PatienceOptions {
 
 /**
  * Retries requests of one run by the table of answers: an item must not be missing because the API
- * server was away or refused it for a moment. A server that did not come back once, and a right that
- * is missing, are not waited for with each item, and an extension that does not work is told at
- * once. A conflict that stays is none: a webhook may refuse
- * in that way.
+ * server was away or refused it for a moment. A server that did not come back once, and a right
+ * that is missing, are not waited for with each item, and an extension that does not work is told
+ * at once. A conflict that stays is none: a webhook may refuse in that way.
  */
 export class Patience {
   readonly #options: PatienceOptions;

@@ -3,9 +3,15 @@ import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient, ObjectRef } from './client.ts';
 
-/** Objects that are held, or being asked for. Our choice: an object has a few KiB, and never more than 1.5 MiB. */
+/**
+ * Objects that are held, or being asked for. Our choice: an object has a few KiB, and never more
+ * than 1.5 MiB.
+ */
 const HELD_MAX = 64;
-/** So old an answer may be when it is used, from before it was asked for. Our choice: less than a person needs to notice. */
+/**
+ * So old an answer may be when it is used, from before it was asked for. Our choice: less than a
+ * person needs to notice.
+ */
 const AGE_MS_MAX = 5000;
 /** Our choice: what somebody waits for already must get through. */
 const AT_ONCE = 8;
@@ -21,9 +27,11 @@ interface Held {
 }
 
 /**
- * Single objects that are asked for before it is their turn, many at a time. {@link ReadsAhead.client} answers `get` and `find` from them, each once, and
- * as if it had asked just then but for an age of five seconds at most: what was not there, could not be read, or has become too old is asked for again.
- * Nobody is given an older object than one that was written, or asked for, through the same client before.
+ * Single objects that are asked for before it is their turn, many at a time.
+ * {@link ReadsAhead.client} answers `get` and `find` from them, each once, and as if it had asked
+ * just then but for an age of five seconds at most: what was not there, could not be read, or has
+ * become too old is asked for again. Nobody is given an older object than one that was written, or
+ * asked for, through the same client before.
  */
 export class ReadsAhead {
   /** Everything else of it is the client itself. */
@@ -39,7 +47,10 @@ export class ReadsAhead {
     this.client = this.#answering();
   }
 
-  /** Asks for an object that will soon be needed, read in this way. Never fails; does nothing where so many are held already. */
+  /**
+   * Asks for an object that will soon be needed, read in this way. Never fails; does nothing where
+   * so many are held already.
+   */
   begin(
     resource: Resource<KubeObject>,
     ref: ObjectRef,

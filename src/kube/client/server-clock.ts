@@ -3,9 +3,10 @@ import type { Clock, Nanoseconds } from '../../base/index.ts';
 const MILLISECOND_NS = 1_000_000n;
 
 /**
- * The API server's time, by the `Date` of its answers: nodes whose clocks differ then agree on how old an object is,
- * and on when something was. Exact to a second at worst; equal to the node's own clock as long as that may be right. Between
- * two answers it goes by the monotonic clock: a node's clock that is set meanwhile makes no pod older.
+ * The API server's time, by the `Date` of its answers: nodes whose clocks differ then agree on how
+ * old an object is, and on when something was. Exact to a second at worst; equal to the node's own
+ * clock as long as that may be right. Between two answers it goes by the monotonic clock: a node's
+ * clock that is set meanwhile makes no pod older.
  */
 export class ServerClock implements Clock {
   readonly #base: Clock;
@@ -26,7 +27,10 @@ export class ServerClock implements Clock {
     return this.#ownNs() + BigInt(this.#offsetMs) * MILLISECOND_NS;
   }
 
-  /** What the node's own clock says, but for steps of it: taken before a request is sent, for {@link note}. */
+  /**
+   * What the node's own clock says, but for steps of it: taken before a request is sent, for
+   * {@link note}.
+   */
   ownMs(): number {
     return Number(this.#ownNs() / MILLISECOND_NS);
   }
@@ -36,7 +40,9 @@ export class ServerClock implements Clock {
     return passedNs === undefined ? this.#base.nowNs() : this.#zeroNs + passedNs;
   }
 
-  /** `date`: of an answer that came just now, in whole seconds; the request was sent at `sentMs`. */
+  /**
+   * `date`: of an answer that came just now, in whole seconds; the request was sent at `sentMs`.
+   */
   note(date: string | undefined, sentMs: number): void {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;

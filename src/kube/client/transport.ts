@@ -31,7 +31,10 @@ export interface Request {
   readonly signal?: AbortSignal | undefined;
   /** For messages: what was being done to which object. */
   readonly what: string;
-  /** Without it {@link REQUEST_MS} or {@link WRITE_MS}; 0 for streams, which have their own watch over silence. */
+  /**
+   * Without it {@link REQUEST_MS} or {@link WRITE_MS}; 0 for streams, which have their own watch
+   * over silence.
+   */
   readonly timeoutMs?: number;
   /** Forms of the answer that are asked for; JSON where nothing is said. */
   readonly accept?: string | undefined;
@@ -46,18 +49,26 @@ export interface UpgradeRequest extends Pick<Request, 'path' | 'what' | 'signal'
   readonly protocols: readonly string[];
 }
 
-/** A request that takes longer has lost its server. client-go has no limit here; a hang would be silent. */
+/**
+ * A request that takes longer has lost its server. client-go has no limit here; a hang would be
+ * silent.
+ */
 const REQUEST_MS = 32_000;
 /**
- * Writes and commands wait for admission: kube-apiserver gives webhooks up to 30 s each, and a request 60 s in all (--request-timeout). It
- * ends what nobody waits for any more, so that the object would never be made.
+ * Writes and commands wait for admission: kube-apiserver gives webhooks up to 30 s each, and a
+ * request 60 s in all (--request-timeout). It ends what nobody waits for any more, so that the
+ * object would never be made.
  */
 const WRITE_MS = 75_000;
-/** How long credentials are used before they are asked for again: tokens in files are replaced every hour or so. */
+/**
+ * How long credentials are used before they are asked for again: tokens in files are replaced every
+ * hour or so.
+ */
 const CREDENTIALS_NS = 10n * SECOND_NS;
 /**
- * Of requests that end by themselves. Watches have sockets of their own, as many as there are: each is held by a wait, whose number
- * its owner bounds, and requests that queue behind waits of half an hour would wait as long, with no time limit.
+ * Of requests that end by themselves. Watches have sockets of their own, as many as there are: each
+ * is held by a wait, whose number its owner bounds, and requests that queue behind waits of half an
+ * hour would wait as long, with no time limit.
  */
 const SOCKETS_MAX = 32;
 /** client-go: rest/request.go, maxRetries. */
@@ -74,8 +85,8 @@ interface Connection {
 }
 
 /**
- * Requests to one API server over kept-alive connections. The generated clients of client-node are not
- * used: they drop the fields that their models do not know, and cost 87 MiB.
+ * Requests to one API server over kept-alive connections. The generated clients of client-node are
+ * not used: they drop the fields that their models do not know, and cost 87 MiB.
  */
 export class Transport {
   readonly #credentials: Credentials;
@@ -91,7 +102,10 @@ export class Transport {
   readonly #refusedMs: number;
   readonly #refusals = new LastingRefusals();
 
-  /** `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams are told at once. */
+  /**
+   * `refusedMs`: how long 401 and 403 are retried, {@link whileUnauthorized}. Streams are told at
+   * once.
+   */
   constructor(
     access: Access,
     userAgent: string,
@@ -149,7 +163,10 @@ export class Transport {
     return Buffer.concat(parts).toString('utf8');
   }
 
-  /** The last bytes of an answer in text, from the beginning of a line; no more of it is in memory at a time. */
+  /**
+   * The last bytes of an answer in text, from the beginning of a line; no more of it is in memory
+   * at a time.
+   */
   async end(request: Request, bytesMax: number): Promise<Buffer> {
     const response = await this.open(request);
     const parts: Buffer[] = [];
@@ -169,8 +186,8 @@ export class Transport {
   }
 
   /**
-   * The open body of a successful answer; whoever gets it reads it to its end or destroys it. A server that is busy
-   * and says for how long is asked again, as client-go does.
+   * The open body of a successful answer; whoever gets it reads it to its end or destroys it. A
+   * server that is busy and says for how long is asked again, as client-go does.
    */
   async open(request: Request): Promise<http.IncomingMessage> {
     const isStream = request.timeoutMs === 0;
@@ -226,8 +243,9 @@ export class Transport {
   async #send(request: Request): Promise<http.IncomingMessage> {
     const connection = await this.#connect();
     const { options, agent, streams } = connection;
-    // An API server keeps some parts of objects as the bytes that it was sent, and compares them with what Go makes of them: the data of a
-    // ControllerRevision with an & in it could not be patched any more, since its data would seem to change.
+    // An API server keeps some parts of objects as the bytes that it was sent, and compares them
+    // with what Go makes of them: the data of a ControllerRevision with an & in it could not be
+    // patched any more, since its data would seem to change.
     const body = request.body === undefined ? undefined : goEscaped(JSON.stringify(request.body));
     const isTls = this.#base.protocol === 'https:';
     const timeoutMs = request.timeoutMs ?? (request.method === 'GET' ? REQUEST_MS : WRITE_MS);
@@ -267,8 +285,8 @@ export class Transport {
   }
 
   /**
-   * Asks for a connection of one of the protocols, by a WebSocket. Whoever gets it closes it. Throws the `KUBE_*` errors; the time limit is
-   * that of writes, and ends with the answer.
+   * Asks for a connection of one of the protocols, by a WebSocket. Whoever gets it closes it.
+   * Throws the `KUBE_*` errors; the time limit is that of writes, and ends with the answer.
    */
   async upgrade(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
     return await this.#allowed(request, () => this.#upgradeOnce(request));

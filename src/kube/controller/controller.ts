@@ -4,7 +4,10 @@ import { WorkQueue } from '../queue/work-queue.ts';
 export interface Result {
   /** Look again after this long, whatever happens in between. */
   readonly requeueAfterMs?: number | undefined;
-  /** What was begun goes on beside, and is looked at again when it has ended: whether it fails again is not known yet. */
+  /**
+   * What was begun goes on beside, and is looked at again when it has ended: whether it fails again
+   * is not known yet.
+   */
   readonly isUnderWay?: boolean;
 }
 
@@ -20,7 +23,10 @@ const BACKOFF_FIRST_MS = 100;
 const BACKOFF_MAX_MS = 30_000;
 const REFUSED_MS = 60_000;
 
-/** Reconciles one kind: a bounded number at once, one key never twice at once, failures with backoff. */
+/**
+ * Reconciles one kind: a bounded number at once, one key never twice at once, failures with
+ * backoff.
+ */
 export class Controller {
   readonly queue = new WorkQueue({
     backoffFirstMs: BACKOFF_FIRST_MS,

@@ -41,9 +41,10 @@ interface Waiting {
 }
 
 /**
- * Events about objects, one per object and reason: the first is created, later ones raise its count and replace the
- * message, as client-go's recorder does with what Velero sets. In order; never a failure of its caller. Of those that wait
- * while the API server is slow or away, each object and reason has one, with the last message.
+ * Events about objects, one per object and reason: the first is created, later ones raise its count
+ * and replace the message, as client-go's recorder does with what Velero sets. In order; never a
+ * failure of its caller. Of those that wait while the API server is slow or away, each object and
+ * reason has one, with the last message.
  */
 export class EventRecorder {
   readonly #options: EventRecorderOptions;
@@ -66,14 +67,18 @@ export class EventRecorder {
     const key = `${object.metadata.uid} ${reason}`;
     const before = this.#waiting.get(key);
     if (!before && this.#waiting.size >= WAITING_MAX) this.#makeRoom();
-    // Behind what was recorded since: a message that is told late must not be told before what came before it.
+    // Behind what was recorded since: a message that is told late must not be told before what came
+    // before it.
     this.#waiting.delete(key);
     const times = (before?.times ?? 0) + 1;
     this.#waiting.set(key, { key, object, reason, message, type, times });
     this.#writing ??= this.#writeAll();
   }
 
-  /** Resolves when all that was recorded is written or given up, or the time is over: what is left then is never told. */
+  /**
+   * Resolves when all that was recorded is written or given up, or the time is over: what is left
+   * then is never told.
+   */
   async flush(timeoutMs = FLUSH_MS): Promise<void> {
     let timer: NodeJS.Timeout | undefined;
     const over = new Promise<void>((resolve) => {

@@ -11,7 +11,10 @@ import {
 } from './served.ts';
 
 export interface DiscoveryOptions {
-  /** Velero's feature `EnableAPIGroupVersions`: every version of a resource, not only the preferred one. */
+  /**
+   * Velero's feature `EnableAPIGroupVersions`: every version of a resource, not only the preferred
+   * one.
+   */
   readonly hasAllVersions?: boolean;
   readonly logger?: Logger;
 }
@@ -23,7 +26,10 @@ export interface ServerVersion {
   readonly gitVersion: string;
 }
 
-/** Without one of these verbs nothing can be backed up and restored. Velero: pkg/discovery/helper.go, filterByVerbs. */
+/**
+ * Without one of these verbs nothing can be backed up and restored. Velero:
+ * pkg/discovery/helper.go, filterByVerbs.
+ */
 const NEEDED_VERBS = ['list', 'create', 'get', 'delete'];
 
 interface Snapshot {
@@ -34,8 +40,9 @@ interface Snapshot {
 }
 
 /**
- * What an API server serves, as far as it can be backed up, kept from one {@link Discovery.refresh} to the next. Which versions are taken
- * and in which order is Velero's rule (pkg/discovery/helper.go), except that resources of a group keep the order of the server.
+ * What an API server serves, as far as it can be backed up, kept from one {@link Discovery.refresh}
+ * to the next. Which versions are taken and in which order is Velero's rule
+ * (pkg/discovery/helper.go), except that resources of a group keep the order of the server.
  */
 export class Discovery {
   readonly #client: Pick<KubeClient, 'raw'>;
@@ -77,8 +84,9 @@ export class Discovery {
   }
 
   /**
-   * The resource that a user means: by plural, singular, kind or short name, with or without (the beginning of) its group, as
-   * `deployments.apps`. Its version is the preferred one. Undefined where there is none that can be backed up.
+   * The resource that a user means: by plural, singular, kind or short name, with or without (the
+   * beginning of) its group, as `deployments.apps`. Its version is the preferred one. Undefined
+   * where there is none that can be backed up.
    */
   find(name: string): ServedResource | undefined {
     return this.#now.names.find(name);
@@ -90,8 +98,8 @@ export class Discovery {
   }
 
   /**
-   * Asks again. Calls at the same time are one; when it fails the earlier state stays. Throws the `KUBE_*` errors.
-   * The signal of the first of several callers ends it for all.
+   * Asks again. Calls at the same time are one; when it fails the earlier state stays. Throws the
+   * `KUBE_*` errors. The signal of the first of several callers ends it for all.
    */
   refresh(options: CallOptions = {}): Promise<void> {
     this.#refreshing ??= load(this.#client, this.#hasAllVersions, options)
@@ -107,7 +115,10 @@ export class Discovery {
     return this.#refreshing;
   }
 
-  /** Refreshes every so often until the signal ends it. A failure is logged, and the next turn tries again. */
+  /**
+   * Refreshes every so often until the signal ends it. A failure is logged, and the next turn tries
+   * again.
+   */
   async keepFresh(intervalMs: number, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
@@ -159,8 +170,8 @@ async function load(
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');
 
 /**
- * One version of each resource: the preferred one of its group where that has it, else the first that has. client-go:
- * discovery/discovery_client.go, ServerPreferredResources.
+ * One version of each resource: the preferred one of its group where that has it, else the first
+ * that has. client-go: discovery/discovery_client.go, ServerPreferredResources.
  */
 function listsOf({ groups }: Served, hasAllVersions: boolean): ServedVersion[] {
   const lists = groups.flatMap(({ preferredVersion, versions }) => {

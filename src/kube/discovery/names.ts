@@ -1,8 +1,9 @@
 import type { Served, ServedResource, ServedVersion } from './served.ts';
 
 /**
- * Finds resources by what people call them, as Velero's discovery helper does: kubectl's short names first, then client-go's REST mapper
- * (restmapper/discovery.go; api/meta/restmapper.go and priority.go).
+ * Finds resources by what people call them, as Velero's discovery helper does: kubectl's short
+ * names first, then client-go's REST mapper (restmapper/discovery.go; api/meta/restmapper.go and
+ * priority.go).
  */
 export class ResourceNames {
   /** All that is served, those that are preferred first. */
@@ -11,7 +12,10 @@ export class ResourceNames {
   readonly #kept = new Map<string, ServedResource>();
   readonly #found = new Map<string, ServedResource | undefined>();
 
-  /** `lists`: what can be backed up; only of these something is found, and only their short names count. */
+  /**
+   * `lists`: what can be backed up; only of these something is found, and only their short names
+   * count.
+   */
   constructor({ groups }: Pick<Served, 'groups'>, lists: readonly ServedVersion[]) {
     this.#ranked = groups.flatMap(({ preferredVersion, versions }) => {
       const preferred = versions.filter(({ version }) => version === preferredVersion);
@@ -41,7 +45,8 @@ export class ResourceNames {
 
   #look(group: string, name: string): ServedResource | undefined {
     const resource = this.#longName(group, name).toLowerCase();
-    // Within a group its whole name and its beginning count the same, since each version of a group is a mapper of its own.
+    // Within a group its whole name and its beginning count the same, since each version of a group
+    // is a mapper of its own.
     const meant = this.#ranked.find(
       (each) =>
         (each.plural === resource || each.singular === resource) && each.group.startsWith(group),
@@ -49,7 +54,10 @@ export class ResourceNames {
     return meant && this.#kept.get(keyOf(meant));
   }
 
-  /** What a short name stands for. Velero: third_party/kubernetes/pkg/kubectl/cmd/util/shortcut_expander.go. */
+  /**
+   * What a short name stands for. Velero:
+   * third_party/kubernetes/pkg/kubectl/cmd/util/shortcut_expander.go.
+   */
   #longName(group: string, name: string): string {
     const matches = [
       (of: string) => group === '' || of === group,

@@ -41,12 +41,18 @@ export interface Served {
   readonly failures: readonly DiscoveryFailure[];
 }
 
-/** All groups in one answer (KEP-3352), in the two versions that there are; servers older than 1.26 answer with the plain list. */
+/**
+ * All groups in one answer (KEP-3352), in the two versions that there are; servers older than 1.26
+ * answer with the plain list.
+ */
 const AGGREGATED = ['v2', 'v2beta1']
   .map((version) => `application/json;g=apidiscovery.k8s.io;v=${version};as=APIGroupDiscoveryList`)
   .concat('application/json')
   .join(',');
-/** Requests at once where each version of a group is asked for. Our choice: a server of this age has about 40. */
+/**
+ * Requests at once where each version of a group is asked for. Our choice: a server of this age has
+ * about 40.
+ */
 const REQUESTS_MAX = 8;
 
 interface AggregatedList {
@@ -99,8 +105,8 @@ interface PlainResource {
 }
 
 /**
- * Asks a server for all that it serves. A group whose own server does not answer is a failure in the result. Throws the `KUBE_*` errors
- * where the API server itself does not answer.
+ * Asks a server for all that it serves. A group whose own server does not answer is a failure in
+ * the result. Throws the `KUBE_*` errors where the API server itself does not answer.
  */
 export async function loadServed(
   client: Pick<KubeClient, 'raw'>,
@@ -121,7 +127,8 @@ async function loadRoot(
   const answer = (await client
     .raw({ method: 'GET', path, accept: AGGREGATED, signal: options.signal })
     .catch((error: unknown) => {
-      // client-go: discovery/discovery_client.go does without what it may not see, and says nothing.
+      // client-go: discovery/discovery_client.go does without what it may not see, and says
+      // nothing.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
       failures.push({ groupVersion: path, reason: messageOf(error) });
       return {};
@@ -139,7 +146,8 @@ function aggregatedGroups(list: AggregatedList, failures: DiscoveryFailure[]): S
     const name = item.metadata?.name ?? '';
     const versions = (item.versions ?? []).flatMap((said) => {
       const { version = '', freshness } = said;
-      // The aggregator repeats what it knew before, which may be nothing, and client-go takes none of it either.
+      // The aggregator repeats what it knew before, which may be nothing, and client-go takes none
+      // of it either.
       if (freshness === 'Stale') {
         const reason = 'the server of this group does not answer';
         failures.push({ groupVersion: groupVersionOf(name, version), reason });
@@ -214,8 +222,9 @@ async function plainGroups(
 }
 
 /**
- * Whether it is the API server itself that does not answer: it cannot be reached, is busy, or has no word about what it serves without anybody's
- * help. Taken for a group that is away, it would be a backup without all that is in the group.
+ * Whether it is the API server itself that does not answer: it cannot be reached, is busy, or has
+ * no word about what it serves without anybody's help. Taken for a group that is away, it would be
+ * a backup without all that is in the group.
  */
 const isOfServer = (error: unknown, group: string): boolean =>
   isPassing(error) &&

@@ -30,7 +30,9 @@ export interface ElectionOptions {
 export interface ElectionTiming {
   /** Others leave the Lease alone for so long after the last change that they saw of it. */
   readonly leaseMs: number;
-  /** A leader that could not renew for so long stops. The rest of the Lease is its time to do so. */
+  /**
+   * A leader that could not renew for so long stops. The rest of the Lease is its time to do so.
+   */
   readonly renewMs: number;
   /** Between two looks. */
   readonly retryMs: number;
@@ -38,16 +40,20 @@ export interface ElectionTiming {
 
 /** client-go: tools/leaderelection; the same as Kubernetes' own controllers. */
 const TIMING: ElectionTiming = { leaseMs: 15_000, renewMs: 10_000, retryMs: 2000 };
-/** For work to end after the leadership was lost. Nothing is written by then, but a process that hangs is of no use. Our choice. */
+/**
+ * For work to end after the leadership was lost. Nothing is written by then, but a process that
+ * hangs is of no use. Our choice.
+ */
 const STOP_MS = 60_000;
 const RELEASE_MS = 5000;
 const MICROSECOND_NS = 1000n;
 
 /**
- * One of several processes leads, by a Lease (coordination.k8s.io/v1). The leader counts from before the request that renewed its
- * Lease, by whichever of its clocks ran further: one that was suspended, or cut off, knows before its next write that it leads no
- * more. The others count from when they saw the Lease change, by their monotonic clock only, so that no step of a wall clock makes them take
- * it early. Rates of clocks may differ by a third.
+ * One of several processes leads, by a Lease (coordination.k8s.io/v1). The leader counts from
+ * before the request that renewed its Lease, by whichever of its clocks ran further: one that was
+ * suspended, or cut off, knows before its next write that it leads no more. The others count from
+ * when they saw the Lease change, by their monotonic clock only, so that no step of a wall clock
+ * makes them take it early. Rates of clocks may differ by a third.
  */
 export class LeaderElection {
   readonly #options: ElectionOptions;
@@ -77,7 +83,10 @@ export class LeaderElection {
     return this.#failure;
   }
 
-  /** Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` while nobody else can lead yet. */
+  /**
+   * Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` while nobody
+   * else can lead yet.
+   */
   assertLeading(): void {
     if (!this.isLeading) throw lost(this.#isVacant);
   }
@@ -94,8 +103,9 @@ export class LeaderElection {
   }
 
   /**
-   * Runs until it is aborted: whenever this process leads, `lead` runs, and its signal is aborted when the leadership is lost. It
-   * must end then, and is called again when this process leads once more. Its own errors end the run. Throws `LEADERSHIP_STUCK`.
+   * Runs until it is aborted: whenever this process leads, `lead` runs, and its signal is aborted
+   * when the leadership is lost. It must end then, and is called again when this process leads once
+   * more. Its own errors end the run. Throws `LEADERSHIP_STUCK`.
    */
   async run(lead: (signal: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
     const { logger, identity } = this.#options;

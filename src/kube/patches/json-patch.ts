@@ -18,10 +18,12 @@ export const PATCH_TEST_FAILED = 'PATCH_TEST_FAILED';
 export const PATCH_PLACE_MISSING = 'PATCH_PLACE_MISSING';
 
 /**
- * Does all steps one after the other, and returns a new document; the old one is not changed, and parts that stay are shared. Throws
- * `PATCH_TEST_FAILED`, `PATCH_PLACE_MISSING` or `PATCH_FAILED` with the words of the library that kube-apiserver and Velero use
- * (github.com/evanphx/json-patch v5.9.11). Like it, and unlike the RFC, it takes -1 for the last place of a list. It reads the path `/` as the
- * field without a name, which the library does not. fast-json-patch is not used: it copies by JSON.stringify, so that long numbers are lost.
+ * Does all steps one after the other, and returns a new document; the old one is not changed, and
+ * parts that stay are shared. Throws `PATCH_TEST_FAILED`, `PATCH_PLACE_MISSING` or `PATCH_FAILED`
+ * with the words of the library that kube-apiserver and Velero use (github.com/evanphx/json-patch
+ * v5.9.11). Like it, and unlike the RFC, it takes -1 for the last place of a list. It reads the
+ * path `/` as the field without a name, which the library does not. fast-json-patch is not used: it
+ * copies by JSON.stringify, so that long numbers are lost.
  */
 export function applyJsonPatch(document: unknown, operations: readonly PatchOperation[]): unknown {
   return operations.reduce((current, operation) => step(current, operation), document);
@@ -107,7 +109,10 @@ function indexOf(key: string, length: number): Place {
   return { index: index < 0 ? index + length : index };
 }
 
-/** What is in a place above the last part of a path; undefined where there is nothing that has parts. */
+/**
+ * What is in a place above the last part of a path; undefined where there is nothing that has
+ * parts.
+ */
 function containerAt(document: unknown, parts: readonly string[]): unknown {
   let current = document;
   for (const part of parts) {

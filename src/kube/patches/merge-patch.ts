@@ -2,8 +2,9 @@ import { define, lookup } from '../../base/index.ts';
 import { isFields, isList, isSame } from './values.ts';
 
 /**
- * A JSON merge patch (RFC 7386) as the library applies it that kube-apiserver and Velero use (github.com/evanphx/json-patch v5.9.11, MergePatch):
- * nulls remove fields, also those of objects that stand in new lists. The document is not changed; parts that stay are shared.
+ * A JSON merge patch (RFC 7386) as the library applies it that kube-apiserver and Velero use
+ * (github.com/evanphx/json-patch v5.9.11, MergePatch): nulls remove fields, also those of objects
+ * that stand in new lists. The document is not changed; parts that stay are shared.
  */
 export function applyMergePatch(document: unknown, patch: unknown): unknown {
   if (patch === null || (!isFields(patch) && !isList(patch))) return patch;
@@ -38,8 +39,8 @@ function withoutNulls(value: unknown): unknown {
 }
 
 /**
- * The JSON merge patch (RFC 7386) that makes one document into another; undefined where they are the same. What the second lacks is removed. Lists
- * are replaced as a whole.
+ * The JSON merge patch (RFC 7386) that makes one document into another; undefined where they are
+ * the same. What the second lacks is removed. Lists are replaced as a whole.
  */
 export function createMergePatch(
   from: object,

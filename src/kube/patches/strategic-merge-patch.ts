@@ -11,10 +11,12 @@ const ORDER = '$setElementOrder';
 type List = readonly unknown[];
 
 /**
- * A strategic merge patch of an object of one of Kubernetes' own kinds, as k8s.io/apimachinery v0.33 applies it (pkg/util/strategicpatch, patch.go):
- * lists whose Go type has a merge key are merged by it, others are replaced, and the directives `$patch`, `$retainKeys`, `$setElementOrder/…`
- * and `$deleteFromPrimitiveList/…` do what they say. Neither is changed. Throws `PATCH_FAILED`, also for an object of another kind.
- * Unlike there, fields that the kind does not have are merged like any other.
+ * A strategic merge patch of an object of one of Kubernetes' own kinds, as k8s.io/apimachinery
+ * v0.33 applies it (pkg/util/strategicpatch, patch.go): lists whose Go type has a merge key are
+ * merged by it, others are replaced, and the directives `$patch`, `$retainKeys`,
+ * `$setElementOrder/…` and `$deleteFromPrimitiveList/…` do what they say. Neither is changed.
+ * Throws `PATCH_FAILED`, also for an object of another kind. Unlike there, fields that the kind
+ * does not have are merged like any other.
  */
 export function applyStrategicMergePatch(document: Fields, patch: Fields): Fields {
   const [version, kind] = [textOf(document.apiVersion), textOf(document.kind)];
@@ -275,7 +277,10 @@ interface Ordering {
   readonly mergeKey: string;
 }
 
-/** Both parts keep their order; an element of the others stands before the first named one that it stood before. */
+/**
+ * Both parts keep their order; an element of the others stands before the first named one that it
+ * stood before.
+ */
 function inOrder({ named, others, order, before, mergeKey }: Ordering): List {
   const left = sortedBy(others, before, mergeKey);
   const right = sortedBy(named, order, mergeKey);

@@ -8,8 +8,8 @@ export interface WorkQueueOptions {
 }
 
 /**
- * Keys to look at, each once however often it was added; a key that is being looked at comes back afterwards. Keys
- * that failed wait longer each time (client-go's workqueue does the same).
+ * Keys to look at, each once however often it was added; a key that is being looked at comes back
+ * afterwards. Keys that failed wait longer each time (client-go's workqueue does the same).
  */
 export class WorkQueue {
   readonly #options: WorkQueueOptions;

@@ -24,8 +24,8 @@ export function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose |
 }
 
 /**
- * {@link DELETED} for one that is gone, or that is another one of that name. Throws `KUBE_NOT_FOUND` where the API server does not know the kind:
- * nobody has deleted it then.
+ * {@link DELETED} for one that is gone, or that is another one of that name. Throws
+ * `KUBE_NOT_FOUND` where the API server does not know the kind: nobody has deleted it then.
  */
 export async function phaseOf(
   { client }: Setting,
@@ -47,8 +47,8 @@ export async function phaseOf(
 }
 
 /**
- * Whether another server goes on with a backup whose process ends, and with what this one has made for it: a backup of our server that runs, and
- * that nobody has canceled. In doubt one does.
+ * Whether another server goes on with a backup whose process ends, and with what this one has made
+ * for it: a backup of our server that runs, and that nobody has canceled. In doubt one does.
  */
 export async function goesOn({ client }: Setting, { metadata }: Backup): Promise<boolean> {
   const { namespace, name, uid, annotations } = metadata;

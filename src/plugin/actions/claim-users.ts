@@ -9,8 +9,8 @@ export interface ClaimUser extends PodView {
 }
 
 /**
- * Which pods have a PVC mounted. Pods of a namespace are read once, since a process serves one backup, and of each nothing is kept but
- * this: a namespace may have ten thousand, of 30 KiB each.
+ * Which pods have a PVC mounted. Pods of a namespace are read once, since a process serves one
+ * backup, and of each nothing is kept but this: a namespace may have ten thousand, of 30 KiB each.
  */
 export class ClaimUsers {
   readonly #setting: Setting;

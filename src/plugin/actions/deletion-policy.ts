@@ -13,9 +13,10 @@ import { RETAINED_UNTIL } from './velero-names.ts';
 const CHANGES_MAX = 5;
 
 /**
- * Changes a content in the version that was looked at, and looks again when its controllers have changed it meanwhile. `change`
- * returns a merge patch, or undefined where nothing is to be changed. Returns the content as it is then; undefined for one that is
- * gone. Throws what `change` throws, and `KUBE_CONFLICT` when others change the content all the time.
+ * Changes a content in the version that was looked at, and looks again when its controllers have
+ * changed it meanwhile. `change` returns a merge patch, or undefined where nothing is to be
+ * changed. Returns the content as it is then; undefined for one that is gone. Throws what `change`
+ * throws, and `KUBE_CONFLICT` when others change the content all the time.
  */
 export async function changeContent<T extends KubeObject>(
   client: KubeClient,
@@ -40,8 +41,9 @@ export async function changeContent<T extends KubeObject>(
 }
 
 /**
- * What makes the deletion of a content remove what the storage has, with a note that it was kept until then: a process that is killed
- * before it has deleted the snapshot leaves the note, by which {@link keepAgain} finds the content.
+ * What makes the deletion of a content remove what the storage has, with a note that it was kept
+ * until then: a process that is killed before it has deleted the snapshot leaves the note, by which
+ * {@link keepAgain} finds the content.
  */
 export const releasedNow = ({ clock }: KubeClient) => ({
   metadata: { labels: { [RETAINED_UNTIL]: String(secondsOf(clock.nowNs())) } },
@@ -54,7 +56,10 @@ export const RETAINED = {
   spec: { deletionPolicy: 'Retain' },
 };
 
-/** The content of the snapshot with this UID gets back the policy that a note says it had. Others stay as they are. */
+/**
+ * The content of the snapshot with this UID gets back the policy that a note says it had. Others
+ * stay as they are.
+ */
 export async function keepAgain(
   client: KubeClient,
   name: string,
@@ -70,10 +75,16 @@ export async function keepAgain(
   await changeContent(client, VOLUME_SNAPSHOT_CONTENTS, name, change, signal);
 }
 
-/** Longer than the process that wrote a note goes on with the deletion, also where clocks differ by minutes. Our choice. */
+/**
+ * Longer than the process that wrote a note goes on with the deletion, also where clocks differ by
+ * minutes. Our choice.
+ */
 const UNDER_WAY_SECONDS = 300;
 
-/** The process that wrote the note has ended, or has given up. A note from the future is of a clock that was wrong. */
+/**
+ * The process that wrote the note has ended, or has given up. A note from the future is of a clock
+ * that was wrong.
+ */
 export function isAbandoned({ metadata }: KubeObject, { clock }: KubeClient): boolean {
   const until = Number(metadata.labels?.[RETAINED_UNTIL]);
   return !(Math.abs(secondsOf(clock.nowNs()) - until) <= UNDER_WAY_SECONDS);

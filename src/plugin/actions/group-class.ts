@@ -49,8 +49,9 @@ export function driverOf(members: readonly GroupMember[]): string {
 }
 
 /**
- * Name of the VolumeGroupSnapshotClass that groups of a driver are snapshotted with: named by the PVC, by the Backup, or the only one
- * with Velero's label (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go, determineVGSClass). Throws `NO_GROUP_CLASS`, and
+ * Name of the VolumeGroupSnapshotClass that groups of a driver are snapshotted with: named by the
+ * PVC, by the Backup, or the only one with Velero's label (Velero v1.18.3:
+ * pkg/backup/actions/csi/pvc_action.go, determineVGSClass). Throws `NO_GROUP_CLASS`, and
  * `NO_GROUP_SNAPSHOTS` where the cluster has no such kind.
  */
 export async function groupClassFor(

@@ -36,7 +36,10 @@ export async function listGroupContents(
   }
 }
 
-/** The content that a group of this backup has left; undefined for one that is being removed, or was never there. */
+/**
+ * The content that a group of this backup has left; undefined for one that is being removed, or was
+ * never there.
+ */
 export async function contentOfGroup(
   setting: Setting,
   group: string,
@@ -53,8 +56,9 @@ export async function contentOfGroup(
 }
 
 /**
- * What is to become of the content of a group: the storage's snapshots go when all uploads are over, or the backup has failed before
- * anything of it was stored; they stay with a backup that keeps them. Undefined while somebody needs the content.
+ * What is to become of the content of a group: the storage's snapshots go when all uploads are
+ * over, or the backup has failed before anything of it was stored; they stay with a backup that
+ * keeps them. Undefined while somebody needs the content.
  */
 async function fateOf(
   { uid, isMoved }: { readonly uid: string; readonly isMoved: boolean },
@@ -75,7 +79,10 @@ async function fateOf(
   return uploads.every(({ status }) => isMovementOver(status?.phase)) ? 'Delete' : undefined;
 }
 
-/** The groups of a backup whose volumes are moved: nobody needs them when the last upload is over. Does not fail. */
+/**
+ * The groups of a backup whose volumes are moved: nobody needs them when the last upload is over.
+ * Does not fail.
+ */
 export async function removeMovedGroups(
   setting: Setting,
   backup: Backup,
@@ -164,7 +171,10 @@ async function removeAsDecided(
   }
 }
 
-/** At the end of a backup that keeps them: with the last snapshot of a group its content goes, and the storage's snapshots stay. */
+/**
+ * At the end of a backup that keeps them: with the last snapshot of a group its content goes, and
+ * the storage's snapshots stay.
+ */
 export async function releaseWithLast(
   setting: Setting,
   snapshot: VolumeSnapshot,

@@ -28,10 +28,16 @@ import {
 
 /** A sidecar tells within milliseconds, or cannot. Our choice. */
 const TELLING_MS = 10_000;
-/** The sidecar deletes nothing from the storage for a content that is gone at once, and takes it off itself. */
+/**
+ * The sidecar deletes nothing from the storage for a content that is gone at once, and takes it off
+ * itself.
+ */
 const FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection';
 
-/** A group as the content of one of its snapshots knows it; undefined for a snapshot that was taken by itself. */
+/**
+ * A group as the content of one of its snapshots knows it; undefined for a snapshot that was taken
+ * by itself.
+ */
 interface Group {
   readonly handle: string;
   readonly members: readonly string[];
@@ -52,7 +58,10 @@ function groupOfContent({ metadata, spec, status }: VolumeSnapshotContent): Grou
   return { handle, members, driver: spec.driver, secrets };
 }
 
-/** Undefined for an annotation that is missing, as on contents of Velero's own action, or that nobody can read. */
+/**
+ * Undefined for an annotation that is missing, as on contents of Velero's own action, or that
+ * nobody can read.
+ */
 function membersIn(text = ''): string[] | undefined {
   try {
     const value: unknown = JSON.parse(text);
@@ -79,7 +88,10 @@ const contentFor = (
   volumeGroupSnapshotRef,
 });
 
-/** Makes a content, or finds the one of an earlier attempt, and returns when its status says which group it is of. */
+/**
+ * Makes a content, or finds the one of an earlier attempt, and returns when its status says which
+ * group it is of.
+ */
 async function make(
   { client }: Setting,
   wanted: NewObject<VolumeGroupSnapshotContent>,
@@ -100,9 +112,10 @@ async function make(
 }
 
 /**
- * Waits until the status of a content says which group it is of: the sidecar deletes nothing for one that does not. It asks the driver and
- * writes that by itself, and a write of ours at the same time makes it replace the whole status by an error. So what it has not written
- * within {@link TELLING_MS} is written here.
+ * Waits until the status of a content says which group it is of: the sidecar deletes nothing for
+ * one that does not. It asks the driver and writes that by itself, and a write of ours at the same
+ * time makes it replace the whole status by an error. So what it has not written within
+ * {@link TELLING_MS} is written here.
  */
 async function untilTold(
   client: KubeClient,
@@ -126,8 +139,8 @@ async function untilTold(
 }
 
 /**
- * A content of ours for a group that the storage has cut, of which its own content tells. Nothing is removed with it but by
- * {@link removeContent}.
+ * A content of ours for a group that the storage has cut, of which its own content tells. Nothing
+ * is removed with it but by {@link removeContent}.
  */
 export async function keepGroup(
   setting: Setting,
@@ -183,9 +196,10 @@ export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[
   [];
 
 /**
- * A content of the group that a restored snapshot is of: where the driver counts it to a group, the snapshot controller tells nothing of
- * it while the cluster has no content of that group (Velero v1.18.3: pkg/restore/actions/csi/volumesnapshot_action.go,
- * ensureStubVGSCExists). It keeps what the storage has. The restore does not fail by it: drivers that count no snapshot to a group need
+ * A content of the group that a restored snapshot is of: where the driver counts it to a group, the
+ * snapshot controller tells nothing of it while the cluster has no content of that group (Velero
+ * v1.18.3: pkg/restore/actions/csi/volumesnapshot_action.go, ensureStubVGSCExists). It keeps what
+ * the storage has. The restore does not fail by it: drivers that count no snapshot to a group need
  * none.
  */
 export async function ensureStub(
@@ -226,9 +240,10 @@ export async function ensureStub(
 }
 
 /**
- * Deletes the groups of the snapshots that a backup has kept from the storage. Velero's own action deletes each snapshot by itself, which
- * the sidecar does not do for a snapshot that the driver counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says,
- * which Velero writes into its log; the content stays, and its sidecar goes on trying.
+ * Deletes the groups of the snapshots that a backup has kept from the storage. Velero's own action
+ * deletes each snapshot by itself, which the sidecar does not do for a snapshot that the driver
+ * counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says, which Velero writes into
+ * its log; the content stays, and its sidecar goes on trying.
  */
 export class GroupDelete implements DeleteItemAction {
   readonly #setting: Setting;
@@ -250,7 +265,8 @@ export class GroupDelete implements DeleteItemAction {
     if (!group || membersIn(annotations?.[GROUP_MEMBERS]) === undefined) return;
     if (labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) return;
     if (labels[RESTORE_NAME] !== undefined) return;
-    // UIDs do not tell: a synced Backup has another one. Two installations have different namespaces.
+    // UIDs do not tell: a synced Backup has another one. Two installations have different
+    // namespaces.
     if ((annotations?.[FOR_BACKUP] ?? placeOf(backup)) !== placeOf(backup)) {
       const fields = { volumeGroupSnapshotHandle: group.handle, backup: placeOf(backup) };
       this.#setting.logger.warn(fields, 'the group is of a backup of another namespace: it stays');

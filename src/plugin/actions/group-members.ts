@@ -71,9 +71,10 @@ export async function membersOf(
 }
 
 /**
- * From here on it does not go with the group, and is the backup's as any other one. The name of the group goes first: the snapshot
- * controller makes a group own each snapshot that names it, and deletes what a group owns with it. A snapshot of no group needs a
- * class, without which its controller does nothing for it.
+ * From here on it does not go with the group, and is the backup's as any other one. The name of the
+ * group goes first: the snapshot controller makes a group own each snapshot that names it, and
+ * deletes what a group owns with it. A snapshot of no group needs a class, without which its
+ * controller does nothing for it.
  */
 async function detach(
   { client }: Setting,
@@ -114,8 +115,8 @@ async function detach(
 }
 
 /**
- * Detaches all of them, and again those that a controller which had read an older version has given back meanwhile. Returns when none
- * has changed between two looks.
+ * Detaches all of them, and again those that a controller which had read an older version has given
+ * back meanwhile. Returns when none has changed between two looks.
  */
 export async function detachAll(
   setting: Setting,

@@ -34,9 +34,11 @@ export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGro
 }
 
 /**
- * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go,
- * getVolumeSnapshotReference). The group is only there to cut them: it is removed, and its snapshots stay, each as if it had been
- * taken by itself. What the storage has of the group goes when the last upload is over, or with the backup. After a failure nothing of it is left, and the other members fail with the same error at once.
+ * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero
+ * v1.18.3: pkg/backup/actions/csi/pvc_action.go, getVolumeSnapshotReference). The group is only
+ * there to cut them: it is removed, and its snapshots stay, each as if it had been taken by itself.
+ * What the storage has of the group goes when the last upload is over, or with the backup. After a
+ * failure nothing of it is left, and the other members fail with the same error at once.
  */
 export class GroupSnapshots {
   readonly #setting: Setting;
@@ -85,8 +87,9 @@ export class GroupSnapshots {
     const begun = await findGroup(this.#setting, namespace, name, signal);
     const isOver = !begun || begun.metadata.deletionTimestamp !== undefined;
     if (earlier.size > 0 && isOver) {
-      // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another
-      // moment, and its failure would remove the snapshots of the first one.
+      // All were cut by a process that has ended since. A PVC that was not among them gets none: a
+      // second group would be of another moment, and its failure would remove the snapshots of the
+      // first one.
       if (await contentOfGroup(this.#setting, name, backup, signal)) return earlier;
       // That process had failed, and was ended while it removed them.
       for (const each of earlier.values()) await this.#snapshots.remove(each);
@@ -165,7 +168,10 @@ export class GroupSnapshots {
     return members;
   }
 
-  /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
+  /**
+   * What a failed attempt has made; the storage's snapshots too. Says what it could not do, and
+   * does not fail.
+   */
   async #removeAll(made: VolumeGroupSnapshot, backup: Backup): Promise<void> {
     const { logger } = this.#setting;
     const signal = AbortSignal.timeout(CLEAN_UP_MS);

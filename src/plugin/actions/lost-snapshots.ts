@@ -22,7 +22,10 @@ export interface LostBackup {
 }
 
 export interface LostOptions {
-  /** Snapshots that were to be kept go, too: nothing of the backup was stored, and nothing of it will be. */
+  /**
+   * Snapshots that were to be kept go, too: nothing of the backup was stored, and nothing of it
+   * will be.
+   */
   readonly withKept: boolean;
   readonly signal: AbortSignal;
 }
@@ -31,9 +34,10 @@ export interface LostOptions {
 const UPLOADS_GONE_MS = 60_000;
 
 /**
- * Removes the snapshots of a backup that was deleted before its end. An upload that no agent had taken goes with its Backup, and nobody else
- * looks at its snapshot then; with one that an agent has, the agent removes it. Throws where some of them stay, so that it is tried again, and
- * the reason of the signal.
+ * Removes the snapshots of a backup that was deleted before its end. An upload that no agent had
+ * taken goes with its Backup, and nobody else looks at its snapshot then; with one that an agent
+ * has, the agent removes it. Throws where some of them stay, so that it is tried again, and the
+ * reason of the signal.
  */
 export async function removeLostSnapshots(
   setting: Setting,

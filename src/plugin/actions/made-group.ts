@@ -36,7 +36,9 @@ export async function findGroup(
   return patiently(find, signal);
 }
 
-/** The backup's own, also where it is there already. Throws `FOREIGN_OBJECT` where it is another's. */
+/**
+ * The backup's own, also where it is there already. Throws `FOREIGN_OBJECT` where it is another's.
+ */
 export async function makeGroup(
   setting: Setting,
   { namespace, name, className }: { namespace: string; name: string; className: string },
@@ -81,8 +83,8 @@ export async function makeGroup(
 }
 
 /**
- * Waits until each of the PVCs has a snapshot in the group that is ready: the snapshot controller tells nothing more about a snapshot
- * whose group is gone.
+ * Waits until each of the PVCs has a snapshot in the group that is ready: the snapshot controller
+ * tells nothing more about a snapshot whose group is gone.
  */
 export async function untilThere(
   setting: Setting,
@@ -108,7 +110,8 @@ export async function untilThere(
     const { boundVolumeGroupSnapshotContentName: content, readyToUse } = now.status ?? {};
     // Until then its controller may bind the snapshots anew, from nothing.
     const isBound = content !== undefined && (readyToUse === true || members.every(isDetached));
-    // Controllers that have read older versions write what was before: none changes anything between two looks.
+    // Controllers that have read older versions write what was before: none changes anything
+    // between two looks.
     const versions = [now, ...members].map(({ metadata }) => metadata.resourceVersion).join();
     const isQuiet = versions === seen;
     seen = versions;
@@ -127,9 +130,11 @@ export async function untilThere(
 }
 
 /**
- * Removes the group from the cluster, and nothing from the storage. A content of ours stays for as long as somebody needs the snapshots:
- * the controllers tell of a snapshot that the driver counts to a group only while there is a content of that group, and delete it from
- * the storage only with all of the group. It is not the group's own, which a controller that does not yet know of its new policy deletes.
+ * Removes the group from the cluster, and nothing from the storage. A content of ours stays for as
+ * long as somebody needs the snapshots: the controllers tell of a snapshot that the driver counts
+ * to a group only while there is a content of that group, and delete it from the storage only with
+ * all of the group. It is not the group's own, which a controller that does not yet know of its new
+ * policy deletes.
  */
 export async function dissolve(
   setting: Setting,
@@ -173,7 +178,10 @@ export async function dissolve(
   logger.info(fields, 'the snapshots of a volume group are taken');
 }
 
-/** Also what the storage has of it, whatever its class says. Throws where it cannot, and then the group is still there. */
+/**
+ * Also what the storage has of it, whatever its class says. Throws where it cannot, and then the
+ * group is still there.
+ */
 export async function deleteGroupWithContent(
   { client }: Setting,
   { metadata: { namespace, name, uid } }: VolumeGroupSnapshot,

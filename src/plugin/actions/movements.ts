@@ -28,15 +28,19 @@ const UNKNOWN: OperationProgress = {
   updated: undefined,
 };
 
-/** Velero's own returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
+/**
+ * Velero's own returns at once, and the work may then go on behind an operation that counts as
+ * over. Our choice.
+ */
 const CANCEL_MS = 60_000;
 
 /** Velero: label.GetValidName of `du-<backup>.<pvc>` or `dd-<restore>.<pvc>`. */
 const ID = /^d[du]-.+/;
 
 /**
- * Operations that move data: each is a DataUpload or a DataDownload, found by the label with the operation's ID. Nothing is known
- * of it in this process, since another one is asked for its progress than the one that began it.
+ * Operations that move data: each is a DataUpload or a DataDownload, found by the label with the
+ * operation's ID. Nothing is known of it in this process, since another one is asked for its
+ * progress than the one that began it.
  */
 export class Movements<T extends Movement> {
   readonly #setting: Setting;
@@ -79,9 +83,9 @@ export class Movements<T extends Movement> {
   }
 
   /**
-   * As `begin` does, for a movement whose target is not there yet. The movement of an earlier attempt
-   * may have waited for the target until it failed. No data moved then, so it is made again.
-   * Throws `WAIT_TIMEOUT` if the failed one stays: nothing would fill its target.
+   * As `begin` does, for a movement whose target is not there yet. The movement of an earlier
+   * attempt may have waited for the target until it failed. No data moved then, so it is made
+   * again. Throws `WAIT_TIMEOUT` if the failed one stays: nothing would fill its target.
    */
   async beginAgain(movement: NewObject<T>, context: CallContext): Promise<T> {
     const { client } = this.#setting;
@@ -105,8 +109,9 @@ export class Movements<T extends Movement> {
   }
 
   /**
-   * What Velero shows, and how it learns the end. Velero gives an operation up at the first error, so an API server that is away
-   * is none: the next poll asks again. Throws for an ID that is none of ours.
+   * What Velero shows, and how it learns the end. Velero gives an operation up at the first error,
+   * so an API server that is away is none: the next poll asks again. Throws for an ID that is none
+   * of ours.
    */
   async progress(
     owner: Owner,

@@ -19,25 +19,30 @@ import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
 import { FOR_BACKUP, MOVED, OF_GROUP, RETAINED_UNTIL, SNAPSHOT_HANDLE } from './velero-names.ts';
 
-/** Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our choice. */
+/**
+ * Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our
+ * choice.
+ */
 const AT_ONCE_MAX = 4;
 
 export interface Sweep {
   /** Of the server that this process works for: no other one's backups are looked at. */
   readonly namespace: string;
   /**
-   * The backup that this process takes snapshots for: what it does not hold is of a process before it, since Velero has one for each
-   * backup.
+   * The backup that this process takes snapshots for: what it does not hold is of a process before
+   * it, since Velero has one for each backup.
    */
   readonly current?: Backup;
   readonly signal: AbortSignal;
 }
 
 /**
- * Removes snapshots that a killed process left: nobody would ever look at them again. One that was to be moved is left over while it has
- * no upload; with one it is its upload's, whatever becomes of that. One that was to be kept is left over when its backup takes no more
- * snapshots and has not stored it: it has no mark of its handle, or the backup has failed as a whole. Users of a namespace can write
- * anything on a snapshot of theirs, so what one says decides about those alone that say the same.
+ * Removes snapshots that a killed process left: nobody would ever look at them again. One that was
+ * to be moved is left over while it has no upload; with one it is its upload's, whatever becomes of
+ * that. One that was to be kept is left over when its backup takes no more snapshots and has not
+ * stored it: it has no mark of its handle, or the backup has failed as a whole. Users of a
+ * namespace can write anything on a snapshot of theirs, so what one says decides about those alone
+ * that say the same.
  */
 export async function removeOrphans(
   setting: Setting,
@@ -80,8 +85,9 @@ export async function removeOrphans(
 }
 
 /**
- * Contents that a process released, and was killed before it had deleted their snapshots, which got their marks since: what the storage
- * has of those is kept again. What the note does not tell is whether that process goes on: for some minutes nothing is changed.
+ * Contents that a process released, and was killed before it had deleted their snapshots, which got
+ * their marks since: what the storage has of those is kept again. What the note does not tell is
+ * whether that process goes on: for some minutes nothing is changed.
  */
 async function putBackPolicies(
   { client, logger }: Setting,
@@ -124,8 +130,8 @@ async function putBackPolicies(
 }
 
 /**
- * VolumeGroupSnapshots of backups that are over: each is there only while its snapshots are taken. What it still owns goes with it.
- * One of the current backup is gone on with.
+ * VolumeGroupSnapshots of backups that are over: each is there only while its snapshots are taken.
+ * What it still owns goes with it. One of the current backup is gone on with.
  */
 export async function removeOrphanGroups(
   setting: Setting,
@@ -210,7 +216,8 @@ async function orphansAmong(
   const moved = new Set(
     uploads.map(({ spec }) => `${spec.sourceNamespace}/${spec.csiSnapshot?.volumeSnapshot ?? ''}`),
   );
-  // Of a group whose members are still being backed up: another snapshot of the rest would be of another moment.
+  // Of a group whose members are still being backed up: another snapshot of the rest would be of
+  // another moment.
   const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
     isCurrent && metadata.annotations?.[OF_GROUP] !== undefined;
   const isLeft = (each: VolumeSnapshot): boolean => !moved.has(placeOf(each)) && !isAwaited(each);
@@ -218,8 +225,8 @@ async function orphansAmong(
 }
 
 /**
- * Those that are left over in the version that is there now: the list is older than what is known of the backup, which may have put its
- * marks on them in between.
+ * Those that are left over in the version that is there now: the list is older than what is known
+ * of the backup, which may have put its marks on them in between.
  */
 async function asTheyAreNow(
   listed: readonly VolumeSnapshot[],

@@ -17,12 +17,16 @@ import type {
 import { isAway, patiently, type Setting } from './setting.ts';
 import { SharedLook } from './shared-look.ts';
 
-/** Velero's own cancel returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
+/**
+ * Velero's own cancel returns at once, and the work may then go on behind an operation that counts
+ * as over. Our choice.
+ */
 const CANCEL_MS = 60_000;
 
 /**
- * What is asked about PodVolumeBackups that our server makes as operations of a backup; their IDs are the names. It begins none: no item is
- * one of its own. It is in the plugin as well, so that a Velero server can end such a backup.
+ * What is asked about PodVolumeBackups that our server makes as operations of a backup; their IDs
+ * are the names. It begins none: no item is one of its own. It is in the plugin as well, so that a
+ * Velero server can end such a backup.
  */
 export class PodVolumeOperation implements BackupItemAction {
   readonly #setting: Setting;

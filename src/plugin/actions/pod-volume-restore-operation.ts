@@ -22,9 +22,15 @@ import { SharedLook } from './shared-look.ts';
 import { RESTORE_UID } from './velero-names.ts';
 
 const CANCEL_MS = 60_000;
-/** What hinders one that nobody has begun is looked for so often: two requests each time. Our choice. */
+/**
+ * What hinders one that nobody has begun is looked for so often: two requests each time. Our
+ * choice.
+ */
 const LOOK_MS = 60_000;
-/** An agent that is being replaced is away for some time. Our choice, more than a node needs to start one. */
+/**
+ * An agent that is being replaced is away for some time. Our choice, more than a node needs to
+ * start one.
+ */
 const AGENT_MS = 120_000;
 const WAIT_CONTAINER = 'restore-wait';
 
@@ -34,9 +40,11 @@ interface Waiting {
 }
 
 /**
- * What is asked about PodVolumeRestores that our server makes as operations of a restore; their IDs are the names. It begins none: no item is one of
- * its own. An agent begins one when the pod waits on its node; where no agent ever will, the operation ends with an error that says why, and the
- * PodVolumeRestore is canceled, so that it does not begin behind an operation that is over. Velero waits for it to the end of its time-out then.
+ * What is asked about PodVolumeRestores that our server makes as operations of a restore; their IDs
+ * are the names. It begins none: no item is one of its own. An agent begins one when the pod waits
+ * on its node; where no agent ever will, the operation ends with an error that says why, and the
+ * PodVolumeRestore is canceled, so that it does not begin behind an operation that is over. Velero
+ * waits for it to the end of its time-out then.
  */
 export class PodVolumeRestoreOperation implements RestoreItemAction {
   readonly #setting: Setting;

@@ -52,16 +52,18 @@ import {
 import { isBound, type PlannedBackup, VolumeChoice } from './volume-choice.ts';
 
 /**
- * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has workers for blocks of items (one,
- * by default), other hosts for all. Our choice: each holds a watch, and drivers are seldom asked for more.
+ * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has
+ * workers for blocks of items (one, by default), other hosts for all. Our choice: each holds a
+ * watch, and drivers are seldom asked for more.
  */
 const TAKEN_AT_ONCE_MAX = 32;
 /** Beside the polls of an operation. Our choice. */
 const SWEEP_MS_MAX = 300_000;
 
 /**
- * Takes the snapshot of a PVC whose volume is of a CSI driver, and where a rule or `snapshotMoveData` says so asks for it to be moved. Returns when the
- * storage has cut the snapshot, and waits for no byte of it.
+ * Takes the snapshot of a PVC whose volume is of a CSI driver, and where a rule or
+ * `snapshotMoveData` says so asks for it to be moved. Returns when the storage has cut the
+ * snapshot, and waits for no byte of it.
  */
 export class PvcBackup implements BackupItemAction {
   readonly #setting: Setting;
@@ -115,7 +117,8 @@ export class PvcBackup implements BackupItemAction {
     try {
       signal.throwIfAborted();
       const uploads = await this.#uploadsOf(pvc, backup, signal);
-      // A server that was killed has come so far: an agent may have taken the snapshot already, and another one would be nobody's.
+      // A server that was killed has come so far: an agent may have taken the snapshot already, and
+      // another one would be nobody's.
       const own = uploads.find(({ metadata }) => metadata.name === uploadName(pvc, backup));
       if (own && planned.way === 'moved')
         return withWay(movedOutput(pvc, backup, own), planned.way, backup);
@@ -154,7 +157,10 @@ export class PvcBackup implements BackupItemAction {
     );
   }
 
-  /** With the item itself, so that it is told once, whichever process has cut the group, and however often one was killed since. */
+  /**
+   * With the item itself, so that it is told once, whichever process has cut the group, and however
+   * often one was killed since.
+   */
   #tellLeftOut(pvc: PersistentVolumeClaim, backup: Backup): void {
     const group = groupOf(pvc, backup)?.value;
     if (group === undefined) return;
@@ -167,8 +173,9 @@ export class PvcBackup implements BackupItemAction {
   }
 
   /**
-   * What Velero's own action, which runs before those of plugins, has made of this PVC for this backup: its features may be switched on
-   * where a plugin sees no flag. A snapshot of an earlier backup of that name does not count.
+   * What Velero's own action, which runs before those of plugins, has made of this PVC for this
+   * backup: its features may be switched on where a plugin sees no flag. A snapshot of an earlier
+   * backup of that name does not count.
    */
   async #ofVelero(
     pvc: PersistentVolumeClaim,
@@ -274,7 +281,9 @@ const namespaceOf = ({ metadata }: Backup): string => metadata.namespace ?? '';
 
 const isCsi = ({ spec }: PersistentVolume): boolean => spec.csi !== undefined && spec.csi !== null;
 
-/** 76 characters before it is shortened, as Velero's: agents and the server tell operations by it. */
+/**
+ * 76 characters before it is shortened, as Velero's: agents and the server tell operations by it.
+ */
 export const uploadOperationId = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   validLabel(`du-${backup.metadata.uid}.${pvc.metadata.uid}`);
 
@@ -373,7 +382,9 @@ const marksOf = (
   annotations: { [SNAPSHOT_NAME]: snapshot, [MUST_INCLUDE]: 'true', ...more },
 });
 
-/** A volume may be larger than was asked for, and one made from its snapshot must not be smaller. */
+/**
+ * A volume may be larger than was asked for, and one made from its snapshot must not be smaller.
+ */
 function largeEnough(
   pvc: PersistentVolumeClaim,
   restoreSize: number | undefined,

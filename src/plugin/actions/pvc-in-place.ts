@@ -18,17 +18,26 @@ import type { UploadResult } from './upload-result.ts';
 const REMOVE_FIRST = 'longshore.io/remove-first';
 const DELETE_EXCLUDED = 'longshore.io/delete-excluded';
 
-/** An ID begins with it where the operation brings a volume back that is there; see {@link isInPlaceOperation}. */
+/**
+ * An ID begins with it where the operation brings a volume back that is there; see
+ * {@link isInPlaceOperation}.
+ */
 const ID_PREFIX = 'dd-in-place-';
 
-/** Whether an operation of a PVC's action writes into a volume that is there, so that what uses the volume must wait for its end. */
+/**
+ * Whether an operation of a PVC's action writes into a volume that is there, so that what uses the
+ * volume must wait for its end.
+ */
 export const isInPlaceOperation = (operationId: string): boolean =>
   operationId.startsWith(ID_PREFIX);
 
 export const inPlaceOperationId = ({ metadata }: PersistentVolumeClaim, restore: Restore): string =>
   validLabel(`${ID_PREFIX}${restore.metadata.uid}.${metadata.uid}`);
 
-/** `full` or `incremental`; undefined where volumes that are there are left alone. Both read the whole volume and write what differs. */
+/**
+ * `full` or `incremental`; undefined where volumes that are there are left alone. Both read the
+ * whole volume and write what differs.
+ */
 export function inPlacePolicyOf({ spec }: Restore): 'full' | 'incremental' | undefined {
   const policy = spec.existingVolumeDataPolicy ?? '';
   return policy === 'full' || policy === 'incremental' ? policy : undefined;
@@ -45,8 +54,9 @@ export interface ExistingVolume {
 }
 
 /**
- * Why the data of a backup do not belong into the volume that a claim has now; undefined where nothing speaks against it. Velero: pkg/util/inplace of the
- * branch of 1.19 (another volume, too small).
+ * Why the data of a backup do not belong into the volume that a claim has now; undefined where
+ * nothing speaks against it. Velero: pkg/util/inplace of the branch of 1.19 (another volume, too
+ * small).
  */
 export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError | undefined {
   const { fromBackup, present, result } = existing;
@@ -82,7 +92,9 @@ export function misfitOf(existing: ExistingVolume, restore: Restore): CodedError
   return unusable(`${shown} has ${bytes} bytes, and what was backed up of it has ${snapshotSize}`);
 }
 
-/** A volume object may be deleted and made again under its name, for another volume of the storage. */
+/**
+ * A volume object may be deleted and made again under its name, for another volume of the storage.
+ */
 function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): string | undefined {
   if (!volumeFromBackup || !presentVolume) return undefined;
   const [then, now] = [sourceOf(volumeFromBackup), sourceOf(presentVolume)];
@@ -90,7 +102,9 @@ function sourceProblem({ volumeFromBackup, presentVolume }: ExistingVolume): str
   return `PersistentVolume ${presentVolume.metadata.name} is ${now}, and was ${then} when it was backed up: if that is meant, "longshore restore in-place" does it for one PVC`;
 }
 
-/** Which volume of the storage it is. Of what cannot be brought back in place anyway, only the kind. */
+/**
+ * Which volume of the storage it is. Of what cannot be brought back in place anyway, only the kind.
+ */
 function sourceOf({ spec }: PersistentVolume): string {
   const { csi, nfs } = spec;
   if (csi) return `volume ${csi.volumeHandle} of ${csi.driver}`;
@@ -121,7 +135,8 @@ export function inPlaceDownload(
   return {
     metadata: {
       ...metadata,
-      // Not as that of a new volume would be called: by that one a second attempt knows claims that it has made.
+      // Not as that of a new volume would be called: by that one a second attempt knows claims that
+      // it has made.
       name: nameFor(
         restore.metadata.name,
         restore.metadata.uid,
@@ -152,7 +167,10 @@ const WHY = {
   kept: 'the backup has a snapshot of its volume that stayed in the storage: only data that were moved can be brought back in place',
 };
 
-/** Of a volume that is to be brought back, and cannot be: for one of the reasons above, or for what speaks against it. */
+/**
+ * Of a volume that is to be brought back, and cannot be: for one of the reasons above, or for what
+ * speaks against it.
+ */
 export function notInPlace(
   present: PersistentVolumeClaim,
   why: keyof typeof WHY | Error,

@@ -63,8 +63,8 @@ import {
 } from './velero-names.ts';
 
 /**
- * Makes a PVC wait for its data: those of an upload, by a DataDownload, or those of a snapshot that was kept. Who moves them, and
- * whether they were moved, is the backup's.
+ * Makes a PVC wait for its data: those of an upload, by a DataDownload, or those of a snapshot that
+ * was kept. Who moves them, and whether they were moved, is the backup's.
  */
 export class PvcRestore implements RestoreItemAction {
   readonly #setting: Setting;
@@ -85,7 +85,8 @@ export class PvcRestore implements RestoreItemAction {
     const asStored = pvc === input.item ? {} : { item: pvc };
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
     const present = await this.#find(namespace, pvc.metadata.name, signal);
-    // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
+    // Of an attempt of this very restore, whose server was killed: what it has begun is found
+    // again, and named.
     if (present && !(await this.#isOwn(input, present, signal))) {
       const isLeft = restore.spec.restorePVs === false || inPlacePolicyOf(restore) === undefined;
       if (!isLeft) return await this.#bringBack({ pvc, fromBackup, present }, input, context);
@@ -123,7 +124,9 @@ export class PvcRestore implements RestoreItemAction {
     return { item: waiting(pvc, namespace, operationId), operationId };
   }
 
-  /** Into the volume that the claim has. Throws what keeps it from that, before anything is touched. */
+  /**
+   * Into the volume that the claim has. Throws what keeps it from that, before anything is touched.
+   */
   async #bringBack(
     { pvc, fromBackup, present }: Record<'pvc' | 'fromBackup' | 'present', PersistentVolumeClaim>,
     { restore, backup: given, volumeFromBackup }: RestoreInput,
@@ -204,7 +207,10 @@ export class PvcRestore implements RestoreItemAction {
     await dropResults(this.#setting, restore, context.signal);
   }
 
-  /** Where the API server's clock was set back since, times do not tell. But no other Restore has a DataDownload of this name. */
+  /**
+   * Where the API server's clock was set back since, times do not tell. But no other Restore has a
+   * DataDownload of this name.
+   */
   async #isOwn(
     { restore, itemFromBackup }: RestoreInput,
     present: PersistentVolumeClaim,
@@ -292,7 +298,10 @@ function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
   return { ...pvc, spec: without(pvc.spec, 'volumeName', 'dataSource', 'dataSourceRef') };
 }
 
-/** Of a restore that does not take snapshots by itself, it needs its own all the same: nothing else would ever fill it. */
+/**
+ * Of a restore that does not take snapshots by itself, it needs its own all the same: nothing else
+ * would ever fill it.
+ */
 function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string): RestoreOutput {
   const item = withMarks(withoutVolume(pvc), { annotations: { [MUST_RESTORE]: 'true' } });
   const dataSource = { apiGroup: SNAPSHOT_GROUP, kind: 'VolumeSnapshot', name };
@@ -304,7 +313,10 @@ function fromSnapshot(pvc: PersistentVolumeClaim, snapshot: string, name: string
   };
 }
 
-/** No provisioner fills a PVC with a selector, and no volume has the label but the one that is made for it. */
+/**
+ * No provisioner fills a PVC with a selector, and no volume has the label but the one that is made
+ * for it.
+ */
 function waiting(
   pvc: PersistentVolumeClaim,
   namespace: string,

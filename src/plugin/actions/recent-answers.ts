@@ -1,4 +1,7 @@
-/** So old an answer may be. Our choice, as for objects that are read ahead (kube/client/reads-ahead.ts). */
+/**
+ * So old an answer may be. Our choice, as for objects that are read ahead
+ * (kube/client/reads-ahead.ts).
+ */
 const AGE_MS_MAX = 5000;
 /** Of so many questions. Our choice: each PVC of a backup asks the same few. */
 const KNOWN_MAX = 32;
@@ -9,8 +12,9 @@ interface Recent {
 }
 
 /**
- * Answers that are the same for many PVCs of a backup, such as its classes: each is asked for once in five seconds. What failed is asked for again by
- * whoever needs it next, and by whoever waited for it.
+ * Answers that are the same for many PVCs of a backup, such as its classes: each is asked for once
+ * in five seconds. What failed is asked for again by whoever needs it next, and by whoever waited
+ * for it.
  */
 export class RecentAnswers {
   readonly #known = new Map<string, Recent>();

@@ -23,7 +23,10 @@ export interface Hindrance {
 }
 
 export interface UnclaimedLook {
-  /** Undefined while somebody may take it up. The movement is new, and no agent has put a finalizer on it. */
+  /**
+   * Undefined while somebody may take it up. The movement is new, and no agent has put a finalizer
+   * on it.
+   */
   readonly whyUnserved: (movement: DataUpload | DataDownload) => Promise<Hindrance | undefined>;
   /** Tells the users of a Backup or Restore, at once and never failing. */
   readonly warn: (object: KubeObject, message: string) => void;
@@ -38,16 +41,23 @@ export interface Setting {
   /** Of questions that all PVCs of a backup ask; without it each asks for itself. */
   readonly recent?: RecentAnswers;
   /**
-   * What keeps a volume that is there from being brought back in place by this DataDownload, which is not made yet. Left out where no server of ours
-   * restores: it alone holds back what uses the volume meanwhile.
+   * What keeps a volume that is there from being brought back in place by this DataDownload, which
+   * is not made yet. Left out where no server of ours restores: it alone holds back what uses the
+   * volume meanwhile.
    */
   readonly inPlaceHindrance?: (
     download: DataDownload,
     signal: AbortSignal,
   ) => Promise<Error | undefined>;
-  /** What the server that runs the action has read for this backup. Left out where the server is another process. */
+  /**
+   * What the server that runs the action has read for this backup. Left out where the server is
+   * another process.
+   */
   readonly policiesOf?: (backup: Backup) => Promise<VolumePolicies | undefined>;
-  /** About movements that no agent has begun. Left out where no server of ours asks for their progress. */
+  /**
+   * About movements that no agent has begun. Left out where no server of ours asks for their
+   * progress.
+   */
   readonly unclaimed?: UnclaimedLook;
 }
 
@@ -62,10 +72,16 @@ export const askOnce = <T>(
 /** Drivers delete in the background, or say within seconds that they cannot. Our choice. */
 export const DELETION_MS = 60_000;
 
-/** An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an error. Our choice. */
+/**
+ * An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an
+ * error. Our choice.
+ */
 const TRYING_MS_MAX = 60_000;
 
-/** Retries a request while the API server is away, busy or refuses it for now. For what may be done twice. */
+/**
+ * Retries a request while the API server is away, busy or refuses it for now. For what may be done
+ * twice.
+ */
 export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
   askPatiently(task, {
     // Somebody else was first: asking again changes nothing.
@@ -80,8 +96,8 @@ export const isAway = (error: unknown): boolean =>
   isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED') && retryOf(error) === 'backoff';
 
 /**
- * A name that follows from what it is made for, so that a second attempt finds what the first one made. `prefix` is cut where the
- * whole would be longer than Kubernetes allows.
+ * A name that follows from what it is made for, so that a second attempt finds what the first one
+ * made. `prefix` is cut where the whole would be longer than Kubernetes allows.
  */
 export function nameFor(prefix: string, ...uids: string[]): string {
   const hash = createHash('sha256').update(uids.join('.')).digest('hex').slice(0, HASH_CHARACTERS);

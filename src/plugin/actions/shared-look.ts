@@ -29,9 +29,11 @@ interface Round<A> {
 }
 
 /**
- * A server asks for the progress of each operation by itself, and then for all of them once more. As soon as operations of one backup are asked
- * for one after another, all are listed at once and answered from that: of 200 operations a poll is then a few requests, and not 200. An answer
- * is given at most two seconds after the list has come, and only once, so that whoever asks again sees what is new.
+ * A server asks for the progress of each operation by itself, and then for all of them once more.
+ * As soon as operations of one backup are asked for one after another, all are listed at once and
+ * answered from that: of 200 operations a poll is then a few requests, and not 200. An answer is
+ * given at most two seconds after the list has come, and only once, so that whoever asks again sees
+ * what is new.
  */
 export class SharedLook<A> {
   readonly #list: ListAll<A>;
@@ -42,7 +44,9 @@ export class SharedLook<A> {
     this.#list = list;
   }
 
-  /** Undefined where the caller has to look by itself: it is the first, or nothing is known of it. */
+  /**
+   * Undefined where the caller has to look by itself: it is the first, or nothing is known of it.
+   */
   async answer(owner: Owner, id: string, signal: AbortSignal): Promise<A | undefined> {
     const round = this.#roundOf(owner);
     if (!round.listed) {

@@ -47,9 +47,10 @@ import {
 } from './velero-names.ts';
 
 /**
- * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a restore needs of both is written on it.
- * The operation lasts until the storage has finished the snapshot. When the backup is finalized, the objects are removed from the
- * cluster and the storage's snapshot stays.
+ * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a
+ * restore needs of both is written on it. The operation lasts until the storage has finished the
+ * snapshot. When the backup is finalized, the objects are removed from the cluster and the
+ * storage's snapshot stays.
  */
 export class SnapshotBackup implements BackupItemAction {
   readonly #setting: Setting;

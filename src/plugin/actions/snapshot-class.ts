@@ -31,8 +31,9 @@ import { DEFAULT_CLASS, SNAPSHOT_CLASS } from './velero-names.ts';
 import type { PlannedBackup } from './volume-choice.ts';
 
 /**
- * The class that snapshots of a driver are taken with: named by a rule, which must be usable, by the PVC, by the Backup, by its label, its annotation as default, or
- * the only one (Velero: pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass). Throws `NO_SNAPSHOT_CLASS`.
+ * The class that snapshots of a driver are taken with: named by a rule, which must be usable, by
+ * the PVC, by the Backup, by its label, its annotation as default, or the only one (Velero:
+ * pkg/util/csi/volume_snapshot.go, GetVolumeSnapshotClass). Throws `NO_SNAPSHOT_CLASS`.
  */
 export async function snapshotClassFor(
   driver: string,
@@ -110,8 +111,8 @@ interface KnownClasses {
 }
 
 /**
- * Why the backup cannot take the CSI snapshot of a PVC, for `policy-check`: classes are listed once,
- * and chosen as for a backup. Throws what the API server answers.
+ * Why the backup cannot take the CSI snapshot of a PVC, for `policy-check`: classes are listed
+ * once, and chosen as for a backup. Throws what the API server answers.
  */
 export async function snapshotHindrances(
   client: Pick<KubeClient, 'list'>,
@@ -180,7 +181,10 @@ const isAsked = (member: GroupMember): member is WantedSnapshot =>
   !member.pvc.isExcluded &&
   member.pvc.storageClass !== '';
 
-/** The first PVC of a group, by name, chooses the classes: the others share its snapshot and its failure. */
+/**
+ * The first PVC of a group, by name, chooses the classes: the others share its snapshot and its
+ * failure.
+ */
 function assertGroup(
   wanted: WantedSnapshot,
   { name, members }: VolumeGroup,

@@ -29,7 +29,10 @@ import {
 const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === false;
 const SKIPPED: RestoreOutput = { skipRestore: true };
 
-/** A kept snapshot is bound to a content of its own, made from the storage's handle, which a restore makes that leaves out what is the cluster's own, too. */
+/**
+ * A kept snapshot is bound to a content of its own, made from the storage's handle, which a restore
+ * makes that leaves out what is the cluster's own, too.
+ */
 export class SnapshotRestore implements RestoreItemAction {
   readonly #setting: Setting;
 
@@ -70,7 +73,10 @@ export class SnapshotRestore implements RestoreItemAction {
   }
 }
 
-/** The content of a kept snapshot: found again by the storage's handle, and never the reason why that is deleted. */
+/**
+ * The content of a kept snapshot: found again by the storage's handle, and never the reason why
+ * that is deleted.
+ */
 export class ContentRestore implements RestoreItemAction {
   readonly #setting: Setting;
 
@@ -119,7 +125,10 @@ export class ContentRestore implements RestoreItemAction {
     return { item: restored, additionalItems: deleteSecretOf(item) };
   }
 
-  /** Some drivers look a snapshot up with the credentials of its class; the one of the backup need not be in this cluster. */
+  /**
+   * Some drivers look a snapshot up with the credentials of its class; the one of the backup need
+   * not be in this cluster.
+   */
   async #classOf(driver: string, signal: AbortSignal): Promise<string | undefined> {
     const { client, logger } = this.#setting;
     try {

@@ -44,7 +44,10 @@ const CLEAN_UP_MS = 30_000;
 /** Attempts to delete a snapshot that others change at the same time. Our choice. */
 const REMOVALS_MAX = 5;
 
-/** VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt finds the first one's. */
+/**
+ * VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt
+ * finds the first one's.
+ */
 export class Snapshots {
   readonly #setting: Setting;
   /** Names that this process is working on, with their namespaces: nobody's left-overs. */
@@ -59,8 +62,9 @@ export class Snapshots {
   }
 
   /**
-   * Takes a snapshot and hands it to the task as soon as the storage knows it. What was made is removed when the task or a step before
-   * it fails, or the host goes away; unless another server goes on with the backup, which may have it in hand by then.
+   * Takes a snapshot and hands it to the task as soon as the storage knows it. What was made is
+   * removed when the task or a step before it fails, or the host goes away; unless another server
+   * goes on with the backup, which may have it in hand by then.
    */
   async take<T>(
     pvc: PersistentVolumeClaim,
@@ -214,7 +218,10 @@ export class Snapshots {
     await this.#removeIf(ref, (found) => isOfBackup(found, pvc, backup));
   }
 
-  /** Removes a snapshot, and what the storage has of it whatever its class says. Says what it could not do, and does not fail. */
+  /**
+   * Removes a snapshot, and what the storage has of it whatever its class says. Says what it could
+   * not do, and does not fail.
+   */
   remove({ metadata: { namespace, name, uid } }: VolumeSnapshot): Promise<void> {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }
@@ -249,7 +256,8 @@ export class Snapshots {
         }
         await this.#deleteWithContent(found, signal);
         const { uid, resourceVersion } = found.metadata;
-        // Of the version that was looked at: its controllers write on it, too, and others may put marks on it.
+        // Of the version that was looked at: its controllers write on it, too, and others may put
+        // marks on it.
         const options = { signal, uid, resourceVersion };
         const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
         if (!(await patiently(remove, signal))) continue;
@@ -283,8 +291,9 @@ export class Snapshots {
 }
 
 /**
- * The storage cut it for this VolumeSnapshot: it was not there before, as one of a stored backup would be. Contents of a group's members
- * name a handle, too, and the snapshot controller alone says in their status which group that is.
+ * The storage cut it for this VolumeSnapshot: it was not there before, as one of a stored backup
+ * would be. Contents of a group's members name a handle, too, and the snapshot controller alone
+ * says in their status which group that is.
  */
 const isCutFor = (snapshot: VolumeSnapshot, content: VolumeSnapshotContent): boolean =>
   snapshot.spec.source.persistentVolumeClaimName !== undefined &&
@@ -318,7 +327,10 @@ function assertOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backu
   throw new CodedError('FOREIGN_OBJECT', text);
 }
 
-/** Users of a namespace can write the status of a snapshot, and not a content: throws `FOREIGN_OBJECT` for one of another snapshot. */
+/**
+ * Users of a namespace can write the status of a snapshot, and not a content: throws
+ * `FOREIGN_OBJECT` for one of another snapshot.
+ */
 export function assertBound(
   { metadata, spec }: VolumeSnapshotContent,
   snapshot: VolumeSnapshot,

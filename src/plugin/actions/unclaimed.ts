@@ -15,7 +15,10 @@ type Movement = DataUpload | DataDownload;
 const FIRST_LOOK_MS = 10_000;
 /** Our choice: two requests each time, for all movements of a data mover. */
 const LOOK_MS = 60_000;
-/** So many looks in a row have to find nobody: a DaemonSet may be deleted and made again meanwhile. Our choice; the time alone may be spent asleep. */
+/**
+ * So many looks in a row have to find nobody: a DaemonSet may be deleted and made again meanwhile.
+ * Our choice; the time alone may be spent asleep.
+ */
 const LOOKS_MIN = 5;
 
 const WAITS = 'waits for ';
@@ -30,13 +33,18 @@ interface Waiting {
   waitsFor: string | undefined;
 }
 
-/** Nobody has begun it, and it has no finalizer: none has come from an agent, not even from one that has no place for it. */
+/**
+ * Nobody has begun it, and it has no finalizer: none has come from an agent, not even from one that
+ * has no place for it.
+ */
 export const isUnclaimed = ({ status, metadata }: Movement): boolean =>
   isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 
 /**
- * Movements that no agent takes up, since none runs or none serves their data mover. Their users are told; where it lasts, the operation fails after
- * some minutes, and its movement is canceled, so that it is not begun behind an operation that is over. Velero waits to the end of the time-out.
+ * Movements that no agent takes up, since none runs or none serves their data mover. Their users
+ * are told; where it lasts, the operation fails after some minutes, and its movement is canceled,
+ * so that it is not begun behind an operation that is over. Velero waits to the end of the
+ * time-out.
  */
 export class Unclaimed<T extends Movement> {
   readonly #setting: Setting;

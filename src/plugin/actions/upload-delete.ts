@@ -14,13 +14,17 @@ import type { CallContext, DeleteItemAction } from '../contract.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { SNAPSHOT_INFO } from './velero-names.ts';
 
-/** `spec.datamover` of uploads that Velero's server does not delete the data of: it does for its own names. */
+/**
+ * `spec.datamover` of uploads that Velero's server does not delete the data of: it does for its own
+ * names.
+ */
 export const OWN_MOVER = 'longshore';
 
 /**
- * Tells Velero's server which snapshot in a repository goes with a backup, in the form in which it tells itself for its own data mover
- * (pkg/datamover/dataupload_delete_action.go). The agent writes the same ConfigMap when an upload ends, and somebody may have removed
- * it, or the backup was made in another cluster.
+ * Tells Velero's server which snapshot in a repository goes with a backup, in the form in which it
+ * tells itself for its own data mover (pkg/datamover/dataupload_delete_action.go). The agent writes
+ * the same ConfigMap when an upload ends, and somebody may have removed it, or the backup was made
+ * in another cluster.
  */
 export class UploadDelete implements DeleteItemAction {
   readonly #setting: Setting;
@@ -35,12 +39,14 @@ export class UploadDelete implements DeleteItemAction {
     const record = recordOf(upload, backup);
     if (!record) return;
     const fields = { DataUpload: placeOf(upload), backup: backup.metadata.name };
-    // A DataUpload of another backup may be in this one as an item like any other (Velero issue #9791).
+    // A DataUpload of another backup may be in this one as an item like any other (Velero issue
+    // #9791).
     if (upload.metadata.labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) {
       logger.info(fields, 'the DataUpload is of another backup: its data stay');
       return;
     }
-    // UIDs do not tell: a synced Backup has another one. In other namespaces tenants write the labels.
+    // UIDs do not tell: a synced Backup has another one. In other namespaces tenants write the
+    // labels.
     if (upload.metadata.namespace !== backup.metadata.namespace) {
       const text = 'the DataUpload is in another namespace than its backup: its data stay';
       logger.warn(fields, text);

@@ -23,7 +23,10 @@ import type {
 import { nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
 
-/** What a restore knows of an upload: Velero's DataUploadResult (pkg/apis/velero/v2alpha1/data_upload_types.go). */
+/**
+ * What a restore knows of an upload: Velero's DataUploadResult
+ * (pkg/apis/velero/v2alpha1/data_upload_types.go).
+ */
 export interface UploadResult {
   readonly backupStorageLocation: string;
   readonly datamover?: string;
@@ -50,8 +53,8 @@ export function resultsSelector(restore: Restore, pvc?: KubeObject): string {
 }
 
 /**
- * Turns each DataUpload of a backup into a ConfigMap for the PVC's action and for Velero's server. The
- * DataUpload itself is not restored. If Velero's own action ran first, its ConfigMap is used.
+ * Turns each DataUpload of a backup into a ConfigMap for the PVC's action and for Velero's server.
+ * The DataUpload itself is not restored. If Velero's own action ran first, its ConfigMap is used.
  * DataUploads of other backups are skipped (Velero issues #7057, #9472).
  */
 export class UploadResults implements RestoreItemAction {
@@ -111,8 +114,9 @@ export async function findBackup(
 }
 
 /**
- * Whether a ConfigMap has the result of this very upload, given as `namespace/name`. Ours are known by their name. Velero's have
- * a name that begins with the upload's (pkg/restore/actions/dataupload_retrieve_action.go, v1.18.3).
+ * Whether a ConfigMap has the result of this very upload, given as `namespace/name`. Ours are known
+ * by their name. Velero's have a name that begins with the upload's
+ * (pkg/restore/actions/dataupload_retrieve_action.go, v1.18.3).
  */
 export function isResultOf({ metadata }: ConfigMap, upload: string, restore: Restore): boolean {
   const name = upload.slice(upload.indexOf('/') + 1);
@@ -159,7 +163,8 @@ function recordOf(
         [RESOURCE_USAGE]: UPLOAD_USAGE,
         ...NOT_IN_BACKUPS,
       },
-      // The server removes it when its items are restored, and this when the server has died before.
+      // The server removes it when its items are restored, and this when the server has died
+      // before.
       ownerReferences: [{ apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid }],
     },
     data: { [uid]: JSON.stringify(result) },

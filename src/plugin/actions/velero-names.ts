@@ -1,4 +1,7 @@
-/** Labels and annotations that Velero's server, agents and restores look for (pkg/apis/velero/v1/labels_annotations.go, v1.18.3). */
+/**
+ * Labels and annotations that Velero's server, agents and restores look for
+ * (pkg/apis/velero/v1/labels_annotations.go, v1.18.3).
+ */
 export const RESTORE_UID = 'velero.io/restore-uid';
 export const PVC_UID = 'velero.io/pvc-uid';
 export const OPERATION_ID = 'velero.io/async-operation-id';
@@ -30,12 +33,13 @@ export const LIST_SECRET = 'csi.storage.k8s.io/snapshotter-list-secret';
 export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
 
 /**
- * Ours, on a VolumeSnapshot that a backup took: `true` on one that is there to be moved, so that one without an upload is left over, and
- * `false` on one that the backup keeps.
+ * Ours, on a VolumeSnapshot that a backup took: `true` on one that is there to be moved, so that
+ * one without an upload is left over, and `false` on one that the backup keeps.
  */
 export const MOVED = 'longshore.io/moved';
 /**
- * Ours, annotation of a stored PVC whose snapshot a policy made otherwise than the Backup says for all: `moved` or `csi`, which is one that is kept.
+ * Ours, annotation of a stored PVC whose snapshot a policy made otherwise than the Backup says for
+ * all: `moved` or `csi`, which is one that is kept.
  */
 export const SNAPSHOT_WAY = 'longshore.io/snapshot-way';
 /** Ours, on a Backup: our server has begun it, and ours goes on with it. */
@@ -46,8 +50,8 @@ export const CANCEL_ANNOTATION = 'longshore.io/cancel';
 export const FOR_BACKUP = 'longshore.io/for-backup';
 
 /**
- * Ours, label of a VolumeSnapshotContent: until this second since 1970 its deletion policy was `Retain`, and then somebody set about to
- * delete its snapshot.
+ * Ours, label of a VolumeSnapshotContent: until this second since 1970 its deletion policy was
+ * `Retain`, and then somebody set about to delete its snapshot.
  */
 export const RETAINED_UNTIL = 'longshore.io/retained-until';
 
@@ -55,11 +59,20 @@ export const RETAINED_UNTIL = 'longshore.io/retained-until';
 export const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
 /** Annotation of a PVC. Velero writes it with one hyphen more. */
 export const GROUP_CLASS_OF_PVC = 'velero.io/csi-volume-group-snapshot-class';
-/** Ours, on a VolumeSnapshotContent that a backup keeps: the handles of all snapshots of its group, as JSON. */
+/**
+ * Ours, on a VolumeSnapshotContent that a backup keeps: the handles of all snapshots of its group,
+ * as JSON.
+ */
 export const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
-/** Ours, label of a VolumeGroupSnapshotContent that is only there for restored snapshots: the restore's namespace. */
+/**
+ * Ours, label of a VolumeGroupSnapshotContent that is only there for restored snapshots: the
+ * restore's namespace.
+ */
 export const STUB_FOR_RESTORE = 'longshore.io/stub-for-restore';
-/** Secret that a driver deletes a snapshot or a group with, as its sidecar looks for it on contents; with `-name` or `-namespace`. */
+/**
+ * Secret that a driver deletes a snapshot or a group with, as its sidecar looks for it on contents;
+ * with `-name` or `-namespace`.
+ */
 export const CONTENT_SECRET = 'snapshot.storage.kubernetes.io/deletion-secret';
 export const GROUP_SECRET = 'groupsnapshot.storage.kubernetes.io/deletion-secret';
 /** Ours, on a VolumeSnapshot that was taken with its group. */

@@ -20,9 +20,14 @@ import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 
-/** A Backup as it is for one PVC: what a rule says of its snapshot counts in place of what the Backup says of all. */
+/**
+ * A Backup as it is for one PVC: what a rule says of its snapshot counts in place of what the
+ * Backup says of all.
+ */
 export interface PlannedBackup extends Backup {
-  /** The VolumeSnapshotClass that a rule names, and which rule, as words of a sentence that goes on. */
+  /**
+   * The VolumeSnapshotClass that a rule names, and which rule, as words of a sentence that goes on.
+   */
   readonly snapshotClass?: { readonly name: string; readonly rule: string };
   /** As it is for all PVCs. */
   readonly original?: Backup;
@@ -42,8 +47,9 @@ export interface NoSnapshot {
 }
 
 /**
- * Whether and how the backup takes a snapshot of a PVC. Velero's server asks its policies only for its own action, by name: ours ask themselves,
- * with the same answers. Of one backup policies and pods are read once: a process serves one backup.
+ * Whether and how the backup takes a snapshot of a PVC. Velero's server asks its policies only for
+ * its own action, by name: ours ask themselves, with the same answers. Of one backup policies and
+ * pods are read once: a process serves one backup.
  */
 export class VolumeChoice {
   readonly #setting: Setting;
@@ -58,7 +64,8 @@ export class VolumeChoice {
 
   /**
    * How the volume of a PVC is to be snapshotted. A PVC without a volume has no data to lose, and
-   * gets no snapshot; Velero fails. Throws `WAY_REFUSED` if a rule names a way that the volume cannot go.
+   * gets no snapshot; Velero fails. Throws `WAY_REFUSED` if a rule names a way that the volume
+   * cannot go.
    */
   async snapshotOf(
     pvc: PersistentVolumeClaim,

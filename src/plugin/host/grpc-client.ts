@@ -16,20 +16,30 @@ export type Address = { readonly path: string } | { readonly host: string; reado
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
   /**
-   * The call fails with DEADLINE_EXCEEDED when the server is waited for so long: for its answer, for the next message of a stream, for
-   * room for the next message to it. The time in which a caller makes or takes messages does not count.
+   * The call fails with DEADLINE_EXCEEDED when the server is waited for so long: for its answer,
+   * for the next message of a stream, for room for the next message to it. The time in which a
+   * caller makes or takes messages does not count.
    */
   readonly waitMsMax: number;
 }
 
-/** Velero's client sends and takes so much (pkg/plugin/clientmgmt: go-plugin's defaults for a client, math.MaxInt32). */
+/**
+ * Velero's client sends and takes so much (pkg/plugin/clientmgmt: go-plugin's defaults for a
+ * client, math.MaxInt32).
+ */
 const MESSAGE_BYTES_MAX = 2 ** 31 - 1;
 /** Of one stream: so much of an object waits here for its reader. */
 const WINDOW_BYTES = 1 << 20;
-/** Node resets what is answered while more waits to be sent, by default 10 MB. Callers decide how much that is. */
+/**
+ * Node resets what is answered while more waits to be sent, by default 10 MB. Callers decide how
+ * much that is.
+ */
 const SESSION_MEGABYTES_MAX = 4096;
 
-/** Calls of one gRPC server over one connection. The counterpart of `GrpcServer`, with streams in either direction. */
+/**
+ * Calls of one gRPC server over one connection. The counterpart of `GrpcServer`, with streams in
+ * either direction.
+ */
 export class GrpcClient {
   readonly #session: http2.ClientHttp2Session;
 
@@ -74,7 +84,9 @@ export class GrpcClient {
     this.#session.destroy();
   }
 
-  /** One request, one answer. Rejects with a {@link GrpcError}, or with the reason of the signal. */
+  /**
+   * One request, one answer. Rejects with a {@link GrpcError}, or with the reason of the signal.
+   */
   async unary(path: string, request: Buffer, options: CallOptions): Promise<Buffer> {
     const call = this.#begin(path, options);
     call.stream.end(framed(request));
@@ -89,8 +101,9 @@ export class GrpcClient {
   }
 
   /**
-   * A stream of requests, each in parts, and one answer. Reads `requests` no faster than the server takes them, and leaves them when the server has answered,
-   * which may be before their end, or when the call is over.
+   * A stream of requests, each in parts, and one answer. Reads `requests` no faster than the server
+   * takes them, and leaves them when the server has answered, which may be before their end, or
+   * when the call is over.
    */
   async write(
     path: string,
@@ -100,7 +113,8 @@ export class GrpcClient {
     const call = this.#begin(path, options);
     call.beginSending();
     const answer = call.answer();
-    // Also while `requests` have nothing to give. A race with a promise that lasts would hold every request until the end.
+    // Also while `requests` have nothing to give. A race with a promise that lasts would hold every
+    // request until the end.
     let leave = (): void => undefined;
     let isOver = false;
     const over = answer.then(
@@ -221,7 +235,8 @@ class OpenCall {
       if (!isRead || thrown !== undefined || this.#isSending) this.cancel();
       this.#rest();
     }
-    // A server that has answered and does not take the rest of the request may leave the stream open for ever.
+    // A server that has answered and does not take the rest of the request may leave the stream
+    // open for ever.
     if (!this.stream.writableFinished) this.cancel();
     this.#expect();
     await this.#closed;
@@ -232,7 +247,10 @@ class OpenCall {
     this.#isSending = true;
   }
 
-  /** False when the server has answered already, or the call is over. Waits while the server takes no more. */
+  /**
+   * False when the server has answered already, or the call is over. Waits while the server takes
+   * no more.
+   */
   async send(message: readonly Buffer[]): Promise<boolean> {
     const { stream } = this;
     if (stream.destroyed || stream.closed || this.#hasAnswer()) return false;
@@ -268,8 +286,8 @@ class OpenCall {
 
   cancel(): void {
     if (this.stream.destroyed) return;
-    // `close` ends the sending side before it resets the stream: a plugin in Go then takes what has come for all there is, and stores
-    // an object that was cut off.
+    // `close` ends the sending side before it resets the stream: a plugin in Go then takes what has
+    // come for all there is, and stores an object that was cut off.
     this.stream.destroy(new Error('the call was canceled'));
   }
 

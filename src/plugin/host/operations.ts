@@ -9,14 +9,16 @@ interface Held {
 }
 
 /**
- * Since its last question. An operation is asked about every few seconds until it is over or its itemOperationTimeout, which may be days, ends it with a
- * cancel: this one is of nobody any more. Our choice.
+ * Since its last question. An operation is asked about every few seconds until it is over or its
+ * itemOperationTimeout, which may be days, ends it with a cancel: this one is of nobody any more.
+ * Our choice.
  */
 const KEPT_MS_MAX = 24 * 3_600_000;
 
 /**
- * Which process began which operation. Some plugins know their operations in memory only, and Velero ends the processes of a backup
- * before its operations are over. Here a process lives on until its operations are over, and whoever asks about one reaches it.
+ * Which process began which operation. Some plugins know their operations in memory only, and
+ * Velero ends the processes of a backup before its operations are over. Here a process lives on
+ * until its operations are over, and whoever asks about one reaches it.
  */
 export class Operations {
   readonly #logger: Logger;

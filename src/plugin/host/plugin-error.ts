@@ -14,9 +14,10 @@ export interface FailedCall {
 }
 
 /**
- * What a failed call is to whoever asked: `PLUGIN_REFUSED` with the plugin's own text, `PLUGIN_GONE` where the process ended or the
- * connection broke, `PLUGIN_TIMEOUT`, `PLUGIN_MESSAGE` for messages that one of the two does not take. `NO_OPERATIONS` and
- * `BAD_OPERATION_ID` as actions of this process throw them. Where it was thrown in the plugin is in the facts.
+ * What a failed call is to whoever asked: `PLUGIN_REFUSED` with the plugin's own text,
+ * `PLUGIN_GONE` where the process ended or the connection broke, `PLUGIN_TIMEOUT`, `PLUGIN_MESSAGE`
+ * for messages that one of the two does not take. `NO_OPERATIONS` and `BAD_OPERATION_ID` as actions
+ * of this process throw them. Where it was thrown in the plugin is in the facts.
  */
 export function pluginError(error: unknown, { command, call, exit }: FailedCall): unknown {
   if (isCanceled(error) || !(error instanceof Error)) return error;

@@ -31,11 +31,15 @@ import { RestartableProcess } from './restartable-process.ts';
 
 export interface HostOptions extends RegistryOptions {
   /**
-   * The longest that a call may take whose caller sets no shorter deadline by its signal. Velero sets none, and a plugin that hangs holds
-   * a backup for ever. 4 h by default, as long as Velero waits for an operation.
+   * The longest that a call may take whose caller sets no shorter deadline by its signal. Velero
+   * sets none, and a plugin that hangs holds a backup for ever. 4 h by default, as long as Velero
+   * waits for an operation.
    */
   readonly callMsMax?: number;
-  /** The longest that the stream of an object may stand still because of the plugin. 10 min by default, our choice. */
+  /**
+   * The longest that the stream of an object may stand still because of the plugin. 10 min by
+   * default, our choice.
+   */
   readonly streamMsMax?: number;
   /** The longest that a process is kept for its operations while nobody asks about them. */
   readonly keptMsMax?: number;
@@ -45,7 +49,8 @@ const CALL_MS_MAX = 4 * 3_600_000;
 const STREAM_MS_MAX = 10 * 60_000;
 
 /**
- * The plugins of a folder, for as long as a server runs. Each backup, restore and reconcile opens a manager of its own, as in Velero.
+ * The plugins of a folder, for as long as a server runs. Each backup, restore and reconcile opens a
+ * manager of its own, as in Velero.
  */
 export class PluginHost implements AsyncDisposable {
   readonly #options: HostOptions;
@@ -59,7 +64,9 @@ export class PluginHost implements AsyncDisposable {
     this.#operations = new Operations(options.logger, options.keptMsMax);
   }
 
-  /** Starts every plugin of the folder once and asks what it offers. Throws `PLUGIN_FOLDER` only. */
+  /**
+   * Starts every plugin of the folder once and asks what it offers. Throws `PLUGIN_FOLDER` only.
+   */
   static async open(options: HostOptions): Promise<PluginHost> {
     return new PluginHost(options, await PluginRegistry.load(options));
   }
@@ -73,7 +80,10 @@ export class PluginHost implements AsyncDisposable {
     return this.#registry.problems;
   }
 
-  /** `logger` gets what its plugins log: of a backup, whose log counts an error as one of the backup. */
+  /**
+   * `logger` gets what its plugins log: of a backup, whose log counts an error as one of the
+   * backup.
+   */
   manager(logger: Logger): PluginManager {
     const manager = new PluginManager({
       options: this.#options,
@@ -87,8 +97,8 @@ export class PluginHost implements AsyncDisposable {
   }
 
   /**
-   * Ends every process. One that is killed without this leaves its plugins behind: ours end within seconds of it, programs in Go
-   * run on until their container ends.
+   * Ends every process. One that is killed without this leaves its plugins behind: ours end within
+   * seconds of it, programs in Go run on until their container ends.
    */
   async close(): Promise<void> {
     await Promise.all([...this.#managers].map((manager) => manager.end()));
@@ -112,7 +122,9 @@ interface ManagerOptions {
 const BACKUP_KINDS = ['BackupItemActionV2', 'BackupItemAction'] as const;
 const RESTORE_KINDS = ['RestoreItemActionV2', 'RestoreItemAction'] as const;
 
-/** What one backup or restore asks of plugins: one process for each file, started by the first call. */
+/**
+ * What one backup or restore asks of plugins: one process for each file, started by the first call.
+ */
 export class PluginManager implements AsyncDisposable {
   readonly #options: ManagerOptions;
   readonly #opened = new Map<Plugin, () => Promise<unknown>>();
@@ -131,7 +143,10 @@ export class PluginManager implements AsyncDisposable {
     return { ...this.#counts };
   }
 
-  /** In the order in which they run. Version 1 is among them; a name that is there in both versions is there once. */
+  /**
+   * In the order in which they run. Version 1 is among them; a name that is there in both versions
+   * is there once.
+   */
   backupItemActions(): HostedAction<Required<BackupItemAction>>[] {
     return this.#all(BACKUP_KINDS).map((plugin) => this.#backupAction(plugin));
   }
@@ -166,8 +181,9 @@ export class PluginManager implements AsyncDisposable {
   }
 
   /**
-   * `provider` is the name, such as `aws`. Each configuration has a process of its own: a plugin has one object store of a name, and
-   * another configuration would send the backups of one location to the other.
+   * `provider` is the name, such as `aws`. Each configuration has a process of its own: a plugin
+   * has one object store of a name, and another configuration would send the backups of one
+   * location to the other.
    */
   objectStore(provider: string, config: Readonly<Record<string, string>>): ObjectStore {
     const plugin = this.#find(['ObjectStore'], provider);
@@ -270,7 +286,10 @@ export class PluginManager implements AsyncDisposable {
     });
   }
 
-  /** One of our own in this process is opened once, as a plugin's process is: what it remembers is of use to the next call. */
+  /**
+   * One of our own in this process is opened once, as a plugin's process is: what it remembers is
+   * of use to the next call.
+   */
   #openedOnce<Action>(
     plugin: Plugin,
     open: (logger?: Logger) => Promise<Action>,

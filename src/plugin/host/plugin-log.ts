@@ -38,8 +38,9 @@ const DROPPED = [
 const CRASH = /^(panic: |fatal error: )/;
 
 /**
- * Takes the log of one plugin process apart: go-hclog's JSON lines keep level, message and fields; lines of any other kind are logged as
- * they are, at the level that they name or else at debug. A line of more than 64 KiB is logged in parts. Ends with the stream.
+ * Takes the log of one plugin process apart: go-hclog's JSON lines keep level, message and fields;
+ * lines of any other kind are logged as they are, at the level that they name or else at debug. A
+ * line of more than 64 KiB is logged in parts. Ends with the stream.
  */
 export async function readPluginLog(
   stream: Readable,

@@ -45,8 +45,8 @@ interface Running {
 }
 
 /**
- * One running plugin, in whichever language: a program that Velero's handshake was done with, and a connection to it. Velero opens
- * go-plugin's broker, too, and never uses it; it is not opened here.
+ * One running plugin, in whichever language: a program that Velero's handshake was done with, and a
+ * connection to it. Velero opens go-plugin's broker, too, and never uses it; it is not opened here.
  */
 export class PluginProcess {
   readonly command: string;
@@ -65,7 +65,8 @@ export class PluginProcess {
     void exit.then(async (text) => {
       this.#exitText = text;
       client.close();
-      // What it wrote last is read; others that it started may hold its pipes open, and their lines are not its own.
+      // What it wrote last is read; others that it started may hold its pipes open, and their lines
+      // are not its own.
       await Promise.race([logged, after(EXIT_SEEN_MS)]);
       child.stderr.destroy();
       child.stdout.destroy();
@@ -74,7 +75,8 @@ export class PluginProcess {
   }
 
   /**
-   * Starts the program and waits for its handshake. Throws `PLUGIN_START` with the reason and the file; no process is left then.
+   * Starts the program and waits for its handshake. Throws `PLUGIN_START` with the reason and the
+   * file; no process is left then.
    */
   static async start(options: ProcessOptions, signal?: AbortSignal): Promise<PluginProcess> {
     const { command, flags, environment, logger } = options;
@@ -191,7 +193,9 @@ export class PluginProcess {
     }
   }
 
-  /** Does something once in the life of this process. What failed is done again by the next caller. */
+  /**
+   * Does something once in the life of this process. What failed is done again by the next caller.
+   */
   once(key: string, work: () => Promise<void>): Promise<void> {
     let done = this.#memo.get(key);
     if (!done) {
@@ -217,7 +221,10 @@ export class PluginProcess {
     this.#client.close();
   }
 
-  /** go-plugin's programs in Go send what they print through this stream, and block where nobody reads it. */
+  /**
+   * go-plugin's programs in Go send what they print through this stream, and block where nobody
+   * reads it.
+   */
   async #drainOutput(): Promise<void> {
     const path = '/plugin.GRPCStdio/StreamStdio';
     const options = { waitMsMax: 2 ** 31 - 1 };
@@ -334,7 +341,10 @@ function firstLine(stream: Readable): Promise<string | undefined> {
   });
 }
 
-/** Throws where the line is not the handshake of a Velero plugin (go-plugin v1.7.0: client.go, Start). */
+/**
+ * Throws where the line is not the handshake of a Velero plugin (go-plugin v1.7.0: client.go,
+ * Start).
+ */
 function addressIn(line: string): Address {
   const fields = line.trim().split('|');
   const [core, version, network, address = '', protocol = 'netrpc'] = fields;

@@ -35,7 +35,9 @@ export interface PluginProblem {
 }
 
 export interface RegistryOptions extends Omit<ProcessOptions, 'command' | 'logger'> {
-  /** All files in it that can be executed, at any depth, are started once and asked what they offer. */
+  /**
+   * All files in it that can be executed, at any depth, are started once and asked what they offer.
+   */
   readonly folder: string | undefined;
   /** Actions of this program; files cannot take their names. */
   readonly builtIn?: readonly Plugin[];
@@ -43,7 +45,10 @@ export interface RegistryOptions extends Omit<ProcessOptions, 'command' | 'logge
   readonly signal?: AbortSignal;
 }
 
-/** So many are asked at once: each is a process, and one that hangs does so for a minute. Our choice. */
+/**
+ * So many are asked at once: each is a process, and one that hangs does so for a minute. Our
+ * choice.
+ */
 const LISTED_AT_ONCE = 4;
 /** For one answer with a few names. Our choice. */
 const LIST_MS_MAX = 60_000;
@@ -52,8 +57,9 @@ const DEPTH_MAX = 16;
 const SUBDOMAIN = /^(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 
 /**
- * Which plugins there are, in the order in which Velero runs them: those of this program, then file by file in the order of their
- * names. Velero does not start when one file fails; here it is a problem that names the file, and the rest is loaded.
+ * Which plugins there are, in the order in which Velero runs them: those of this program, then file
+ * by file in the order of their names. Velero does not start when one file fails; here it is a
+ * problem that names the file, and the rest is loaded.
  */
 export class PluginRegistry {
   readonly plugins: readonly RegisteredPlugin[];
@@ -64,7 +70,10 @@ export class PluginRegistry {
     this.problems = problems;
   }
 
-  /** Throws where the folder cannot be read; a folder that is not there has no plugins. Logs each problem as an error. */
+  /**
+   * Throws where the folder cannot be read; a folder that is not there has no plugins. Logs each
+   * problem as an error.
+   */
   static async load(options: RegistryOptions): Promise<PluginRegistry> {
     const { folder, builtIn = [], logger, signal } = options;
     const problems: PluginProblem[] = [];
@@ -136,7 +145,10 @@ interface Offer {
   readonly name: string;
 }
 
-/** The plugins of one file. The path that it says itself is not looked at: this one has just been started. */
+/**
+ * The plugins of one file. The path that it says itself is not looked at: this one has just been
+ * started.
+ */
 async function offersOf(
   command: string,
   { flags, environment, startMsMax, logger, signal }: RegistryOptions,

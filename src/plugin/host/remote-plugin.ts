@@ -33,7 +33,10 @@ import type { Decoded } from '../protocol/wire.ts';
 import type { PluginProcess } from './plugin-process.ts';
 import type { HostedKind, PluginId } from './registry.ts';
 
-/** Velero sends 16 KiB; a program in Go takes messages of 4 MiB. Our choice, for a quarter of the messages. */
+/**
+ * Velero sends 16 KiB; a program in Go takes messages of 4 MiB. Our choice, for a quarter of the
+ * messages.
+ */
 const BODY_BYTES = 64 << 10;
 
 export interface Remote extends PluginId {
@@ -146,7 +149,9 @@ const isFirstVersion = (kind: HostedKind): boolean =>
 const identifiers = (answer: Decoded, name: string): readonly ResourceIdentifier[] =>
   (lookup(answer, name) ?? []) as ResourceIdentifier[];
 
-/** Version 1 knows no operations: asked for one, it answers as an action of version 2 that has none. */
+/**
+ * Version 1 knows no operations: asked for one, it answers as an action of version 2 that has none.
+ */
 export function remoteBackupAction(remote: Remote): HostedAction<Required<BackupItemAction>> {
   const caller = new Caller(remote);
   const { Execute, Progress, Cancel } = BACKUP_ITEM_ACTION;
@@ -302,7 +307,10 @@ export function remoteObjectStore(
   };
 }
 
-/** Requests of at most {@link BODY_BYTES}; one without bytes for an empty body, which Velero's programs refuse to take from no request. */
+/**
+ * Requests of at most {@link BODY_BYTES}; one without bytes for an empty body, which Velero's
+ * programs refuse to take from no request.
+ */
 async function* bodyOf(
   body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
   request: (part: Uint8Array) => Decoded,

@@ -1,10 +1,16 @@
 import { CanceledError, CodedError, type Logger, messageOf } from '../../base/index.ts';
 import { PluginProcess, type ProcessOptions } from './plugin-process.ts';
 
-/** Velero v1.18.3, pkg/plugin/clientmgmt/process/restartable_process.go: so many starts in a row may fail. */
+/**
+ * Velero v1.18.3, pkg/plugin/clientmgmt/process/restartable_process.go: so many starts in a row may
+ * fail.
+ */
 const FAILED_STARTS_MAX = 10;
 
-/** A plugin's process, started for the first call and again for the next call after it has ended. Nothing is asked twice. */
+/**
+ * A plugin's process, started for the first call and again for the next call after it has ended.
+ * Nothing is asked twice.
+ */
 export class RestartableProcess {
   readonly command: string;
   readonly #options: ProcessOptions;
@@ -32,7 +38,8 @@ export class RestartableProcess {
   }
 
   /**
-   * A process that takes calls. Throws `PLUGIN_START`, and `PLUGIN_RESTARTS` without another attempt after too many of these.
+   * A process that takes calls. Throws `PLUGIN_START`, and `PLUGIN_RESTARTS` without another
+   * attempt after too many of these.
    */
   ready(): Promise<PluginProcess> {
     const { running } = this;

@@ -4,8 +4,9 @@ import type { OperationProgress } from '../contract.ts';
 import type { Decoded } from './wire.ts';
 
 /**
- * What the contract and the wire say differently, both ways: objects are JSON there, times and durations have seconds and nanoseconds,
- * maps are lists. Numbers keep their digits: what a plugin gives back is what is stored.
+ * What the contract and the wire say differently, both ways: objects are JSON there, times and
+ * durations have seconds and nanoseconds, maps are lists. Numbers keep their digits: what a plugin
+ * gives back is what is stored.
  */
 
 /** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */

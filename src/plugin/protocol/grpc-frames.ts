@@ -1,6 +1,9 @@
 import { GrpcCode, GrpcError } from './grpc-status.ts';
 
-/** How gRPC lays messages out in HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), for both ends. */
+/**
+ * How gRPC lays messages out in HTTP/2
+ * (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), for both ends.
+ */
 export const CONTENT_TYPE = 'application/grpc';
 /** Before each message: a byte that says whether it is compressed, and its length. */
 export const PREFIX_BYTES = 5;
@@ -15,7 +18,10 @@ export function prefixOf(length: number): Buffer {
   return prefix;
 }
 
-/** Bytes of the message after this prefix. Throws a {@link GrpcError} for one that cannot be read here. */
+/**
+ * Bytes of the message after this prefix. Throws a {@link GrpcError} for one that cannot be read
+ * here.
+ */
 export function lengthIn(
   prefix: Buffer,
   encoding: string | string[] | undefined,
@@ -33,7 +39,10 @@ export function lengthIn(
   return length;
 }
 
-/** Messages as they come, in the order of the stream. Throws a {@link GrpcError} for one that is cut off or cannot be read here. */
+/**
+ * Messages as they come, in the order of the stream. Throws a {@link GrpcError} for one that is cut
+ * off or cannot be read here.
+ */
 export async function* messagesIn(
   parts: AsyncIterable<Buffer>,
   encoding: () => string | string[] | undefined,

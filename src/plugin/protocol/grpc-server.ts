@@ -4,9 +4,10 @@ import { CONTENT_TYPE, framed, lengthIn, percentEncoded, PREFIX_BYTES } from './
 import { GrpcCode, GrpcError, type GrpcStatus, panicOf, statusOf } from './grpc-status.ts';
 
 /**
- * gRPC over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), as much of it as a plugin needs: calls with one
- * request, answered with one message or many. Not a library: the usual one takes as much memory as all the rest of this process, and
- * Velero starts a plugin for every backup, restore and reconcile.
+ * gRPC over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), as much of it
+ * as a plugin needs: calls with one request, answered with one message or many. Not a library: the
+ * usual one takes as much memory as all the rest of this process, and Velero starts a plugin for
+ * every backup, restore and reconcile.
  */
 export interface Call {
   /** Aborted when the host goes away or no longer waits. */
@@ -31,7 +32,10 @@ export interface GrpcServerOptions {
   readonly onHosts?: (hosts: number) => void;
 }
 
-/** Objects of the API are at most 3 MiB (etcd's limit), a Backup likewise; grpc-go's servers refuse more than 4 MiB. Our choice. */
+/**
+ * Objects of the API are at most 3 MiB (etcd's limit), a Backup likewise; grpc-go's servers refuse
+ * more than 4 MiB. Our choice.
+ */
 const MESSAGE_BYTES_MAX = 64 << 20;
 /** At the default of HTTP/2, 64 KiB, a message of some MiB would need as many turns. */
 const WINDOW_BYTES = 1 << 20;

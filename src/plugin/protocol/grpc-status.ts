@@ -2,7 +2,10 @@ import { CodedError, isCanceled, messageOf, systemCode } from '../../base/index.
 import { STACK, STACK_URL, STATUS } from './messages.ts';
 import { decode, encode } from './wire.ts';
 
-/** Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html, those that are sent or understood here. */
+/**
+ * Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html, those that are sent or understood
+ * here.
+ */
 export const GrpcCode = {
   ok: 0,
   canceled: 1,
@@ -34,16 +37,17 @@ export class GrpcError extends CodedError {
 }
 
 /**
- * All of it goes in headers: Node sends 64 KiB of them, other ends may take 8 KiB, and details repeat the message in base64. One that
- * is refused is lost whole, with the error that it tells.
+ * All of it goes in headers: Node sends 64 KiB of them, other ends may take 8 KiB, and details
+ * repeat the message in base64. One that is refused is lost whole, with the error that it tells.
  */
 const MESSAGE_CHARACTERS_MAX = 2048;
 const FRAMES_MAX = 16;
 const FILE_CHARACTERS_MAX = 100;
 
 /**
- * What an action threw, as Velero's own plugins send it (pkg/plugin/framework/common): an error has code UNKNOWN and its text; a bug is
- * a panic, which has ABORTED and the stack in its text. The stack is in the details too, where Velero's log takes file and function from.
+ * What an action threw, as Velero's own plugins send it (pkg/plugin/framework/common): an error has
+ * code UNKNOWN and its text; a bug is a panic, which has ABORTED and the stack in its text. The
+ * stack is in the details too, where Velero's log takes file and function from.
  */
 export function statusOf(thrown: unknown): GrpcStatus {
   if (thrown instanceof GrpcError) return withStack(thrown.grpcCode, thrown.message, thrown);
@@ -53,7 +57,10 @@ export function statusOf(thrown: unknown): GrpcStatus {
   return panicOf(thrown);
 }
 
-/** A {@link CodedError} of whichever copy of the class, since the actions are a program of their own; the system's errors; a cancel. */
+/**
+ * A {@link CodedError} of whichever copy of the class, since the actions are a program of their
+ * own; the system's errors; a cancel.
+ */
 const isForeseen = (thrown: unknown): boolean =>
   (thrown instanceof Error && 'retry' in thrown) ||
   systemCode(thrown) !== undefined ||

@@ -12,7 +12,9 @@ export interface HostEnvironment {
   readonly cookie: string | undefined;
   /** `PLUGIN_PROTOCOL_VERSIONS`: numbers with commas between. */
   readonly protocolVersions: string | undefined;
-  /** `PLUGIN_CLIENT_CERT`, PEM: the host wants TLS with certificates on both sides. Velero does not. */
+  /**
+   * `PLUGIN_CLIENT_CERT`, PEM: the host wants TLS with certificates on both sides. Velero does not.
+   */
   readonly clientCertificate: string | undefined;
   /** `PLUGIN_UNIX_SOCKET_DIR` */
   readonly socketDirectory: string | undefined;
@@ -20,7 +22,10 @@ export interface HostEnvironment {
   readonly multiplex: string | undefined;
 }
 
-/** Throws `NO_PLUGIN_HOST` where a person started it, and `PLUGIN_PROTOCOL` for a host that speaks another protocol. */
+/**
+ * Throws `NO_PLUGIN_HOST` where a person started it, and `PLUGIN_PROTOCOL` for a host that speaks
+ * another protocol.
+ */
 export function assertHost({ cookie, protocolVersions }: HostEnvironment): void {
   if (cookie !== MAGIC_COOKIE) {
     const text =
@@ -40,7 +45,9 @@ export interface Tls {
   readonly client: string;
 }
 
-/** go-plugin's AutoMTLS: each side makes a certificate for this one process, and trusts the other's. */
+/**
+ * go-plugin's AutoMTLS: each side makes a certificate for this one process, and trusts the other's.
+ */
 export function tlsFor({ clientCertificate }: HostEnvironment): Tls | undefined {
   if (clientCertificate === undefined || clientCertificate === '') return undefined;
   const nowMs = Number(systemClock.nowNs() / 1_000_000n);

@@ -1,8 +1,9 @@
 import type { Logger } from '../../base/index.ts';
 
 /**
- * The log of a plugin: one JSON object a line on stderr, with the keys that Velero's server takes apart (go-hclog's, as Velero's own
- * plugins write them). During a backup it goes into the backup's log, and a line of level `error` counts as an error of the backup.
+ * The log of a plugin: one JSON object a line on stderr, with the keys that Velero's server takes
+ * apart (go-hclog's, as Velero's own plugins write them). During a backup it goes into the backup's
+ * log, and a line of level `error` counts as an error of the backup.
  */
 const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
 type Level = (typeof LEVELS)[number];

@@ -1,8 +1,9 @@
 import type { Field, Message, Scalar } from './wire.ts';
 
 /**
- * What goes over the wire: go-plugin's own services and Velero's, by the numbers of their fields. Sources: go-plugin v1.7.0,
- * internal/plugin/*.proto; Velero v1.18.3, pkg/plugin/proto; google.rpc.Status and google.protobuf by their published definitions.
+ * What goes over the wire: go-plugin's own services and Velero's, by the numbers of their fields.
+ * Sources: go-plugin v1.7.0, internal/plugin/*.proto; Velero v1.18.3, pkg/plugin/proto;
+ * google.rpc.Status and google.protobuf by their published definitions.
  */
 const field = (name: string, type: Scalar | Message): Field => ({ name, type });
 const list = (name: string, type: Scalar | Message): Field => ({ name, type, isList: true });
@@ -232,8 +233,9 @@ export const VOLUME_SNAPSHOTTER = {
 } satisfies Record<string, Method>;
 
 /**
- * The service of each kind (pkg/plugin/framework/common/plugin_kinds.go). Velero runs the actions of one program in this order. The
- * messages of version 1 are those of version 2 without the last fields.
+ * The service of each kind (pkg/plugin/framework/common/plugin_kinds.go). Velero runs the actions
+ * of one program in this order. The messages of version 1 are those of version 2 without the last
+ * fields.
  */
 export const SERVICES = {
   BackupItemAction: 'generated.BackupItemAction',

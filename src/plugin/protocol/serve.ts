@@ -65,7 +65,8 @@ export class PluginServer {
   }
 
   /**
-   * Listens and tells the host where. Throws `NO_PLUGIN_HOST`, `PLUGIN_PROTOCOL`, and `PLUGIN_SOCKET` where no socket can be made.
+   * Listens and tells the host where. Throws `NO_PLUGIN_HOST`, `PLUGIN_PROTOCOL`, and
+   * `PLUGIN_SOCKET` where no socket can be made.
    */
   static async start(options: ServeOptions): Promise<PluginServer> {
     const { environment, logger, stdout } = options;
@@ -84,7 +85,10 @@ export class PluginServer {
     return server;
   }
 
-  /** What nobody caught: every open call fails with it, and the process ends; the host starts another one for its next call. */
+  /**
+   * What nobody caught: every open call fails with it, and the process ends; the host starts
+   * another one for its next call.
+   */
   panic(thrown: unknown): void {
     this.#server.failCalls(thrown);
     this.stop();
@@ -131,8 +135,8 @@ function health(request: Buffer): Buffer {
 }
 
 /**
- * Hosts open these right after they have connected. Nobody here calls the host back through the broker, and nothing is printed but the
- * log, which goes to stderr itself.
+ * Hosts open these right after they have connected. Nobody here calls the host back through the
+ * broker, and nothing is printed but the log, which goes to stderr itself.
  */
 const STREAMS = new Map<string, Stream>([
   ['/plugin.GRPCBroker/StartStream', () => undefined],

@@ -7,8 +7,9 @@ import {
 } from '../../base/index.ts';
 
 /**
- * Messages in protobuf (proto3), by a table of their fields: what Velero's plugins and go-plugin say to each other is a dozen small
- * messages, and a library for it costs more memory than the rest of a plugin.
+ * Messages in protobuf (proto3), by a table of their fields: what Velero's plugins and go-plugin
+ * say to each other is a dozen small messages, and a library for it costs more memory than the rest
+ * of a plugin.
  */
 export type Scalar = 'string' | 'bytes' | 'bool' | 'int32' | 'int64' | 'uint32';
 
@@ -32,7 +33,10 @@ const malformed = (why: string): CodedError =>
 export const encode = (message: Message, object: Readonly<Decoded>): Buffer =>
   Buffer.concat(encodeParts(message, object));
 
-/** The same in parts. Byte fields are the caller's own memory: the bytes of an object are not copied. */
+/**
+ * The same in parts. Byte fields are the caller's own memory: the bytes of an object are not
+ * copied.
+ */
 export function encodeParts(message: Message, object: Readonly<Decoded>): Buffer[] {
   const parts: Buffer[] = [];
   for (const [number, field] of Object.entries(message)) {
@@ -90,8 +94,9 @@ function varint(value: number): Buffer {
 }
 
 /**
- * Fields that the table does not have are left out: a newer host may send more. What is absent is zero, `''` or an empty list;
- * an absent message is undefined. Byte fields are views of `bytes`. Throws `BAD_MESSAGE`.
+ * Fields that the table does not have are left out: a newer host may send more. What is absent is
+ * zero, `''` or an empty list; an absent message is undefined. Byte fields are views of `bytes`.
+ * Throws `BAD_MESSAGE`.
  */
 export function decode(message: Message, bytes: Buffer): Decoded {
   const object: Decoded = {};

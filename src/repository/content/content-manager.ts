@@ -17,14 +17,15 @@ import type { UploadSource } from './session-marker.ts';
 import { WriteSession } from './write-session.ts';
 
 /**
- * Flushes at once. Our choice: while one waits for the storage the next one collects what it will flush,
- * so that flushes in a row pile up nothing.
+ * Flushes at once. Our choice: while one waits for the storage the next one collects what it will
+ * flush, so that flushes in a row pile up nothing.
  */
 const FLUSHES_MAX = 1;
 
 /**
- * Entries that wait for an index, some 300 bytes each, while one is being written that does not come to its end. Our
- * choice: twice what an upload lets wait before it asks for the next one (uploader/checkpoint.ts).
+ * Entries that wait for an index, some 300 bytes each, while one is being written that does not
+ * come to its end. Our choice: twice what an upload lets wait before it asks for the next one
+ * (uploader/checkpoint.ts).
  */
 const UNNAMED_ENTRIES_MAX = 1 << 18;
 
@@ -35,7 +36,10 @@ interface ReadPackedOptions {
 
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
-  /** What is not to be relied on, though the index names it. Empty unless somebody has told of damage. */
+  /**
+   * What is not to be relied on, though the index names it. Empty unless somebody has told of
+   * damage.
+   */
   readonly damaged = new DamagedContents();
   readonly #options: ContentManagerOptions;
   readonly #loaded: LoadedIndex;
@@ -44,7 +48,10 @@ export class ContentManager {
   readonly #flushing = new Set<WriteSession>();
   #uploadSource: UploadSource | undefined;
   readonly #blocks: MetadataBlocks;
-  /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
+  /**
+   * After a failed put or flush contents that others refer to may be missing: it takes nothing any
+   * more.
+   */
   readonly #packs: OpenPacks;
   readonly #writer: ContentWriter;
   #flushQueue: Promise<void> = Promise.resolve();
@@ -76,7 +83,10 @@ export class ContentManager {
     this.#session.uploadSource = source;
   }
 
-  /** The time of the storage's clock: that of a blob which is put now. Throws what the storage throws. */
+  /**
+   * The time of the storage's clock: that of a blob which is put now. Throws what the storage
+   * throws.
+   */
   storageTime(): Promise<Nanoseconds> {
     return this.#session.storageTime();
   }
@@ -86,7 +96,9 @@ export class ContentManager {
     return this.#loaded.refresh(options);
   }
 
-  /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
+  /**
+   * Lists the index blobs anew, and reads them when there are others. Returns whether there were.
+   */
   refreshIfChanged(): Promise<boolean> {
     return this.#loaded.refreshIfChanged();
   }
@@ -100,7 +112,9 @@ export class ContentManager {
     return this.#loaded.unreadable;
   }
 
-  /** Maintenance needs the whole index. Throws `INDEX_UNREADABLE` as {@link LoadedIndex.require}. */
+  /**
+   * Maintenance needs the whole index. Throws `INDEX_UNREADABLE` as {@link LoadedIndex.require}.
+   */
   requireIndex(need: IndexNeed): void {
     this.#loaded.require(need);
   }
@@ -125,14 +139,18 @@ export class ContentManager {
     return this.isStored(this.find(id));
   }
 
-  /** Whether an entry that was found since the last await lets its content count as stored: neither deleted nor damaged. */
+  /**
+   * Whether an entry that was found since the last await lets its content count as stored: neither
+   * deleted nor damaged.
+   */
   isStored(entry: IndexEntry | undefined): boolean {
     return entry !== undefined && !entry.deleted && !this.damaged.has(entry);
   }
 
   /**
-   * {@link has} for many, of what an index names already; `keys` as in {@link CommittedIndex.hasAll}. Where contents are
-   * damaged it is false for indexes of objects as well: what they lead to would have to be looked at.
+   * {@link has} for many, of what an index names already; `keys` as in
+   * {@link CommittedIndex.hasAll}. Where contents are damaged it is false for indexes of objects as
+   * well: what they lead to would have to be looked at.
    */
   hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
     if (!this.#loaded.index.hasAll(keys, keyBytes)) return false;
@@ -144,19 +162,25 @@ export class ContentManager {
     return true;
   }
 
-  /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
+  /**
+   * Committed entries in key order, deleted ones included. Flush first to see what was written
+   * here.
+   */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
     return this.#loaded.index.entries(range);
   }
 
-  /** All of {@link entries}, for those who need little of each: a row is valid until the next one is taken. */
+  /**
+   * All of {@link entries}, for those who need little of each: a row is valid until the next one is
+   * taken.
+   */
   rows(): Iterable<IndexRow> {
     return this.#loaded.index.rows();
   }
 
   /**
-   * Marks on the committed contents as they are now, which the caller closes; and whether the index has been read anew since
-   * then.
+   * Marks on the committed contents as they are now, which the caller closes; and whether the index
+   * has been read anew since then.
    */
   openMarks(): { readonly marks: IndexMarks; readonly isCurrent: () => boolean } {
     const { index } = this.#loaded;
@@ -182,7 +206,9 @@ export class ContentManager {
     return this.#loaded.index.watermarkSeconds;
   }
 
-  /** Rows of the committed index, hidden ones included; up to a few times the number of contents. */
+  /**
+   * Rows of the committed index, hidden ones included; up to a few times the number of contents.
+   */
   get rowCount(): number {
     return this.#loaded.index.rowCount;
   }
@@ -237,8 +263,8 @@ export class ContentManager {
   }
 
   /**
-   * The bytes themselves when they can be opened, else what the storage says when asked once more: they may
-   * have changed on their way, or in a cache. Throws `DAMAGED_BLOB`.
+   * The bytes themselves when they can be opened, else what the storage says when asked once more:
+   * they may have changed on their way, or in a cache. Throws `DAMAGED_BLOB`.
    */
   async soundPacked(entry: IndexEntry, packed: Uint8Array): Promise<Uint8Array> {
     try {
@@ -253,8 +279,9 @@ export class ContentManager {
   }
 
   /**
-   * Where the content lies of an entry whose pack is gone: maintenance moves contents and deletes their old packs later, and
-   * a long restore or verification has its index from before. Undefined when no index says another place.
+   * Where the content lies of an entry whose pack is gone: maintenance moves contents and deletes
+   * their old packs later, and a long restore or verification has its index from before. Undefined
+   * when no index says another place.
    */
   async findMoved({ contentId, packBlobId }: IndexEntry): Promise<IndexEntry | undefined> {
     const find = (): IndexEntry | undefined => {
@@ -329,8 +356,9 @@ export class ContentManager {
   }
 
   /**
-   * What to wait for before something is written: packs may be put fast while the storage takes no index, and the
-   * entries that no index names are held in memory. Ask before {@link session}, which a flush waits for.
+   * What to wait for before something is written: packs may be put fast while the storage takes no
+   * index, and the entries that no index names are held in memory. Ask before {@link session},
+   * which a flush waits for.
    */
   whenRoom(): Promise<void> | undefined {
     return this.#hasRoom() ? undefined : this.#waitForRoom();
@@ -359,8 +387,8 @@ export class ContentManager {
   }
 
   /**
-   * Throws the failure after which nothing can be written any more. For those who would otherwise go on reading for
-   * hours what can no longer be stored.
+   * Throws the failure after which nothing can be written any more. For those who would otherwise
+   * go on reading for hours what can no longer be stored.
    */
   assertWritable(): void {
     if (this.#packs.failure) throw this.#packs.failure;
@@ -372,8 +400,9 @@ export class ContentManager {
   }
 
   /**
-   * Timestamp for a new entry: now, and later than what it replaces. That may be a deletion which the watermark hides:
-   * to a clock that is behind it would stay the newer entry, and hide the new one too.
+   * Timestamp for a new entry: now, and later than what it replaces. That may be a deletion which
+   * the watermark hides: to a clock that is behind it would stay the newer entry, and hide the new
+   * one too.
    */
   timestampAfter(previous: IndexEntry | undefined): number {
     const now = Math.max(unixSeconds(this.#options.clock.nowNs()), this.watermarkSeconds + 1);
@@ -426,8 +455,8 @@ export class ContentManager {
   }
 
   /**
-   * Puts the packs that are being filled, without an index blob. If this process is killed, the next
-   * upload finds them by the session marker. A failed put fails every later write.
+   * Puts the packs that are being filled, without an index blob. If this process is killed, the
+   * next upload finds them by the session marker. A failed put fails every later write.
    */
   async closePacks(): Promise<void> {
     await this.#session.closePacks();
@@ -435,8 +464,8 @@ export class ContentManager {
   }
 
   /**
-   * Makes the packs count that are put already, without closing those that are being filled: nothing
-   * gets shorter by it, and what lies in them is all that a kill can lose.
+   * Makes the packs count that are put already, without closing those that are being filled:
+   * nothing gets shorter by it, and what lies in them is all that a kill can lose.
    */
   checkpoint(): Promise<void> {
     if (this.#packs.failure) return Promise.reject(this.#packs.failure);

@@ -24,7 +24,10 @@ export interface WriteContentOptions {
 export class ContentWriter {
   readonly #options: ContentManagerOptions;
   readonly #contents: StoredContents;
-  /** What is about to be appended: hundreds of links have one target, and the first is not found yet. */
+  /**
+   * What is about to be appended: hundreds of links have one target, and the first is not found
+   * yet.
+   */
   readonly #writing = new Map<ContentId, Promise<void>>();
 
   constructor(options: ContentManagerOptions, contents: StoredContents) {

@@ -3,8 +3,9 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { ContentId } from '../index/content-id.ts';
 
 /**
- * Damage that is told apart, some 150 bytes each. A pack with more damaged contents counts as damaged as a whole: then what is
- * sound in it is stored again too, which is a pack's size at most. Our choice.
+ * Damage that is told apart, some 150 bytes each. A pack with more damaged contents counts as
+ * damaged as a whole: then what is sound in it is stored again too, which is a pack's size at most.
+ * Our choice.
  */
 export const DAMAGED_PACKS_MAX = 10_000;
 export const DAMAGED_CONTENTS_MAX = 20_000;
@@ -20,8 +21,9 @@ export interface ListedPacks {
 }
 
 /**
- * What is known to be missing or damaged in the packs of a repository. A content counts as damaged at one place: once the
- * index names another pack for it, it is whole. So nothing here has to be taken back when a content is stored again.
+ * What is known to be missing or damaged in the packs of a repository. A content counts as damaged
+ * at one place: once the index names another pack for it, it is whole. So nothing here has to be
+ * taken back when a content is stored again.
  */
 export class DamagedContents {
   /** An empty set: the whole pack. */
@@ -105,12 +107,17 @@ export class DamagedContents {
     if (other.#hasMore) this.#hasMore = true;
   }
 
-  /** With more damage than is held, what lies in packs that are not listed counts as damaged too. */
+  /**
+   * With more damage than is held, what lies in packs that are not listed counts as damaged too.
+   */
   setListed(listed: ListedPacks): void {
     this.#listed = listed;
   }
 
-  /** Takes note of a read that failed for good: `DAMAGED_BLOB`. Other errors tell nothing about a content. */
+  /**
+   * Takes note of a read that failed for good: `DAMAGED_BLOB`. Other errors tell nothing about a
+   * content.
+   */
   note(error: unknown): void {
     if (!isCode(error, 'DAMAGED_BLOB')) return;
     const { blobId, contentId } = error.facts;
@@ -124,7 +131,10 @@ export class DamagedContents {
     this.#storedAgain++;
   }
 
-  /** What was stored again and found so far is recorded: the next backup of this process counts anew. */
+  /**
+   * What was stored again and found so far is recorded: the next backup of this process counts
+   * anew.
+   */
   startCounting(): void {
     this.#storedAgain = 0;
     this.#found = 0;

@@ -18,14 +18,21 @@ import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts
 import { type BlobCodec, damagedBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
-/** The state may be used for writing for three quarters of the refresh interval (Kopia: epoch_manager.go). */
+/**
+ * The state may be used for writing for three quarters of the refresh interval (Kopia:
+ * epoch_manager.go).
+ */
 const REFRESH_SHARE = 0.75;
 /**
- * The shortest life of a state. A repository may ask for none at all, and then no state would ever be new
- * enough to be used. Kopia's shortest epoch of 10 minutes allows three times this (`Parameters.Validate`).
+ * The shortest life of a state. A repository may ask for none at all, and then no state would ever
+ * be new enough to be used. Kopia's shortest epoch of 10 minutes allows three times this
+ * (`Parameters.Validate`).
  */
 const REFRESH_MIN_NS = MINUTE_NS;
-/** States that are too old when they have been read, before we give up: the storage is too slow. Our choice. */
+/**
+ * States that are too old when they have been read, before we give up: the storage is too slow. Our
+ * choice.
+ */
 const ATTEMPTS_MAX = 10;
 
 export interface EpochIndexStoreOptions {
@@ -71,8 +78,9 @@ export class EpochIndexStore implements IndexStore {
   }
 
   /**
-   * A failure leaves what was put: others may have read it already, and rely on the contents that it names, whose packs are
-   * durable. Only what came so late that its epoch may have been compacted is taken back.
+   * A failure leaves what was put: others may have read it already, and rely on the contents that
+   * it names, whose packs are durable. Only what came so late that its epoch may have been
+   * compacted is taken back.
    */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     let written: BlobId[] = [];
@@ -119,7 +127,8 @@ export class EpochIndexStore implements IndexStore {
   }
 
   async #refresh(options: SignalOptions = {}): Promise<EpochState> {
-    // From the moment before the listing, and only once there is one: an old state must not pass for a new one.
+    // From the moment before the listing, and only once there is one: an old state must not pass
+    // for a new one.
     const age = new Stopwatch(this.#options.clock);
     const state = await loadEpochState(this.#options.storage, options);
     this.#age = age;

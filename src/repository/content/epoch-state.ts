@@ -39,9 +39,9 @@ const WRITTEN = /^xn(\d+)_/;
  */
 const INDEX_NAME = /^x(n\d+|s\d+|r\d+_\d+)_[0-9a-f]+(-(s[0-9a-z]*)?(-c\d+)?)?$/;
 /**
- * Higher numbers name no epoch and are ignored: epochs of 10 minutes, the shortest that Kopia allows, get there in 190
- * years, and Kopia itself runs out of memory before. Names are not authenticated: whoever may write to the bucket can
- * make one up.
+ * Higher numbers name no epoch and are ignored: epochs of 10 minutes, the shortest that Kopia
+ * allows, get there in 190 years, and Kopia itself runs out of memory before. Names are not
+ * authenticated: whoever may write to the bucket can make one up.
  */
 const EPOCH_MAX = 10_000_000;
 /** A watermark is older than its blob, as far as the clocks of writer and storage agree. */
@@ -57,7 +57,10 @@ export const lastEpochOf = (id: BlobId): number =>
     .find(Boolean)
     ?.at(-1) ?? -1;
 
-/** The first complete group of blobs named `<any>-s<set>-c<count>`; a name without that form is complete alone. */
+/**
+ * The first complete group of blobs named `<any>-s<set>-c<count>`; a name without that form is
+ * complete alone.
+ */
 export function findCompleteSet(
   blobs: readonly BlobMetadata[],
 ): readonly BlobMetadata[] | undefined {
@@ -83,7 +86,10 @@ function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
 
 const epochOf = (id: BlobId, pattern: RegExp): number => numbersOf(id, pattern)?.[0] ?? -1;
 
-/** Unix seconds of a watermark; 0 for one of the future, which would hide what was deleted a moment ago. */
+/**
+ * Unix seconds of a watermark; 0 for one of the future, which would hide what was deleted a moment
+ * ago.
+ */
 function watermarkOf({ id, timestampNs }: BlobMetadata): number {
   const seconds = Number(WATERMARK.exec(id)?.[1] ?? 0);
   const latest = Number((timestampNs + WATERMARK_AHEAD_NS_MAX) / SECOND_NS);
@@ -91,8 +97,9 @@ function watermarkOf({ id, timestampNs }: BlobMetadata): number {
 }
 
 /**
- * Lists all of it at once, where Kopia lists each kind: buckets are paid by the request, and what is seen is of
- * one moment. What takes several pages loses nothing: compactions delete their inputs hours later.
+ * Lists all of it at once, where Kopia lists each kind: buckets are paid by the request, and what
+ * is seen is of one moment. What takes several pages loses nothing: compactions delete their inputs
+ * hours later.
  */
 export async function loadEpochState(
   storage: BlobStorage,
@@ -206,9 +213,9 @@ export function longestChain(ranges: readonly RangeSet[]): RangeSet[] {
 export const lastRangeEpoch = (state: EpochState): number => state.ranges.at(-1)?.max ?? -1;
 
 /**
- * An epoch is started only when the one before it has index blobs, and those or their compaction stay. A marker beyond
- * a gap was made by nobody who follows the rules; compactions and deletions that went by it would hide what writers put
- * into the true epoch. Throws `EPOCH_IMPLAUSIBLE`.
+ * An epoch is started only when the one before it has index blobs, and those or their compaction
+ * stay. A marker beyond a gap was made by nobody who follows the rules; compactions and deletions
+ * that went by it would hide what writers put into the true epoch. Throws `EPOCH_IMPLAUSIBLE`.
  */
 export function assertEpochsFollow(state: EpochState): void {
   for (let epoch = lastRangeEpoch(state) + 1; epoch < state.writeEpoch; epoch++) {
@@ -224,9 +231,10 @@ export function assertEpochsFollow(state: EpochState): void {
 }
 
 /**
- * The index blobs that together hold every entry. More are read than the rules of epochs ask for: another writer may
- * have advanced already, and a marker that was taken back may have led writers to later epochs and compactions to
- * earlier ones. What is read besides changes nothing, since the newest entry of a content counts.
+ * The index blobs that together hold every entry. More are read than the rules of epochs ask for:
+ * another writer may have advanced already, and a marker that was taken back may have led writers
+ * to later epochs and compactions to earlier ones. What is read besides changes nothing, since the
+ * newest entry of a content counts.
  */
 export function completeIndexSet(state: EpochState): BlobMetadata[] {
   const blobs: BlobMetadata[] = [];
@@ -247,7 +255,9 @@ export function completeIndexSet(state: EpochState): BlobMetadata[] {
   return blobs;
 }
 
-/** The compactions that are read in place of what writers put into an epoch: a range, and its own. */
+/**
+ * The compactions that are read in place of what writers put into an epoch: a range, and its own.
+ */
 export function compactionsOf(state: EpochState, epoch: number): (readonly BlobMetadata[])[] {
   // The range 0..0 alone is not read.
   const range = state.ranges.find(({ min, max }) => min <= epoch && epoch <= max && max > 0);

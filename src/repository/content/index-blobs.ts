@@ -50,7 +50,9 @@ export async function forEachIndexBlob(
 }
 
 interface ForEachOptions extends SignalOptions {
-  /** Takes `DAMAGED_BLOB`, with the fact `writtenSeconds`; the other blobs are loaded all the same. */
+  /**
+   * Takes `DAMAGED_BLOB`, with the fact `writtenSeconds`; the other blobs are loaded all the same.
+   */
   readonly onDamaged?: (error: CodedError) => void;
 }
 

@@ -19,6 +19,9 @@ export interface SignalOptions {
 export interface IndexStore {
   /** The blobs that together hold every entry. Always read anew. */
   listActive(options?: SignalOptions): Promise<ActiveIndexSet>;
-  /** Makes bodies durable; a failure may leave some of them, which others may have read. Returns their ids. */
+  /**
+   * Makes bodies durable; a failure may leave some of them, which others may have read. Returns
+   * their ids.
+   */
   write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]>;
 }

@@ -40,10 +40,15 @@ export interface LegacyIndexStoreOptions {
   putOptions: PutOptions;
 }
 
-/** The index blobs `n` of format 1, and the logs `m` of their compactions (Kopia: index_blob_manager_v0.go). */
+/**
+ * The index blobs `n` of format 1, and the logs `m` of their compactions (Kopia:
+ * index_blob_manager_v0.go).
+ */
 export class LegacyIndexStore implements IndexStore {
   readonly #options: LegacyIndexStoreOptions;
-  /** Whether an upgrade had left its blob when this was opened: one that did not come to its end. */
+  /**
+   * Whether an upgrade had left its blob when this was opened: one that did not come to its end.
+   */
   #hadPoison: boolean | undefined;
 
   constructor(options: LegacyIndexStoreOptions) {
@@ -58,7 +63,8 @@ export class LegacyIndexStore implements IndexStore {
       all.filter(({ id }) => INDEX_NAME.test(id)).map((b) => [String(b.id), b]),
     );
     const active = new Map(present);
-    // A compaction counts once all of its outputs can be seen, also those that a later one took as its inputs.
+    // A compaction counts once all of its outputs can be seen, also those that a later one took as
+    // its inputs.
     const lost: CodedError[] = [];
     const logs = await loadCompactionLogs(storage, codec, options, (error) => lost.push(error));
     for (const { inputs } of logs.filter((log) => log.outputs.every((id) => present.has(id)))) {
@@ -68,7 +74,10 @@ export class LegacyIndexStore implements IndexStore {
     return { blobs: [...active.values()], watermarkSeconds: 0, superseded, lost };
   }
 
-  /** Throws `REPOSITORY_UPGRADED` when the repository got epochs meanwhile: nobody reads these blobs any more. */
+  /**
+   * Throws `REPOSITORY_UPGRADED` when the repository got epochs meanwhile: nobody reads these blobs
+   * any more.
+   */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     const { storage, codec, putOptions } = this.#options;
     const written: BlobId[] = [];

@@ -16,18 +16,25 @@ import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts
 import { forEachIndexBlob, loadIndexBlob } from './index-blobs.ts';
 import { type BlobCodec } from './sealed-blob.ts';
 
-/** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
+/**
+ * Kopia refreshes loaded indexes at most this often while it runs
+ * (repo/content/committed_read_manager.go).
+ */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
 /**
- * Whoever misses a pack looks again for index blobs at most this often, and for half of the time at most: a look reads all of
- * them where others write. Our choice: packs are deleted an hour after the rewrite that moved what they held.
+ * Whoever misses a pack looks again for index blobs at most this often, and for half of the time at
+ * most: a look reads all of them where others write. Our choice: packs are deleted an hour after
+ * the rewrite that moved what they held.
  */
 const LOOK_HOLDS_NS_MIN = MINUTE_NS;
 const LOOK_HOLDS_NS_MAX = 30n * MINUTE_NS;
 const LOOK_HOLDS_TIMES = 2n;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
-/** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
+/**
+ * Share of the index's memory for what is written while the index is read anew; more goes to
+ * scratch files. Our choice.
+ */
 const WRITTEN_MEANWHILE_PARTS = 4;
 
 export interface LoadedIndexOptions {
@@ -42,13 +49,18 @@ export interface LoadedIndexOptions {
 /** How much of the index a caller needs. */
 export type IndexNeed = 'whatever can be read' | 'all of it';
 
-/** The index as it was read from its blobs, with what was written here since. Reading it anew goes on beside flushes. */
+/**
+ * The index as it was read from its blobs, with what was written here since. Reading it anew goes
+ * on beside flushes.
+ */
 export class LoadedIndex {
   readonly #options: LoadedIndexOptions;
   #index: CommittedIndex;
   /** Since the listing of the loaded index began. */
   #age: Stopwatch;
-  /** Since the last look for those who miss something; one under way serves all who ask meanwhile. */
+  /**
+   * Since the last look for those who miss something; one under way serves all who ask meanwhile.
+   */
   #sinceLook: Stopwatch;
   #lookHoldsNs = LOOK_HOLDS_NS_MIN;
   #look: Promise<void> | undefined;
@@ -60,7 +72,9 @@ export class LoadedIndex {
   /** Index blobs in force that could not be read. */
   #unreadable: readonly CodedError[] = [];
   #need: IndexNeed = 'whatever can be read';
-  /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
+  /**
+   * For each refresh under way, the indexes that were written meanwhile: its listing may lack them.
+   */
   readonly #refreshing = new Set<CommittedIndex>();
 
   constructor(options: LoadedIndexOptions) {
@@ -91,7 +105,10 @@ export class LoadedIndex {
     if (first && this.#need === 'all of it') throw indexUnreadable(first, unreadable.length);
   }
 
-  /** Reads the index blobs anew. An abort ends it at once, also while the storage does not answer: the index stays as it is. */
+  /**
+   * Reads the index blobs anew. An abort ends it at once, also while the storage does not answer:
+   * the index stays as it is.
+   */
   async refresh({ signal }: SignalOptions = {}): Promise<void> {
     signal?.throwIfAborted();
     const memoryBytes = this.#options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
@@ -165,7 +182,9 @@ export class LoadedIndex {
     }
   }
 
-  /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
+  /**
+   * Lists the index blobs anew, and reads them when there are others. Returns whether there were.
+   */
   async refreshIfChanged(): Promise<boolean> {
     if (await this.#isAsListed()) return false;
     await this.refresh();
@@ -228,7 +247,10 @@ function clamp(value: bigint, min: bigint, max: bigint): bigint {
   return value > max ? max : value;
 }
 
-/** Ends with the task or with the signal, whichever is first. What the storage does not end goes on, and nobody heeds it. */
+/**
+ * Ends with the task or with the signal, whichever is first. What the storage does not end goes on,
+ * and nobody heeds it.
+ */
 async function orAborted(task: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
   if (!signal) return task;
   const aborted = Promise.withResolvers<never>();

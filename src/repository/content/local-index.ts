@@ -10,9 +10,9 @@ import type { BlobCodec } from './sealed-blob.ts';
 const TAIL_BYTES = 64 << 10;
 
 /**
- * The index at the end of a pack, for lost index blobs; Kopia reads it too. Besides its own contents
- * a pack may name contents of other packs that were deleted while it was filled. Undefined if the
- * end of the pack cannot be read. Throws `BLOB_NOT_FOUND`.
+ * The index at the end of a pack, for lost index blobs; Kopia reads it too. Besides its own
+ * contents a pack may name contents of other packs that were deleted while it was filled. Undefined
+ * if the end of the pack cannot be read. Throws `BLOB_NOT_FOUND`.
  */
 export async function loadLocalIndex(
   storage: BlobStorage,

@@ -1,7 +1,9 @@
 import { type BlobId, blobId, type BlobStorage } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
-/** What is read of a metadata pack at once: directories of one tree lie side by side. Our choice. */
+/**
+ * What is read of a metadata pack at once: directories of one tree lie side by side. Our choice.
+ */
 const BLOCK_BYTES = 1 << 20;
 /** Blocks held; packs never change, so they stay good. */
 export const BLOCKS_MAX = 6;
@@ -17,20 +19,29 @@ interface Block {
   isFailed: boolean;
 }
 
-/** Packed contents from the storage; those of metadata packs through blocks that serve their neighbours too. */
+/**
+ * Packed contents from the storage; those of metadata packs through blocks that serve their
+ * neighbours too.
+ */
 export class MetadataBlocks {
   readonly #storage: BlobStorage;
   readonly #lengths = new Map<BlobId, Promise<number>>();
   /** By `pack offset`, the one used longest ago first. */
   readonly #blocks = new Map<string, Block>();
-  /** Memory of blocks that nobody uses: made anew for each, it would have the heap collected every few blocks. */
+  /**
+   * Memory of blocks that nobody uses: made anew for each, it would have the heap collected every
+   * few blocks.
+   */
   readonly #idle: Uint8Array[] = [];
 
   constructor(storage: BlobStorage) {
     this.#storage = storage;
   }
 
-  /** Calls back with the bytes, which are good until it returns. Throws what `getBlob` and the callback throw. */
+  /**
+   * Calls back with the bytes, which are good until it returns. Throws what `getBlob` and the
+   * callback throw.
+   */
   async read<T>(
     { packBlobId, packOffset, packedLength }: IndexEntry,
     { signal, fresh = false }: { signal?: AbortSignal | undefined; fresh?: boolean },
@@ -109,8 +120,9 @@ export class MetadataBlocks {
 }
 
 /**
- * Things in the order of the places of their contents, those together that {@link MetadataBlocks} read with one request. Whoever
- * reads a group one after the other, and no more groups beside each other than there are blocks, reads each block once.
+ * Things in the order of the places of their contents, those together that {@link MetadataBlocks}
+ * read with one request. Whoever reads a group one after the other, and no more groups beside each
+ * other than there are blocks, reads each block once.
  */
 export function groupByBlock<T>(
   things: readonly T[],

@@ -7,7 +7,10 @@ export type PackKind = 'p' | 'q';
 
 /** Maintenance rewrites packs that are filled less than this (maintenance/rewrite-packs.ts). */
 const LONG_ENOUGH_SHARE = 0.6;
-/** Kopia lets a pack grow by the chunk that fills it; fewer and longer packs are fewer requests, and more memory. */
+/**
+ * Kopia lets a pack grow by the chunk that fills it; fewer and longer packs are fewer requests, and
+ * more memory.
+ */
 const LENGTH_SHARE_MAX = 1.2;
 /** A new pack has room for what is asked for after its preamble and the replica of the format. */
 const PREAMBLE_BYTES_MAX = 4096;
@@ -47,15 +50,18 @@ interface Waiting {
 }
 
 /**
- * The packs that are being filled, of all sessions of one repository. Waits go one way only, so that
- * none goes in a circle: an append waits for a lane, then for a pack, which needs a buffer. Buffers
- * come back from appends that run, which wait for threads only, and from puts, which wait for the
- * storage only. Idle packs hold buffers too; when more wait for a buffer than puts will bring back,
- * idle packs are put, whoever they belong to.
+ * The packs that are being filled, of all sessions of one repository. Waits go one way only, so
+ * that none goes in a circle: an append waits for a lane, then for a pack, which needs a buffer.
+ * Buffers come back from appends that run, which wait for threads only, and from puts, which wait
+ * for the storage only. Idle packs hold buffers too; when more wait for a buffer than puts will
+ * bring back, idle packs are put, whoever they belong to.
  */
 export class OpenPacks {
   readonly #options: OpenPacksOptions;
-  /** Appends of each kind that hold a pack or wait for one. More would spread contents over short packs. */
+  /**
+   * Appends of each kind that hold a pack or wait for one. More would spread contents over short
+   * packs.
+   */
   readonly #lanes: Record<PackKind, Semaphore>;
   /** Packs that nobody writes to right now. */
   #idle: OpenPack[] = [];
@@ -77,7 +83,10 @@ export class OpenPacks {
     return this.#failure;
   }
 
-  /** Calls `fill` with a pack of this owner and kind that has room. Throws the first failure of any put. */
+  /**
+   * Calls `fill` with a pack of this owner and kind that has room. Throws the first failure of any
+   * put.
+   */
   async append(
     owner: PackOwner,
     kind: PackKind,
@@ -105,7 +114,10 @@ export class OpenPacks {
     }
   }
 
-  /** Ends all waits with this error, and all later appends. Packs that are not being put are given up. */
+  /**
+   * Ends all waits with this error, and all later appends. Packs that are not being put are given
+   * up.
+   */
   fail(cause: unknown): void {
     if (this.#failure) return;
     const failure = asError(cause);
@@ -118,7 +130,9 @@ export class OpenPacks {
     for (const open of this.#idle.splice(0)) this.#drop(open, failure);
   }
 
-  /** An idle pack with room, the fullest first, so that few are short at the end; else a new one. */
+  /**
+   * An idle pack with room, the fullest first, so that few are short at the end; else a new one.
+   */
   #take(owner: PackOwner, kind: PackKind, roomBytes: number): OpenPack | Promise<OpenPack> {
     if (this.#failure) throw this.#failure;
     const { buffers } = this.#options;
@@ -170,14 +184,18 @@ export class OpenPacks {
     else this.#close(open);
   }
 
-  /** While more wait for a buffer than puts will bring back, an idle pack is put: the longest first. */
+  /**
+   * While more wait for a buffer than puts will bring back, an idle pack is put: the longest first.
+   */
   #relieve(): void {
     while (this.#options.buffers.waiting > this.#puts && this.#idle.length > 0) {
       this.#close(this.#idle.reduce((a, b) => (b.pack.length > a.pack.length ? b : a)));
     }
   }
 
-  /** Whether to append here: a pack that is long enough is rather closed than made much too long. */
+  /**
+   * Whether to append here: a pack that is long enough is rather closed than made much too long.
+   */
   #fits(pack: Pack, roomBytes: number): boolean {
     const { maxPackBytes } = this.#options;
     const isLongEnough = pack.length >= maxPackBytes * LONG_ENOUGH_SHARE;

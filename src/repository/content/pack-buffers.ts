@@ -1,7 +1,10 @@
 import { assert } from '../../base/index.ts';
 import type { Arena } from '../../codec/index.ts';
 
-/** Room for a full pack, or for one at 60 % (below which maintenance rewrites it) and the longest content. */
+/**
+ * Room for a full pack, or for one at 60 % (below which maintenance rewrites it) and the longest
+ * content.
+ */
 export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): number {
   const slack = 256 << 10;
   return slack + Math.max(maxPackBytes, Math.ceil(maxPackBytes * 0.6) + contentBytesMax);
@@ -86,7 +89,9 @@ export function arenaPackBuffers(arena: Arena, count: number, bufferBytes: numbe
   );
 }
 
-/** Buffers on the heap, for commands that write a little metadata. Pages cost nothing until touched. */
+/**
+ * Buffers on the heap, for commands that write a little metadata. Pages cost nothing until touched.
+ */
 export function heapPackBuffers(count: number, bufferBytes: number): PackBuffers {
   return new PackBuffers(count, bufferBytes, () => Buffer.allocUnsafeSlow(bufferBytes));
 }

@@ -6,7 +6,9 @@ import type { Encryptor, ContentHasher } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 
-/** 32 random bytes lead each pack: Kopia's minimum and maximum (repo/content/content_manager.go). */
+/**
+ * 32 random bytes lead each pack: Kopia's minimum and maximum (repo/content/content_manager.go).
+ */
 const PREAMBLE_BYTES = 32;
 /** The local index starts at a multiple of this. */
 const ALIGNMENT = 4096;
@@ -14,8 +16,9 @@ const ALIGNMENT = 4096;
 const INDEX_SUFFIX_BYTES = 32;
 
 /**
- * A pack of so many contents is full, however short it is: each takes some 350 bytes in memory until an index names it, and
- * of tiny files there would be half a million. Our choice: that is as much again as a pack itself takes.
+ * A pack of so many contents is full, however short it is: each takes some 350 bytes in memory
+ * until an index names it, and of tiny files there would be half a million. Our choice: that is as
+ * much again as a pack itself takes.
  */
 export const PACK_ENTRIES_MAX = 1 << 16;
 
@@ -34,7 +37,9 @@ export class Pack {
   readonly blobId: BlobId;
   readonly buffer: Uint8Array;
   readonly entries: IndexEntry[] = [];
-  /** Contents of other packs that its local index calls deleted, for whoever rebuilds a lost index. */
+  /**
+   * Contents of other packs that its local index calls deleted, for whoever rebuilds a lost index.
+   */
   marks: readonly IndexEntry[] = [];
   #length = 0;
   #isClosing = false;
@@ -129,7 +134,10 @@ export function decodePostamble(
   return { iv, offset: offset.value, length: indexLength.value };
 }
 
-/** What precedes the preamble where `enablePasswordChange` is off: kopia.repository, for disaster recovery. */
+/**
+ * What precedes the preamble where `enablePasswordChange` is off: kopia.repository, for disaster
+ * recovery.
+ */
 export function formatReplica(formatBlob: Uint8Array): Uint8Array {
   const hmac = createHmac('sha256', 'kopia-repository').update(formatBlob).digest();
   const length = Buffer.alloc(2);

@@ -71,7 +71,9 @@ interface SealedMarker {
   readonly bytes: Uint8Array;
 }
 
-/** The blob that keeps other clients' pack deletion away until an index names the session's packs. */
+/**
+ * The blob that keeps other clients' pack deletion away until an index names the session's packs.
+ */
 export class SessionMarker {
   readonly #options: ContentManagerOptions;
   readonly #session: SessionId;
@@ -124,8 +126,9 @@ export class SessionMarker {
   }
 
   /**
-   * The time of the storage's clock: that of a marker, which is put now. Each has a name of its own, as Kopia's have when it checkpoints a session: in a bucket with
-   * object lock a blob that is put again would be another version. Throws what the storage throws.
+   * The time of the storage's clock: that of a marker, which is put now. Each has a name of its
+   * own, as Kopia's have when it checkpoints a session: in a bucket with object lock a blob that is
+   * put again would be another version. Throws what the storage throws.
    */
   async storageTime(): Promise<Nanoseconds> {
     const { storage } = this.#options;

@@ -160,7 +160,8 @@ export class WriteSession implements PackOwner {
       encryptionKeyId: 0,
     };
     pack.entries.push(entry);
-    // Two may store the same at once, in two packs: named is what the packs' own indexes call the newer one.
+    // Two may store the same at once, in two packs: named is what the packs' own indexes call the
+    // newer one.
     const known = this.#entries.get(entry.contentId);
     if (!known || comparePrecedence(entry, known) > 0) this.#entries.set(entry.contentId, entry);
   }
@@ -245,7 +246,10 @@ export class WriteSession implements PackOwner {
     await Promise.allSettled(this.#puts);
   }
 
-  /** Puts all packs; nothing may be appended after this call. Throws what a put of this session threw. */
+  /**
+   * Puts all packs; nothing may be appended after this call. Throws what a put of this session
+   * threw.
+   */
   async finish(): Promise<void> {
     this.#isFinishing = true;
     this.#packs.closeIdle(this);

@@ -17,12 +17,14 @@ import {
 import { deriveFormatKey, sealFormat } from './keys.ts';
 import { putRecoveryCopy, sealBlobcfg } from './recovery-copy.ts';
 
-/** How long a run with the same passwords may still be at work that seems to be killed. Our choice. */
+/**
+ * How long a run with the same passwords may still be at work that seems to be killed. Our choice.
+ */
 const SETTLE_MS = 10_000;
 
 /**
- * The format for {@link changePassword}. The old password opens it, or the new one, where an earlier run was killed
- * when the new one was in force already. Throws what `loadFormat` throws.
+ * The format for {@link changePassword}. The old password opens it, or the new one, where an
+ * earlier run was killed when the new one was in force already. Throws what `loadFormat` throws.
  */
 export async function loadFormatToChange(
   options: Omit<OpenFormatOptions, 'password'>,
@@ -41,8 +43,10 @@ export async function loadFormatToChange(
 }
 
 /**
- * Throws `LOCATION_WRITE_ONCE` where a password cannot be changed: a repository has one password, which is that of its `kopia.repository`, and every program looks for it under this name.
- * There is no second blob that could stand for it, and with a lock the old one, which the old password opens, would stay beside it.
+ * Throws `LOCATION_WRITE_ONCE` where a password cannot be changed: a repository has one password,
+ * which is that of its `kopia.repository`, and every program looks for it under this name. There is
+ * no second blob that could stand for it, and with a lock the old one, which the old password
+ * opens, would stay beside it.
  */
 export function assertPasswordMayChange(storage: BlobStorage): void {
   if (storage.isWriteOnce !== true) return;
@@ -57,7 +61,10 @@ export interface ChangePasswordOptions {
   readonly newKey?: Uint8Array;
 }
 
-/** The key that {@link changePassword} seals with. Takes 64 MiB and a fifth of a second. Changes nothing. */
+/**
+ * The key that {@link changePassword} seals with. Takes 64 MiB and a fifth of a second. Changes
+ * nothing.
+ */
 export function deriveNewKey(
   { formatBlobBytes }: Format,
   newPassword: Secret,
@@ -67,12 +74,14 @@ export function deriveNewKey(
 }
 
 /**
- * Re-encrypts both format blobs under a new password. The put of kopia.repository decides which password is in force,
- * in one moment; a copy of all that is needed lies beside it until the end. So a kill at any point leaves a repository
- * that one of the two passwords opens, and a second run finishes. The real Kopia opens it too at every point, except
- * under object lock between the two puts: without kopia.blobcfg it would write blobs that are not locked.
- * Of several at once one succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED` and `LOCATION_WRITE_ONCE`, when nothing was changed;
- * `PASSWORD_CHANGE_RACED`; `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
+ * Re-encrypts both format blobs under a new password. The put of kopia.repository decides which
+ * password is in force, in one moment; a copy of all that is needed lies beside it until the end.
+ * So a kill at any point leaves a repository that one of the two passwords opens, and a second run
+ * finishes. The real Kopia opens it too at every point, except under object lock between the two
+ * puts: without kopia.blobcfg it would write blobs that are not locked. Of several at once one
+ * succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED` and
+ * `LOCATION_WRITE_ONCE`, when nothing was changed; `PASSWORD_CHANGE_RACED`;
+ * `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
  */
 export async function changePassword(
   storage: BlobStorage,
@@ -104,7 +113,8 @@ export async function changePassword(
     await storage.deleteBlob(turn.id);
   } catch (cause) {
     if (isCode(cause, 'PASSWORD_CHANGE_RACED')) {
-      // Whoever it was may know nothing of this run's last requests: with the copy each state can be read.
+      // Whoever it was may know nothing of this run's last requests: with the copy each state can
+      // be read.
       await putRecoveryCopy(storage, turn.id, { ...copy, isOver: true });
       throw cause;
     }
@@ -113,7 +123,10 @@ export async function changePassword(
   }
 }
 
-/** Makes both format blobs whole as they were loaded, so that the copies of earlier runs are of no more use. */
+/**
+ * Makes both format blobs whole as they were loaded, so that the copies of earlier runs are of no
+ * more use.
+ */
 async function finishKilledChanges(
   storage: BlobStorage,
   format: Format,

@@ -20,8 +20,8 @@ import {
 } from './recovery-copy.ts';
 
 /**
- * A run with other passwords may go on from a copy that is older by the storage's clock. Our choice: a change makes a
- * dozen requests, none of which is tried again for longer than 5 minutes.
+ * A run with other passwords may go on from a copy that is older by the storage's clock. Our
+ * choice: a change makes a dozen requests, none of which is tried again for longer than 5 minutes.
  */
 const ABANDONED_NS: Nanoseconds = 3_600_000_000_000n;
 
@@ -45,10 +45,11 @@ export interface TurnOptions {
 }
 
 /**
- * Makes this run the only one that changes the format blobs. Each run puts its recovery copy first and lists those of
- * others then, so of two at once one at least sees the other, and takes its own away again. This needs no conditional
- * puts, only what every storage promises: a list shows what was put before it began. Who goes on saw nobody, and
- * whoever comes later sees it. Throws `PASSWORD_CHANGE_RACED` when nothing was changed because of somebody else.
+ * Makes this run the only one that changes the format blobs. Each run puts its recovery copy first
+ * and lists those of others then, so of two at once one at least sees the other, and takes its own
+ * away again. This needs no conditional puts, only what every storage promises: a list shows what
+ * was put before it began. Who goes on saw nobody, and whoever comes later sees it. Throws
+ * `PASSWORD_CHANGE_RACED` when nothing was changed because of somebody else.
  */
 export async function takeTurn(storage: BlobStorage, options: TurnOptions): Promise<Turn> {
   const { format, settle, copy } = options;
@@ -84,7 +85,10 @@ export async function takeTurn(storage: BlobStorage, options: TurnOptions): Prom
   }
 }
 
-/** Whether the copy is of the command that runs now, or of the one that it takes back: it goes on from there. */
+/**
+ * Whether the copy is of the command that runs now, or of the one that it takes back: it goes on
+ * from there.
+ */
 function isSamePassword({ copy }: StoredRecoveryCopy, { newKey }: TurnOptions): boolean {
   return copy !== undefined && (opens(newKey, copy.after) || opens(newKey, copy.before));
 }
@@ -100,7 +104,9 @@ function opens(key: Uint8Array, repository: Uint8Array): boolean {
   }
 }
 
-/** Whether the run that wrote the copy will write no format blob any more, even when it still runs. */
+/**
+ * Whether the run that wrote the copy will write no format blob any more, even when it still runs.
+ */
 async function isOver(
   storage: BlobStorage,
   { copy }: StoredRecoveryCopy,
@@ -110,7 +116,8 @@ async function isOver(
   if (!copy || copy.isOver === true) return true;
   const isInForce = (bytes: Uint8Array): boolean =>
     Buffer.compare(bytes, format.formatBlobBytes) === 0;
-  // It goes on only while the state it began with is in force, which never comes again: seals are random.
+  // It goes on only while the state it began with is in force, which never comes again: seals are
+  // random.
   if (isInForce(copy.before)) return false;
   if (!isInForce(copy.after) || !format.blobcfg) return true;
   // kopia.blobcfg comes last.

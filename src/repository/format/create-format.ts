@@ -26,7 +26,10 @@ export interface NewFormat {
   splitter: string;
   /** 1 is for tests of old repositories only; the command line offers 2 and 3. */
   version: 1 | 2 | 3;
-  /** For how long packs and indexes are locked. Throws `UNSUPPORTED_PUT` where the storage has no object lock. */
+  /**
+   * For how long packs and indexes are locked. Throws `UNSUPPORTED_PUT` where the storage has no
+   * object lock.
+   */
   retention?: Retention | undefined;
 }
 
@@ -34,10 +37,10 @@ export interface NewFormat {
 const SETTLE_MS = 2000;
 
 /**
- * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators at once one succeeds
- * at most: who puts blobcfg first goes on, where the storage has put-if-absent; elsewhere who puts it last, unless a
- * format is there by then.
- * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`, `REPOSITORY_UNFINISHED`.
+ * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators
+ * at once one succeeds at most: who puts blobcfg first goes on, where the storage has
+ * put-if-absent; elsewhere who puts it last, unless a format is there by then. Throws
+ * `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`, `REPOSITORY_UNFINISHED`.
  */
 export async function createFormat(
   storage: BlobStorage,
@@ -101,9 +104,10 @@ export async function createFormat(
 }
 
 /**
- * Whoever comes later than the other one waited has put its blobcfg over one that is in use, and would go on to put its
- * format over the other's, with all keys of what is stored there. It stops, and takes its blobcfg away: a repository
- * may be opened without one, or get a new one by a change of its password. Throws `REPOSITORY_EXISTS`.
+ * Whoever comes later than the other one waited has put its blobcfg over one that is in use, and
+ * would go on to put its format over the other's, with all keys of what is stored there. It stops,
+ * and takes its blobcfg away: a repository may be opened without one, or get a new one by a change
+ * of its password. Throws `REPOSITORY_EXISTS`.
  */
 async function giveWay(storage: BlobStorage): Promise<void> {
   if (!(await hasBlob(storage, FORMAT_BLOB))) return;

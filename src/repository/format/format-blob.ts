@@ -66,8 +66,9 @@ export interface OpenFormatOptions {
 const LOAD_ATTEMPTS_MAX = 5;
 
 /**
- * Loads and decrypts. Where a password change was killed, its recovery copy stands in for what it left unreadable.
- * Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`, `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`.
+ * Loads and decrypts. Where a password change was killed, its recovery copy stands in for what it
+ * left unreadable. Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`,
+ * `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`.
  */
 export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
   const { storage } = options;
@@ -86,8 +87,9 @@ export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
 }
 
 /**
- * Derives the key that {@link loadFormat} will need, which then finds it in memory. Throws `NOT_A_REPOSITORY`, `DAMAGED_BLOB`, and what
- * the storage throws; a wrong password is found by what opens the format.
+ * Derives the key that {@link loadFormat} will need, which then finds it in memory. Throws
+ * `NOT_A_REPOSITORY`, `DAMAGED_BLOB`, and what the storage throws; a wrong password is found by
+ * what opens the format.
  */
 export async function deriveKeyAhead(
   storage: BlobStorage,
@@ -132,8 +134,8 @@ export async function isStored(
 }
 
 /**
- * The format by the copies that password changes make before they write. It counts only where kopia.repository itself
- * was lost half way: a whole one alone decides which password is in force.
+ * The format by the copies that password changes make before they write. It counts only where
+ * kopia.repository itself was lost half way: a whole one alone decides which password is in force.
  */
 async function openRecoveryCopy(
   bytes: Uint8Array | undefined,
@@ -249,7 +251,8 @@ async function loadBlobcfg(
   };
   const stored = open(await getIfThere(storage, BLOBCFG_BLOB));
   if (stored) return stored;
-  // A password change takes it away, or has it under the next key already, and keeps a copy meanwhile.
+  // A password change takes it away, or has it under the next key already, and keeps a copy
+  // meanwhile.
   const copied = await loadCopiedBlobcfg(storage, parameters, uniqueId);
   if (copied) return copied;
   // The change may have ended between the two reads.
@@ -288,9 +291,9 @@ function parseRetention(blobcfg: Uint8Array): PutOptions['retention'] {
 }
 
 /**
- * Whoever makes a repository of format 3 writes kopia.blobcfg (Kopia since 0.10.3, the format since 0.12), so there it
- * was deleted, or is not seen; without it, what is written would not be locked. Those that were made in an older format
- * and upgraded may have none. Throws `DAMAGED_BLOB`.
+ * Whoever makes a repository of format 3 writes kopia.blobcfg (Kopia since 0.10.3, the format since
+ * 0.12), so there it was deleted, or is not seen; without it, what is written would not be locked.
+ * Those that were made in an older format and upgraded may have none. Throws `DAMAGED_BLOB`.
  */
 async function assertMayLackBlobcfg(
   storage: BlobStorage,

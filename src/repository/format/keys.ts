@@ -14,7 +14,10 @@ const TAG_BYTES = 16;
 export const SCRYPT = 'scrypt-65536-8-1';
 export const PBKDF2 = 'pbkdf2-sha256-600000';
 
-/** Keys derived last. Opening, opening again and changing the password need the same ones, at 0.1 s and 64 MiB each. */
+/**
+ * Keys derived last. Opening, opening again and changing the password need the same ones, at 0.1 s
+ * and 64 MiB each.
+ */
 const derived = new Map<string, Promise<Uint8Array>>();
 const DERIVED_MAX = 8;
 
@@ -64,7 +67,10 @@ async function derive(
   }
 }
 
-/** HKDF-SHA256 with the repository's unique id as salt: Kopia's order for format and maintenance keys. */
+/**
+ * HKDF-SHA256 with the repository's unique id as salt: Kopia's order for format and maintenance
+ * keys.
+ */
 export function derivePurposeKey(key: Uint8Array, uniqueId: Uint8Array, purpose: string): Buffer {
   return Buffer.from(hkdfSync('sha256', key, uniqueId, purpose, 32));
 }

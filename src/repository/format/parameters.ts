@@ -115,7 +115,9 @@ export function assertSupported(parameters: RepositoryParameters, check: Support
   if (parameters.upgradeLock) assertUnlocked(parameters.upgradeLock, check.nowNs);
 }
 
-/** Kopia's rule (repo/format/upgrade_lock.go): writers must have drained before the upgrade begins. */
+/**
+ * Kopia's rule (repo/format/upgrade_lock.go): writers must have drained before the upgrade begins.
+ */
 function assertUnlocked(lock: z.infer<typeof upgradeLockSchema>, nowNs: bigint): void {
   const drain = BigInt(lock.maxPermittedClockDrift + 2 * lock.ioDrainTimeout);
   const notice = BigInt(lock.advanceNoticeDuration);

@@ -11,9 +11,9 @@ import { derivePurposeKey, openFormat, sealFormat } from './keys.ts';
 import type { RepositoryParameters } from './parameters.ts';
 
 /**
- * How the blobs are named that hold a recovery copy, one for each password change that runs or was killed. Nobody but
- * their run writes them, so a request that comes late hits no other run's. Kopia reads no blob of this name, and it
- * starts with none of the prefixes that Kopia lists.
+ * How the blobs are named that hold a recovery copy, one for each password change that runs or was
+ * killed. Nobody but their run writes them, so a request that comes late hits no other run's. Kopia
+ * reads no blob of this name, and it starts with none of the prefixes that Kopia lists.
  */
 export const RECOVERY_COPY_PREFIX = 'kopia.longshore-password-change';
 
@@ -29,9 +29,15 @@ export interface RecoveryCopy {
   readonly before: Uint8Array;
   /** kopia.repository under the new password. */
   readonly after: Uint8Array;
-  /** kopia.blobcfg, for everybody who can open kopia.repository, under whatever password; see {@link sealBlobcfg}. */
+  /**
+   * kopia.blobcfg, for everybody who can open kopia.repository, under whatever password; see
+   * {@link sealBlobcfg}.
+   */
   readonly blobcfg: Uint8Array | undefined;
-  /** The run lost a race and writes no format blob any more; the copy stays for what its requests did to others. */
+  /**
+   * The run lost a race and writes no format blob any more; the copy stays for what its requests
+   * did to others.
+   */
   readonly isOver?: boolean | undefined;
 }
 
@@ -97,7 +103,10 @@ export async function putRecoveryCopy(
   await storage.putBlob(id, [Buffer.from(json)]);
 }
 
-/** No password change touches the master key, so this opens in each state that a race or a kill may leave. */
+/**
+ * No password change touches the master key, so this opens in each state that a race or a kill may
+ * leave.
+ */
 const blobcfgKey = ({ masterKey }: RepositoryParameters, uniqueId: Uint8Array): Uint8Array =>
   derivePurposeKey(masterKey, uniqueId, 'longshore recovery copy');
 
@@ -108,7 +117,9 @@ export const sealBlobcfg = (
   blobcfg: Uint8Array,
 ): Uint8Array => sealFormat(blobcfgKey(parameters, uniqueId), uniqueId, blobcfg);
 
-/** The plain kopia.blobcfg of the newest recovery copy that has it; undefined when there is none. */
+/**
+ * The plain kopia.blobcfg of the newest recovery copy that has it; undefined when there is none.
+ */
 export async function loadCopiedBlobcfg(
   storage: BlobStorage,
   parameters: RepositoryParameters,
@@ -127,8 +138,8 @@ export async function loadCopiedBlobcfg(
 }
 
 /**
- * Whether a put of the new kopia.repository stopped half way, on a store that overwrites in place: first a part of
- * the new bytes, then what is left of the old ones.
+ * Whether a put of the new kopia.repository stopped half way, on a store that overwrites in place:
+ * first a part of the new bytes, then what is left of the old ones.
  */
 export function isTorn(found: Uint8Array, { before, after }: RecoveryCopy): boolean {
   const isSame = (other: Uint8Array): boolean => Buffer.compare(found, other) === 0;

@@ -2,7 +2,9 @@ import { closeSync, fstatSync, readSync } from 'node:fs';
 import { giveBack } from '../../base/index.ts';
 import type { ByteSource } from './index-layout.ts';
 
-/** Takes over the bytes: `close` gives their memory back at once, since a collection may come late. */
+/**
+ * Takes over the bytes: `close` gives their memory back at once, since a collection may come late.
+ */
 export function memorySource(bytes: Uint8Array): ByteSource {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
   return {

@@ -11,16 +11,19 @@ import { IndexMarks } from './index-marks.ts';
 import { buildIndexBody, mergeEntries, mergeRows, type OnSuperseded } from './merge.ts';
 import type { OpenScratch } from './scratch-file.ts';
 
-/** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
+/**
+ * Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in
+ * memory takes 0.5 us.
+ */
 const BODIES_MAX = 4;
 /**
- * The longest body that is made of others: offsets in it have 32 bits, and rows grow by a tenth when they are merged. 80
- * to 120 million contents would be more.
+ * The longest body that is made of others: offsets in it have 32 bits, and rows grow by a tenth
+ * when they are merged. 80 to 120 million contents would be more.
  */
 const BODY_BYTES_MAX = 3 * 2 ** 30;
 /**
- * Of the length of an index, what reading it anew may take of the scratch directory: bodies that are being merged, and what is
- * made of them. A tenth is for what is written meanwhile.
+ * Of the length of an index, what reading it anew may take of the scratch directory: bodies that
+ * are being merged, and what is made of them. A tenth is for what is written meanwhile.
  */
 const SCRATCH_SHARE = 2.2;
 /** Bodies that loading may hold before it merges: each merge then takes many at a time. */
@@ -78,8 +81,8 @@ export class CommittedIndex {
   }
 
   /**
-   * Takes over one body. Those in memory are merged when they fill their share, so that an index of any
-   * size is merged about once while it loads; {@link settle} when the last has come.
+   * Takes over one body. Those in memory are merged when they fill their share, so that an index of
+   * any size is merged about once while it loads; {@link settle} when the last has come.
    */
   add(body: IndexBody): void {
     this.#bodies.push(body);
@@ -97,7 +100,10 @@ export class CommittedIndex {
     for (let body = other.#bodies.pop(); body; body = other.#bodies.pop()) this.add(body);
   }
 
-  /** Merges small bodies until a look-up has few to search. Those that are long enough stay as they are. */
+  /**
+   * Merges small bodies until a look-up has few to search. Those that are long enough stay as they
+   * are.
+   */
   settle(): void {
     const bodies = this.#bodies.filter(({ lengthBytes }) => lengthBytes <= this.#bodyBytesMax / 2);
     if (bodies.length <= BODIES_MAX) return;
@@ -135,14 +141,17 @@ export class CommittedIndex {
     this.#bodies = merged ? [...rest, merged] : rest;
   }
 
-  /** What the scratch directory must have room for when the index is read anew; 0 where it fits into memory. */
+  /**
+   * What the scratch directory must have room for when the index is read anew; 0 where it fits into
+   * memory.
+   */
   get scratchBytesMax(): number {
     return this.#scratchBytes(SCRATCH_SHARE);
   }
 
   /**
-   * The same for whoever holds marks, for it is read anew more than once meanwhile: the bodies of the marks stay, beside those that are
-   * searched and those that are being made.
+   * The same for whoever holds marks, for it is read anew more than once meanwhile: the bodies of
+   * the marks stay, beside those that are searched and those that are being made.
    */
   get scratchBytesBesideMarksMax(): number {
     return this.#scratchBytes(1 + SCRATCH_SHARE);
@@ -188,7 +197,10 @@ export class CommittedIndex {
     return best;
   }
 
-  /** Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes` long. */
+  /**
+   * Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes`
+   * long.
+   */
   hasAll(keys: Uint8Array, keyBytes: number): boolean {
     for (let at = 0; at < keys.length; at += keyBytes) {
       if (!this.#has(keys, at, keyBytes)) return false;
@@ -214,8 +226,9 @@ export class CommittedIndex {
   }
 
   /**
-   * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all.
-   * With `after`, those behind that id: to go on where an iteration stopped before the index changed.
+   * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is
+   * all. With `after`, those behind that id: to go on where an iteration stopped before the index
+   * changed.
    */
   *entries(
     { prefix, after, hidden = false }: EntryRange = {},
@@ -236,7 +249,10 @@ export class CommittedIndex {
     for (const entry of merged) if (hidden || !isHidden(entry, this.#watermarkSeconds)) yield entry;
   }
 
-  /** What {@link entries} yields, in no order that counts, with only as much of each decoded as is asked for. */
+  /**
+   * What {@link entries} yields, in no order that counts, with only as much of each decoded as is
+   * asked for.
+   */
   *rows(): Generator<IndexRow> {
     for (const row of mergeRows(this.#bodies.map((body) => body.rows()))) {
       if ('copyKey' in row) {

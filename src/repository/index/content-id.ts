@@ -3,7 +3,9 @@ import { CodedError } from '../../base/index.ts';
 /** `[g-z]?` and the hash in hex: `k0e0ba4…`. */
 export type ContentId = string & { readonly brand: 'ContentId' };
 
-/** Who the content belongs to: nothing = file data, k = directory, x = indirect index, m = manifest. */
+/**
+ * Who the content belongs to: nothing = file data, k = directory, x = indirect index, m = manifest.
+ */
 export type ContentPrefix = '' | 'k' | 'x' | 'm';
 
 const PATTERN = /^[g-z]?(?:[0-9a-f]{2}){16,64}$/;

@@ -18,7 +18,10 @@ export interface IndexEntry {
   readonly encryptionKeyId: number;
 }
 
-/** Positive when `a` wins over `b`: later, else not deleted, else the greater pack (Kopia: repo/content/index/merged.go). */
+/**
+ * Positive when `a` wins over `b`: later, else not deleted, else the greater pack (Kopia:
+ * repo/content/index/merged.go).
+ */
 export function comparePrecedence(a: IndexEntry, b: IndexEntry): number {
   if (a.timestampSeconds !== b.timestampSeconds) return a.timestampSeconds - b.timestampSeconds;
   if (a.deleted !== b.deleted) return a.deleted ? -1 : 1;

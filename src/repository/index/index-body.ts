@@ -13,8 +13,8 @@ import { RowCursor, type RowDecoder, ROWS_AT_ONCE } from './row-cursor.ts';
 /** Bodies up to this are bisected whole. */
 const UNTABLED_MAX = 128;
 /**
- * Rows on each side of the place where a key is expected. Keys are as good as random: of 1,500 rows with the same first
- * bytes, as an index of 100 million has, nine of ten are found no farther away.
+ * Rows on each side of the place where a key is expected. Keys are as good as random: of 1,500 rows
+ * with the same first bytes, as an index of 100 million has, nine of ten are found no farther away.
  */
 const GUESSED_ROWS = 32;
 /** Length that version 1 does not store: every content is sealed with this overhead. */
@@ -31,7 +31,10 @@ interface KeyTable {
 /** Rows of a body, one after the other. */
 export type IndexRows = RowCursor<IndexBody>;
 
-/** Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted; look-ups by bisection. */
+/**
+ * Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted;
+ * look-ups by bisection.
+ */
 export class IndexBody implements RowDecoder {
   readonly count: number;
   readonly keyBytes: number;
@@ -104,7 +107,8 @@ export class IndexBody implements RowDecoder {
     if (from >= to) return -1;
     const whole = this.#source.whole;
     if (!whole && table?.shift === 0 && to - from > 2 * GUESSED_ROWS) {
-      // The next bytes say about where among these the key is: to read all of them would take longer the longer the index is.
+      // The next bytes say about where among these the key is: to read all of them would take
+      // longer the longer the index is.
       const share = (((key[at + 3] as number) << 8) | (key[at + 4] as number)) / 0x10000;
       const guess = from + Math.floor((to - from) * share);
       const [first, last] = [
@@ -139,8 +143,9 @@ export class IndexBody implements RowDecoder {
   }
 
   /**
-   * Calls back with the position of each row that has one of these keys, which all begin with one prefix and are in the order
-   * of their next two bytes: keys that are near each other are found in one read. The callback must not read from this body.
+   * Calls back with the position of each row that has one of these keys, which all begin with one
+   * prefix and are in the order of their next two bytes: keys that are near each other are found in
+   * one read. The callback must not read from this body.
    */
   findSorted(
     { keys, order, from: first, to: last, keyBytes }: SortedKeys,
@@ -209,7 +214,10 @@ export class IndexBody implements RowDecoder {
     return this.#deletes;
   }
 
-  /** Of these rows. Early versions named a content several times in one body, where it was stored so at once. */
+  /**
+   * Of these rows. Early versions named a content several times in one body, where it was stored so
+   * at once.
+   */
   #preferred(first: number, last: number): number {
     let best = first;
     for (let position = first + 1; position <= last; position++) {
@@ -248,7 +256,10 @@ export class IndexBody implements RowDecoder {
     return (((whole ? whole[at] : this.#source.read(at, 1)[0]) as number) & 0x80) !== 0;
   }
 
-  /** Behind the key: the first bit of the offset, the fourth number of version 1, the second of version 2. */
+  /**
+   * Behind the key: the first bit of the offset, the fourth number of version 1, the second of
+   * version 2.
+   */
   get #deletedAt(): number {
     return this.version === 1 ? 12 : 4;
   }
@@ -270,7 +281,9 @@ export class IndexBody implements RowDecoder {
     return table;
   }
 
-  /** Where the keys of a prefix start by their first one or two bytes, which are as good as random. */
+  /**
+   * Where the keys of a prefix start by their first one or two bytes, which are as good as random.
+   */
   #makeTable(prefix: number): KeyTable {
     const from = this.lowerBound(Uint8Array.of(prefix));
     const to = prefix === 255 ? this.count : this.lowerBound(Uint8Array.of(prefix + 1));
@@ -371,7 +384,9 @@ export class IndexBody implements RowDecoder {
     return bytes.readUIntBE(entryAt + 11, 3) + high * 0x1000000;
   }
 
-  /** The fields of a version 2 row that mean something in its own body only; `at` is behind the key. */
+  /**
+   * The fields of a version 2 row that mean something in its own body only; `at` is behind the key.
+   */
   fieldsV2(
     bytes: Buffer,
     at: number,

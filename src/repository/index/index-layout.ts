@@ -1,6 +1,9 @@
 import { CodedError } from '../../base/index.ts';
 
-/** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
+/**
+ * Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups
+ * are.
+ */
 export interface ByteSource {
   readonly lengthBytes: number;
   /** All bytes, when they are in memory. */

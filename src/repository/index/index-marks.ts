@@ -4,7 +4,10 @@ import type { IndexBody } from './index-body.ts';
 import { badIndex } from './index-layout.ts';
 import { mergeRows } from './merge.ts';
 
-/** Keys that are looked up together: 17 MB of them, some 15 for each read of an index of any size. Our choice. */
+/**
+ * Keys that are looked up together: 17 MB of them, some 15 for each read of an index of any size.
+ * Our choice.
+ */
 const BATCH_KEYS = 1 << 20;
 const DIGITS = 1 << 16;
 
@@ -20,9 +23,10 @@ export interface MarkedRow {
 }
 
 /**
- * Marks on the contents of an index as it was at one moment: two bits for each row, by its position. What is marked
- * waits until many can be looked up in the order of the index. Nothing is kept of a content that the index does not name.
- * The bodies stay open until {@link close}, whatever becomes of the index meanwhile.
+ * Marks on the contents of an index as it was at one moment: two bits for each row, by its
+ * position. What is marked waits until many can be looked up in the order of the index. Nothing is
+ * kept of a content that the index does not name. The bodies stay open until {@link close},
+ * whatever becomes of the index meanwhile.
  */
 export class IndexMarks {
   readonly #bodies: readonly IndexBody[];
@@ -35,7 +39,10 @@ export class IndexMarks {
   #count = 0;
   #isOpen = true;
 
-  /** `keyBytes`: the length of all keys of the repository; `batchKeys`: tests lower it. Throws `BAD_INDEX`. */
+  /**
+   * `keyBytes`: the length of all keys of the repository; `batchKeys`: tests lower it. Throws
+   * `BAD_INDEX`.
+   */
   constructor(
     bodies: readonly IndexBody[],
     watermarkSeconds: number,
@@ -75,7 +82,10 @@ export class IndexMarks {
     for (let i = 0; i < this.#keyBytes; i++) this.#keys[to + i] = keys[at + i] as number;
   }
 
-  /** A mark of another kind, which is made at once. False: it was there; undefined: the index does not name the key. */
+  /**
+   * A mark of another kind, which is made at once. False: it was there; undefined: the index does
+   * not name the key.
+   */
   enterKey(keys: Uint8Array, at: number): boolean | undefined {
     let isNew: boolean | undefined;
     for (const body of this.#bodies) {

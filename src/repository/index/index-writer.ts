@@ -31,8 +31,8 @@ const formatKeyOf = (entry: IndexEntry): string =>
   `${entry.compressionHeaderId},${entry.formatVersion},${entry.encryptionKeyId}`;
 
 /**
- * Sorts by key. A content that was stored twice at once is left as the entry that takes precedence: bodies hold each key
- * once, and readers find any row of it.
+ * Sorts by key. A content that was stored twice at once is left as the entry that takes precedence:
+ * bodies hold each key once, and readers find any row of it.
  */
 export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
   // Digits sort before the letters of prefixes, and hex sorts as its bytes do.
@@ -43,8 +43,8 @@ export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
 }
 
 /**
- * Body of the wanted version for entries sorted by {@link sortEntries}; not empty. They are passed over several times, so they
- * need not be in memory.
+ * Body of the wanted version for entries sorted by {@link sortEntries}; not empty. They are passed
+ * over several times, so they need not be in memory.
  */
 export function encodeIndex(version: number, entries: Iterable<IndexEntry>): Uint8Array {
   const tables = tablesOf(entries);
@@ -122,14 +122,20 @@ function encodeV2(entries: Iterable<IndexEntry>, tables: Tables): Uint8Array {
   return Buffer.concat([encoder.header(), rows, encoder.trailer()]);
 }
 
-/** The smallest entry that holds all values; bytes are positional, so a later one implies the earlier. */
+/**
+ * The smallest entry that holds all values; bytes are positional, so a later one implies the
+ * earlier.
+ */
 function entryBytesFor({ packs, formats, longest }: Tables): number {
   if (longest >= 1 << 24) return 19;
   if (packs.values.length > 65_536) return 18;
   return formats.values.length > 1 ? 17 : 16;
 }
 
-/** Writes a version 2 body piece by piece: entries in key order first, header and trailer when all are known. */
+/**
+ * Writes a version 2 body piece by piece: entries in key order first, header and trailer when all
+ * are known.
+ */
 export class IndexV2Encoder {
   readonly entryBytes: number;
   readonly #packs = new Numbering();

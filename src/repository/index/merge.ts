@@ -158,7 +158,10 @@ class SpillingBytes {
   }
 }
 
-/** Collects rows in key order into a body that is kept in memory, or in a scratch file above `memoryBytesMax`. */
+/**
+ * Collects rows in key order into a body that is kept in memory, or in a scratch file above
+ * `memoryBytesMax`.
+ */
 export function buildIndexBody(
   rows: Iterable<IndexRows | Pick<Row, 'entry'>>,
   memoryBytesMax: number,

@@ -15,7 +15,10 @@ import type { ByteSource } from './index-layout.ts';
 
 export type OpenScratch = () => ScratchFile;
 
-/** A file without a name: it goes away with its descriptor, also after SIGKILL. Close it, or hand it on as a source. */
+/**
+ * A file without a name: it goes away with its descriptor, also after SIGKILL. Close it, or hand it
+ * on as a source.
+ */
 export class ScratchFile {
   readonly #directory: string;
   readonly #descriptor: number;
@@ -43,7 +46,10 @@ export class ScratchFile {
     }
   }
 
-  /** Reads at most so many bytes into a buffer and returns how many there were, as `fs.readSync` does. */
+  /**
+   * Reads at most so many bytes into a buffer and returns how many there were, as `fs.readSync`
+   * does.
+   */
   read(into: Uint8Array, offset: number, length: number, position: number): number {
     try {
       return readSync(this.#descriptor, into, offset, length, position);
@@ -57,7 +63,8 @@ export class ScratchFile {
     const source = fileSource(this.#descriptor);
     return {
       ...source,
-      // As it is, the system's error would be taken for one of the file whose contents are looked up.
+      // As it is, the system's error would be taken for one of the file whose contents are looked
+      // up.
       read: (offset, length) => {
         try {
           return source.read(offset, length);
@@ -83,7 +90,10 @@ export function freeScratchBytes(directory: string = tmpdir()): number {
   }
 }
 
-/** Before long work begins: it would end without a result where the space does not suffice. Throws `SCRATCH_FULL`. */
+/**
+ * Before long work begins: it would end without a result where the space does not suffice. Throws
+ * `SCRATCH_FULL`.
+ */
 export function assertScratchRoom(neededBytes: number, freeBytes: number): void {
   if (neededBytes <= freeBytes) return;
   const [needed, free] = [formatBytes(neededBytes), formatBytes(freeBytes)];

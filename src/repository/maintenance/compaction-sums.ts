@@ -57,8 +57,9 @@ function mix(hash: number, value: number): number {
 }
 
 /**
- * Checks that a compaction holds what its inputs hold, less what it may drop. Merged rows pass through memory and
- * scratch files, and what is lost there would be lost for good: the inputs are deleted later.
+ * Checks that a compaction holds what its inputs hold, less what it may drop. Merged rows pass
+ * through memory and scratch files, and what is lost there would be lost for good: the inputs are
+ * deleted later.
  */
 export class CompactionSums {
   readonly #inputs = new RowSum();

@@ -11,7 +11,10 @@ import type { OpenScratch } from '../index/scratch-file.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import { CompactionSums } from './compaction-sums.ts';
 
-/** Entries of one compacted blob. Kopia makes one of up to 16 million; ours are put from memory, so smaller. */
+/**
+ * Entries of one compacted blob. Kopia makes one of up to 16 million; ours are put from memory, so
+ * smaller.
+ */
 const SHARD_ENTRIES = 250_000;
 /** What the blobs being merged may take; more goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
@@ -22,8 +25,9 @@ export interface CompactionOptions {
 }
 
 /**
- * Merges index blobs into one set of shards; deleted entries are kept. The set counts once it is whole, so its last
- * shard is put only when all shards together hold what the inputs hold. Throws `COMPACTION_MISMATCH`.
+ * Merges index blobs into one set of shards; deleted entries are kept. The set counts once it is
+ * whole, so its last shard is put only when all shards together hold what the inputs hold. Throws
+ * `COMPACTION_MISMATCH`.
  */
 export async function writeCompaction(
   { storage, codec, format, random }: Pick<Repository, 'storage' | 'codec' | 'format' | 'random'>,

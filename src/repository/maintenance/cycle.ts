@@ -44,7 +44,9 @@ export interface TaskReport {
   readonly skipped?: string;
 }
 
-/** How many contents the index had when packs were deleted last; undefined when that was not by us. */
+/**
+ * How many contents the index had when packs were deleted last; undefined when that was not by us.
+ */
 export function countedRows(repository: Repository, schedule: Schedule): number | undefined {
   const tasks = ['full-delete-blobs', 'quick-delete-blobs'];
   // In format 1 it takes rows away.
@@ -65,8 +67,8 @@ function successful({ clock }: Repository, { runs }: Schedule, task: string): Ta
 }
 
 /**
- * One run: tasks in Kopia's order, each planned, applied and written to the schedule. No task knows whether the run is a
- * dry one.
+ * One run: tasks in Kopia's order, each planned, applied and written to the schedule. No task knows
+ * whether the run is a dry one.
  */
 export class Cycle {
   readonly reports: TaskReport[] = [];
@@ -114,7 +116,8 @@ export class Cycle {
 
   async runFull(collectGarbage: PlanTask): Promise<void> {
     const packs = await Promise.allSettled([this.#lookAfterPacks(collectGarbage)]);
-    // Also where a collection or a deletion refuses, day after day: locks that nobody extends end meanwhile.
+    // Also where a collection or a deletion refuses, day after day: locks that nobody extends end
+    // meanwhile.
     const locks = await Promise.allSettled([this.#extendLocks()]);
     if (packs[0].status === 'rejected') throw packs[0].reason;
     if (this.#hasEpochs) {
@@ -130,7 +133,8 @@ export class Cycle {
     // Not in the schedule: Kopia has no such task.
     const unfinished = await this.#carryOut(planUnfinishedPutCleanup(this.#context));
     if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished.data });
-    // Blobs may refuse for as long as they are locked already, and the index has to be looked after meanwhile.
+    // Blobs may refuse for as long as they are locked already, and the index has to be looked after
+    // meanwhile.
     if (locks[0].status === 'rejected') throw locks[0].reason;
   }
 
@@ -278,7 +282,10 @@ export class Cycle {
     this.reports.push({ task, skipped: reason });
   }
 
-  /** Decides whether a plan is applied. A dry run counts it instead, and leaves out what cannot be counted. */
+  /**
+   * Decides whether a plan is applied. A dry run counts it instead, and leaves out what cannot be
+   * counted.
+   */
   async #carryOut(plan: TaskPlan): Promise<TaskStats | undefined> {
     return this.#dryRun ? plan.count() : plan.apply();
   }

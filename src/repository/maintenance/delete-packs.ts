@@ -24,9 +24,10 @@ export interface DeletePacksOptions {
 }
 
 /**
- * Deletes packs and session markers that no index entry names and no running session may need. The plan reads the index
- * again, which must hold what an earlier run found. Before the first deletion it must account for all that the packs hold,
- * and it is looked at again between batches. Planning, counting and applying throw `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`.
+ * Deletes packs and session markers that no index entry names and no running session may need. The
+ * plan reads the index again, which must hold what an earlier run found. Before the first deletion
+ * it must account for all that the packs hold, and it is looked at again between batches. Planning,
+ * counting and applying throw `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`.
  */
 export async function planPackDeletion(
   context: TaskContext,
@@ -153,7 +154,10 @@ export function packsInIndex(
   return packs;
 }
 
-/** In batches: before each but the first the index is looked at again, and must not have become smaller. */
+/**
+ * In batches: before each but the first the index is looked at again, and must not have become
+ * smaller.
+ */
 async function deletePacks(
   context: TaskContext,
   packs: readonly BlobMetadata[],
@@ -193,7 +197,10 @@ async function deleteBlobs(
 const bytesOf = (blobs: readonly BlobMetadata[]): number =>
   blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
 
-/** Sessions that have a marker, and those whose marker is younger than the limit. A marker that cannot be read keeps its session safe. */
+/**
+ * Sessions that have a marker, and those whose marker is younger than the limit. A marker that
+ * cannot be read keeps its session safe.
+ */
 async function loadSessions(
   { storage, codec }: Repository,
   sinceNs: Nanoseconds,

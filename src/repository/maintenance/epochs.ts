@@ -22,7 +22,10 @@ import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 4;
-/** Blobs that are kept because they cannot be read, and that the report names; the log names all. Our choice. */
+/**
+ * Blobs that are kept because they cannot be read, and that the report names; the log names all.
+ * Our choice.
+ */
 const NAMED_MAX = 10;
 
 /** Merges the blobs of the oldest settled epoch that is not compacted yet. */
@@ -135,9 +138,10 @@ export async function planMarkerCleanup(context: TaskContext): Promise<TaskPlan>
 }
 
 /**
- * Deletes the blobs of writers whose epoch has been compacted long enough ago. Those that came late stay until the index
- * has all that they name; and where the rest is of no use, as long as a session may run. One that cannot be read stays
- * too: no reader needs it, and nobody can tell whether the index has all that it named. It keeps no other from going.
+ * Deletes the blobs of writers whose epoch has been compacted long enough ago. Those that came late
+ * stay until the index has all that they name; and where the rest is of no use, as long as a
+ * session may run. One that cannot be read stays too: no reader needs it, and nobody can tell
+ * whether the index has all that it named. It keeps no other from going.
  */
 export async function planSupersededIndexDeletion(
   context: TaskContext,
@@ -208,7 +212,10 @@ async function loadSoundState(storage: BlobStorage): Promise<EpochState> {
   return state;
 }
 
-/** What a compaction lacks is hidden from then on, so its inputs must be those of two listings. Throws `BAD_LISTING`. */
+/**
+ * What a compaction lacks is hidden from then on, so its inputs must be those of two listings.
+ * Throws `BAD_LISTING`.
+ */
 async function assertSameInputs(
   storage: BlobStorage,
   blobs: readonly BlobMetadata[],
@@ -220,7 +227,10 @@ async function assertSameInputs(
   throw new CodedError('BAD_LISTING', text, { retry: 'backoff' });
 }
 
-/** Time by the storage's own clock: its newest index blob; 0 when there is none, so that nothing is old. */
+/**
+ * Time by the storage's own clock: its newest index blob; 0 when there is none, so that nothing is
+ * old.
+ */
 async function newestIndexNs({ storage }: Repository, state: EpochState): Promise<Nanoseconds> {
   let newest = 0n;
   for (const epoch of [state.writeEpoch - 1, state.writeEpoch, state.writeEpoch + 1]) {

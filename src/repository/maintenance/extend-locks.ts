@@ -3,14 +3,16 @@ import type { BlobMetadata, Retention } from '../../blob/index.ts';
 import { FORMAT_BLOB, BLOBCFG_BLOB } from '../format/format-blob.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/** What a repository under object lock cannot do without (Kopia: repo.GetLockingStoragePrefixes). */
+/**
+ * What a repository under object lock cannot do without (Kopia: repo.GetLockingStoragePrefixes).
+ */
 const PREFIXES = ['p', 'q', 'n', 'x', FORMAT_BLOB, BLOBCFG_BLOB];
 const REQUESTS_AT_ONCE = 16;
 
 /**
- * Puts the end of every blob's retention off by the repository's period from now. A blob that refuses, as one does that is
- * locked for longer since the period was made shorter, keeps no other from it: the first refusal is thrown at the end. One that
- * is gone needs no lock.
+ * Puts the end of every blob's retention off by the repository's period from now. A blob that
+ * refuses, as one does that is locked for longer since the period was made shorter, keeps no other
+ * from it: the first refusal is thrown at the end. One that is gone needs no lock.
  */
 export async function planLockExtension(context: TaskContext): Promise<TaskPlan> {
   const { repository, signal } = context;

@@ -16,10 +16,11 @@ import type { TaskContext } from './task.ts';
 const READS_AT_ONCE = 4;
 
 /**
- * Names of index blobs are not authenticated: somebody who may write to the bucket, but has no password, can copy an
- * old index blob to a name by which it hides newer ones. What only hidden ones name must not be deleted then.
- * Throws `INDEX_HIDDEN` when an index blob that is not in force names one of these packs for a content that the index
- * in force does not know, or knows by an older entry; `INDEX_INCOMPLETE` when no compaction took that blob's place.
+ * Names of index blobs are not authenticated: somebody who may write to the bucket, but has no
+ * password, can copy an old index blob to a name by which it hides newer ones. What only hidden
+ * ones name must not be deleted then. Throws `INDEX_HIDDEN` when an index blob that is not in force
+ * names one of these packs for a content that the index in force does not know, or knows by an
+ * older entry; `INDEX_INCOMPLETE` when no compaction took that blob's place.
  */
 export async function assertNoIndexHidden(
   { repository, signal }: TaskContext,
@@ -53,9 +54,9 @@ export interface Superseded {
 }
 
 /**
- * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against the others, and what
- * names a pack that is gone is of no use to anybody.
- * Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`.
+ * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against
+ * the others, and what names a pack that is gone is of no use to anybody. Throws `INDEX_HIDDEN`,
+ * `INDEX_INCOMPLETE`.
  */
 export async function checkSuperseded(
   { repository, signal }: TaskContext,
@@ -82,8 +83,9 @@ export async function checkSuperseded(
 }
 
 /**
- * What an index blob says beyond the index in force, one entry for each pack; about all packs or about these. A deletion of
- * what is in use is not among them: whoever found it in use was right to rely on it, and the next collection decides anew.
+ * What an index blob says beyond the index in force, one entry for each pack; about all packs or
+ * about these. A deletion of what is in use is not among them: whoever found it in use was right to
+ * rely on it, and the next collection decides anew.
  */
 async function unknownEntries(
   { storage, codec, contents }: Repository,

@@ -6,15 +6,23 @@ import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 
-/** Below this share of what an earlier run counted, an index is taken for a part of itself. Our choice. */
+/**
+ * Below this share of what an earlier run counted, an index is taken for a part of itself. Our
+ * choice.
+ */
 const SHRUNK_SHARE = 0.5;
-/** Small indexes may shrink by compactions alone: a content counts once for each blob that names it. */
+/**
+ * Small indexes may shrink by compactions alone: a content counts once for each blob that names it.
+ */
 const ROWS_MIN = 64;
 const READS_AT_ONCE = 8;
 const ADVICE =
   'nothing was deleted; run "longshore store check" and then maintenance again, and see INDEX_SHRUNK in docs/verify-repositories.md if the message comes back';
 
-/** Deleting trusts the index, and the index comes from a listing that may be old, cut short, or another one's. */
+/**
+ * Deleting trusts the index, and the index comes from a listing that may be old, cut short, or
+ * another one's.
+ */
 export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: string): CodedError {
   return new CodedError(code, `${what}; ${ADVICE}`);
 }
@@ -28,10 +36,11 @@ export function assertNotShrunk(rowCount: number, earlierRowCount: number | unde
 }
 
 /**
- * Checks, before unreferenced packs are deleted, that the index knows better places or a deletion for all that they
- * hold: an index that lacks some of its blobs makes packs look unreferenced that are not. Packs of a session that never
- * ended are nobody's, which its marker shows. Returns the packs that may go; those whose end cannot be read may not, and
- * those that another client has deleted since they were listed need not. Throws `INDEX_INCOMPLETE`.
+ * Checks, before unreferenced packs are deleted, that the index knows better places or a deletion
+ * for all that they hold: an index that lacks some of its blobs makes packs look unreferenced that
+ * are not. Packs of a session that never ended are nobody's, which its marker shows. Returns the
+ * packs that may go; those whose end cannot be read may not, and those that another client has
+ * deleted since they were listed need not. Throws `INDEX_INCOMPLETE`.
  *
  * @param sessions those that a marker in the storage names
  */
@@ -84,7 +93,8 @@ async function firstUnknown(
   for (const entry of entries) {
     const known = contents.findHidden(entry.contentId);
     if (known && comparePrecedence(known, entry) >= 0) continue;
-    // Stored twice in one moment, and named in the other pack alone: whoever wrote that let the last one count.
+    // Stored twice in one moment, and named in the other pack alone: whoever wrote that let the
+    // last one count.
     const isTwin = known?.deleted === false && known.timestampSeconds === entry.timestampSeconds;
     if (!isTwin || !(await hasBlob(storage, blobId(known.packBlobId)))) return entry;
   }
@@ -98,8 +108,9 @@ function asGone(error: unknown): 'gone' {
 }
 
 /**
- * The same for packs that were in use when the run began. Format 1 cannot explain them, so there one is enough to
- * refuse: somebody may have moved what it holds, and the next run sees that. Throws `INDEX_INCOMPLETE`.
+ * The same for packs that were in use when the run began. Format 1 cannot explain them, so there
+ * one is enough to refuse: somebody may have moved what it holds, and the next run sees that.
+ * Throws `INDEX_INCOMPLETE`.
  */
 export async function accountForLost(
   repository: Repository,
@@ -116,7 +127,10 @@ export async function accountForLost(
   throw indexRefusal('INDEX_INCOMPLETE', text);
 }
 
-/** When the repository got its epochs; what was dropped before is not in the index any more. 0: it always had them. */
+/**
+ * When the repository got its epochs; what was dropped before is not in the index any more. 0: it
+ * always had them.
+ */
 export async function upgradeTime({ storage }: Repository): Promise<bigint> {
   for await (const { timestampNs } of storage.listBlobs(POISON_BLOB)) return timestampNs;
   return 0n;

@@ -10,7 +10,10 @@ import { DELETIONS_KEPT_NS } from '../manifest/manifest-manager.ts';
 import { upgradeTime } from './index-guard.ts';
 import type { TaskContext } from './task.ts';
 
-/** What a compaction may take from its listing to its put, and blobs that land meanwhile are not in it. Our choice. */
+/**
+ * What a compaction may take from its listing to its put, and blobs that land meanwhile are not in
+ * it. Our choice.
+ */
 const COMPACTION_NS_MAX = HOUR_NS;
 /** What clocks of writers and of the storage may differ by. */
 const CLOCKS_APART_NS = HOUR_NS;
@@ -19,7 +22,10 @@ const ENTRIES_AT_ONCE = 50_000;
 
 /** Index blobs that came after the compaction of their epoch and say more than the index does. */
 export interface LateIndexes {
-  /** What they say was written once more in this run. They stay until a later run finds it all in the index. */
+  /**
+   * What they say was written once more in this run. They stay until a later run finds it all in
+   * the index.
+   */
   readonly adopted: ReadonlySet<BlobId>;
   /** They say nothing that is of use: packs that are gone, deletions of what is in use. */
   readonly spent: ReadonlySet<BlobId>;
@@ -28,12 +34,16 @@ export interface LateIndexes {
 export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
 
 /**
- * Which entries of late blobs are written anew. Quick maintenance takes only contents that the index knows nothing of:
- * that makes no pack lose its last entry, so that a full run may follow at once.
+ * Which entries of late blobs are written anew. Quick maintenance takes only contents that the
+ * index knows nothing of: that makes no pack lose its last entry, so that a full run may follow at
+ * once.
  */
 export type AdoptedEntries = 'all' | 'unknown';
 
-/** The plan names the late blobs; what of them is of use is found as they are read. A dry run makes none. */
+/**
+ * The plan names the late blobs; what of them is of use is found as they are read. A dry run makes
+ * none.
+ */
 export interface LateAdoption {
   readonly apply: () => Promise<LateIndexes>;
 }
@@ -42,13 +52,14 @@ export interface LateAdoption {
 type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
 
 /**
- * An index blob may land after its epoch was compacted: a put that hangs for days, and its writer dies before it can
- * take the blob back. Nobody reads it then, here or in Kopia. Its entries are written once more, into the epoch that is
- * written now, as they are. That cannot hide anything: the newest entry of a content counts, and with epochs none is
- * ever dropped from the index, so that an entry which the index lacks was never undone. Entries whose pack is gone stay
- * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew. Manifests
- * that are older than the deletions which merges keep come in as deleted, and so do merges of manifests: clients of Kopia
- * keep no deletions.
+ * An index blob may land after its epoch was compacted: a put that hangs for days, and its writer
+ * dies before it can take the blob back. Nobody reads it then, here or in Kopia. Its entries are
+ * written once more, into the epoch that is written now, as they are. That cannot hide anything:
+ * the newest entry of a content counts, and with epochs none is ever dropped from the index, so
+ * that an entry which the index lacks was never undone. Entries whose pack is gone stay out, and so
+ * do deletions of contents in use: backups rely on those, and the next collection decides anew.
+ * Manifests that are older than the deletions which merges keep come in as deleted, and so do
+ * merges of manifests: clients of Kopia keep no deletions.
  */
 export async function planLateAdoption(
   context: TaskContext,
@@ -92,9 +103,10 @@ async function unfinishedSessions(storage: BlobStorage): Promise<Set<string>> {
 }
 
 /**
- * What writers put into epochs after those were compacted, by the storage's clock. Its times may be older than the blobs: a
- * file has that of its last write, and comes by a rename that may hang after it. So what belongs to a session
- * that never ended counts too: a writer takes its marker away after it has seen that its index blobs came in time.
+ * What writers put into epochs after those were compacted, by the storage's clock. Its times may be
+ * older than the blobs: a file has that of its last write, and comes by a rename that may hang
+ * after it. So what belongs to a session that never ended counts too: a writer takes its marker
+ * away after it has seen that its index blobs came in time.
  */
 function findLate(state: EpochState, unfinished: ReadonlySet<string>): BlobMetadata[] {
   const late: BlobMetadata[] = [];
@@ -121,7 +133,10 @@ const buried = (entry: IndexEntry): IndexEntry => ({
   timestampSeconds: entry.timestampSeconds + 1,
 });
 
-/** Whoever merges the contents of manifests marks those deleted in the same index blob, in Kopia too. */
+/**
+ * Whoever merges the contents of manifests marks those deleted in the same index blob, in Kopia
+ * too.
+ */
 function deletesManifests(body: IndexBody): boolean {
   const first = 'm'.charCodeAt(0);
   const to = body.lowerBound(Uint8Array.of(first + 1));
@@ -181,8 +196,9 @@ class Adoption implements LateIndexes {
   }
 
   /**
-   * Manifests of long ago: merges have forgotten since then which of them were deleted. Their writer died before anybody
-   * was told that they are there, so they come in as deleted, which explains their pack.
+   * Manifests of long ago: merges have forgotten since then which of them were deleted. Their
+   * writer died before anybody was told that they are there, so they come in as deleted, which
+   * explains their pack.
    */
   #isForgotten({ contentId, timestampSeconds }: IndexEntry): boolean {
     if (prefixOf(contentId) !== 'm') return false;
@@ -206,7 +222,8 @@ class Adoption implements LateIndexes {
     if (isHidden(entry, contents.watermarkSeconds)) return 'known';
     const known = this.#known(entry.contentId);
     if (known && comparePrecedence(known, entry) >= 0) return 'known';
-    // Whoever found it in use since then was right to rely on it, and its mark is older than all margins.
+    // Whoever found it in use since then was right to rely on it, and its mark is older than all
+    // margins.
     if (entry.deleted && known && !known.deleted) return 'spent';
     // Before it had epochs the index forgot what was deleted.
     if (BigInt(entry.timestampSeconds) * SECOND_NS <= this.#upgradedNs) return 'refuse';

@@ -29,7 +29,10 @@ export interface LegacyCompactionOptions {
   readonly dropDeletedBeforeNs?: Nanoseconds;
 }
 
-/** Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones are deleted. */
+/**
+ * Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones are
+ * deleted.
+ */
 export async function planLegacyCompaction(
   context: TaskContext,
   options: LegacyCompactionOptions,
@@ -59,7 +62,10 @@ export async function planLegacyCompaction(
   };
 }
 
-/** Puts what the inputs hold, less what is dropped: as one blob, or none. Throws `COMPACTION_MISMATCH`. */
+/**
+ * Puts what the inputs hold, less what is dropped: as one blob, or none. Throws
+ * `COMPACTION_MISMATCH`.
+ */
 async function writeMerged(
   { storage, codec, format, random }: Repository,
   inputs: readonly BlobMetadata[],
@@ -71,7 +77,8 @@ async function writeMerged(
   };
   const isKept = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
     !deleted || dropBeforeNs === undefined || timestampSeconds >= unixSeconds(dropBeforeNs);
-  // As for readers, in rows and scratch files: as entries the contents of an old repository fill no memory.
+  // As for readers, in rows and scratch files: as entries the contents of an old repository fill no
+  // memory.
   const index = new CommittedIndex(INDEX_MEMORY_BYTES, -1, { onSuperseded: drop });
   const kept: Iterable<IndexEntry> = {
     *[Symbol.iterator]() {
@@ -139,8 +146,9 @@ async function putLog(
 }
 
 /**
- * Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. And the log that made an
- * input before that input goes: without its output it would not count, and its own inputs would be in force again.
+ * Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. And
+ * the log that made an input before that input goes: without its output it would not count, and its
+ * own inputs would be in force again.
  */
 async function deleteSuperseded({ repository, safety }: TaskContext): Promise<void> {
   const { storage, codec } = repository;
@@ -157,8 +165,9 @@ async function deleteSuperseded({ repository, safety }: TaskContext): Promise<vo
 }
 
 /**
- * In an order in which the log that made a blob comes before the log that took it. The way down is kept in a list: years
- * of compactions without a clean-up make a chain that is longer than the stack.
+ * In an order in which the log that made a blob comes before the log that took it. The way down is
+ * kept in a list: years of compactions without a clean-up make a chain that is longer than the
+ * stack.
  */
 export function makersFirst(logs: readonly CompactionLog[]): CompactionLog[] {
   const makers = new Map(logs.flatMap((log) => log.outputs.map((id) => [id, log] as const)));

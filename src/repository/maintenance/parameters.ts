@@ -3,7 +3,10 @@ import { CodedError } from '../../base/index.ts';
 import type { Manifest, ManifestId } from '../manifest/manifest-manager.ts';
 import { type Client, clientName, type Repository } from '../repository.ts';
 
-/** An int64 of Go's: durations from 104 days on are bigint, so that they are written back digit by digit. */
+/**
+ * An int64 of Go's: durations from 104 days on are bigint, so that they are written back digit by
+ * digit.
+ */
 const long = z.union([z.number(), z.bigint()]);
 
 const cycle = z.looseObject({
@@ -44,7 +47,9 @@ export function defaultParameters(owner: Client): MaintenanceParameters {
 
 const LABELS = { type: 'maintenance' };
 
-/** Undefined in repositories that nobody has set up for maintenance. Throws `DAMAGED_MAINTENANCE`. */
+/**
+ * Undefined in repositories that nobody has set up for maintenance. Throws `DAMAGED_MAINTENANCE`.
+ */
 export async function loadMaintenanceParameters(
   repository: Repository,
 ): Promise<MaintenanceParameters | undefined> {
@@ -70,10 +75,11 @@ export async function putMaintenanceParameters(
 }
 
 /**
- * Makes this client the owner where nobody is: a creation that was stopped half way names none, and then every client would
- * take itself for the owner. The claim is made durable and read back. Whoever then sees a claim of somebody else takes its
- * own back, so that of several at the same time one goes on at most; parameters without an owner stay until then, for all
- * may take theirs back. Throws `NOT_MAINTENANCE_OWNER`.
+ * Makes this client the owner where nobody is: a creation that was stopped half way names none, and
+ * then every client would take itself for the owner. The claim is made durable and read back.
+ * Whoever then sees a claim of somebody else takes its own back, so that of several at the same
+ * time one goes on at most; parameters without an owner stay until then, for all may take theirs
+ * back. Throws `NOT_MAINTENANCE_OWNER`.
  */
 export async function claimMaintenance(
   repository: Repository,

@@ -5,11 +5,16 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
-/** Packs filled less than this share are short (Kopia: content_rewrite.go, shortPackThresholdPercent). */
+/**
+ * Packs filled less than this share are short (Kopia: content_rewrite.go,
+ * shortPackThresholdPercent).
+ */
 const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;
-/** Entries of short packs in memory, and of new ones that wait for an index: some 350 bytes each. */
+/**
+ * Entries of short packs in memory, and of new ones that wait for an index: some 350 bytes each.
+ */
 const ENTRIES_AT_ONCE = 200_000;
 
 export interface RewriteOptions {
@@ -20,8 +25,9 @@ export interface RewriteOptions {
 }
 
 /**
- * Writes the contents of short packs again, together; the old packs then belong to nobody. The plan holds the names of the
- * packs. Their entries are looked up some packs at a time, and counted on the way.
+ * Writes the contents of short packs again, together; the old packs then belong to nobody. The plan
+ * holds the names of the packs. Their entries are looked up some packs at a time, and counted on
+ * the way.
  */
 export function planPackRewrite(
   context: TaskContext,
@@ -69,7 +75,8 @@ export function planPackRewrite(
         for (const { packedLength } of old) rewritten.add(packedLength);
         const { durableBytes, durableEntries } = repository.contents.session;
         if (durableBytes >= FLUSH_BYTES) await repository.contents.flush();
-        // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open: it would be a short one again.
+        // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open:
+        // it would be a short one again.
         else if (durableEntries >= entriesAtOnce) await repository.contents.checkpoint();
       }
       await repository.contents.flush();
@@ -89,8 +96,8 @@ class Counter {
 }
 
 /**
- * Short packs and how many contents they hold; those with as many as a pack may have are none. One of a letter alone stays:
- * rewriting it would only make another.
+ * Short packs and how many contents they hold; those with as many as a pack may have are none. One
+ * of a letter alone stays: rewriting it would only make another.
  */
 function findShortPacks({ contents }: Repository, letters: readonly string[]): Map<string, number> {
   const packs = new Map<string, { bytes: number; count: number }>();
@@ -117,8 +124,9 @@ function findShortPacks({ contents }: Repository, letters: readonly string[]): M
 }
 
 /**
- * The entries of each pack. Some packs at a time, since all entries of a large repository would not fit
- * into memory; collected before any is rewritten, since the index must not change under the iteration.
+ * The entries of each pack. Some packs at a time, since all entries of a large repository would not
+ * fit into memory; collected before any is rewritten, since the index must not change under the
+ * iteration.
  */
 function* entriesOf(
   { contents }: Repository,
@@ -138,15 +146,18 @@ function* entriesOf(
   }
 }
 
-/** The sealed bytes are copied as they are: key and IV depend on the content's hash alone. Each is opened first, so that damage does not move on. */
+/**
+ * The sealed bytes are copied as they are: key and IV depend on the content's hash alone. Each is
+ * opened first, so that damage does not move on.
+ */
 async function rewritePack(
   repository: Repository,
   packBlobId: string,
   named: readonly IndexEntry[],
 ): Promise<void> {
   const { contents, storage } = repository;
-  // Of early versions there are bodies that name a content twice; one of its packs may have gone since. What a verification has
-  // found damaged stays where it is until a backup stores it again.
+  // Of early versions there are bodies that name a content twice; one of its packs may have gone
+  // since. What a verification has found damaged stays where it is until a backup stores it again.
   const entries = named.filter(
     (entry) =>
       contents.find(entry.contentId)?.packBlobId === packBlobId && !contents.damaged.has(entry),

@@ -45,10 +45,10 @@ export interface MaintenanceReport {
 }
 
 /**
- * Runs the cycle that is due or asked for.
- * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `SCRATCH_FULL`. Refuses with
- * `INDEX_UNREADABLE`, `DAMAGED_BLOB`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE` or `INDEX_HIDDEN` if contents
- * in use may look unused. Throws the failures of tasks too; the schedule keeps them.
+ * Runs the cycle that is due or asked for. Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`,
+ * `EPOCH_IMPLAUSIBLE`, `SCRATCH_FULL`. Refuses with `INDEX_UNREADABLE`, `DAMAGED_BLOB`,
+ * `INDEX_SHRUNK`, `INDEX_INCOMPLETE` or `INDEX_HIDDEN` if contents in use may look unused. Throws
+ * the failures of tasks too; the schedule keeps them.
  */
 export async function runMaintenance(
   repository: Repository,
@@ -116,7 +116,10 @@ const RESERVE_BYTES_PER_CONTENT = 64;
 const RESERVE_BYTES_MIN = 512 << 10;
 const RESERVE_BYTES_MAX = 64 << 20;
 
-/** Keeps as much room in the storage as it takes to delete all contents, so that a full one can be freed. */
+/**
+ * Keeps as much room in the storage as it takes to delete all contents, so that a full one can be
+ * freed.
+ */
 export async function keepReserveOf({ storage, contents, format }: Repository): Promise<void> {
   // Locked blobs cannot be freed.
   if (format.retention) return;
@@ -144,8 +147,9 @@ function chooseMode(
   // Further away than an interval: booked while the clock was ahead.
   const isDue = (nextNs: Nanoseconds, interval: number | bigint): boolean =>
     nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
-  // A full run books both from the same moment. One that is further away than that was paused by Kopia's `maintenance set`,
-  // unless a run from when the clock was ahead explains it, and quick ones have moved the other booking since.
+  // A full run books both from the same moment. One that is further away than that was paused by
+  // Kopia's `maintenance set`, unless a run from when the clock was ahead explains it, and quick
+  // ones have moved the other booking since.
   const apartNs = BigInt(full.interval) - BigInt(quick.interval);
   const bookedNs = nextFullNs - BigInt(full.interval) - CLOCK_SKEW_NS_MAX;
   const isOfRun = [...schedule.runs.values()].some((runs) =>
@@ -160,8 +164,9 @@ function chooseMode(
 }
 
 /**
- * Books the next runs, and learns the storage's time from the blob that says so. A run that cannot begin is none: the
- * booking before it comes back, so that nobody whose clock is right waits for the next one.
+ * Books the next runs, and learns the storage's time from the blob that says so. A run that cannot
+ * begin is none: the booking before it comes back, so that nobody whose clock is right waits for
+ * the next one.
  */
 async function announce(
   repository: Repository,
@@ -191,7 +196,10 @@ async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<N
   return timestampNs;
 }
 
-/** Before a claim: an owner whose clock is wrong cannot begin, and everybody else would leave it to that one. Throws `CLOCK_SKEW`. */
+/**
+ * Before a claim: an owner whose clock is wrong cannot begin, and everybody else would leave it to
+ * that one. Throws `CLOCK_SKEW`.
+ */
 async function assertClockRight({ contents, clock }: Repository): Promise<void> {
   const now = clock.nowNs();
   const storageNs = await contents.storageTime();

@@ -1,6 +1,9 @@
 import { HOUR_NS, type Nanoseconds } from '../../base/index.ts';
 
-/** How long things must have been as they are before maintenance acts on it (Kopia: maintenance_safety.go). */
+/**
+ * How long things must have been as they are before maintenance acts on it (Kopia:
+ * maintenance_safety.go).
+ */
 export interface SafetyParameters {
   readonly packDeleteMinAgeNs: Nanoseconds;
   readonly dropContentExtraMarginNs: Nanoseconds;

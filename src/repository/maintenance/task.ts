@@ -38,9 +38,10 @@ export interface TaskStats {
 type Outcome = TaskStats | undefined;
 
 /**
- * What a task is about to do. Making a plan and counting it only read. Other clients go on working meanwhile, so what must
- * be read right before something is deleted or replaced is read by `apply`. A plan names blobs; contents, of which there may
- * be too many to hold, are looked up in the index on the way.
+ * What a task is about to do. Making a plan and counting it only read. Other clients go on working
+ * meanwhile, so what must be read right before something is deleted or replaced is read by `apply`.
+ * A plan names blobs; contents, of which there may be too many to hold, are looked up in the index
+ * on the way.
  */
 export interface TaskPlan {
   /** What it would do, for a dry run. A plan is either counted or applied, and only once. */

@@ -6,9 +6,10 @@ import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 const UNFINISHED_AGE_NS = 7n * 24n * HOUR_NS;
 
 /**
- * Removes what puts that were killed left in the storage; Kopia never does. No statistics where nothing was found. What cannot
- * be removed takes room and does no other harm: a warning is logged, and maintenance goes on. The storage looks and removes in
- * one go, so the plan is no more than the time before which.
+ * Removes what puts that were killed left in the storage; Kopia never does. No statistics where
+ * nothing was found. What cannot be removed takes room and does no other harm: a warning is logged,
+ * and maintenance goes on. The storage looks and removes in one go, so the plan is no more than the
+ * time before which.
  */
 export function planUnfinishedPutCleanup(context: TaskContext): TaskPlan {
   const beforeNs = context.startNs - UNFINISHED_AGE_NS;

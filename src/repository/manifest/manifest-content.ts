@@ -30,8 +30,9 @@ const schema = z.object({ entries: z.array(z.unknown()).nullish() });
 /** A manifest content is small; a gzip that grows beyond this is an attack. Our choice. */
 const DECODED_BYTES_MAX = 512 << 20;
 /**
- * JSON that one content holds, some 30,000 snapshots; more manifests are merged into several contents. Our choice: a pack
- * takes contents of 22 MiB at least (content/pack-buffers.ts), and gzip leaves three quarters of random text.
+ * JSON that one content holds, some 30,000 snapshots; more manifests are merged into several
+ * contents. Our choice: a pack takes contents of 22 MiB at least (content/pack-buffers.ts), and
+ * gzip leaves three quarters of random text.
  */
 const CONTENT_CHARS_MAX = 24 << 20;
 /** Decodes one `m` content. Throws `BAD_MANIFEST`. */
@@ -40,8 +41,8 @@ export function decodeManifests(content: Uint8Array): StoredEntry[] {
 }
 
 /**
- * The deletions that one `m` content holds; several times as fast as all it holds, which is 24 MiB of JSON in large
- * repositories. Throws `BAD_MANIFEST`.
+ * The deletions that one `m` content holds; several times as fast as all it holds, which is 24 MiB
+ * of JSON in large repositories. Throws `BAD_MANIFEST`.
  */
 export function decodeDeletions(content: Uint8Array): StoredEntry[] {
   return decodeWith(content, JSON.parse, (entry) => isDeleted(entry));

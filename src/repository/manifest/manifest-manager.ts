@@ -28,7 +28,9 @@ import {
 export type ManifestId = string & { readonly brand: 'ManifestId' };
 export type Labels = Readonly<Record<string, string>>;
 
-/** A small labelled JSON document. `data` is the payload as parsed, integers beyond 2^53 as bigint. */
+/**
+ * A small labelled JSON document. `data` is the payload as parsed, integers beyond 2^53 as bigint.
+ */
 export interface Manifest {
   readonly id: ManifestId;
   readonly labels: Labels;
@@ -39,15 +41,19 @@ export interface Manifest {
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
-/** Contents above it are such parts, and do not count when it is asked whether there are many. Our choice. */
+/**
+ * Contents above it are such parts, and do not count when it is asked whether there are many. Our
+ * choice.
+ */
 const SHORT_BYTES_MAX = 2 << 20;
 /** Merges that follow one another because each has missed a deletion. Our choice. */
 const MERGES_MAX = 3;
 /**
- * A merge keeps deletions that are younger. Another client that merges at the same time may not have seen the
- * deletion yet, and what it writes would bring the manifest back. Kopia keeps none, so that its merge takes a
- * deletion away that ours has not seen: {@link ManifestManager.confirmMerge} and
- * {@link ManifestManager.restoreDeletions} read it back from the content that was merged. Our choice.
+ * A merge keeps deletions that are younger. Another client that merges at the same time may not
+ * have seen the deletion yet, and what it writes would bring the manifest back. Kopia keeps none,
+ * so that its merge takes a deletion away that ours has not seen:
+ * {@link ManifestManager.confirmMerge} and {@link ManifestManager.restoreDeletions} read it back
+ * from the content that was merged. Our choice.
  */
 export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
@@ -149,7 +155,10 @@ export class ManifestManager {
     return id as ManifestId;
   }
 
-  /** Gives a manifest other data; durable as {@link put}. Of two for one ID every client takes the later one. */
+  /**
+   * Gives a manifest other data; durable as {@link put}. Of two for one ID every client takes the
+   * later one.
+   */
   replace(id: ManifestId, labels: Labels, data: unknown): void {
     this.#add({ id, labels: { ...labels }, deleted: false, data });
   }
@@ -192,9 +201,10 @@ export class ManifestManager {
   }
 
   /**
-   * Merges the manifest contents that an index names into one when they are many; returns whether it did, and then the
-   * contents want a flush, and {@link confirmMerge} after it. Safe beside other writers: only those are marked deleted
-   * whose manifests the new one holds, and it is durable before they are.
+   * Merges the manifest contents that an index names into one when they are many; returns whether
+   * it did, and then the contents want a flush, and {@link confirmMerge} after it. Safe beside
+   * other writers: only those are marked deleted whose manifests the new one holds, and it is
+   * durable before they are.
    */
   async compact(): Promise<boolean> {
     // One at a time, until it is confirmed.
@@ -238,10 +248,10 @@ export class ManifestManager {
   }
 
   /**
-   * To be called once a merge is durable. Somebody may have deleted a manifest that it holds, and a client of Kopia that
-   * saw the deletion, and not the merge, may have merged it away: then the manifest would be back. Looks at what
-   * the merge has not seen, marked deleted or not, and merges again with the deletions found there, which are kept for some
-   * days then.
+   * To be called once a merge is durable. Somebody may have deleted a manifest that it holds, and a
+   * client of Kopia that saw the deletion, and not the merge, may have merged it away: then the
+   * manifest would be back. Looks at what the merge has not seen, marked deleted or not, and merges
+   * again with the deletions found there, which are kept for some days then.
    */
   async confirmMerge(): Promise<void> {
     try {
@@ -259,8 +269,9 @@ export class ManifestManager {
   }
 
   /**
-   * Deletes manifests again that came back although a deletion of theirs is still there in a content which was merged within
-   * the last days: a client that did not see the deletion merged beside one that took it away. Returns how many.
+   * Deletes manifests again that came back although a deletion of theirs is still there in a
+   * content which was merged within the last days: a client that did not see the deletion merged
+   * beside one that took it away. Returns how many.
    */
   async restoreDeletions(): Promise<number> {
     const { entries } = await this.#readAll();

@@ -3,8 +3,9 @@ import { CodedError } from '../../base/index.ts';
 import { type ObjectId, parseObjectId } from './object-id.ts';
 
 /**
- * A piece of an object: `length` bytes at `start`, which are the object `id`; `count` times, one after the
- * other. Holes of a volume are one chunk of zeros over and over, and so are one entry here.
+ * A piece of an object: `length` bytes at `start`, which are the object `id`; `count` times, one
+ * after the other. Holes of a volume are one chunk of zeros over and over, and so are one entry
+ * here.
  */
 export interface IndirectEntry {
   readonly start: number;
@@ -53,12 +54,17 @@ export function* encodeIndirect(entries: Iterable<IndirectEntry>): Generator<Uin
   yield Buffer.from(`${text}]}\n`);
 }
 
-/** Parses an index object as it arrives. Throws `BAD_OBJECT` unless its entries follow one another without a gap. */
+/**
+ * Parses an index object as it arrives. Throws `BAD_OBJECT` unless its entries follow one another
+ * without a gap.
+ */
 export class IndirectDecoder {
   readonly #decoder = new TextDecoder('utf-8', { fatal: true });
   readonly #entries: IndirectEntry[] = [];
   #text = '';
-  /** It begins as Kopia writes it, so that rows can be taken off; undefined before that is known. */
+  /**
+   * It begins as Kopia writes it, so that rows can be taken off; undefined before that is known.
+   */
   #isRegular: boolean | undefined;
 
   push(bytes: Uint8Array): void {
@@ -70,7 +76,9 @@ export class IndirectDecoder {
     }
   }
 
-  /** Hands out the entries that are whole, and forgets them; the last one stays, since it may go on. */
+  /**
+   * Hands out the entries that are whole, and forgets them; the last one stays, since it may go on.
+   */
   take(): IndirectEntry[] {
     return this.#entries.splice(0, this.#entries.length - 1);
   }

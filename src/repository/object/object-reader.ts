@@ -11,10 +11,14 @@ interface ReadOptions {
 
 /** Metadata objects are read whole up to this; more is damage or an attack. Kopia has no bound. */
 const WHOLE_BYTES_MAX = 2 ** 31;
-/** A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum. */
+/**
+ * A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum.
+ */
 const CHUNK_BYTES_MAX = 16 << 20;
 
-/** Of a list so much is parsed at once: entries take several times what their text does. Our choice. */
+/**
+ * Of a list so much is parsed at once: entries take several times what their text does. Our choice.
+ */
 const LIST_BYTES = 64 << 10;
 
 /** One content of an object, in the order of the stream; `count` times, one after the other. */
@@ -67,8 +71,9 @@ export async function listPieces(
 }
 
 /**
- * The same, a part at a time, for objects of any length, and without a look into the index: a content that is missing is met by
- * whoever wants it, and lengths are what the lists say. `size` is that of the whole object. Throws `BAD_OBJECT`.
+ * The same, a part at a time, for objects of any length, and without a look into the index: a
+ * content that is missing is met by whoever wants it, and lengths are what the lists say. `size` is
+ * that of the whole object. Throws `BAD_OBJECT`.
  */
 export async function* streamPieces(
   contents: ContentManager,
@@ -145,8 +150,9 @@ async function readIndirect(
 }
 
 /**
- * Calls back for every content that an object needs: the indexes above, then the data. The first one names the object.
- * Waits for what the callback returns. Throws `CONTENT_NOT_FOUND` or `DAMAGED_BLOB` when an index cannot be read.
+ * Calls back for every content that an object needs: the indexes above, then the data. The first
+ * one names the object. Waits for what the callback returns. Throws `CONTENT_NOT_FOUND` or
+ * `DAMAGED_BLOB` when an index cannot be read.
  */
 export async function visitContents(
   contents: ContentManager,

@@ -73,14 +73,20 @@ export class ObjectWriter {
   }
 }
 
-/** What an {@link ObjectWriter} was given up to some moment: pieces that are stored, and bytes that are not. */
+/**
+ * What an {@link ObjectWriter} was given up to some moment: pieces that are stored, and bytes that
+ * are not.
+ */
 export interface ObjectMark {
   readonly pieces: readonly IndirectEntry[];
   readonly start: number;
   readonly rest: Uint8Array;
 }
 
-/** An object of what was marked and of what follows it, part by part as they come; the writer itself goes on. */
+/**
+ * An object of what was marked and of what follows it, part by part as they come; the writer itself
+ * goes on.
+ */
 export async function writeMarked(
   contents: ContentManager,
   mark: ObjectMark,

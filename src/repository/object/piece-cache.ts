@@ -19,8 +19,8 @@ export class PieceCache {
   }
 
   /**
-   * The bytes under a key, which nobody may write into. What is fetched is there for others, too: whoever goes ends no fetch. Throws what `load` throws, and
-   * then the next one tries again.
+   * The bytes under a key, which nobody may write into. What is fetched is there for others, too:
+   * whoever goes ends no fetch. Throws what `load` throws, and then the next one tries again.
    */
   async get(
     key: string,

@@ -16,8 +16,9 @@ const LAST_PREFIX = 122;
 const ROW_BYTES_MIN = 8;
 
 /**
- * What indexes call the contents that an index object lists, one after the other, each `keyBytes` long. Undefined where the
- * object has another form than Kopia's and ours, lists other objects than contents, or is damaged.
+ * What indexes call the contents that an index object lists, one after the other, each `keyBytes`
+ * long. Undefined where the object has another form than Kopia's and ours, lists other objects than
+ * contents, or is damaged.
  */
 export function readPieceKeys(bytes: Uint8Array, keyBytes: number): Uint8Array | undefined {
   const hashBytes = keyBytes - 1;

@@ -5,7 +5,10 @@ import type { ObjectId } from './object-id.ts';
 import { readPiece, streamPieces } from './object-reader.ts';
 import type { PieceCache } from './piece-cache.ts';
 
-/** As many contents as 4 TiB have in pieces of 4 MiB; the list of them takes 50 to 90 MiB. Our choice. */
+/**
+ * As many contents as 4 TiB have in pieces of 4 MiB; the list of them takes 50 to 90 MiB. Our
+ * choice.
+ */
 const PIECES_MAX = 1 << 20;
 /** Keys of contents in one piece of memory. Our choice. */
 const KEYS_A_PIECE = 4096;
@@ -16,7 +19,10 @@ export interface RandomObjectOptions {
   readonly piecesMax?: number;
 }
 
-/** The bytes of an object at any place. What is held is a compact list of its contents; repetitions, such as holes of a volume, are one entry. */
+/**
+ * The bytes of an object at any place. What is held is a compact list of its contents; repetitions,
+ * such as holes of a volume, are one entry.
+ */
 export class RandomObject {
   readonly sizeBytes: number;
   readonly #contents: ContentManager;
@@ -37,7 +43,9 @@ export class RandomObject {
     this.#cache = cache;
   }
 
-  /** Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and what reading throws. */
+  /**
+   * Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and what reading throws.
+   */
   static async open(
     contents: ContentManager,
     object: { readonly objectId: ObjectId; readonly size: number },
@@ -77,8 +85,9 @@ export class RandomObject {
   }
 
   /**
-   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws `BAD_OBJECT` where its list of contents has a gap, what
-   * reading contents throws, and the reason of the signal.
+   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws
+   * `BAD_OBJECT` where its list of contents has a gap, what reading contents throws, and the reason
+   * of the signal.
    */
   async read(
     offset: number,

@@ -19,14 +19,19 @@ import { encodeIndex } from '../index/index-writer.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import { type LostManifests, repairManifests } from './repair-manifests.ts';
 
-/** Prefix of damaged index blobs that were put aside. Kopia and Longshore list no blobs under it. */
+/**
+ * Prefix of damaged index blobs that were put aside. Kopia and Longshore list no blobs under it.
+ */
 export const ASIDE = 'damaged-';
 const READS_AT_ONCE = 8;
 /** Entries between two flushes, some 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
 /** Memory for the remaining index; more goes to scratch files. */
 const INDEX_MEMORY_BYTES = 48 << 20;
-/** Longer blobs are put aside in memory, so this is a limit for them. Kopia makes shards of up to 800 MB. */
+/**
+ * Longer blobs are put aside in memory, so this is a limit for them. Kopia makes shards of up to
+ * 800 MB.
+ */
 const ASIDE_BYTES_MAX = 2 ** 30;
 /** Epochs without an index that are filled. More than that were made up. Our choice. */
 const FILLED_EPOCHS_MAX = 10_000;
@@ -70,7 +75,10 @@ class Repair {
   readonly #repository: Repository;
   readonly #options: RepairOptions;
   readonly #unreadablePacks: string[] = [];
-  /** Lists of manifests that the index does not know, and deletions of such lists that packs tell of. */
+  /**
+   * Lists of manifests that the index does not know, and deletions of such lists that packs tell
+   * of.
+   */
   readonly #unknownManifests: IndexEntry[] = [];
   readonly #marks = new Map<ContentId, IndexEntry>();
   #recoveredPacks = 0;
@@ -186,7 +194,9 @@ class Repair {
     }
   }
 
-  /** The other blobs of a damaged compaction will not count any more. Writes their entries again. */
+  /**
+   * The other blobs of a damaged compaction will not count any more. Writes their entries again.
+   */
   async #rewriteReplaced(damaged: ReadonlySet<string>): Promise<void> {
     const { storage, codec, format } = this.#repository;
     if (!format.parameters.epochParameters.Enabled) return;

@@ -39,7 +39,10 @@ export interface EntriesByPackOptions {
   readonly entriesMax?: number;
 }
 
-/** The entries of some packs, by pack, in the order of their contents. One pass over the index, or the first part of one. */
+/**
+ * The entries of some packs, by pack, in the order of their contents. One pass over the index, or
+ * the first part of one.
+ */
 export async function entriesByPack(
   { contents }: Repository,
   { signal, isWanted, after: from, entriesMax = Infinity }: EntriesByPackOptions,

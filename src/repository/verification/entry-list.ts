@@ -1,14 +1,17 @@
 import { contentIdOfKey, keyBytesOf, writeContentKey } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
-/** Timestamp, offset, both lengths, compression, encryption, version of the format and whether it is deleted. */
+/**
+ * Timestamp, offset, both lengths, compression, encryption, version of the format and whether it is
+ * deleted.
+ */
 const FIELD_BYTES = 8 + 4 + 4 + 4 + 4 + 1 + 1 + 1;
 /** Rows that there is room for at first. */
 const ROWS_MIN = 8;
 
 /**
- * Entries of one pack, as they were added. A million of them takes some 60 MB of bytes; as objects it would be some 400 MB, more than
- * a process that verifies is given.
+ * Entries of one pack, as they were added. A million of them takes some 60 MB of bytes; as objects
+ * it would be some 400 MB, more than a process that verifies is given.
  */
 export class EntryList {
   readonly #packBlobId: string;

@@ -4,21 +4,25 @@ import { hashOf } from '../index/content-id.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 
-/** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
+/**
+ * Neighbours in a pack that are read with one request. Our choice: eight of those at once are what
+ * a small process has room for.
+ */
 const RANGE_BYTES_MAX = 4 << 20;
 /** What lies unused between two contents that are read together. Our choice. */
 const GAP_BYTES_MAX = 64 << 10;
 
 /**
- * What ranges are read into, one after the other: buffers that are made anew for each stay until the next collection of garbage, which
- * a busy machine puts off.
+ * What ranges are read into, one after the other: buffers that are made anew for each stay until
+ * the next collection of garbage, which a busy machine puts off.
  */
 export class RangeBuffers {
   readonly #free: Uint8Array[] = [];
 
   /**
-   * Runs `use` with a buffer for so many bytes; that of a large content is given back at once. One that a read has failed to fill is left
-   * to the collection: a storage that was given up may write into it still. `use` says whether it was filled.
+   * Runs `use` with a buffer for so many bytes; that of a large content is given back at once. One
+   * that a read has failed to fill is left to the collection: a storage that was given up may write
+   * into it still. `use` says whether it was filled.
    */
   async lend(lengthBytes: number, use: (buffer: Uint8Array) => Promise<boolean>): Promise<void> {
     const isLarge = lengthBytes > RANGE_BYTES_MAX;
@@ -58,7 +62,10 @@ export function bytesOf(range: readonly IndexEntry[]): number {
   return end - start;
 }
 
-/** Reads neighbours with one request; undefined when that failed. What does not prove sound this way is for a second look of its own. */
+/**
+ * Reads neighbours with one request; undefined when that failed. What does not prove sound this way
+ * is for a second look of its own.
+ */
 export async function readRange(
   { contents, storage, codec }: Repository,
   range: readonly IndexEntry[],

@@ -6,7 +6,9 @@ import { DamagedContents } from '../content/damaged-contents.ts';
 import type { ManifestId } from '../manifest/manifest-manager.ts';
 import type { Repository } from '../repository.ts';
 
-/** Kopia keeps manifests of types that it does not know, and shows them in `kopia manifest list`. */
+/**
+ * Kopia keeps manifests of types that it does not know, and shows them in `kopia manifest list`.
+ */
 const LABELS = { type: 'longshore-verification' };
 const VERSION = 1;
 /** Index entries looked at between two looks at the event loop. */
@@ -15,7 +17,10 @@ const ROWS_AT_ONCE = 50_000;
 const schema = z.looseObject({
   version: z.literal(VERSION),
   time: z.string(),
-  /** Of the packs in the order of their names, from 0 to 1: where the next verification by sample goes on. */
+  /**
+   * Of the packs in the order of their names, from 0 to 1: where the next verification by sample
+   * goes on.
+   */
   position: z.number().min(0).max(1).optional(),
   /** The contents of each pack; an empty list stands for all. */
   packs: z.record(z.string(), z.array(z.string())).optional().default({}),
@@ -32,7 +37,10 @@ export interface VerificationRecord {
   readonly ids: readonly ManifestId[];
 }
 
-/** Throws what the manifests throw. What cannot be parsed, or is of a later version, counts as none and stays. */
+/**
+ * Throws what the manifests throw. What cannot be parsed, or is of a later version, counts as none
+ * and stays.
+ */
 export async function loadVerification({ manifests }: Repository): Promise<VerificationRecord> {
   const damaged = new DamagedContents();
   const ids: ManifestId[] = [];
@@ -74,7 +82,10 @@ function isContentId(text: string): text is ContentId {
   }
 }
 
-/** Replaces what was loaded; durable after a flush. Nothing is stored where there is nothing to tell. Returns the IDs of what is stored. */
+/**
+ * Replaces what was loaded; durable after a flush. Nothing is stored where there is nothing to
+ * tell. Returns the IDs of what is stored.
+ */
 export function putVerification(
   { manifests, clock }: Repository,
   before: VerificationRecord,
@@ -92,7 +103,10 @@ export function putVerification(
   return [id];
 }
 
-/** What of the damage the index still leads to, contents that are marked deleted included. One pass over the index. */
+/**
+ * What of the damage the index still leads to, contents that are marked deleted included. One pass
+ * over the index.
+ */
 export async function remainingDamage(
   { contents }: Repository,
   damaged: DamagedContents,
@@ -143,9 +157,11 @@ export async function heedVerification(
 }
 
 /**
- * After a backup that has stored damaged contents again, or has come across damage: records what it has come across. Nothing
- * is taken back: a garbage collection that looked before the backup may still put an entry with the damaged place in front. Only
- * a verification removes what no entry names any more. The backup must be flushed. Returns how many contents are left that are not marked deleted; undefined where nothing had to be done.
+ * After a backup that has stored damaged contents again, or has come across damage: records what it
+ * has come across. Nothing is taken back: a garbage collection that looked before the backup may
+ * still put an entry with the damaged place in front. Only a verification removes what no entry
+ * names any more. The backup must be flushed. Returns how many contents are left that are not
+ * marked deleted; undefined where nothing had to be done.
  */
 export async function recordAfterBackup(
   repository: Repository,

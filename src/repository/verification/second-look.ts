@@ -2,7 +2,10 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import { entriesByPack } from './entries-by-pack.ts';
 
-/** Packs whose entries are held together at most. Our choice: each group costs one pass over the index. */
+/**
+ * Packs whose entries are held together at most. Our choice: each group costs one pass over the
+ * index.
+ */
 const PACKS_AT_ONCE = 256;
 
 export interface SecondLookOptions {
@@ -16,17 +19,21 @@ export interface SecondLookOptions {
 }
 
 /**
- * Packs that an earlier verification has found damaged, and that are read once more: somebody may have restored them. They are
- * taken in the order of their names from a random one on, so that a time that does not suffice for all of them reaches
- * others each time.
+ * Packs that an earlier verification has found damaged, and that are read once more: somebody may
+ * have restored them. They are taken in the order of their names from a random one on, so that a
+ * time that does not suffice for all of them reaches others each time.
  */
 export class SecondLook {
-  /** How many entries the index has of each that is still to be read, as far as they were counted. */
+  /**
+   * How many entries the index has of each that is still to be read, as far as they were counted.
+   */
   readonly #waiting: Map<string, number>;
   readonly #read = new Set<string>();
   readonly #onRead: (packBlobId: string) => void;
 
-  /** `packs`: those that the storage has. `onRead` is called once for each that was read completely. */
+  /**
+   * `packs`: those that the storage has. `onRead` is called once for each that was read completely.
+   */
   constructor(
     packs: readonly string[],
     { random }: Pick<Repository, 'random'>,
@@ -57,7 +64,10 @@ export class SecondLook {
     this.#onRead(packBlobId);
   }
 
-  /** Reads what waits, until the time is over. Throws what `verify` throws, and the reason of the signal. */
+  /**
+   * Reads what waits, until the time is over. Throws what `verify` throws, and the reason of the
+   * signal.
+   */
   async read(repository: Repository, options: SecondLookOptions): Promise<void> {
     while (this.#waiting.size > 0 && !options.isOver()) {
       await this.#readGroup(repository, this.#nextGroup(options.entriesMax), options);

@@ -22,8 +22,9 @@ type Run = (
 ) => RestoreActionOutput | Promise<RestoreActionOutput>;
 
 /**
- * The actions that Velero's server has of its own for plain objects (pkg/restore/actions, v1.18.3), by its names and in its order. `namespace`:
- * the server's, where the ConfigMaps are that some of them read.
+ * The actions that Velero's server has of its own for plain objects (pkg/restore/actions, v1.18.3),
+ * by its names and in its order. `namespace`: the server's, where the ConfigMaps are that some of
+ * them read.
  */
 export function openRestoreActions(
   client: RestoreActionClient,
@@ -145,7 +146,10 @@ function podSpecOf(item: Fields): Fields | undefined {
   return fieldsAt(item, ...path, 'template', 'spec');
 }
 
-/** Values are `old,new`: the first whose old part is in an image changes that part of it, wherever it is. Ours go by their keys, Velero's at random. */
+/**
+ * Values are `old,new`: the first whose old part is in an image changes that part of it, wherever
+ * it is. Ours go by their keys, Velero's at random.
+ */
 function withImages(item: KubeObject, config: Readonly<Record<string, string>>): KubeObject {
   const rules = Object.keys(config)
     .sort()
@@ -201,7 +205,10 @@ function withSubjects(item: KubeObject, restore: Restore): KubeObject {
   });
 }
 
-/** What the first version of the API said for a whole definition the present one says in each schema. */
+/**
+ * What the first version of the API said for a whole definition the present one says in each
+ * schema.
+ */
 function withPreservedFields(item: KubeObject): KubeObject {
   const isOfFirstKind = fieldsAt(item, 'spec')?.preserveUnknownFields === true;
   if (item.apiVersion !== 'apiextensions.k8s.io/v1' || !isOfFirstKind) return item;
@@ -228,7 +235,9 @@ const withoutController = (item: KubeObject): KubeObject =>
     }
   });
 
-/** A pod that any node may run, without the token that its ServiceAccount had in the old cluster. */
+/**
+ * A pod that any node may run, without the token that its ServiceAccount had in the old cluster.
+ */
 function placeablePod(item: KubeObject): RestoreActionOutput {
   const priorityClass = textOf(fieldsAt(item, 'spec')?.priorityClassName);
   const pod = changed(item, (copy) => {
@@ -277,7 +286,9 @@ function unboundClaim(item: KubeObject, itemFromBackup: KubeObject): RestoreActi
     : { item: claim };
 }
 
-/** Tokens of ServiceAccounts are made anew: by whoever made them, or in this Secret, by the cluster. */
+/**
+ * Tokens of ServiceAccounts are made anew: by whoever made them, or in this Secret, by the cluster.
+ */
 async function tokenSecret(
   client: RestoreActionClient,
   { item, restore }: RestoreActionInput,

@@ -4,9 +4,11 @@ import { CONFIG_MAPS, type KubeClient } from '../../kube/index.ts';
 type PluginConfig = Readonly<Record<string, string>>;
 
 /**
- * What actions were told by the ConfigMaps that have their labels, in the server's namespace; `{}` where there is none. Velero:
- * pkg/plugin/framework/common/plugin_config.go, which asks for each item. One instance serves one restore and reads each ConfigMap once:
- * a mapping of storage classes that somebody edits meanwhile must not hold for a volume and not for its claim. A failed read is repeated.
+ * What actions were told by the ConfigMaps that have their labels, in the server's namespace; `{}`
+ * where there is none. Velero: pkg/plugin/framework/common/plugin_config.go, which asks for each
+ * item. One instance serves one restore and reads each ConfigMap once: a mapping of storage classes
+ * that somebody edits meanwhile must not hold for a volume and not for its claim. A failed read is
+ * repeated.
  */
 export class PluginConfigs {
   readonly #client: Pick<KubeClient, 'list'>;

@@ -3,7 +3,10 @@ import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 
 const LAST_APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
-/** A copy that gets addresses and ports anew, except those that somebody chose. Velero: pkg/restore/actions/service_action.go. */
+/**
+ * A copy that gets addresses and ports anew, except those that somebody chose. Velero:
+ * pkg/restore/actions/service_action.go.
+ */
 export function withoutGivenPorts(service: Fields, preservesNodePorts: boolean): Fields {
   const copy = jsonCopy(service);
   const spec = fieldsAt(copy, 'spec');
@@ -42,7 +45,10 @@ const ownedFields = (service: Fields): Fields[] =>
     isFields(fieldsV1) ? [fieldsV1] : [],
   );
 
-/** By name, as unnamed ports by value, or by the fields that somebody owns where nothing was applied. */
+/**
+ * By name, as unnamed ports by value, or by the fields that somebody owns where nothing was
+ * applied.
+ */
 function chosenPorts(service: Fields): (port: Fields) => boolean {
   const applied = lastAppliedTo(service);
   if (!applied) {

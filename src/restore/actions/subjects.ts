@@ -2,8 +2,9 @@ import { isSameJson, type KubeObject, type Restore, targetNamespace } from '../.
 import { type Fields, listAt, textOf } from './fields.ts';
 
 /**
- * Subjects of RoleBindings and ClusterRoleBindings when namespaces are mapped. A ServiceAccount is also
- * a User and a member of Groups, and their names contain its namespace. Velero only maps ServiceAccounts.
+ * Subjects of RoleBindings and ClusterRoleBindings when namespaces are mapped. A ServiceAccount is
+ * also a User and a member of Groups, and their names contain its namespace. Velero only maps
+ * ServiceAccounts.
  */
 
 /** `system:serviceaccount:NAMESPACE:NAME`. */
@@ -36,7 +37,10 @@ export function subjectText({ kind, namespace, name }: Fields): string {
   return `${textOf(kind)} ${place}${textOf(name)}`;
 }
 
-/** Subjects of a binding that another one lacks. An empty apiGroup of a ServiceAccount is the same as none. */
+/**
+ * Subjects of a binding that another one lacks. An empty apiGroup of a ServiceAccount is the same
+ * as none.
+ */
 export function missingSubjects(wanted: KubeObject, present: KubeObject): Fields[] {
   const plain = ({ apiGroup, ...subject }: Fields): Fields =>
     textOf(apiGroup) === '' ? subject : { ...subject, apiGroup };

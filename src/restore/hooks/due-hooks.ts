@@ -48,8 +48,9 @@ const KEY = 'post.hook.restore.velero.io/';
 const FROM_ANNOTATION = '<from-annotation>';
 
 /**
- * The hooks that are due in a pod as it was created: those of its annotations, or else those of the Restore. `onWrong` is told of what cannot be
- * read, and counts as not said. Velero: internal/hook/item_hook_handler.go, GroupRestoreExecHooks.
+ * The hooks that are due in a pod as it was created: those of its annotations, or else those of the
+ * Restore. `onWrong` is told of what cannot be read, and counts as not said. Velero:
+ * internal/hook/item_hook_handler.go, GroupRestoreExecHooks.
  */
 export function dueExecHooks(
   pod: Pod,

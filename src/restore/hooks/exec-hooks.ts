@@ -14,7 +14,10 @@ export interface HookRecord {
   readonly hasFailed: boolean;
 }
 
-/** A pod whose hooks are not over when the run of its restore is: whoever ends the restore goes on with them. */
+/**
+ * A pod whose hooks are not over when the run of its restore is: whoever ends the restore goes on
+ * with them.
+ */
 export interface PodHooksLeft {
   readonly namespace: string;
   readonly name: string;
@@ -35,17 +38,29 @@ export interface RestoreHooksOptions {
   readonly log: BackupLog;
   /** Hooks that an earlier try has run: they are counted, and not run again. */
   readonly earlier?: Iterable<HookRecord>;
-  /** Hooks that an earlier try has begun, and of which it does not say that they are over: they may have run, and are not run again. */
+  /**
+   * Hooks that an earlier try has begun, and of which it does not say that they are over: they may
+   * have run, and are not run again.
+   */
   readonly begun?: Iterable<string>;
-  /** Right before a hook is run, which is when this resolves: then it is noted. Where it rejects nothing more is run here. */
+  /**
+   * Right before a hook is run, which is when this resolves: then it is noted. Where it rejects
+   * nothing more is run here.
+   */
   readonly onBegin?: (id: string) => Promise<void>;
   /** Told of each hook that is over. */
   readonly onRecord?: (record: HookRecord) => void;
-  /** A pod that the watch says nothing of is asked for so often; {@link LOOK_AGAIN_MS}, or less in tests. */
+  /**
+   * A pod that the watch says nothing of is asked for so often; {@link LOOK_AGAIN_MS}, or less in
+   * tests.
+   */
   readonly lookAgainMs?: number;
 }
 
-/** Hooks that run at once, of one restore. Each is a connection to the API server and to a kubelet. Our choice. */
+/**
+ * Hooks that run at once, of one restore. Each is a connection to the API server and to a kubelet.
+ * Our choice.
+ */
 const RUNNING_MAX = 16;
 /** Whoever takes the label of a restore off a pod takes it out of the watch. */
 const LOOK_AGAIN_MS = 15_000;
@@ -56,10 +71,11 @@ const MAY_HAVE_RUN =
   'it was begun by a server that has ended since, and the command may have run; it is not run again';
 
 /**
- * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one watch. Velero:
- * internal/hook/wait_exec_hook_handler.go. Other than there, a hook that has expired is not run, one for a container that the pod lacks is not
- * waited for, and a failure whose onError is Fail ends the hooks of its own pod only. A hook that may have run is not run again: not where its answer is
- * lost, and not where a process was killed that had begun it.
+ * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one
+ * watch. Velero: internal/hook/wait_exec_hook_handler.go. Other than there, a hook that has expired
+ * is not run, one for a container that the pod lacks is not waited for, and a failure whose onError
+ * is Fail ends the hooks of its own pod only. A hook that may have run is not run again: not where
+ * its answer is lost, and not where a process was killed that had begun it.
  */
 export class RestoreHooks {
   readonly #options: RestoreHooksOptions;
@@ -96,7 +112,10 @@ export class RestoreHooks {
     return this.#pods.size;
   }
 
-  /** A pod that this restore has created, as the server returned it. Returns at once: its hooks run when their containers are up. */
+  /**
+   * A pod that this restore has created, as the server returned it. Returns at once: its hooks run
+   * when their containers are up.
+   */
   podCreated(pod: Pod): void {
     if (this.#pods.has(pod.metadata.uid)) return;
     const { namespace = '', name } = pod.metadata;
@@ -133,8 +152,9 @@ export class RestoreHooks {
   }
 
   /**
-   * Goes on with a pod that {@link RestoreHooks.handOver} has named. `pod` as the server has it now; undefined, or another one of its name, where it is
-   * gone. Its hooks are not counted as attempted: the run has done that. Returns at once.
+   * Goes on with a pod that {@link RestoreHooks.handOver} has named. `pod` as the server has it
+   * now; undefined, or another one of its name, where it is gone. Its hooks are not counted as
+   * attempted: the run has done that. Returns at once.
    */
   podLeft(left: PodHooksLeft, pod: Pod | undefined): void {
     if (this.#pods.has(left.uid)) return;
@@ -155,7 +175,10 @@ export class RestoreHooks {
     if (isThere && rest.length > 0) this.#follow(new PodState(pod, rest, left.waitedMs));
   }
 
-  /** Hooks that were begun have failed, and those of their pod after one whose onError is Fail. Returns the others. */
+  /**
+   * Hooks that were begun have failed, and those of their pod after one whose onError is Fail.
+   * Returns the others.
+   */
   #withoutBegun(
     pod: Pod,
     open: readonly RestoreExecHook[],
@@ -183,8 +206,9 @@ export class RestoreHooks {
   }
 
   /**
-   * Begins no hook any more, waits for those that run, each of which ends by its time-out, and returns the pods that have hooks left, with `counts` as
-   * they are then. Rejects only when it is aborted. Nothing more is said of hooks afterwards.
+   * Begins no hook any more, waits for those that run, each of which ends by its time-out, and
+   * returns the pods that have hooks left, with `counts` as they are then. Rejects only when it is
+   * aborted. Nothing more is said of hooks afterwards.
    */
   async handOver(signal: AbortSignal): Promise<readonly PodHooksLeft[]> {
     this.#isLeaving = true;
@@ -207,8 +231,9 @@ export class RestoreHooks {
   }
 
   /**
-   * Resolves when the hooks of all pods are over. Pods that are not up by then do not come any more: after `timeoutMs` each hook that is left is an
-   * error. Rejects only when it is aborted: nothing is said of hooks then, which whoever continues the restore runs.
+   * Resolves when the hooks of all pods are over. Pods that are not up by then do not come any
+   * more: after `timeoutMs` each hook that is left is an error. Rejects only when it is aborted:
+   * nothing is said of hooks then, which whoever continues the restore runs.
    */
   async finish({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<void> {
     const timer = setTimeout(
@@ -293,7 +318,10 @@ export class RestoreHooks {
     return '';
   }
 
-  /** All hooks of one container, one after the other. Returns what one failed with that must not be followed by others. */
+  /**
+   * All hooks of one container, one after the other. Returns what one failed with that must not be
+   * followed by others.
+   */
   async #runContainer(state: PodState, container: string): Promise<string | undefined> {
     const { signal } = this.#end;
     for (const hook of state.open.filter((each) => each.container === container)) {
@@ -321,7 +349,8 @@ export class RestoreHooks {
     const { signal } = this.#end;
     try {
       return await this.#running.run(async () => {
-        // It has waited for its turn: there may be thousands before it, and the run waits for none of them.
+        // It has waited for its turn: there may be thousands before it, and the run waits for none
+        // of them.
         if (this.#isLeaving) return LEAVING;
         await this.#begin(pod, hook);
         const about = { exec, log, signal, isOnce: true };
@@ -355,7 +384,10 @@ export class RestoreHooks {
     this.#options.onRecord?.({ ...about, hasFailed: failure !== undefined });
   }
 
-  /** Until the watch says something of the pod, or it is time to give up. A pod that is not in the watch is asked for. */
+  /**
+   * Until the watch says something of the pod, or it is time to give up. A pod that is not in the
+   * watch is asked for.
+   */
   async #nextChange(state: PodState, leftMs: number): Promise<void> {
     const { lookAgainMs = LOOK_AGAIN_MS, watch } = this.#options;
     const { signal } = this.#end;

@@ -13,12 +13,16 @@ import type { RestoreAction } from '../contract.ts';
 import { groupsFor, hookGroups } from './due-hooks.ts';
 
 const KEY = 'init.hook.restore.velero.io/';
-/** Velero: pkg/restorehelper/util.go, WaitInitContainer. Data must be there before a hook looks at it. */
+/**
+ * Velero: pkg/restorehelper/util.go, WaitInitContainer. Data must be there before a hook looks at
+ * it.
+ */
 const WAIT_CONTAINER = 'restore-wait';
 
 /**
- * Puts the init containers of restore hooks into pods, behind the one that waits for their volumes and before their own. Velero:
- * pkg/restore/actions/init_restorehook_pod_action.go. The time-outs of init hooks have no effect, as there: Kubernetes has none for init containers.
+ * Puts the init containers of restore hooks into pods, behind the one that waits for their volumes
+ * and before their own. Velero: pkg/restore/actions/init_restorehook_pod_action.go. The time-outs
+ * of init hooks have no effect, as there: Kubernetes has none for init containers.
  */
 export const initHookAction = (): RestoreAction => ({
   name: 'velero.io/init-restore-hook',

@@ -20,8 +20,8 @@ export interface PodWatch {
 }
 
 /**
- * One watch for all pods that a restore has created, by the label that it has put on them. Only what hooks ask about is kept of each. `run` goes
- * on until it is aborted.
+ * One watch for all pods that a restore has created, by the label that it has put on them. Only
+ * what hooks ask about is kept of each. `run` goes on until it is aborted.
  */
 export function watchRestoredPods({
   client,

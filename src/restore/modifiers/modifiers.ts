@@ -14,7 +14,10 @@ import { type ModifierPatch, type ModifierRule, readRules } from './read-rules.t
 
 export interface ModifiedItem {
   readonly item: KubeObject;
-  /** Of rules that could not be applied, as Velero words them. The item has what the others made of it. */
+  /**
+   * Of rules that could not be applied, as Velero words them. The item has what the others made of
+   * it.
+   */
   readonly errors: readonly string[];
 }
 
@@ -53,7 +56,10 @@ export class ResourceModifiers {
     });
   }
 
-  /** Of the ConfigMap that a Restore names: exactly one key, of any name. Throws `BAD_MODIFIERS` with all that is wrong. */
+  /**
+   * Of the ConfigMap that a Restore names: exactly one key, of any name. Throws `BAD_MODIFIERS`
+   * with all that is wrong.
+   */
   static fromConfigMap({
     metadata: { namespace = '', name },
     data,
@@ -72,8 +78,9 @@ export class ResourceModifiers {
   }
 
   /**
-   * What the rules make of an item, which is not changed. All conditions are about the item as it comes here, in the namespace of the backup;
-   * `groupResource` is such as `deployments.apps`. A rule whose `test` fails, or that fails itself, changes nothing.
+   * What the rules make of an item, which is not changed. All conditions are about the item as it
+   * comes here, in the namespace of the backup; `groupResource` is such as `deployments.apps`. A
+   * rule whose `test` fails, or that fails itself, changes nothing.
    */
   apply(item: KubeObject, groupResource: string): ModifiedItem {
     let current = item;

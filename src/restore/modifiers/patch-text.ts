@@ -10,8 +10,9 @@ export interface WrittenOperation {
 }
 
 /**
- * The step that is meant. Velero (internal/resourcemodifiers/json_patch.go, ToString) writes its parts into a text that it reads as JSON: what is
- * between quotes has JSON's escapes, and what has none must be JSON. Throws `PATCH_FAILED` where that is none.
+ * The step that is meant. Velero (internal/resourcemodifiers/json_patch.go, ToString) writes its
+ * parts into a text that it reads as JSON: what is between quotes has JSON's escapes, and what has
+ * none must be JSON. Throws `PATCH_FAILED` where that is none.
  */
 export function operationOf({ operation, from, path, value }: WrittenOperation): PatchOperation {
   return {

@@ -42,12 +42,17 @@ export type ModifierPatch =
   | { readonly kind: 'json'; readonly operations: readonly PatchOperation[] }
   | { readonly kind: 'merge' | 'strategic'; readonly patches: readonly object[] };
 
-/** So many are in the message, which becomes a text of a status. Our choice, as for resource policies. */
+/**
+ * So many are in the message, which becomes a text of a status. Our choice, as for resource
+ * policies.
+ */
 const IN_MESSAGE_MAX = 10;
 
 /**
- * The rules of a document of resource modifiers, or `BAD_MODIFIERS` with everything that is wrong, and what would be right. Refused is also what
- * Velero finds only when it comes to an item, and then for each one: a pattern that cannot be read, a rule without patches, a value that is no JSON.
+ * The rules of a document of resource modifiers, or `BAD_MODIFIERS` with everything that is wrong,
+ * and what would be right. Refused is also what Velero finds only when it comes to an item, and
+ * then for each one: a pattern that cannot be read, a rule without patches, a value that is no
+ * JSON.
  */
 export function readRules(text: string, source: string): readonly ModifierRule[] {
   const document = new YamlDocument(text, { source });

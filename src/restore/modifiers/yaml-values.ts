@@ -2,11 +2,17 @@ import { isMap, isScalar, isSeq, type Node } from 'yaml';
 import { joined, YamlDocument } from '../../volume-policy/index.ts';
 import { CodedError, numberText, parseJsonExact } from '../../base/index.ts';
 
-/** Words that are truth values for go.yaml.in/yaml/v2, which is under sigs.k8s.io/yaml: YAML 1.1 has more of them than YAML 1.2. */
+/**
+ * Words that are truth values for go.yaml.in/yaml/v2, which is under sigs.k8s.io/yaml: YAML 1.1 has
+ * more of them than YAML 1.2.
+ */
 const TRUE = new Set(['y', 'Y', 'yes', 'Yes', 'YES', 'on', 'On', 'ON']);
 const FALSE = new Set(['n', 'N', 'no', 'No', 'NO', 'off', 'Off', 'OFF']);
 
-/** A scalar as sigs.k8s.io/yaml reads it; undefined for lists and maps. Numbers beyond 2^53 keep their digits. */
+/**
+ * A scalar as sigs.k8s.io/yaml reads it; undefined for lists and maps. Numbers beyond 2^53 keep
+ * their digits.
+ */
 function scalarOf(document: YamlDocument, node: Node | null): unknown {
   const value = document.plain(node);
   if (typeof value === 'bigint') return numberOf(value);
@@ -22,7 +28,10 @@ const writtenAs = (node: Node | null): string =>
 
 const numberOf = (value: bigint): unknown => (parseJsonExact(`[${value}]`) as unknown[])[0];
 
-/** As strconv.FormatFloat(value, 'g', -1, 32): the fewest digits that a number of 32 bits needs. Whole numbers are not written this way. */
+/**
+ * As strconv.FormatFloat(value, 'g', -1, 32): the fewest digits that a number of 32 bits needs.
+ * Whole numbers are not written this way.
+ */
 function goFloat32(value: number): string {
   if (Number.isInteger(value)) return String(value);
   const single = Math.fround(value);
@@ -33,7 +42,10 @@ function goFloat32(value: number): string {
   return String(value);
 }
 
-/** Where text is wanted, numbers and truth values are texts, too. `''` for null; undefined for lists and maps, which are a problem. */
+/**
+ * Where text is wanted, numbers and truth values are texts, too. `''` for null; undefined for lists
+ * and maps, which are a problem.
+ */
 export function textOf(
   document: YamlDocument,
   node: Node | null,
@@ -78,7 +90,10 @@ export function jsonOf(document: YamlDocument, node: Node | null, path: string):
   return null;
 }
 
-/** An object in YAML or JSON, such as a part of a pod in a ConfigMap; none is `{}`. Throws `BAD_YAML` with all that is wrong. */
+/**
+ * An object in YAML or JSON, such as a part of a pod in a ConfigMap; none is `{}`. Throws
+ * `BAD_YAML` with all that is wrong.
+ */
 export function readYamlObject(text: string, source: string): Readonly<Record<string, unknown>> {
   const document = new YamlDocument(text, { source });
   const value = document.root === undefined ? undefined : jsonOf(document, document.root, '');

@@ -3,7 +3,10 @@ import { isFields } from '../actions/fields.ts';
 /** Our choice: whoever wants all of them looks into the object. */
 const FIELDS_MAX = 10;
 
-/** The paths that a merge patch changes, such as `spec.replicas`; of many the first ones, and how many more there are. */
+/**
+ * The paths that a merge patch changes, such as `spec.replicas`; of many the first ones, and how
+ * many more there are.
+ */
 export function changedFields(patch: object): string[] {
   const paths = [...pathsOf(patch, [])].filter(
     (path) => !path.startsWith('metadata.labels.velero.io/'),

@@ -51,18 +51,25 @@ export interface RehearsalResult {
   /** As the status of the restore would have them. */
   readonly warnings: number;
   readonly errors: number;
-  /** Made in namespaces or of kinds that are not there yet: nobody could be asked whether they are valid. */
+  /**
+   * Made in namespaces or of kinds that are not there yet: nobody could be asked whether they are
+   * valid.
+   */
   readonly unchecked: number;
 }
 
-/** Lines that wait for their item. Items need few others first; what is left out has no end that would be told. */
+/**
+ * Lines that wait for their item. Items need few others first; what is left out has no end that
+ * would be told.
+ */
 const WAITING_MAX = 200;
 /** So long one that is going is waited for: a rehearsal tells, and does not wait. */
 const SOON_MS = 1000;
 
 /**
- * Goes through a restore as the server would, and changes nothing: what would be made or changed is sent to the API server as a dry run. Plugins of others
- * are not asked, nor is anything begun that moves data. Throws as {@link runRestore} does.
+ * Goes through a restore as the server would, and changes nothing: what would be made or changed is
+ * sent to the API server as a dry run. Plugins of others are not asked, nor is anything begun that
+ * moves data. Throws as {@link runRestore} does.
  */
 export async function rehearseRestore(options: RehearsalOptions): Promise<RehearsalResult> {
   const { client, discovery, run, waitMs = SOON_MS, onItem, onNote } = options;

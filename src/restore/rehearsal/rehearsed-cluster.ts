@@ -24,8 +24,9 @@ const DEFINITIONS = 'customresourcedefinitions';
 const VOLUMES = 'persistentvolumes';
 
 /**
- * The cluster as a restore would leave it, without a change to the one that is there. What would be made is sent to the API server as a dry run, so that
- * quotas, webhooks and validation say what they would say; where its namespace or its kind are not there yet, nobody can be asked.
+ * The cluster as a restore would leave it, without a change to the one that is there. What would be
+ * made is sent to the API server as a dry run, so that quotas, webhooks and validation say what
+ * they would say; where its namespace or its kind are not there yet, nobody can be asked.
  */
 export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'> {
   readonly #options: RehearsedClusterOptions;

@@ -50,8 +50,8 @@ type Options = AfterCreation & {
 };
 
 /**
- * Status, the managers of fields, data of a pod's volumes, hooks, and definitions that are waited for. Done again after a kill, each finds what it did.
- * Throws what fails the item.
+ * Status, the managers of fields, data of a pod's volumes, hooks, and definitions that are waited
+ * for. Done again after a kill, each finds what it did. Throws what fails the item.
  */
 export async function finishCreated(
   created: Created,
@@ -80,7 +80,10 @@ async function restoreStatus({ made, resource, status }: Created, options: Optio
   if (failure !== undefined) options.notes.warn(messageOf(failure));
 }
 
-/** Who applied which field: without it the next `kubectl apply` would take back nothing of what it no longer says. */
+/**
+ * Who applied which field: without it the next `kubectl apply` would take back nothing of what it
+ * no longer says.
+ */
 async function restoreManagers(
   { made, object, resource }: Created,
   options: Options,

@@ -18,7 +18,10 @@ import type { BackedUpItems, DoneItem, ItemFile } from './contract.ts';
 import type { ItemNotes } from './existing.ts';
 import { readItem } from './item-file.ts';
 
-/** Loads the volume object that a PVC of a backup had; undefined for what is no PVC. The loader throws what is wrong with its file. */
+/**
+ * Loads the volume object that a PVC of a backup had; undefined for what is no PVC. The loader
+ * throws what is wrong with its file.
+ */
 export function volumeReaderOf(
   { groupResource }: ItemFile,
   given: KubeObject,
@@ -58,7 +61,10 @@ export interface ClaimedVolumeOptions {
 
 /** A claim whose volume is not released yet. */
 export interface WaitingVolume {
-  /** Looks again. True if the volume is settled, as `notes` then say. The last look always settles it. */
+  /**
+   * Looks again. True if the volume is settled, as `notes` then say. The last look always settles
+   * it.
+   */
   readonly look: (how: { readonly isLast: boolean }) => Promise<boolean>;
 }
 
@@ -66,7 +72,9 @@ type VolumeStep =
   | { readonly kind: 'fine' | 'freed' }
   | { readonly kind: 'waiting' | 'stuck'; readonly why: string };
 
-/** The volume controller releases a volume within seconds after its claim is deleted. Our choice. */
+/**
+ * The volume controller releases a volume within seconds after its claim is deleted. Our choice.
+ */
 const RELEASE_MS = 15_000;
 /** Volumes asked for at once. Our choice. */
 const LOOKS_AT_ONCE = 8;
@@ -77,9 +85,9 @@ const COMMON_FIELDS = new Set([
 ]);
 
 /**
- * Lets a restored claim bind to the volume that it names. If the volume was released from this very claim and kept
- * (`Retain`), its reference to the deleted claim is freed. If the claim can never bind, an error says why.
- * Returns a volume that is not released yet, for {@link UnsettledClaims}.
+ * Lets a restored claim bind to the volume that it names. If the volume was released from this very
+ * claim and kept (`Retain`), its reference to the deleted claim is freed. If the claim can never
+ * bind, an error says why. Returns a volume that is not released yet, for {@link UnsettledClaims}.
  */
 export async function settleNamedVolume(
   named: NamedVolume,
@@ -227,7 +235,10 @@ async function stepOf(
   }
 }
 
-/** Whether a volume refers to the claim as it was in the backup, which is gone, and is now restored into another namespace. */
+/**
+ * Whether a volume refers to the claim as it was in the backup, which is gone, and is now restored
+ * into another namespace.
+ */
 async function isOfGoneOriginal(
   { namespace = '', name = '', uid = '' }: ObjectReference,
   { metadata: original }: PersistentVolumeClaim,

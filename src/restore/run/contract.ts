@@ -1,7 +1,10 @@
 import type { ResourceIdentifier } from '../../backup/index.ts';
 import type { PersistentVolume, PersistentVolumeClaim, Pod } from '../../kube/index.ts';
 
-/** What the parts around a run of a restore have to do. Archives, journals and what is done about volumes fit these; none of them is known here. */
+/**
+ * What the parts around a run of a restore have to do. Archives, journals and what is done about
+ * volumes fit these; none of them is known here.
+ */
 
 /** Items of one type and namespace, as they lie in a backup. */
 export interface ItemFolder {
@@ -61,14 +64,18 @@ export interface FinishedRestoreItem extends DoneItem {
 }
 
 /**
- * Takes what is done with. One call at a time; each has happened whole or not at all, also for a process that is killed in it. A call that throws ends
- * the run.
+ * Takes what is done with. One call at a time; each has happened whole or not at all, also for a
+ * process that is killed in it. A call that throws ends the run.
  */
 export interface RestoreSink {
   put(item: FinishedRestoreItem): Promise<void>;
-  /** Operations of an item that is not over yet, which may take hours. They are in its record again. */
+  /**
+   * Operations of an item that is not over yet, which may take hours. They are in its record again.
+   */
   begun?(operations: readonly StartedRestoreOperation[]): void;
-  /** Right before a namespace is made, which has no label by which whoever continues recognises it. */
+  /**
+   * Right before a namespace is made, which has no label by which whoever continues recognises it.
+   */
   willCreateNamespace?(name: string): Promise<void>;
 }
 
@@ -79,7 +86,10 @@ export interface RestoreJournal {
   wasNamespaceBegun?(name: string): boolean;
 }
 
-/** What becomes of PersistentVolumes and of claims that name them. An error that is thrown is one of the item. */
+/**
+ * What becomes of PersistentVolumes and of claims that name them. An error that is thrown is one of
+ * the item.
+ */
 export interface PersistentVolumeSteps {
   /** Before the actions; what is not restored is provisioned anew for its claim. */
   prepare(

@@ -41,8 +41,10 @@ export interface BackedUp {
 }
 
 /**
- * What is done with an object that the cluster has already: nothing where it is the same, a patch where it is to be updated, else a warning in Velero's
- * words. One that is being deleted will be missing in the cluster, whatever it is like now. `wanted` has the labels of the restore. Returns what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
+ * What is done with an object that the cluster has already: nothing where it is the same, a patch
+ * where it is to be updated, else a warning in Velero's words. One that is being deleted will be
+ * missing in the cluster, whatever it is like now. `wanted` has the labels of the restore. Returns
+ * what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
  * restoreItem, and merge_service_account.go.
  */
 export async function settleExisting(
@@ -175,8 +177,9 @@ function isClustersOwn(
 }
 
 /**
- * The wanted object with the fields that only the cluster decides. These are the fields that an action
- * removed from the backed-up version, such as a Service's clusterIP. A PersistentVolume keeps its claim.
+ * The wanted object with the fields that only the cluster decides. These are the fields that an
+ * action removed from the backed-up version, such as a Service's clusterIP. A PersistentVolume
+ * keeps its claim.
  */
 function settledForm(
   wanted: KubeObject,
@@ -197,8 +200,9 @@ function settledForm(
 }
 
 /**
- * A finalizer belongs to a controller of this cluster. Without a living one, its controller could not clean
- * up. With one of the backup whose controller is gone, nobody could ever delete the object.
+ * A finalizer belongs to a controller of this cluster. Without a living one, its controller could
+ * not clean up. With one of the backup whose controller is gone, nobody could ever delete the
+ * object.
  */
 function withFinalizersOf<T extends KubeObject>(wanted: T, { metadata }: KubeObject): T {
   const { finalizers, ...others } = wanted.metadata;
@@ -267,9 +271,9 @@ interface SettledSubjects {
 }
 
 /**
- * A binding outside of the copied namespaces also serves the originals. Subjects of the copies are added
- * to it, and none is removed. The policy does not matter: without the binding the copies have no rights.
- * Returns undefined if the binding is restored like any other object.
+ * A binding outside of the copied namespaces also serves the originals. Subjects of the copies are
+ * added to it, and none is removed. The policy does not matter: without the binding the copies have
+ * no rights. Returns undefined if the binding is restored like any other object.
  */
 async function settleSubjects(
   found: KubeObject,

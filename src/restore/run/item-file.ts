@@ -23,8 +23,9 @@ const RESOURCE = /^[a-z0-9][-a-z0-9.]*$/;
 const VERSION = /^[a-z0-9]+$/i;
 
 /**
- * An item as it is stored. Its place in the archive says what it is, and in which namespace: whoever has written something else into the file must not
- * reach another one by it. Throws `BAD_ITEM`.
+ * An item as it is stored. Its place in the archive says what it is, and in which namespace:
+ * whoever has written something else into the file must not reach another one by it. Throws
+ * `BAD_ITEM`.
  */
 export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
   const bad = (why: string, cause?: unknown): CodedError =>

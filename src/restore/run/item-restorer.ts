@@ -73,8 +73,8 @@ import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own. Without
-   * it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by an annotation of its own.
+   * Without it, only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
@@ -146,7 +146,10 @@ interface Way {
   readonly before?: AsideItem | undefined;
 }
 
-/** Restores single items, with all that their actions add. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
+/**
+ * Restores single items, with all that their actions add. Velero: pkg/restore/restore.go,
+ * restoreItem (v1.18.3).
+ */
 export class ItemRestorer {
   readonly #options: ItemRestorerOptions;
   /** Namespaces of which it was said that a part of them is left out. */
@@ -173,7 +176,10 @@ export class ItemRestorer {
     this.#rules = rules;
   }
 
-  /** Of a file of the backup; what is wrong with it is in the log. Throws where the run has to end: a sink that fails, a cancel. */
+  /**
+   * Of a file of the backup; what is wrong with it is in the log. Throws where the run has to end:
+   * a sink that fails, a cancel.
+   */
   async restore(file: ItemFile): Promise<void> {
     await this.#restoreFile(file, { mustInclude: false });
   }
@@ -184,7 +190,10 @@ export class ItemRestorer {
     await this.#restoreFile(file, { mustInclude, before });
   }
 
-  /** Waits for the volumes of claims that exist by now, all at once. Throws where the run has to end. */
+  /**
+   * Waits for the volumes of claims that exist by now, all at once. Throws where the run has to
+   * end.
+   */
   async settleVolumes(): Promise<void> {
     await this.#unsettled.settle();
   }
@@ -210,7 +219,10 @@ export class ItemRestorer {
     this.#leftOut.set(type, (this.#leftOut.get(type) ?? 0) + count);
   }
 
-  /** How many objects were left out because they are no application's, by type. Undefined if there were none. */
+  /**
+   * How many objects were left out because they are no application's, by type. Undefined if there
+   * were none.
+   */
   get leftOut(): string | undefined {
     if (this.#leftOut.size === 0) return undefined;
     const counts = [...this.#leftOut].sort(([a], [b]) => (a < b ? -1 : 1));
@@ -486,7 +498,10 @@ export class ItemRestorer {
     return free.length > 0 ? withOldPods(job, given) : job;
   }
 
-  /** What may use volumes that are being brought back waits for them, and is left out where they are not as they should be. */
+  /**
+   * What may use volumes that are being brought back waits for them, and is left out where they are
+   * not as they should be.
+   */
   async #isHeldBack({ file, namespace, notes }: Work): Promise<boolean> {
     const { volumesInPlace, signal } = this.#options;
     if (!volumesInPlace || !mayUseVolumes(file.groupResource)) return false;
@@ -500,7 +515,10 @@ export class ItemRestorer {
     return true;
   }
 
-  /** The item as the actions leave it; undefined where one of them takes it out. What it needs is restored before it. */
+  /**
+   * The item as the actions leave it; undefined where one of them takes it out. What it needs is
+   * restored before it.
+   */
   async #runActions(item: KubeObject, work: Work): Promise<KubeObject | undefined> {
     const { restore, backupObject: backup, signal } = this.#options;
     const { file, given, namespace, notes } = work;
@@ -683,7 +701,9 @@ export class ItemRestorer {
     return `: the cluster serves it as ${apiVersionOf(served)}, and the backup has ${apiVersionOf(resource)}`;
   }
 
-  /** The claim names its volume: see that it can bind. Returns a volume that is to be settled later. */
+  /**
+   * The claim names its volume: see that it can bind. Returns a volume that is to be settled later.
+   */
   async #settleVolume(
     claim: KubeObject,
     { file, given, notes, operations }: Work,
@@ -731,7 +751,10 @@ export class ItemRestorer {
     }
   }
 
-  /** An object that could not be made may be there all the same, whatever the server says: it may have looked at ports or quotas first. */
+  /**
+   * An object that could not be made may be there all the same, whatever the server says: it may
+   * have looked at ports or quotas first.
+   */
   async #find(
     resource: Resource<KubeObject>,
     ref: { readonly name: string; readonly namespace: string | undefined },
@@ -763,7 +786,10 @@ const NOT_PREPARED = {
   isClean: true,
 };
 
-/** Whether a claim is there that names the same volume and is not bound, such as one of an earlier restore. */
+/**
+ * Whether a claim is there that names the same volume and is not bound, such as one of an earlier
+ * restore.
+ */
 function isWaitingFor(wanted: KubeObject, found: KubeObject): boolean {
   const [asked, claim] = [wanted, found] as [PersistentVolumeClaim, PersistentVolumeClaim];
   if (wanted.kind !== 'PersistentVolumeClaim' || claim.status?.phase !== 'Pending') return false;

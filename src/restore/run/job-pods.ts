@@ -46,9 +46,9 @@ export interface JobOfPod {
 const TYPE = 'jobs.batch';
 
 /**
- * The Job that does the work of a pod without it. `file`: the pod's in the backup. Undefined where there is
- * no such Job, and where the cluster has the pod already. Throws errors of the cluster and of
- * the backup, and `BAD_ITEM`.
+ * The Job that does the work of a pod without it. `file`: the pod's in the backup. Undefined where
+ * there is no such Job, and where the cluster has the pod already. Throws errors of the cluster and
+ * of the backup, and `BAD_ITEM`.
  */
 export async function jobOfPod(
   item: KubeObject,
@@ -100,7 +100,10 @@ export function leftToJob({ id, is }: JobOfPod, volumes: readonly string[]): str
 const isJob = ({ controller, kind, apiVersion }: Fields): boolean =>
   controller === true && kind === 'Job' && textOf(apiVersion).startsWith('batch/');
 
-/** Selects the pods that a Job had in the backup. Undefined where a Job keeps its selector in a restore. */
+/**
+ * Selects the pods that a Job had in the backup. Undefined where a Job keeps its selector in a
+ * restore.
+ */
 export function oldPodsSelector(job: KubeObject): string | undefined {
   if (fieldsAt(job, 'spec')?.manualSelector === true) return undefined;
   const labels = fieldsAt(job, 'spec', 'selector', 'matchLabels');

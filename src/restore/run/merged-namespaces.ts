@@ -4,8 +4,9 @@ import { pathOf, readItem } from './item-file.ts';
 import { withoutServersFields } from './object-form.ts';
 
 /**
- * Namespaces of the backup that are restored into one. Of items that have one name and type there only the first is restored, as Velero does; of the others,
- * and of the data of their volumes, somebody has to hear.
+ * Namespaces of the backup that are restored into one. Of items that have one name and type there
+ * only the first is restored, as Velero does; of the others, and of the data of their volumes,
+ * somebody has to hear.
  */
 export class MergedNamespaces {
   readonly #items: Pick<BackedUpItems, 'directories' | 'load'>;
@@ -27,8 +28,9 @@ export class MergedNamespaces {
   }
 
   /**
-   * Says once of a file that is not restored what became of it. Undefined where it is the one that was, or is the same as that one; also where that is not
-   * known, as of what an earlier try has restored. Throws what reading the other file throws.
+   * Says once of a file that is not restored what became of it. Undefined where it is the one that
+   * was, or is the same as that one; also where that is not known, as of what an earlier try has
+   * restored. Throws what reading the other file throws.
    */
   async problemOf(file: ItemFile, given: KubeObject): Promise<string | undefined> {
     const source = this.#sources.get(this.#keyOf(file));

@@ -24,7 +24,10 @@ export interface NamespacesOptions {
   readonly terminatingMs: number;
   readonly pollMs: number;
   readonly restore: Restore;
-  /** Told of each that is missing, right before it is made: it has no label by which it is recognised. */
+  /**
+   * Told of each that is missing, right before it is made: it has no label by which it is
+   * recognised.
+   */
   readonly willCreate?: ((name: string) => Promise<void>) | undefined;
   /** Whether an earlier try was about to make it. */
   readonly wasBegun?: ((name: string) => boolean) | undefined;
@@ -34,8 +37,10 @@ export interface NamespacesOptions {
 }
 
 /**
- * Namespaces that items are restored into: each is looked at once, and made where it is missing, with labels, annotations and spec of the backup. One that
- * exists stays as it is. Velero: pkg/util/kube/utils.go, EnsureNamespaceExistsAndIsReady; it waits for a namespace that does not go anew with each item.
+ * Namespaces that items are restored into: each is looked at once, and made where it is missing,
+ * with labels, annotations and spec of the backup. One that exists stays as it is. Velero:
+ * pkg/util/kube/utils.go, EnsureNamespaceExistsAndIsReady; it waits for a namespace that does not
+ * go anew with each item.
  */
 export class RestoredNamespaces {
   readonly #options: NamespacesOptions;
@@ -68,7 +73,10 @@ export class RestoredNamespaces {
     }
   }
 
-  /** Made by an earlier try, which was killed before it could say so. Both times are the API server's. */
+  /**
+   * Made by an earlier try, which was killed before it could say so. Both times are the API
+   * server's.
+   */
   #isOwn({ metadata }: KubeObject): boolean {
     const { wasBegun, restore, isClockSetBack } = this.#options;
     return (

@@ -6,7 +6,10 @@ import {
 } from '../../kube/index.ts';
 import { isFields, listAt, textOf } from '../actions/fields.ts';
 
-/** Kinds that a restore would define, since their definitions are in the backup and not in the cluster. */
+/**
+ * Kinds that a restore would define, since their definitions are in the backup and not in the
+ * cluster.
+ */
 export class NewKinds {
   readonly #definitions = new Map<string, KubeObject>();
   readonly #resources: ServedResource[] = [];
@@ -34,7 +37,10 @@ export class NewKinds {
     );
   }
 
-  /** By the parts of an identifier: plural, singular or short name, with or without the beginning of the group. */
+  /**
+   * By the parts of an identifier: plural, singular or short name, with or without the beginning of
+   * the group.
+   */
   findIn(group: string, name: string): ServedResource | undefined {
     const wanted = name.toLowerCase();
     return this.#resources.find(

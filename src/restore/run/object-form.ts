@@ -40,7 +40,10 @@ export const withLabels = <T extends KubeObject>(object: T, labels: RestoreLabel
   metadata: { ...object.metadata, labels: { ...object.metadata.labels, ...labels } },
 });
 
-/** When an object of a kind that runs once has ended: its phases, and its conditions with their status. */
+/**
+ * When an object of a kind that runs once has ended: its phases, and its conditions with their
+ * status.
+ */
 interface End {
   readonly phases?: readonly string[];
   readonly conditions?: readonly `${string}=${string}`[];
@@ -48,8 +51,9 @@ interface End {
 
 const SUCCEEDED_OR_NOT: End = { conditions: ['Succeeded=True', 'Succeeded=False'] };
 /**
- * Velero only skips Jobs with a completionTime, and a Job that failed has none. With SuccessCriteriaMet or
- * FailureTarget the outcome is decided, and only pods are still ending (KEP 3850, KEP 3998).
+ * Velero only skips Jobs with a completionTime, and a Job that failed has none. With
+ * SuccessCriteriaMet or FailureTarget the outcome is decided, and only pods are still ending (KEP
+ * 3850, KEP 3998).
  */
 const ENDS: ReadonlyMap<string, End> = new Map<string, End>([
   ['pods', { phases: ['Succeeded', 'Failed'] }],
@@ -90,8 +94,9 @@ export function wantsStatus({ metadata }: KubeObject): boolean | undefined {
 }
 
 /**
- * Whether this restore, and no other of its name, has made an object that was found: by its labels, and since the Restore is younger than whatever one of
- * its name before it has made. Both times are the API server's: where its clock was set back since, they tell nothing.
+ * Whether this restore, and no other of its name, has made an object that was found: by its labels,
+ * and since the Restore is younger than whatever one of its name before it has made. Both times are
+ * the API server's: where its clock was set back since, they tell nothing.
  */
 export function isMadeBy(
   restore: Restore,

@@ -33,8 +33,9 @@ export interface PlannedFolder {
 }
 
 /**
- * What of a backup is restored, in which order: types by their priorities, and in each type one folder for each namespace. `only`: one type, ahead of
- * the others. What cannot be read where labels decide is an error, and the rest goes on.
+ * What of a backup is restored, in which order: types by their priorities, and in each type one
+ * folder for each namespace. `only`: one type, ahead of the others. What cannot be read where
+ * labels decide is an error, and the rest goes on.
  */
 export async function planRestore(
   options: PlanOptions,

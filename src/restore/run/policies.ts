@@ -13,8 +13,9 @@ const silent: BackupLog = {
 };
 
 /**
- * The filters of the policies that a Restore names, with what the cluster serves now. What does not fit is said once all definitions are restored, to
- * `log`. Throws `AMBIGUOUS_FILTERS` where one policy names a kind by two names, as Velero does: it cannot be known which filter is meant.
+ * The filters of the policies that a Restore names, with what the cluster serves now. What does not
+ * fit is said once all definitions are restored, to `log`. Throws `AMBIGUOUS_FILTERS` where one
+ * policy names a kind by two names, as Velero does: it cannot be known which filter is meant.
  * Velero: pkg/restore/restore.go, resolveRestoreNamespacedFilterPolicies (v1.18.3).
  */
 export function fineFiltersOf(

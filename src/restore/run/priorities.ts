@@ -7,7 +7,10 @@ export interface RestorePriorities {
   readonly low: readonly string[];
 }
 
-/** Velero: pkg/cmd/server/config/config.go, defaultRestorePriorities (v1.18.3). The singular in it is Velero's: discovery knows what is meant. */
+/**
+ * Velero: pkg/cmd/server/config/config.go, defaultRestorePriorities (v1.18.3). The singular in it
+ * is Velero's: discovery knows what is meant.
+ */
 export const RESTORE_PRIORITIES: RestorePriorities = {
   high: [
     ...['customresourcedefinitions', 'namespaces', 'storageclasses'],
@@ -28,7 +31,10 @@ export const RESTORE_PRIORITIES: RestorePriorities = {
 
 const SEPARATOR = '-';
 
-/** Of the server's flag: `-` parts those that come first from those that come last. Throws `BAD_PRIORITIES`. */
+/**
+ * Of the server's flag: `-` parts those that come first from those that come last. Throws
+ * `BAD_PRIORITIES`.
+ */
 export function parsePriorities(text: string): RestorePriorities {
   const names = text
     .split(',')
@@ -43,8 +49,9 @@ export function parsePriorities(text: string): RestorePriorities {
 }
 
 /**
- * The types of a backup in the order of a restore, each once. Names are looked up when their turn comes: the definition of one may have been restored
- * just before. Velero: pkg/restore/restore.go, getOrderedResources and getOrderedResourceCollection.
+ * The types of a backup in the order of a restore, each once. Names are looked up when their turn
+ * comes: the definition of one may have been restored just before. Velero: pkg/restore/restore.go,
+ * getOrderedResources and getOrderedResourceCollection.
  */
 export function* orderedTypes(
   types: Iterable<string>,

@@ -90,7 +90,10 @@ const ASIDE = 'Put aside until all other items are restored';
 const PAUSE_MS_MAX = 15_000;
 /** For all prepared objects together. Our choice: tens of thousands are refused at worst. */
 const KEPT_BYTES_MAX = 16 << 20;
-/** When the time is over, items that were never tried get their try until so many of a group are refused. */
+/**
+ * When the time is over, items that were never tried get their try until so many of a group are
+ * refused.
+ */
 const LAST_REFUSALS_MAX = 3;
 
 /**
@@ -233,7 +236,9 @@ export class PutAside {
     this.#refused = group;
   }
 
-  /** Tries all of them in rounds, each group in the order of the restore, until the time is over. */
+  /**
+   * Tries all of them in rounds, each group in the order of the restore, until the time is over.
+   */
   async lastPass(options: LastPassOptions): Promise<void> {
     const { failed, timeoutMs, pollMs, signal } = options;
     this.#isLastPass = true;

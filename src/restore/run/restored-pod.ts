@@ -19,8 +19,9 @@ export interface RestoredPodOptions {
 const TYPE = 'pods';
 
 /**
- * Whether a restore makes a pod of the backup when its turn comes, or has made it: it is in the backup, selected, has not ended, and is no other's in the
- * cluster, nor left to its Job. Throws what the cluster and the contents throw, and `BAD_ITEM`.
+ * Whether a restore makes a pod of the backup when its turn comes, or has made it: it is in the
+ * backup, selected, has not ended, and is no other's in the cluster, nor left to its Job. Throws
+ * what the cluster and the contents throw, and `BAD_ITEM`.
  */
 export async function isPodRestored(
   { namespace, name }: { readonly namespace: string; readonly name: string },

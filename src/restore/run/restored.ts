@@ -20,8 +20,8 @@ const STANDINGS: readonly Standing[] = OUTCOMES.flatMap((outcome) => [
 ]);
 
 /**
- * What a restore has come to, each item once. There may be hundreds of thousands: in memory are their names ({@link ObjectNames}) and one byte of what
- * became of each.
+ * What a restore has come to, each item once. There may be hundreds of thousands: in memory are
+ * their names ({@link ObjectNames}) and one byte of what became of each.
  */
 export class Restored {
   readonly #names = new ObjectNames();
@@ -71,7 +71,10 @@ export class Restored {
     return false;
   }
 
-  /** By `apiVersion/Kind`, `namespace/name(outcome)`: Velero's list of restored resources. What is not over has failed. */
+  /**
+   * By `apiVersion/Kind`, `namespace/name(outcome)`: Velero's list of restored resources. What is
+   * not over has failed.
+   */
   get resourceList(): ResourceNames {
     const outcomeOf = (number: number): string =>
       `(${this.#standingOf(number).outcome ?? 'failed'})`;

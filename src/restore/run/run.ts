@@ -48,8 +48,8 @@ import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own. Without
-   * it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by an annotation of its own.
+   * Without it, only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
@@ -67,7 +67,10 @@ export interface RestoreRunOptions {
   readonly modifiers?: ResourceModifiers | undefined;
   /** That the Restore names. */
   readonly policies?: FinePolicies | undefined;
-  /** Where the backup has several versions of its types, and not only those that its cluster preferred. */
+  /**
+   * Where the backup has several versions of its types, and not only those that its cluster
+   * preferred.
+   */
   readonly versions?: VersionChoice | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
@@ -79,16 +82,25 @@ export interface RestoreRunOptions {
   readonly log: BackupLog;
   /** Of an earlier try of this very restore; undefined where there was none. */
   readonly journal?: RestoreJournal | undefined;
-  /** The API server's clock was behind the time of the Restore at some moment of this try or an earlier one. */
+  /**
+   * The API server's clock was behind the time of the Restore at some moment of this try or an
+   * earlier one.
+   */
   readonly isClockSetBack?: (() => boolean) | undefined;
   readonly priorities?: RestorePriorities;
-  /** Velero: `--terminating-resource-timeout` and `--resource-timeout`; 10 minutes each where nothing is said. */
+  /**
+   * Velero: `--terminating-resource-timeout` and `--resource-timeout`; 10 minutes each where
+   * nothing is said.
+   */
   readonly terminatingMs?: number;
   readonly resourceTimeoutMs?: number;
   /** So long an API server may be away. */
   readonly patienceMs?: number;
   readonly pollMs?: number;
-  /** Called when an item is over, not more often than each second, and once at the end. Never two at once; an error is a warning. */
+  /**
+   * Called when an item is over, not more often than each second, and once at the end. Never two at
+   * once; an error is a warning.
+   */
   readonly onProgress?: (progress: RestoreProgress) => Promise<void>;
   readonly progressMs?: number;
   readonly signal: AbortSignal;
@@ -114,11 +126,14 @@ const DEFINITION_KIND = /^apiextensions\.k8s\.io\/[^/]+\/CustomResourceDefinitio
 const LOOKS_AT_ONCE = 8;
 
 /**
- * Brings the items of a backup into the cluster, one after the other: definitions first, then by priorities. Errors of single items are in the log and the
- * rest goes on. What has an end of its own (data of volumes, operations of actions, exec hooks) is begun and handed out, and not waited for. With the journal
- * of an earlier try, what is in there is not touched again, and what it has made last and not journaled is recognised. Velero: pkg/restore/restore.go, execute.
- * Throws `RESTORE_NOT_STORED` when the sink fails, `AMBIGUOUS_FILTERS`, `BAD_SELECTOR` for actions whose selector cannot be read, what the contents throw where labels are
- * looked at, and the reason of the signal.
+ * Brings the items of a backup into the cluster, one after the other: definitions first, then by
+ * priorities. Errors of single items are in the log and the rest goes on. What has an end of its
+ * own (data of volumes, operations of actions, exec hooks) is begun and handed out, and not waited
+ * for. With the journal of an earlier try, what is in there is not touched again, and what it has
+ * made last and not journaled is recognised. Velero: pkg/restore/restore.go, execute. Throws
+ * `RESTORE_NOT_STORED` when the sink fails, `AMBIGUOUS_FILTERS`, `BAD_SELECTOR` for actions whose
+ * selector cannot be read, what the contents throw where labels are looked at, and the reason of
+ * the signal.
  */
 export async function runRestore(options: RestoreRunOptions): Promise<RestoreRunResult> {
   const { items, restore, log, signal, journal } = options;
@@ -198,7 +213,8 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     restorer.rules = rules();
   }
   warnOfAway(options, types);
-  // A kind that the cluster does not have is no warning, as in Velero: it may be of another cluster.
+  // A kind that the cluster does not have is no warning, as in Velero: it may be of another
+  // cluster.
   const info: BackupLog['info'] = (text, about) => {
     log.info(text, about);
   };
@@ -374,7 +390,9 @@ async function journaled(noting: Promise<void> | undefined, signal: AbortSignal)
   }
 }
 
-/** Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource. */
+/**
+ * Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource.
+ */
 async function ensure(
   name: string,
   {
@@ -410,7 +428,10 @@ async function refresh(
   await types.update();
 }
 
-/** Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still there. */
+/**
+ * Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still
+ * there.
+ */
 async function resume(
   options: RestoreRunOptions,
   patience: Patience,

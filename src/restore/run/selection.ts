@@ -14,7 +14,8 @@ import type { ItemFolder } from './contract.ts';
 const MUST_HAVE = new Set(['datauploads.velero.io']);
 
 /**
- * What of a backup is restored. Namespaces are those of the backup. Velero: pkg/restore/restore.go, getOrderedResourceCollection and restoreItem.
+ * What of a backup is restored. Namespaces are those of the backup. Velero: pkg/restore/restore.go,
+ * getOrderedResourceCollection and restoreItem.
  */
 export class RestoreSelection {
   readonly #cluster: boolean | undefined;
@@ -25,7 +26,10 @@ export class RestoreSelection {
   readonly #statuses: NameLists | undefined;
   readonly #fine: FineFilters | undefined;
 
-  /** `fine`: of the policies of the Restore. Throws `BAD_SELECTOR`, which validation has found before. */
+  /**
+   * `fine`: of the policies of the Restore. Throws `BAD_SELECTOR`, which validation has found
+   * before.
+   */
   constructor({ spec }: Restore, resources: ResourceFinder, fine?: FineFilters) {
     this.#fine = fine;
     this.#cluster = spec.includeClusterResources ?? undefined;
@@ -41,7 +45,10 @@ export class RestoreSelection {
       : undefined;
   }
 
-  /** Whether the kind of a folder's items must be known: a policy names one that the cluster does not have. */
+  /**
+   * Whether the kind of a folder's items must be known: a policy names one that the cluster does
+   * not have.
+   */
   asksForKind({ groupResource: type, namespace }: ItemFolder): boolean {
     return !MUST_HAVE.has(type) && this.#fine?.asksForKind(type, namespace) === true;
   }
@@ -99,7 +106,8 @@ export class RestoreSelection {
   }
 
   /**
-   * By a policy that is about the type and its namespace; or else by a label selector, or any of several. Items that an action asks for pass all the same.
+   * By a policy that is about the type and its namespace; or else by a label selector, or any of
+   * several. Items that an action asks for pass all the same.
    */
   takesItem(
     { groupResource: type, namespace }: ItemFolder,

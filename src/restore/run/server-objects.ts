@@ -21,9 +21,9 @@ export interface ServerObjectsOptions {
 const RBAC = 'rbac.authorization.k8s.io';
 
 /**
- * The objects in the namespace of a running server, and the Roles and bindings of its service accounts. A
- * restore creates missing ones and never changes existing ones. An older Secret or location would cut the
- * server off from its bucket, and an older Role would take its rights.
+ * The objects in the namespace of a running server, and the Roles and bindings of its service
+ * accounts. A restore creates missing ones and never changes existing ones. An older Secret or
+ * location would cut the server off from its bucket, and an older Role would take its rights.
  */
 export class ServerObjects {
   readonly #options: ServerObjectsOptions;
@@ -36,7 +36,10 @@ export class ServerObjects {
     this.#namespaces = namespaces;
   }
 
-  /** Whether an existing object is one of them. Lists bindings once, for the first Role or ClusterRole. */
+  /**
+   * Whether an existing object is one of them. Lists bindings once, for the first Role or
+   * ClusterRole.
+   */
   async has(found: KubeObject, { group, plural }: Resource<KubeObject>): Promise<boolean> {
     const { namespace = '', name } = found.metadata;
     if (this.#namespaces.has(namespace)) return true;

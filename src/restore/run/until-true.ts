@@ -1,6 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Asks every so often, first at once. False where it was not so in time. Throws what the question throws, and the reason of the signal. */
+/**
+ * Asks every so often, first at once. False where it was not so in time. Throws what the question
+ * throws, and the reason of the signal.
+ */
 export async function untilTrue(
   question: () => Promise<boolean>,
   options: {

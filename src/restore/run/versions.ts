@@ -17,9 +17,11 @@ export interface VersionChoice {
 export type ChosenVersions = ReadonlyMap<string, string>;
 
 /**
- * Which version of each type is restored, where a backup has several: the one that the user wants, the one that the cluster prefers, the one that the backup's
- * cluster preferred, or else the newest that both have. Velero: pkg/restore/prioritize_group_version.go, chooseAPIVersionsToRestore (v1.18.3); it goes by the
- * versions of whole groups, and restores what an action asks for in the version of the backup's cluster.
+ * Which version of each type is restored, where a backup has several: the one that the user wants,
+ * the one that the cluster prefers, the one that the backup's cluster preferred, or else the newest
+ * that both have. Velero: pkg/restore/prioritize_group_version.go, chooseAPIVersionsToRestore
+ * (v1.18.3); it goes by the versions of whole groups, and restores what an action asks for in the
+ * version of the backup's cluster.
  */
 export function chosenVersions(
   folders: Iterable<ItemFolder>,
@@ -44,7 +46,10 @@ export function chosenVersions(
   return chosen;
 }
 
-/** The file of an item in the version that is chosen for its type; as it is given where the backup does not have the item in that one. */
+/**
+ * The file of an item in the version that is chosen for its type; as it is given where the backup
+ * does not have the item in that one.
+ */
 export function inChosenVersion(
   file: ItemFile,
   chosen: ChosenVersions,
@@ -56,7 +61,10 @@ export function inChosenVersion(
   return items.has(other) ? other : file;
 }
 
-/** Lines such as `rockbands.music.example.io=v2beta1,v2beta2`; what is no such line says nothing, as with Velero. */
+/**
+ * Lines such as `rockbands.music.example.io=v2beta1,v2beta2`; what is no such line says nothing, as
+ * with Velero.
+ */
 export function wantedVersions(text: string): ReadonlyMap<string, readonly string[]> {
   const lines = text.split('\n').map((line) => line.replaceAll(/[ \r]/g, ''));
   return new Map(
@@ -69,7 +77,10 @@ export function wantedVersions(text: string): ReadonlyMap<string, readonly strin
 
 const FORM = /^v([1-9]\d*)(?:(alpha|beta)([1-9]\d*))?$/;
 
-/** As Kubernetes orders versions (k8s.io/apimachinery/pkg/version): alpha, beta, stable; those of another form before all of them. */
+/**
+ * As Kubernetes orders versions (k8s.io/apimachinery/pkg/version): alpha, beta, stable; those of
+ * another form before all of them.
+ */
 function byAge(a: string, b: string): number {
   const [first, second] = [ageOf(a), ageOf(b)];
   const at = first.findIndex((part, index) => part !== second[index]);

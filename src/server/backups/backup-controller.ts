@@ -43,7 +43,10 @@ export interface BackupControllerOptions extends BackupRunSettings {
   readonly sessions: ActionSessions;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly removeSnapshots: RemoveSnapshots;
-  /** Whether another controller of this server deletes backups: it cancels those that are still made first. */
+  /**
+   * Whether another controller of this server deletes backups: it cancels those that are still made
+   * first.
+   */
   readonly isDeletedElsewhere?: boolean;
   /** Backups at once. Velero: `--concurrent-backups`. */
   readonly runningMax: number;
@@ -58,8 +61,9 @@ const CANCELED_AT_ONCE = 4;
 const AGAIN_MS = 10_000;
 
 /**
- * Velero's controllers `backup-queue` and `backup` in one: the queue, the runs, and backups that are canceled or deleted while they are made. What
- * is under way when this process dies, another one goes on with.
+ * Velero's controllers `backup-queue` and `backup` in one: the queue, the runs, and backups that
+ * are canceled or deleted while they are made. What is under way when this process dies, another
+ * one goes on with.
  */
 export class BackupController extends LeadingController<BackupsRun> {
   readonly name = 'backup';
@@ -241,7 +245,10 @@ class BackupsRun {
     else if (!this.#runs.cancel(backup)) this.#queue.queue.add(QUEUE_KEY);
   }
 
-  /** It was deleted while it was made, or waited: what it began is told to stop, and nothing stays in the bucket. */
+  /**
+   * It was deleted while it was made, or waited: what it began is told to stop, and nothing stays
+   * in the bucket.
+   */
   #vanished(backup: Backup): void {
     if (this.#runs.endVanished(backup)) return;
     if (!isUnderWay(phaseOf(backup))) return;
@@ -298,12 +305,18 @@ class BackupsRun {
     }
   }
 
-  /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */
+  /**
+   * Another Backup of its name, which was deleted, is still being ended or removed: both would
+   * write below one folder of the bucket.
+   */
   #isHeld(key: string): boolean {
     return this.#runs.has(key) || this.#lost.has(key);
   }
 
-  /** Of one that waits for its operations: they are told to stop, and whoever follows them sees their ends. */
+  /**
+   * Of one that waits for its operations: they are told to stop, and whoever follows them sees
+   * their ends.
+   */
   async #cancelWaiting(key: string): Promise<Result | undefined> {
     const backup = this.#backups.get(refOf(key));
     if (!backup || !isWaiting(phaseOf(backup)) || !isCanceled(backup)) return undefined;

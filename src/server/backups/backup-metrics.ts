@@ -23,7 +23,10 @@ interface Ended {
 }
 
 export interface BackupMetricsOptions {
-  /** Backups as the cluster has them, asked at each scrape; undefined where this process does not follow them. */
+  /**
+   * Backups as the cluster has them, asked at each scrape; undefined where this process does not
+   * follow them.
+   */
   readonly backups: () => readonly Backup[] | undefined;
   /** Whether snapshots of CSI drivers are counted. Velero: `--features=EnableCSI`. */
   readonly hasCsi?: boolean;
@@ -48,8 +51,8 @@ export class BackupMetrics {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> =>
       new Counter({ name: `velero_backup_${name}`, help, labelNames: LABELS, registers });
-    // The values come from the Backups at each scrape. A value in memory would be lost at a restart,
-    // and would miss backups that another leader ended.
+    // The values come from the Backups at each scrape. A value in memory would be lost at a
+    // restart, and would miss backups that another leader ended.
     const gauge = (
       name: string,
       help: string,
@@ -154,7 +157,10 @@ export class BackupMetrics {
     this.begin('');
   }
 
-  /** Every schedule of the cluster, when this process begins to follow them. Removes the series of all others. */
+  /**
+   * Every schedule of the cluster, when this process begins to follow them. Removes the series of
+   * all others.
+   */
   exist(schedules: readonly string[]): void {
     for (const schedule of [...this.#begun]) {
       if (schedule !== '' && !schedules.includes(schedule)) this.end(schedule);
@@ -162,7 +168,10 @@ export class BackupMetrics {
     this.#existing = new Set(schedules);
   }
 
-  /** Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that an alert sees the first failure as a change. */
+  /**
+   * Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that
+   * an alert sees the first failure as a change.
+   */
   begin(schedule: string): void {
     this.#gone.delete(schedule);
     this.#existing?.add(schedule);
@@ -222,7 +231,10 @@ export class BackupMetrics {
     this.#counters.validation?.inc(this.#labelsOf(backup));
   }
 
-  /** All of its items are in its files, and its status says so. `tarballBytes`: where this process has made the file. */
+  /**
+   * All of its items are in its files, and its status says so. `tarballBytes`: where this process
+   * has made the file.
+   */
   itemsDone(backup: Backup, tarballBytes?: number): void {
     const { schedule } = this.#labelsOf(backup);
     if (tarballBytes !== undefined) this.tarball(backup, tarballBytes);
@@ -271,8 +283,8 @@ const scheduleOf = ({ metadata }: Backup): string =>
 const CLOCK_MS = 5000;
 
 /**
- * A Backup of another cluster is created here after its run. Its success must not end an alert about a schedule
- * of the same name. Velero's sync leaves no mark, so the times decide then.
+ * A Backup of another cluster is created here after its run. Its success must not end an alert
+ * about a schedule of the same name. Velero's sync leaves no mark, so the times decide then.
  */
 function isOfThisCluster(backup: Backup): boolean {
   if (isSynced(backup)) return false;
@@ -282,7 +294,10 @@ function isOfThisCluster(backup: Backup): boolean {
   return startMs === undefined || createdMs === undefined || startMs + CLOCK_MS >= createdMs;
 }
 
-/** When the newest completed backup of each schedule ended, in seconds since 1970. Velero: getLastSuccessBySchedule. */
+/**
+ * When the newest completed backup of each schedule ended, in seconds since 1970. Velero:
+ * getLastSuccessBySchedule.
+ */
 function lastSuccesses(backups: readonly Backup[]): Map<string, number> {
   const seconds = new Map<string, number>();
   for (const [schedule, { status, endMs }] of newestOf(backups, (p) => p === 'Completed')) {

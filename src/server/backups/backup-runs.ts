@@ -84,7 +84,10 @@ interface Task extends RunBeside {
   hasVanished: boolean;
 }
 
-/** The backups that run in this process: each from `ReadyToStart`, by its validation and `InProgress`, to the phase after its run, which is written here. */
+/**
+ * The backups that run in this process: each from `ReadyToStart`, by its validation and
+ * `InProgress`, to the phase after its run, which is written here.
+ */
 export class BackupRuns {
   readonly #options: BackupRunsOptions;
   readonly #settings: BackupRunSettings;
@@ -110,8 +113,8 @@ export class BackupRuns {
   }
 
   /**
-   * How long one is still left alone, since it could not be run; 0 where it may begin. Others have its place meanwhile: one that begins late is then one
-   * more than allowed.
+   * How long one is still left alone, since it could not be run; 0 where it may begin. Others have
+   * its place meanwhile: one that begins late is then one more than allowed.
    */
   restMs(uid: string): number {
     const since = this.#resting.get(uid);
@@ -137,7 +140,9 @@ export class BackupRuns {
     return task !== undefined;
   }
 
-  /** Of one that is gone: what it has begun ends after its run. False where it does not run here. */
+  /**
+   * Of one that is gone: what it has begun ends after its run. False where it does not run here.
+   */
   endVanished(backup: Backup): boolean {
     const task = this.#taskOf(backup);
     if (task) task.hasVanished = true;
@@ -211,7 +216,8 @@ export class BackupRuns {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#settings.runner(), about);
       const noting = { what: 'note that a backup is under way', logger, signal };
-      // A cancel does not cut it off: a note that comes after its removal would stay, and a deletion would wait for it.
+      // A cancel does not cut it off: a note that comes after its removal would stay, and a
+      // deletion would wait for it.
       await patiently(() => notes.write(backup, leaving), noting);
       signal.throwIfAborted();
       const outcome = await runner.run({
@@ -308,7 +314,10 @@ export class BackupRuns {
     }
   }
 
-  /** The journal is of no use any more. What cannot be done now is tried again when the note of the backup goes. */
+  /**
+   * The journal is of no use any more. What cannot be done now is tried again when the note of the
+   * backup goes.
+   */
   async #forget(backup: Backup): Promise<void> {
     const { lost, logger, signal, assertLeading } = this.#options;
     try {

@@ -26,7 +26,10 @@ export interface LocationBucketsOptions extends Omit<LocationStoreOptions, 'open
   readonly logger?: Logger | undefined;
 }
 
-/** The buckets of BackupStorageLocations, by the credentials that their Secrets hold when one is opened. */
+/**
+ * The buckets of BackupStorageLocations, by the credentials that their Secrets hold when one is
+ * opened.
+ */
 export class LocationBuckets implements Buckets {
   readonly #options: LocationBucketsOptions;
   #notKept = '';

@@ -37,8 +37,9 @@ export interface DeletionRequestsOptions {
 const WORKERS = 2;
 
 /**
- * Requests to delete backups that are still made, which Velero refuses: the Backup is deleted, and with it everything that it began ends.
- * Requests for backups that are over stay as they are, for a server that deletes those.
+ * Requests to delete backups that are still made, which Velero refuses: the Backup is deleted, and
+ * with it everything that it began ends. Requests for backups that are over stay as they are, for a
+ * server that deletes those.
  */
 export class DeletionRequests {
   readonly #options: DeletionRequestsOptions;
@@ -91,7 +92,10 @@ export class DeletionRequests {
   }
 }
 
-/** Whether nobody has answered it, and it was made for this Backup: requests for earlier ones of the name may stay. */
+/**
+ * Whether nobody has answered it, and it was made for this Backup: requests for earlier ones of the
+ * name may stay.
+ */
 const isFor = (request: DeletionRequest, backup: Backup): boolean =>
   !isAnswered(request.status?.phase) && isAbout(request, backup);
 

@@ -49,13 +49,15 @@ export interface LostBackupsOptions {
   readonly onRemoved: () => void;
 }
 
-/** Its run had a good end, and its phase alone says what came after: its files may not be published. */
+/**
+ * Its run had a good end, and its phase alone says what came after: its files may not be published.
+ */
 const isGivenUp = (backup: Backup): boolean =>
   phaseOf(backup) === 'PartiallyFailed' && statusOf(backup).failureReason !== undefined;
 
 /**
- * Removes the VolumeSnapshots of a Backup that was deleted before its end; those that were to be kept only `withKept`. Throws where some of
- * them stay.
+ * Removes the VolumeSnapshots of a Backup that was deleted before its end; those that were to be
+ * kept only `withKept`. Throws where some of them stay.
  */
 export type RemoveSnapshots = (
   backup: Backup,
@@ -79,10 +81,16 @@ const WORKERS = 16;
 /** Of these for one location: one that hangs must not keep the others waiting. */
 const AT_LOCATION = 12;
 const BUSY_MS = 200;
-/** How long others leave its namespaces alone, should its pods still be frozen. Our choice: a bucket that is gone for good must not end all backups. */
+/**
+ * How long others leave its namespaces alone, should its pods still be frozen. Our choice: a bucket
+ * that is gone for good must not end all backups.
+ */
 const FROZEN_MS = 10 * 60_000;
 const OVER = 'over/';
-/** For one at a time: a bucket that hangs must not keep the others waiting for ever. It is tried again. Our choice. */
+/**
+ * For one at a time: a bucket that hangs must not keep the others waiting for ever. It is tried
+ * again. Our choice.
+ */
 const TRYING_MS = 30 * 60_000;
 /** How long the API server may be away meanwhile. */
 const PATIENCE_MS = 60_000;
@@ -91,8 +99,9 @@ const UNSURE_MS = 5 * 60_000;
 const NOTHING: LeftRun = { operations: [], snapshots: [], unknownSnapshots: [], frozen: [] };
 
 /**
- * Backups that were deleted while they were made, or waited for their operations: what they have begun is told to stop, and nothing of theirs stays
- * with providers or in the bucket. Also those whose deletion nobody saw, by their notes. Each is tried again until it is done.
+ * Backups that were deleted while they were made, or waited for their operations: what they have
+ * begun is told to stop, and nothing of theirs stays with providers or in the bucket. Also those
+ * whose deletion nobody saw, by their notes. Each is tried again until it is done.
  */
 export class LostBackups {
   readonly #options: LostBackupsOptions;
@@ -117,7 +126,10 @@ export class LostBackups {
     });
   }
 
-  /** Compares the notes with what is there: to be called before any backup begins. Waits for an API server that is away. */
+  /**
+   * Compares the notes with what is there: to be called before any backup begins. Waits for an API
+   * server that is away.
+   */
   async look(): Promise<void> {
     const { backups, namespace, logger, signal } = this.#options;
     try {
@@ -143,7 +155,10 @@ export class LostBackups {
     await this.#controller.run(this.#options.signal);
   }
 
-  /** Whether one of this name is still to be removed: what another one would write is in the same folder of the bucket. */
+  /**
+   * Whether one of this name is still to be removed: what another one would write is in the same
+   * folder of the bucket.
+   */
   has(key: string): boolean {
     return this.#keys.has(key);
   }
@@ -185,7 +200,10 @@ export class LostBackups {
     if (this.#options.notes.has(uid)) this.#forgotten.add(uid);
   }
 
-  /** Nothing more becomes of it: its note goes, and before that whatever its run has left; `isLeft`: also where it has no note. */
+  /**
+   * Nothing more becomes of it: its note goes, and before that whatever its run has left; `isLeft`:
+   * also where it has no note.
+   */
   over(backup: Backup, { isLeft = false } = {}): void {
     const { uid } = backup.metadata;
     if (!isLeft && !this.#options.notes.has(uid)) return;
@@ -205,7 +223,10 @@ export class LostBackups {
     return undefined;
   }
 
-  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on, and its files may not all be published. */
+  /**
+   * Of one that is over, and whose journal nobody has removed: where it has failed, its journal may
+   * say what goes on, and its files may not all be published.
+   */
   async #endLeft(given: Backup): Promise<void> {
     const { uid, name } = given.metadata;
     await within(this.#options.signal, async (signal) => {
@@ -245,7 +266,8 @@ export class LostBackups {
           this.#drop(uid);
           return undefined;
         }
-        // Where nobody saw it go, its kind may be gone for a while, and what was read is all there is to go by.
+        // Where nobody saw it go, its kind may be gone for a while, and what was read is all there
+        // is to go by.
         if (presence === 'unknown' && !lost.isSeen) return { requeueAfterMs: UNSURE_MS };
         const location = backup.spec.storageLocation ?? '';
         const busy = this.#busy.get(location) ?? 0;
@@ -281,7 +303,8 @@ export class LostBackups {
     const end = archive ? await storedEnd(archive, backup, signal) : 'none';
     if (opened && archive && end === 'stored') {
       await archive.seal(name, uid, { signal, assertAllowed: assertLeading });
-      // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
+      // Only its note was still there: whoever deletes a backup that is over removes its files, and
+      // Backups are made again from them.
       assertLeading();
       await removeEndedJournal({ bucket: opened.bucket, backup, logger, signal });
       return;
@@ -354,8 +377,8 @@ export class LostBackups {
 }
 
 /**
- * Whether its files say that it is over: it was killed before its note went. `unknown`: they say so, and
- * the key that signed them is missing.
+ * Whether its files say that it is over: it was killed before its note went. `unknown`: they say
+ * so, and the key that signed them is missing.
  */
 async function storedEnd(
   archive: BackupArchive,

@@ -4,7 +4,10 @@ import { archiveStore, type OperationStore, type Subject } from '../../item-oper
 import { BACKUPS, type KubeClient } from '../../kube/index.ts';
 import type { Buckets } from './contract.ts';
 
-/** The operations files of backups, in the bucket of the location that each Backup names. A bucket is open for one call. */
+/**
+ * The operations files of backups, in the bucket of the location that each Backup names. A bucket
+ * is open for one call.
+ */
 export function backupOperationStore(
   client: Pick<KubeClient, 'find'>,
   namespace: string,

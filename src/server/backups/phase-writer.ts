@@ -19,12 +19,21 @@ export interface PhaseWriterOptions {
   readonly onDue: () => void;
 }
 
-/** How long a Backup is left alone whose phase was refused: less than the queue waits between two looks, so that each tries again. */
+/**
+ * How long a Backup is left alone whose phase was refused: less than the queue waits between two
+ * looks, so that each tries again.
+ */
 const REFUSED_NS = 50n * SECOND_NS;
-/** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
+/**
+ * And where the API server says that something is wrong on its side, twice as long each time. Our
+ * choice.
+ */
 const FAILED_FIRST_NS = 2n * SECOND_NS;
 const CONFLICT_FIRST_NS = SECOND_NS / 10n;
-/** So many at a time: where nothing can be written, the API server is not asked for thousands at once. Our choice. */
+/**
+ * So many at a time: where nothing can be written, the API server is not asked for thousands at
+ * once. Our choice.
+ */
 const FAILED_MAX = 4;
 const AGAIN_MS = 1000;
 /** So long others wait for the place of one whose phase cannot be written. Our choice. */
@@ -49,7 +58,10 @@ export class PhaseWriter {
     this.#options = options;
   }
 
-  /** Undefined where the API server refuses it: it is tried again in a while. Throws where something is wrong with all. */
+  /**
+   * Undefined where the API server refuses it: it is tried again in a while. Throws where something
+   * is wrong with all.
+   */
   async step(backup: Backup, status: object): Promise<Backup | undefined> {
     if (this.isRefused(backup) || this.#failed >= FAILED_MAX) return undefined;
     const { backups, logger, clock, signal, onDue } = this.#options;
@@ -96,7 +108,10 @@ export class PhaseWriter {
     return this.#refused.get(uid)?.times ?? 0;
   }
 
-  /** When the next one that was refused is to be tried again, or one that it was not yet the turn of. */
+  /**
+   * When the next one that was refused is to be tried again, or one that it was not yet the turn
+   * of.
+   */
   get nextMs(): number {
     if (this.#failed >= FAILED_MAX) return AGAIN_MS;
     const left = [...this.#refused.values()]
@@ -121,7 +136,10 @@ export class PhaseWriter {
     }
   }
 
-  /** Whether only the writing of its phase is left for a while: it needs no place. One that begins late is then one more than allowed. */
+  /**
+   * Whether only the writing of its phase is left for a while: it needs no place. One that begins
+   * late is then one more than allowed.
+   */
   isStalled({ metadata: { uid } }: Backup): boolean {
     return this.#stalled.has(uid);
   }
@@ -132,6 +150,8 @@ export class PhaseWriter {
   }
 }
 
-/** As where a webhook fails that is asked about it; an API server that is away says something else. */
+/**
+ * As where a webhook fails that is asked about it; an API server that is away says something else.
+ */
 const isServerError = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus === 500;

@@ -23,14 +23,18 @@ export interface QueueLimits {
   readonly runningMax: number;
   /** Whose pods are still to be thawed: nobody takes their namespaces meanwhile. */
   readonly frozen?: readonly Backup[];
-  /** Whether one cannot start yet for a reason of its own: it keeps its place, and nobody waits for it. */
+  /**
+   * Whether one cannot start yet for a reason of its own: it keeps its place, and nobody waits for
+   * it.
+   */
   readonly isHeld?: (backup: Backup) => boolean;
 }
 
 /**
- * What is due in the queue: new backups get a place in it, and those that may start are ready to. As Velero's queue (pkg/controller,
- * backup_queue_controller.go): so many run at once, and no two that take the same namespace; one that has to wait for another is overtaken
- * by those behind it that do not.
+ * What is due in the queue: new backups get a place in it, and those that may start are ready to.
+ * As Velero's queue (pkg/controller, backup_queue_controller.go): so many run at once, and no two
+ * that take the same namespace; one that has to wait for another is overtaken by those behind it
+ * that do not.
  */
 export function planQueue(
   backups: readonly Backup[],
@@ -67,11 +71,17 @@ export function planQueue(
   return steps;
 }
 
-/** Namespaces that backups take, one after the other. Thousands may wait, most of them with the same lists. */
+/**
+ * Namespaces that backups take, one after the other. Thousands may wait, most of them with the same
+ * lists.
+ */
 class TakenNamespaces {
   readonly #all: readonly string[];
   readonly #taken = new Set<string>();
-  /** Lists that were taken before, and whether they stand for anything: then the same ones are not free. */
+  /**
+   * Lists that were taken before, and whether they stand for anything: then the same ones are not
+   * free.
+   */
   readonly #known = new Map<string, boolean>();
 
   constructor(all: readonly string[]) {

@@ -28,7 +28,10 @@ export class SharedBackups {
     return this.#objects.failure;
   }
 
-  /** All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined where nobody follows them. */
+  /**
+   * All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined
+   * where nobody follows them.
+   */
   list(): readonly Backup[] | undefined {
     return this.#objects.list();
   }
@@ -55,7 +58,10 @@ interface Counted {
 /** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
 export const SYNC_PENDING = 'longshore.io/sync-pending';
 
-/** Of a backup that is over only what tells it from others is kept, and what is counted: there may be ten thousand. */
+/**
+ * Of a backup that is over only what tells it from others is kept, and what is counted: there may
+ * be ten thousand.
+ */
 function trimmed(backup: Backup): Backup {
   const phase = phaseOf(backup);
   if (!isOver(phase)) return backup;

@@ -2,8 +2,8 @@ import { Counter, type Registry } from 'prom-client';
 import type { Backup } from '../../kube/index.ts';
 
 /**
- * Backups that have series of their own, which are three each: the newest. Velero keeps those of all backups until its server is restarted.
- * Our choice: a day of four backups an hour.
+ * Backups that have series of their own, which are three each: the newest. Velero keeps those of
+ * all backups until its server is restarted. Our choice: a day of four backups an hour.
  */
 const BACKUPS_MAX = 100;
 
@@ -18,8 +18,8 @@ interface SnapshotStatus {
 }
 
 /**
- * Velero's metrics of snapshots that backups take, by its names (pkg/metrics/metrics.go, v1.18.3): of VolumeSnapshotters by schedule, of CSI drivers by
- * schedule and backup.
+ * Velero's metrics of snapshots that backups take, by its names (pkg/metrics/metrics.go, v1.18.3):
+ * of VolumeSnapshotters by schedule, of CSI drivers by schedule and backup.
  */
 export class SnapshotMetrics {
   readonly #native: Readonly<Record<Outcome, Counter<'schedule'>>>;
@@ -73,7 +73,10 @@ export class SnapshotMetrics {
     for (const [name, of] of this.#backups) if (of === schedule) this.#forget(name, schedule);
   }
 
-  /** All snapshots of the backup are begun; what becomes of those of CSI drivers is known at its end. */
+  /**
+   * All snapshots of the backup are begun; what becomes of those of CSI drivers is known at its
+   * end.
+   */
   attempted(schedule: string, { metadata: { name }, status }: Backup): void {
     const {
       volumeSnapshotsAttempted: attempted = 0,

@@ -22,8 +22,8 @@ export interface StoredSnapshotsOptions {
 const DELETING_MS_MAX = 10 * 60_000;
 
 /**
- * Deletes what providers hold of a backup that is removed, by its files. What cannot be deleted stays, and the log says where: nothing else knows
- * of it afterwards.
+ * Deletes what providers hold of a backup that is removed, by its files. What cannot be deleted
+ * stays, and the log says where: nothing else knows of it afterwards.
  */
 export async function deleteStoredSnapshots(
   backup: Backup,
@@ -63,7 +63,9 @@ export async function deleteStoredSnapshots(
   }
 }
 
-/** By the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and what the plugin says. */
+/**
+ * By the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and what the plugin says.
+ */
 export async function deleteNativeSnapshot(
   snapshot: StoredSnapshot,
   session: Pick<ActionSession, 'snapshotter'>,
@@ -79,7 +81,8 @@ export async function deleteNativeSnapshot(
 }
 
 /**
- * All that providers hold of a backup, by its files and by what its journal has noted. Throws `DAMAGED_ARCHIVE`, and what the bucket throws.
+ * All that providers hold of a backup, by its files and by what its journal has noted. Throws
+ * `DAMAGED_ARCHIVE`, and what the bucket throws.
  */
 export async function nativeSnapshotsOf(
   backup: Backup,

@@ -23,7 +23,10 @@ export interface NotedBackup {
   readonly uid: string;
 }
 
-/** Of the ConfigMap that is there while the Backup of a UID is under way, or what it has left is being ended. */
+/**
+ * Of the ConfigMap that is there while the Backup of a UID is under way, or what it has left is
+ * being ended.
+ */
 export const noteName = (uid: string): string => `${UNDER_WAY_PREFIX}${uid}`;
 const LABEL = 'longshore.io/under-way';
 const LABELS = {
@@ -39,8 +42,9 @@ const FAILED_MAX = 5;
 const ALLOW = 'let the ServiceAccount of this server get, list, create and delete ConfigMaps here';
 
 /**
- * Notes of the backups that are under way, a ConfigMap for each: by them a server that leads later knows of a Backup that was deleted while
- * nobody led, and ends what it has begun. Written before anything is begun, removed after everything has ended.
+ * Notes of the backups that are under way, a ConfigMap for each: by them a server that leads later
+ * knows of a Backup that was deleted while nobody led, and ends what it has begun. Written before
+ * anything is begun, removed after everything has ended.
  */
 export class UnderWayNotes {
   readonly #options: UnderWayOptions;
@@ -60,7 +64,10 @@ export class UnderWayNotes {
     return this.#known.has(uid) || this.#unsure.has(uid);
   }
 
-  /** May be repeated. Where notes are refused the backup goes on without. Throws what is passing, and `LEADERSHIP_LOST`. */
+  /**
+   * May be repeated. Where notes are refused the backup goes on without. Throws what is passing,
+   * and `LEADERSHIP_LOST`.
+   */
   async write(backup: Backup, signal: AbortSignal): Promise<void> {
     const { client, logger, namespace, assertLeading } = this.#options;
     const { name, uid } = backup.metadata;
@@ -126,7 +133,10 @@ export class UnderWayNotes {
     }
   }
 
-  /** The Backup as it was when its run began; undefined where there is no note. Throws the `KUBE_*` errors. */
+  /**
+   * The Backup as it was when its run began; undefined where there is no note. Throws the `KUBE_*`
+   * errors.
+   */
   async load(uid: string, signal: AbortSignal): Promise<Backup | undefined> {
     const { client, namespace } = this.#options;
     const note = await client.find(
@@ -141,7 +151,10 @@ export class UnderWayNotes {
 const isServerError = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus === 500;
 
-/** What ends a run: who it is, where its files are, and how its pods are thawed and its plugins asked. */
+/**
+ * What ends a run: who it is, where its files are, and how its pods are thawed and its plugins
+ * asked.
+ */
 function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   const { name, namespace, uid, creationTimestamp, labels, annotations } = metadata;
   // In every note: without it a plain journal would be believed.
@@ -155,7 +168,8 @@ function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
   };
   const whole = { ...about, metadata: { ...about.metadata, annotations }, spec };
   const { storageLocation, hooks } = spec;
-  // Of one that is as long as its CR may be: less and less, and last what no Backup is too long for.
+  // Of one that is as long as its CR may be: less and less, and last what no Backup is too long
+  // for.
   const tries = [whole, { ...about, spec: { storageLocation, hooks } }];
   const fits = tries
     .map((each) => JSON.stringify(each))

@@ -26,16 +26,23 @@ export interface AskedBackupsOptions {
   readonly signal: AbortSignal;
 }
 
-/** Our choice: a thaw takes ten minutes at most, and is tried again; a backup is completed within minutes, where it can be. */
+/**
+ * Our choice: a thaw takes ten minutes at most, and is tried again; a backup is completed within
+ * minutes, where it can be.
+ */
 const ENDING_MS_MAX = 30 * 60_000;
 
 /**
- * Backups whose deletion is asked for, for one time that this process leads: how each stands, from what is read at each call, and how it is brought to where it
- * can be deleted. All methods throw what the API server answers; those that write `LEADERSHIP_LOST`, too.
+ * Backups whose deletion is asked for, for one time that this process leads: how each stands, from
+ * what is read at each call, and how it is brought to where it can be deleted. All methods throw
+ * what the API server answers; those that write `LEADERSHIP_LOST`, too.
  */
 export class AskedBackups {
   readonly #options: AskedBackupsOptions;
-  /** Since when it is waited for that the backup of a UID is completed, or what its run has left is ended. */
+  /**
+   * Since when it is waited for that the backup of a UID is completed, or what its run has left is
+   * ended.
+   */
   readonly #endingSinceMs = new Map<string, number>();
 
   constructor(options: AskedBackupsOptions) {
@@ -67,7 +74,10 @@ export class AskedBackups {
     return isStuck ? { kind: 'free' } : standing;
   }
 
-  /** Whether this server still tidies up behind its run; where that takes too long, the deletion does what it can. */
+  /**
+   * Whether this server still tidies up behind its run; where that takes too long, the deletion
+   * does what it can.
+   */
   async isEnding({ metadata: { uid } }: Backup): Promise<boolean> {
     const { client, namespace, signal } = this.#options;
     const fieldSelector = `metadata.name=${noteName(uid)}`;
@@ -104,7 +114,10 @@ export class AskedBackups {
     for (const what of ['completed', 'ended']) this.#endingSinceMs.delete(`${what} ${uid}`);
   }
 
-  /** Whether it has been waited for so long that it may never come, as where a plugin is gone, or metadata are damaged. */
+  /**
+   * Whether it has been waited for so long that it may never come, as where a plugin is gone, or
+   * metadata are damaged.
+   */
   #isStuck(what: string): boolean {
     const sinceMs = this.#endingSinceMs.get(what) ?? performance.now();
     this.#endingSinceMs.set(what, sinceMs);

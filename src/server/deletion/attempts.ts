@@ -13,11 +13,16 @@ export interface AttemptsOptions {
   readonly onWaiting?: (text: string) => void;
 }
 
-/** A status that lists thousands of failures helps nobody, and has to fit into its object. Our choice. */
+/**
+ * A status that lists thousands of failures helps nobody, and has to fit into its object. Our
+ * choice.
+ */
 const TOLD_MAX = 40;
 const FIRST_DELAY_MS = 1000;
 const DELAY_MS_MAX = 30_000;
-/** Nobody can tell whether what a plugin says will pass: most of it is what its provider answered. */
+/**
+ * Nobody can tell whether what a plugin says will pass: most of it is what its provider answered.
+ */
 const PLUGIN_CODES = ['PLUGIN_REFUSED', 'PLUGIN_GONE', 'PLUGIN_TIMEOUT'];
 const PLUGIN_ATTEMPTS = 3;
 
@@ -27,8 +32,8 @@ function rethrown(error: unknown): never {
 }
 
 /**
- * The steps of one deletion: what passes is tried again, and what does not is told and does not keep the other steps from being taken. What is
- * told are sentences for the status of the request.
+ * The steps of one deletion: what passes is tried again, and what does not is told and does not
+ * keep the other steps from being taken. What is told are sentences for the status of the request.
  */
 export class Attempts {
   readonly #options: AttemptsOptions;

@@ -48,7 +48,9 @@ const WORKERS = 4;
 const AT_ONCE = 2;
 const PATIENCE_MS = 5 * 60_000;
 const RUNNING_MS = 2000;
-/** For all of one backup. Our choice: what takes longer hangs, and the next request goes on with it. */
+/**
+ * For all of one backup. Our choice: what takes longer hangs, and the next request goes on with it.
+ */
 const DELETION_MS_MAX = 6 * 3_600_000;
 /** Velero: deleteBackupRequestMaxAge. */
 const AGE_MS_MAX = 24 * 3_600_000;
@@ -59,8 +61,9 @@ const STILL_WRITTEN =
   'files of the backup are still being written, and nothing is deleted before that has ended: delete it again when its storage answers, or when the server was started anew';
 
 /**
- * Deletes backups as Velero's controller of that name does, one request at a time for each backup. It says in the request what could not be
- * deleted, where Velero has that in its log alone; a request that a server has left is gone on with.
+ * Deletes backups as Velero's controller of that name does, one request at a time for each backup.
+ * It says in the request what could not be deleted, where Velero has that in its log alone; a
+ * request that a server has left is gone on with.
  */
 export class DeletionController extends LeadingController<DeletionRun> {
   readonly name = 'backup-deletion';
@@ -76,7 +79,10 @@ export class DeletionController extends LeadingController<DeletionRun> {
   }
 }
 
-/** How a deletion ended: why the backup is not gone. Undefined instead where it is to be decided anew. */
+/**
+ * How a deletion ended: why the backup is not gone. Undefined instead where it is to be decided
+ * anew.
+ */
 interface Ended {
   readonly backup: Backup;
   readonly errors: readonly string[];
@@ -229,7 +235,10 @@ class DeletionRun {
     this.#requests.work.begin(key, places, () => this.#deleteAtItsTurn(request, backup));
   }
 
-  /** Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and until now a person could still restore from it. */
+  /**
+   * Hundreds may have waited for it, for hours: nothing that has changed meanwhile is deleted, and
+   * until now a person could still restore from it.
+   */
   async #deleteAtItsTurn(request: DeletionRequest, taken: Backup): Promise<Ended | undefined> {
     const { metrics, writers, logger } = this.#options;
     const backup = await this.#backups.find(taken.metadata.name);
@@ -243,7 +252,8 @@ class DeletionRun {
     const { name, uid } = marked.metadata;
     metrics.count('attempt', marked);
     logger.info({ backup: name, uid }, 'deleting a backup');
-    // One that is completed all the while: what is stored after its files are gone would be taken for a backup.
+    // One that is completed all the while: what is stored after its files are gone would be taken
+    // for a backup.
     if (!(await writers.close(uid))) return { backup: marked, errors: [STILL_WRITTEN] };
     return this.#delete(request, marked);
   }

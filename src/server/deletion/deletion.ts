@@ -83,11 +83,14 @@ const CONTENTS = 'volumesnapshotcontents.snapshot.storage.k8s.io';
 const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
 
 /**
- * Deletes a backup and all that it holds. Data go before what leads to them: first what actions of plugins remove, snapshots at providers, of CSI
- * drivers and in repositories, then its restores, then its files, and the Backup last: as long as it is there, in phase `Deleting`, a server
- * comes back to the rest, and nobody takes it over from the bucket anew. Each step may be repeated, so a process that dies anywhere loses nothing.
+ * Deletes a backup and all that it holds. Data go before what leads to them: first what actions of
+ * plugins remove, snapshots at providers, of CSI drivers and in repositories, then its restores,
+ * then its files, and the Backup last: as long as it is there, in phase `Deleting`, a server comes
+ * back to the rest, and nobody takes it over from the bucket anew. Each step may be repeated, so a
+ * process that dies anywhere loses nothing.
  *
- * @returns why it is not gone; nothing where it is. Throws the reason of the signal, and `LEADERSHIP_LOST`.
+ * @returns why it is not gone; nothing where it is. Throws the reason of the signal, and
+ * `LEADERSHIP_LOST`.
  */
 export async function deleteBackup(options: DeletionOptions): Promise<string[]> {
   const { attempts, buckets, backup, signal } = options;
@@ -109,7 +112,10 @@ class Deletion {
   readonly #options: DeletionOptions;
   readonly #bucket: Bucket;
   readonly #archive: BackupArchive;
-  /** Whether an action of a plugin was asked about the DataUploads: it deletes what its data mover has stored. */
+  /**
+   * Whether an action of a plugin was asked about the DataUploads: it deletes what its data mover
+   * has stored.
+   */
   #hasUploadAction = false;
 
   constructor(options: DeletionOptions, bucket: Bucket) {
@@ -271,7 +277,9 @@ class Deletion {
     return { ...options, ...(driverMs !== undefined && { deletionMs: driverMs }) };
   }
 
-  /** Asks plugins about its items, deletes its native snapshots, and notes what else it tells of. */
+  /**
+   * Asks plugins about its items, deletes its native snapshots, and notes what else it tells of.
+   */
   async #readFiles({ stored, uid }: OwnFiles, held: HeldData, own: OwnSnapshots): Promise<void> {
     const { sessions, attempts, backup, logger, signal } = this.#options;
     const session = await attempts.attempt('error getting delete item actions', () =>
@@ -383,7 +391,10 @@ class Deletion {
     }
   }
 
-  /** As with Velero the rest is deleted all the same: nothing brings a tarball back. One that never had any needs no word. */
+  /**
+   * As with Velero the rest is deleted all the same: nothing brings a tarball back. One that never
+   * had any needs no word.
+   */
   #noteMissing({ metadata }: StoredArchive): void {
     const phase = metadata.status?.phase ?? '';
     if (!isUsable(phase)) return;
@@ -401,7 +412,10 @@ class Deletion {
     );
   }
 
-  /** They may be another backup's, of which nothing but the files goes; and nothing tells of the rest afterwards. */
+  /**
+   * They may be another backup's, of which nothing but the files goes; and nothing tells of the
+   * rest afterwards.
+   */
   #noteUnread(reason: string): void {
     this.#options.onGivenUp(
       `the files of the backup are deleted unread, since nobody can tell whose they are (${redactAndCut(reason)}): snapshots that they alone tell of, with providers, CSI drivers and in repositories, and what plugins hold for items are not deleted`,
@@ -441,8 +455,9 @@ class Deletion {
   }
 
   /**
-   * The file that stands for the whole goes first: other clusters, and this one after a loss, take a backup for one that is there as long as it is,
-   * and nobody is to restore from half of one. The Backup leads to the rest until it is gone. Its journal goes last.
+   * The file that stands for the whole goes first: other clusters, and this one after a loss, take
+   * a backup for one that is there as long as it is, and nobody is to restore from half of one. The
+   * Backup leads to the rest until it is gone. Its journal goes last.
    */
   async #deleteFiles(owner: Ownership): Promise<void> {
     const { attempts, backup, assertLeading, client, logger, signal } = this.#options;

@@ -35,7 +35,10 @@ export interface ForeignData {
   readonly id: string;
 }
 
-/** What a backup holds outside of its files, each thing once, from wherever it is told of. Memory: some hundred bytes for each volume. */
+/**
+ * What a backup holds outside of its files, each thing once, from wherever it is told of. Memory:
+ * some hundred bytes for each volume.
+ */
 export class HeldData {
   readonly #repositories = new Map<string, Set<string>>();
   readonly #kept = new Map<string, KeptSnapshot>();
@@ -69,8 +72,8 @@ export class HeldData {
   }
 
   /**
-   * A DataUpload in the cluster, or an item of the backup. DataUploads of other backups and of tenants may be items
-   * like any other: what they name stays.
+   * A DataUpload in the cluster, or an item of the backup. DataUploads of other backups and of
+   * tenants may be items like any other: what they name stays.
    */
   addUpload(upload: DataUpload, identity: BackupIdentity): void {
     if (!isUploadOfBackup(upload, identity)) return;
@@ -99,7 +102,9 @@ export class HeldData {
     else this.#notKopia(`ConfigMap ${metadata.name}`, id, volumeNamespace);
   }
 
-  /** Contents of a user, of a restore or of another backup of this name may be items like any other. */
+  /**
+   * Contents of a user, of a restore or of another backup of this name may be items like any other.
+   */
   addContent(content: VolumeSnapshotContent, identity: BackupIdentity): void {
     if (!isSnapshotOfBackup(content, identity)) return;
     const { metadata, spec, status } = content;

@@ -35,14 +35,19 @@ export interface KeptOptions {
 /** Drivers delete within seconds, or say that they cannot. Our choice. */
 const DELETION_MS = 60_000;
 const AT_ONCE = 4;
-/** A driver that is gone would be waited for thousands of times: after so many each of the rest is asked for, and hardly waited for. */
+/**
+ * A driver that is gone would be waited for thousands of times: after so many each of the rest is
+ * asked for, and hardly waited for.
+ */
 const UNDONE_MAX = 8;
 const BRIEF_PART = 40;
 const GROUP = 'snapshot.storage.k8s.io';
 
 /**
- * Deletes snapshots that CSI drivers hold for a backup, each by a VolumeSnapshotContent that is made for it and deleted (Velero v1.18.3:
- * internal/delete/actions/csi/volumesnapshotcontent_action.go). Velero does not look whether the driver has done it; this waits, and tells.
+ * Deletes snapshots that CSI drivers hold for a backup, each by a VolumeSnapshotContent that is
+ * made for it and deleted (Velero v1.18.3:
+ * internal/delete/actions/csi/volumesnapshotcontent_action.go). Velero does not look whether the
+ * driver has done it; this waits, and tells.
  */
 export async function deleteKept(
   snapshots: readonly KeptSnapshot[],
@@ -71,8 +76,8 @@ export async function deleteKept(
 }
 
 /**
- * VolumeSnapshots in the cluster that stand for one of these snapshots, by its key. They belong to a
- * user or to another backup. VolumeSnapshots of restores and of this backup do not count.
+ * VolumeSnapshots in the cluster that stand for one of these snapshots, by its key. They belong to
+ * a user or to another backup. VolumeSnapshots of restores and of this backup do not count.
  */
 export async function snapshotsInUse(
   snapshots: readonly KeptSnapshot[],
@@ -185,8 +190,8 @@ const noKind = (cause: unknown): CodedError =>
   );
 
 /**
- * VolumeSnapshots that the run of a backup has left in the cluster, which has no tarball that tells of them; what their storage holds goes with
- * them. Those of its restores are somebody's.
+ * VolumeSnapshots that the run of a backup has left in the cluster, which has no tarball that tells
+ * of them; what their storage holds goes with them. Those of its restores are somebody's.
  */
 export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
   const { client, backup, attempts, signal } = options;
@@ -210,8 +215,8 @@ export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
 }
 
 /**
- * Contents by the UID of the snapshot that each is bound to. The status of a snapshot does not tell: users of its
- * namespace can write there the name of a content of somebody else.
+ * Contents by the UID of the snapshot that each is bound to. The status of a snapshot does not
+ * tell: users of its namespace can write there the name of a content of somebody else.
  */
 async function contentsOf(
   snapshots: readonly VolumeSnapshot[],

@@ -6,7 +6,10 @@ import type { Attempts } from './attempts.ts';
 import type { ForgetSnapshots } from './contract.ts';
 import { within } from './within.ts';
 
-/** In one repository: one that hangs must not keep the others. Our choice: the largest index is read in minutes. */
+/**
+ * In one repository: one that hangs must not keep the others. Our choice: the largest index is read
+ * in minutes.
+ */
 const FORGETTING_MS_MAX = 60 * 60_000;
 
 export interface RepositoryPlace {
@@ -30,8 +33,8 @@ export interface ForgetOptions extends RepositoryPlace {
 }
 
 /**
- * Forgets the snapshots of a backup in the repositories of its location, one repository after the other: each is opened once. Where a repository
- * is gone its snapshots are, too.
+ * Forgets the snapshots of a backup in the repositories of its location, one repository after the
+ * other: each is opened once. Where a repository is gone its snapshots are, too.
  */
 export async function forgetMoved(
   repositories: ReadonlyMap<string, ReadonlySet<string>>,

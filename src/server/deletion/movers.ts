@@ -32,7 +32,10 @@ export interface MoversOptions {
 const ENDING_MS = 120_000;
 const LOOK_MS = 2000;
 
-/** DataUploads and PodVolumeBackups of one backup in the cluster, and what is noted there of its snapshots. */
+/**
+ * DataUploads and PodVolumeBackups of one backup in the cluster, and what is noted there of its
+ * snapshots.
+ */
 export class Movers {
   readonly #options: MoversOptions;
   readonly #endingMs: number;
@@ -63,8 +66,8 @@ export class Movers {
   }
 
   /**
-   * Tells what still moves volumes to stop, and waits: a snapshot that is made after all others were deleted would stay for ever. Throws
-   * `STILL_MOVING`.
+   * Tells what still moves volumes to stop, and waits: a snapshot that is made after all others
+   * were deleted would stay for ever. Throws `STILL_MOVING`.
    */
   async end(): Promise<void> {
     const untilMs = performance.now() + this.#endingMs;

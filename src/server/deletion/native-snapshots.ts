@@ -23,7 +23,10 @@ export interface NativeOptions {
 /** Of one location in a row: its plugin hangs, and would for each of thousands. Our choice. */
 const SILENT_MAX = 3;
 
-/** Deletes what providers hold for a backup, each by the plugin of its location. What cannot be deleted is told, and the others go. */
+/**
+ * Deletes what providers hold for a backup, each by the plugin of its location. What cannot be
+ * deleted is told, and the others go.
+ */
 export async function deleteNative(
   snapshots: readonly StoredSnapshot[],
   session: DeletionSession,
@@ -63,8 +66,9 @@ const OTHER_IS_GONE =
   /(subscription|resource ?group|project|account|tenant|credentials?|secret|role|user|profile|endpoint|host|region|cluster|config\w*|file|plugin)\W{0,3}(\S+ )?(was |is |could )?(not ?found|not be found|does not exist)/i;
 
 /**
- * Providers say it in their own words, most of them not at all: their plugins take one that is gone for deleted. A snapshot that is taken for gone
- * by mistake stays for ever, so its name has to be in it, and nothing else that is missing.
+ * Providers say it in their own words, most of them not at all: their plugins take one that is gone
+ * for deleted. A snapshot that is taken for gone by mistake stays for ever, so its name has to be
+ * in it, and nothing else that is missing.
  */
 export function isGone(error: unknown, id: string): boolean {
   if (!isCode(error, 'PLUGIN_REFUSED')) return false;

@@ -22,7 +22,10 @@ export const repositoryKey = (id: string): string => `repository ${id}`;
 export const csiKey = (driver: string, handle: string): string => `csi ${driver} ${handle}`;
 export const providerKey = (id: string): string => `provider ${id}`;
 
-/** A stored backup that is over hardly ever changes. A night's deletions read each file once. Our choice. */
+/**
+ * A stored backup that is over hardly ever changes. A night's deletions read each file once. Our
+ * choice.
+ */
 const FRESH_MS = 60 * 60_000;
 /** Snapshots kept in memory, some 100 bytes each. Our choice. */
 const KEPT_MAX = 500_000;
@@ -121,7 +124,9 @@ export class OtherBackups {
     return { holder: far.get(key, false), unread: near.unread ?? far.unread };
   }
 
-  /** The name of another backup with this UID. Throws errors of the API server and of the bucket. */
+  /**
+   * The name of another backup with this UID. Throws errors of the API server and of the bucket.
+   */
   async namesakeOf(uid: string): Promise<string | undefined> {
     const { client, backup, signal } = this.#options;
     const { name: own, namespace } = backup.metadata;

@@ -12,8 +12,8 @@ const TOLD_MAX = 5;
 export type Tags = Readonly<Record<string, string>>;
 
 /**
- * Decides which snapshots a deletion may touch. A writer to the bucket can store a backup that names
- * the snapshots of others. The repository's password authenticates the tags of a snapshot.
+ * Decides which snapshots a deletion may touch. A writer to the bucket can store a backup that
+ * names the snapshots of others. The repository's password authenticates the tags of a snapshot.
  */
 export class OwnSnapshots {
   readonly #storedUid: string;

@@ -5,9 +5,11 @@ import { type Backup, isFailed } from '../../kube/index.ts';
 import { phaseOf } from '../backups/backup-kind.ts';
 
 /**
- * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing, whatever lies there. `foreign`: another Backup of
- * its name has stored them, in this cluster or another. `own`: its own; `uid` is the one that they were stored under, and without `stored` there
- * is no file that stands for the whole. `unknown`: that file is there, and cannot be read or believed.
+ * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing,
+ * whatever lies there. `foreign`: another Backup of its name has stored them, in this cluster or
+ * another. `own`: its own; `uid` is the one that they were stored under, and without `stored` there
+ * is no file that stands for the whole. `unknown`: that file is there, and cannot be read or
+ * believed.
  */
 export type Ownership =
   | { readonly kind: 'none' }
@@ -16,8 +18,9 @@ export type Ownership =
   | { readonly kind: 'unknown'; readonly reason: string };
 
 /**
- * On a Backup that is deleted: the UID that its files were stored under, another one where it was taken over from a bucket. Put on when all is gone that they
- * lead to; after their main file is gone nothing else tells.
+ * On a Backup that is deleted: the UID that its files were stored under, another one where it was
+ * taken over from a bucket. Put on when all is gone that they lead to; after their main file is
+ * gone nothing else tells.
  */
 export const STORED_UID = 'longshore.io/stored-uid';
 
@@ -34,7 +37,10 @@ const startOf = (backup: { status?: unknown }): string | undefined =>
 /** It has no start when it was refused, or canceled before its turn. */
 export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefined;
 
-/** Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location is needed to delete it. */
+/**
+ * Of one that was refused, or canceled before its turn: nothing of it is anywhere, and no location
+ * is needed to delete it.
+ */
 export const neverBegan = (backup: Backup): boolean =>
   !hasBegun(backup) && (isFailed(phaseOf(backup)) || phaseOf(backup) === 'Deleting');
 

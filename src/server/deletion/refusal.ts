@@ -20,7 +20,10 @@ export interface DeletionRequest extends KubeObject {
 
 export const DELETING = 'Deleting';
 
-/** What stands in the way of a deletion, in Velero's words where it has some (v1.18.3: pkg/controller/backup_deletion_controller.go). */
+/**
+ * What stands in the way of a deletion, in Velero's words where it has some (v1.18.3:
+ * pkg/controller/backup_deletion_controller.go).
+ */
 export type Standing =
   | { readonly kind: 'refused'; readonly error: string }
   /** It is still made here: it is canceled, and deleted after that. */

@@ -47,7 +47,10 @@ export interface RequestWriterOptions {
   readonly signal: AbortSignal;
 }
 
-/** What this server writes into requests for one time that it leads. All methods throw what the API server answers, and `LEADERSHIP_LOST`. */
+/**
+ * What this server writes into requests for one time that it leads. All methods throw what the API
+ * server answers, and `LEADERSHIP_LOST`.
+ */
 export class RequestWriter {
   readonly #options: RequestWriterOptions;
   /** By UIDs of requests that cannot be begun with. */

@@ -31,7 +31,10 @@ export interface FoundRestore {
   readonly phase: string;
 }
 
-/** By it a server removes the files of a Restore that is deleted (Velero: pkg/controller/restore_controller.go). */
+/**
+ * By it a server removes the files of a Restore that is deleted (Velero:
+ * pkg/controller/restore_controller.go).
+ */
 const FINALIZER = 'restores.velero.io/external-resources-finalizer';
 /** Velero: backup_deletion_controller.go. */
 const GOING_MS = 60_000;
@@ -71,8 +74,8 @@ interface InPlaceQuery {
 }
 
 /**
- * DataDownloads of `longshore restore in-place` from this backup. Labels name the Backup. An owner reference,
- * which older versions wrote, lets Kubernetes delete them in the middle of their writes.
+ * DataDownloads of `longshore restore in-place` from this backup. Labels name the Backup. An owner
+ * reference, which older versions wrote, lets Kubernetes delete them in the middle of their writes.
  */
 async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<DataDownload[]> {
   const { name, uid, namespace } = backup.metadata;
@@ -91,8 +94,8 @@ async function inPlaceOf({ client, backup, signal }: InPlaceQuery): Promise<Data
 }
 
 /**
- * The same of `longshore restore in-place`. A volume that is half written then would hold neither the old
- * data nor those of the backup.
+ * The same of `longshore restore in-place`. A volume that is half written then would hold neither
+ * the old data nor those of the backup.
  */
 export async function writingOf(query: InPlaceQuery): Promise<string | undefined> {
   // An agent may begin a new DataDownload at any moment.
@@ -124,7 +127,10 @@ export async function deleteEndedInPlace(
   }
 }
 
-/** Files first: without its Restore nobody finds them. Then the Restore, and the finalizer for what was done here. */
+/**
+ * Files first: without its Restore nobody finds them. Then the Restore, and the finalizer for what
+ * was done here.
+ */
 export async function deleteRestores(
   restores: readonly FoundRestore[],
   options: {

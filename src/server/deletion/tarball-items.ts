@@ -28,8 +28,10 @@ export interface ItemPass {
 const FAILURES_MAX = 10;
 
 /**
- * Asks the actions about each item of a tarball, in its order. One item is in memory at a time. Velero goes by the copy of an item that names no
- * version, and so is it here. Of one that is there twice it asks twice. What an action says no to is told, and the next item is asked about. Throws `DAMAGED_ARCHIVE`.
+ * Asks the actions about each item of a tarball, in its order. One item is in memory at a time.
+ * Velero goes by the copy of an item that names no version, and so is it here. Of one that is there
+ * twice it asks twice. What an action says no to is told, and the next item is asked about. Throws
+ * `DAMAGED_ARCHIVE`.
  */
 export async function eachItem(pass: ItemPass): Promise<void> {
   const { tarball, signal, types, onItem, backup } = pass;

@@ -1,12 +1,15 @@
 import { CodedError, isCanceled, untilAborted } from '../../base/index.ts';
 import { withOwnSignal } from '../../kube/index.ts';
 
-/** Of a plugin: one that waits for ever must not keep a backup. Our choice: drivers delete within minutes. */
+/**
+ * Of a plugin: one that waits for ever must not keep a backup. Our choice: drivers delete within
+ * minutes.
+ */
 export const CALL_MS_MAX = 10 * 60_000;
 
 /**
- * Gives a task so long, also one that does not look at its signal: what hangs must not keep the rest of a backup. Throws `NO_ANSWER`, and what the
- * task throws.
+ * Gives a task so long, also one that does not look at its signal: what hangs must not keep the
+ * rest of a backup. Throws `NO_ANSWER`, and what the task throws.
  */
 export async function within<T>(
   signal: AbortSignal,

@@ -27,11 +27,15 @@ import { WatchedKind } from '../watched-kind.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
 
 /**
- * Item operations that are newer in memory than in the bucket: whoever follows them has the server write them before their file is handed
- * out, so that `velero backup describe --details` tells of their progress.
+ * Item operations that are newer in memory than in the bucket: whoever follows them has the server
+ * write them before their file is handed out, so that `velero backup describe --details` tells of
+ * their progress.
  */
 export interface UnsavedOperations {
-  /** Writes them where there are some that the bucket does not have; of this very object, and not of an earlier one of its name. */
+  /**
+   * Writes them where there are some that the bucket does not have; of this very object, and not of
+   * an earlier one of its name.
+   */
   save(owner: Owner, signal: AbortSignal): Promise<void>;
 }
 
@@ -41,12 +45,18 @@ export interface DownloadControllerOptions {
   readonly namespace: string;
   readonly host: string;
   readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
-  /** Of locations that are written once, whose files may have other keys than Velero's until they are over. */
+  /**
+   * Of locations that are written once, whose files may have other keys than Velero's until they
+   * are over.
+   */
   readonly buckets?: Buckets | undefined;
   readonly unsavedOperations?: UnsavedOperations;
 }
 
-/** How long a URL is good for, and a request is kept after that. Velero: pkg/persistence/object_store.go, DownloadURLTTL. */
+/**
+ * How long a URL is good for, and a request is kept after that. Velero:
+ * pkg/persistence/object_store.go, DownloadURLTTL.
+ */
 export const URL_MS = 600_000;
 /** Requests of one location worked on at once: a describe makes five. Our choice. */
 const AT_ONCE = 16;
@@ -62,8 +72,9 @@ const REST_MS_MAX = 60_000;
 const MINUTE_MS = 60_000;
 
 /**
- * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them after ten minutes. One that cannot be
- * answered stays `New`, as with Velero: its status has no place for words, so an Event and the log say why.
+ * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them
+ * after ten minutes. One that cannot be answered stays `New`, as with Velero: its status has no
+ * place for words, so an Event and the log say why.
  */
 export class DownloadController extends LeadingController<DownloadRun> {
   readonly name = 'download-request';
@@ -93,7 +104,10 @@ class DownloadRun {
   readonly #requests: WatchedKind<DownloadRequest, Answered>;
   /** By location. */
   readonly #places = new Map<string, Limiter>();
-  /** By key: what this process has written down, which the cache may not have yet, and what it last said. */
+  /**
+   * By key: what this process has written down, which the cache may not have yet, and what it last
+   * said.
+   */
   readonly #known = new Map<string, Known>();
 
   constructor(options: DownloadControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -241,7 +255,10 @@ class DownloadRun {
     this.#options.logger.info(fields, 'the file is not in the bucket');
   }
 
-  /** A URL by the bucket of a location that is written once or encrypts. Undefined for other locations. */
+  /**
+   * A URL by the bucket of a location that is written once or encrypts. Undefined for other
+   * locations.
+   */
   async #signOnce(
     { owner, key, location }: DownloadSource,
     signal: AbortSignal,
@@ -254,7 +271,10 @@ class DownloadRun {
     return await opened.bucket.signedUrl(key, URL_MS, { signal });
   }
 
-  /** Throws `UNSUPPORTED_URL` for a file that the cluster keeps, because the bucket could not be written. */
+  /**
+   * Throws `UNSUPPORTED_URL` for a file that the cluster keeps, because the bucket could not be
+   * written.
+   */
   async #assertInBucket(
     { owner, key, location }: DownloadSource,
     signal: AbortSignal,
@@ -265,7 +285,10 @@ class DownloadRun {
     await opened.files?.assertInBucket(key, { signal });
   }
 
-  /** By the way the storage learns its region and the service's time, which a URL depends on. True where nobody can tell. */
+  /**
+   * By the way the storage learns its region and the service's time, which a URL depends on. True
+   * where nobody can tell.
+   */
   async #isThere(storage: BlobStorage, key: string, given: AbortSignal): Promise<boolean> {
     try {
       await within(LOOK_MS, given, (signal) => storage.getMetadata(blobId(key), { signal }));
@@ -277,8 +300,8 @@ class DownloadRun {
   }
 
   /**
-   * Throws `UNSUPPORTED_URL` for an encrypted file. A location without the annotation has such files from
-   * other clusters, or from the time before the annotation was removed.
+   * Throws `UNSUPPORTED_URL` for an encrypted file. A location without the annotation has such
+   * files from other clusters, or from the time before the annotation was removed.
    */
   async #assertPlain(storage: BlobStorage, key: string, given: AbortSignal): Promise<void> {
     const range = { offset: 0, lengthBytes: ENCRYPTED_START_BYTES };
@@ -351,7 +374,10 @@ interface Known {
   readonly uid: string;
   isAnswered: boolean;
   expiration?: string;
-  /** Both by the monotonic clock: when it was first seen or answered, and until when nothing is tried. */
+  /**
+   * Both by the monotonic clock: when it was first seen or answered, and until when nothing is
+   * tried.
+   */
   sinceMs: number;
   restsUntilMs: number;
   said?: string;

@@ -27,8 +27,8 @@ export interface DownloadSource {
 }
 
 /**
- * The file that a request asks for. Throws `NO_DOWNLOAD` with what is missing, and what the API server refuses. What is missing may still
- * come, as a backup does that is being synced.
+ * The file that a request asks for. Throws `NO_DOWNLOAD` with what is missing, and what the API
+ * server refuses. What is missing may still come, as a backup does that is being synced.
  */
 export async function findSource(
   request: DownloadRequest,

@@ -51,7 +51,10 @@ export interface ExpiryControllerOptions {
 
 const RETRY_MS = 30_000;
 const RETRY_MS_MAX = 10 * 60_000;
-/** Requests that one look makes; the rest follows. A night's backups of a large cluster are deleted in hours, not in one rush. Our choice. */
+/**
+ * Requests that one look makes; the rest follows. A night's backups of a large cluster are deleted
+ * in hours, not in one rush. Our choice.
+ */
 const REQUESTS_MAX = 500;
 const MORE_MS = 60_000;
 const AT_ONCE = 4;
@@ -59,15 +62,19 @@ const AT_ONCE = 4;
 const DIFFERENCE_NS = 300_000_000_000n;
 
 /**
- * Asks for the deletion of backups whose time is over, as Velero's controller `gc` does. A deletion cannot be taken back, so two clocks have to
- * agree: the API server's, by which the time was written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays. Where both are
- * one, or follow one, {@link LastLook} sees the jump.
+ * Asks for the deletion of backups whose time is over, as Velero's controller `gc` does. A deletion
+ * cannot be taken back, so two clocks have to agree: the API server's, by which the time was
+ * written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays.
+ * Where both are one, or follow one, {@link LastLook} sees the jump.
  */
 export class ExpiryController implements ServerController {
   readonly name = 'gc';
   readonly #options: ExpiryControllerOptions;
   #failure: string | undefined;
-  /** When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked for again with each look at the rest. */
+  /**
+   * When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked
+   * for again with each look at the rest.
+   */
   readonly #askedMs = new Map<string, number>();
   readonly #lastLook: LastLook;
 
@@ -142,7 +149,10 @@ export class ExpiryController implements ServerController {
     return requests >= REQUESTS_MAX;
   }
 
-  /** Takes the note of the sync off: the clock was ahead then, and these backups expire like all others. */
+  /**
+   * Takes the note of the sync off: the clock was ahead then, and these backups expire like all
+   * others.
+   */
   async #unmark(
     misjudged: readonly Backup['metadata'][],
     signal: AbortSignal,

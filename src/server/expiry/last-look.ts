@@ -15,7 +15,10 @@ import {
   NOT_IN_BACKUPS,
 } from '../../kube/index.ts';
 
-/** When expired backups were looked for last, as a ConfigMap has it for the next look, of this process or of another one. */
+/**
+ * When expired backups were looked for last, as a ConfigMap has it for the next look, of this
+ * process or of another one.
+ */
 export interface LookTimes {
   readonly lookedAtNs: Nanoseconds;
   /** Nothing is deleted before that; undefined where nothing waits. */
@@ -32,18 +35,25 @@ export interface LastLookOptions {
 const LOOKED_AT = 'looked-at';
 const HELD_UNTIL = 'held-until';
 const DAY_NS = 24n * HOUR_NS;
-/** Between two looks, beyond their frequency. A shorter step of a clock deletes no more than what the next day would have. Our choice. */
+/**
+ * Between two looks, beyond their frequency. A shorter step of a clock deletes no more than what
+ * the next day would have. Our choice.
+ */
 const GAP_NS = DAY_NS;
 /** For a person to see that a clock is wrong, by whatever else fails then. Our choice. */
 const HOLD_NS = DAY_NS;
 
-/** A machine that is on for some hours now and then has an outage in each wait, which is not to begin anew for ever. Our choice. */
+/**
+ * A machine that is on for some hours now and then has an outage in each wait, which is not to
+ * begin anew for ever. Our choice.
+ */
 const AGAIN_NS = 30n * DAY_NS;
 
 /**
- * The times to be written down at a look. More than a day between two looks is an outage, or a step of the clock, and nobody can tell these apart: deletions
- * wait for a day then. A wait that was over during an outage of less than a month is over. What a clock that was ahead has written does not count once it is
- * set right.
+ * The times to be written down at a look. More than a day between two looks is an outage, or a step
+ * of the clock, and nobody can tell these apart: deletions wait for a day then. A wait that was
+ * over during an outage of less than a month is over. What a clock that was ahead has written does
+ * not count once it is set right.
  */
 export function timesAt(
   nowNs: Nanoseconds,
@@ -62,7 +72,10 @@ export function timesAt(
   return { lookedAtNs: nowNs, heldUntilNs: isHeld ? before?.heldUntilNs : undefined };
 }
 
-/** Remembers the last look in the cluster, so that a clock that is wrong everywhere, as on a single machine, does not delete all backups at once. */
+/**
+ * Remembers the last look in the cluster, so that a clock that is wrong everywhere, as on a single
+ * machine, does not delete all backups at once.
+ */
 export class LastLook {
   readonly #options: LastLookOptions;
 
@@ -71,8 +84,9 @@ export class LastLook {
   }
 
   /**
-   * Writes down that there is a look now. Returns until when nothing is to be deleted; undefined where nothing waits, also where this server may not keep the
-   * note, which the log says. Throws the other `KUBE_*` errors, and what `assertLeading` throws.
+   * Writes down that there is a look now. Returns until when nothing is to be deleted; undefined
+   * where nothing waits, also where this server may not keep the note, which the log says. Throws
+   * the other `KUBE_*` errors, and what `assertLeading` throws.
    */
   async note(
     nowNs: Nanoseconds,

@@ -3,7 +3,10 @@ import { type Backup, type BackupStorageLocation, hasHadRun } from '../../kube/i
 import { phaseOf } from '../backups/backup-kind.ts';
 import { neverBegan } from '../deletion/ownership.ts';
 
-/** Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one is of 1.19. */
+/**
+ * Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one
+ * is of 1.19.
+ */
 export const FAILURE_LABEL = 'velero.io/gc-failure';
 export type FailureReason = 'BSLNotFound' | 'BSLCannotGet' | 'BSLReadOnly' | 'BSLUnavailable';
 
@@ -25,8 +28,9 @@ export interface Expired {
 }
 
 /**
- * Whether its time is over. One that is still made is not deleted by the clock: it would be canceled. A time that nobody can read is none. Of one
- * whose deletion was begun another try is made.
+ * Whether its time is over. One that is still made is not deleted by the clock: it would be
+ * canceled. A time that nobody can read is none. Of one whose deletion was begun another try is
+ * made.
  */
 export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
   const { name, uid, labels, deletionTimestamp } = backup.metadata;

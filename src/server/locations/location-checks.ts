@@ -6,21 +6,30 @@ import { parseBackupStorageLocation, RETENTION, retentionOf } from '../../config
 import { type BackupStorageLocation, withOwnSignal } from '../../kube/index.ts';
 import { type LocationStoreOptions, openLocation } from './location-stores.ts';
 
-/** How long a bucket may take to answer. Velero waits for as long as its plugin does. Our choice. */
+/**
+ * How long a bucket may take to answer. Velero waits for as long as its plugin does. Our choice.
+ */
 export const CHECK_MS = 30_000;
-/** One that takes longer than this goes on without a place. Our choice: a bucket that is well answers within a tenth of it. */
+/**
+ * One that takes longer than this goes on without a place. Our choice: a bucket that is well
+ * answers within a tenth of it.
+ */
 export const YOUNG_MS = 2000;
 /** Of one check, where the service may say otherwise a moment later. Our choice. */
 const TRIES_MAX = 3;
 const PAUSE_MS = 400;
-/** Checks at once of locations that answered soon the last time, or are new. Our choice: 1,000 locations within some seconds. */
+/**
+ * Checks at once of locations that answered soon the last time, or are new. Our choice: 1,000
+ * locations within some seconds.
+ */
 const QUICK_AT_ONCE = 32;
 /** The same of those that did not. */
 const SLOW_AT_ONCE = 8;
 
 /**
- * Checks of locations, none of which delays the others: a check holds its place for two seconds at most, and a location that needed longer
- * is checked in other places from then on. So no more hang at once than can begin within the time that one may take.
+ * Checks of locations, none of which delays the others: a check holds its place for two seconds at
+ * most, and a location that needed longer is checked in other places from then on. So no more hang
+ * at once than can begin within the time that one may take.
  */
 export class LocationChecks {
   readonly #options: LocationStoreOptions;
@@ -77,7 +86,10 @@ export class LocationChecks {
     });
   }
 
-  /** A busy service refuses one request of many. Without another try every backup that begins until the next check would fail for good. */
+  /**
+   * A busy service refuses one request of many. Without another try every backup that begins until
+   * the next check would fail for good.
+   */
   async #tried(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
     for (let tries = 1; ; tries++) {
       try {
@@ -122,8 +134,10 @@ export async function isSettledSoon(work: Promise<unknown>, ms = YOUNG_MS): Prom
 }
 
 /**
- * Whether a location can be used: its bucket answers, and nothing at its top is of somebody else. An empty one can. `wantsLocks`: it is annotated with a
- * retention, which must not be believed in where nothing is locked. Throws `FOREIGN_FOLDERS` in Velero's words, `NO_OBJECT_LOCK`, and what the storage throws.
+ * Whether a location can be used: its bucket answers, and nothing at its top is of somebody else.
+ * An empty one can. `wantsLocks`: it is annotated with a retention, which must not be believed in
+ * where nothing is locked. Throws `FOREIGN_FOLDERS` in Velero's words, `NO_OBJECT_LOCK`, and what
+ * the storage throws.
  */
 export async function assertValidStore(
   storage: BlobStorage,

@@ -47,8 +47,9 @@ const AT_START = 'start';
 const AT_CHANGE = 'change';
 
 /**
- * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that one of them at most is the default.
- * Velero's own cannot be switched off: no Velero server runs beside this one.
+ * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that
+ * one of them at most is the default. Velero's own cannot be switched off: no Velero server runs
+ * beside this one.
  */
 export class LocationController extends LeadingController<LocationRun> {
   readonly name = 'backup-storage-location';
@@ -165,7 +166,10 @@ class LocationRun {
     return { isUnderWay: true };
   }
 
-  /** Until it is to be validated. One that this process has not validated as it is now is, as with Velero at its start. */
+  /**
+   * Until it is to be validated. One that this process has not validated as it is now is, as with
+   * Velero at its start.
+   */
   #restMs(key: string, { spec }: BackupStorageLocation, state: string): number {
     const written = this.#written.get(key);
     if (written?.state !== state) return 0;
@@ -178,7 +182,10 @@ class LocationRun {
     });
   }
 
-  /** Rejects where nothing is known of the location, because of the API server or of this process's end. */
+  /**
+   * Rejects where nothing is known of the location, because of the API server or of this process's
+   * end.
+   */
   async #validate(key: string, location: BackupStorageLocation, state: string): Promise<Validated> {
     const { client, logger } = this.#options;
     const { validationFrequency: frequency } = location.spec ?? {};
@@ -236,8 +243,9 @@ class LocationRun {
   }
 
   /**
-   * Of several the one that was created last stays the default. Where there is none when this process begins to lead, the one that the
-   * server's flag names becomes it; who takes it away later means it. Velero does the latter whatever else is the default.
+   * Of several the one that was created last stays the default. Where there is none when this
+   * process begins to lead, the one that the server's flag names becomes it; who takes it away
+   * later means it. Velero does the latter whatever else is the default.
    */
   async #settleDefaults(isStart: boolean): Promise<undefined> {
     const { client, logger, namespace, defaultLocation } = this.#options;
@@ -305,8 +313,9 @@ interface SingleDefault {
 }
 
 /**
- * Of several default locations the one that was created last stays, of those of one second the first by name (Velero:
- * backup_storage_location_controller.go, ensureSingleDefaultBSL). Undefined where there are no two.
+ * Of several default locations the one that was created last stays, of those of one second the
+ * first by name (Velero: backup_storage_location_controller.go, ensureSingleDefaultBSL). Undefined
+ * where there are no two.
  */
 export function planSingleDefault(
   locations: readonly BackupStorageLocation[],
@@ -324,7 +333,9 @@ export function planSingleDefault(
 const createdMs = ({ metadata }: BackupStorageLocation): number =>
   Date.parse(metadata.creationTimestamp) || 0;
 
-/** Velero's metric of locations, by its name. One that was never validated has none, as with Velero. */
+/**
+ * Velero's metric of locations, by its name. One that was never validated has none, as with Velero.
+ */
 export function registerLocationMetrics(
   registry: Registry,
   locations: () => Iterable<{ readonly name: string; readonly isAvailable: boolean }>,

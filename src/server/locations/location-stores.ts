@@ -20,8 +20,9 @@ export interface LocationStoreOptions {
 }
 
 /**
- * The storage of a location, with all that Velero keeps there, by the credentials that its Secrets hold now. Who opens it closes it.
- * Throws `BAD_STORAGE_LOCATION`, `BAD_LOCATION`, `NO_PASSWORD`, what the API server refuses, and what the storage throws.
+ * The storage of a location, with all that Velero keeps there, by the credentials that its Secrets
+ * hold now. Who opens it closes it. Throws `BAD_STORAGE_LOCATION`, `BAD_LOCATION`, `NO_PASSWORD`,
+ * what the API server refuses, and what the storage throws.
  */
 export async function openLocation(
   location: BackupStorageLocation,

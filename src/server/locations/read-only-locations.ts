@@ -10,7 +10,9 @@ interface Answer {
   readonly isReadOnly: Promise<boolean>;
 }
 
-/** Whether nothing may be written to a location now. One request for all who ask within ten seconds. */
+/**
+ * Whether nothing may be written to a location now. One request for all who ask within ten seconds.
+ */
 export class ReadOnlyLocations {
   readonly #client: KubeClient;
   readonly #namespace: string;
@@ -23,7 +25,10 @@ export class ReadOnlyLocations {
     this.#keptNs = keptNs;
   }
 
-  /** Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server says; then the next one asks again. */
+  /**
+   * Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server says; then the next one
+   * asks again.
+   */
   isReadOnly(name: string, signal: AbortSignal): Promise<boolean> {
     const known = this.#answers.get(name);
     if (known && known.age.elapsedNs < this.#keptNs) return known.isReadOnly;

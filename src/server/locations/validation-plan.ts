@@ -9,12 +9,16 @@ export interface ValidationTimes {
   readonly nowMs: number;
 }
 
-/** By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our choice. */
+/**
+ * By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our
+ * choice.
+ */
 const AHEAD_MS = 2000;
 
 /**
- * Milliseconds until a location is to be validated: 0 when that is due, Infinity when it never is. As Velero decides it
- * (internal/storage/storagelocation.go, IsReadyToValidate); but a time in the future, which a clock has written that was wrong, delays nothing.
+ * Milliseconds until a location is to be validated: 0 when that is due, Infinity when it never is.
+ * As Velero decides it (internal/storage/storagelocation.go, IsReadyToValidate); but a time in the
+ * future, which a clock has written that was wrong, delays nothing.
  */
 export function restUntilValidation(times: ValidationTimes): number {
   const lastMs = Date.parse(times.lastValidationTime ?? '');
@@ -26,7 +30,10 @@ export function restUntilValidation(times: ValidationTimes): number {
   return Math.max(0, lastMs + frequencyMs - times.nowMs);
 }
 
-/** Undefined for what the server's stands in for: nothing, what is negative, and what is no duration. */
+/**
+ * Undefined for what the server's stands in for: nothing, what is negative, and what is no
+ * duration.
+ */
 export function frequencyMsOf(text: string | null | undefined): number | undefined {
   if (text == null || text.startsWith('-')) return undefined;
   const ns = parseDuration(text.replace(/^\+/, ''));

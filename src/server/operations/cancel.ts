@@ -20,8 +20,9 @@ export const withUntold = (reason: string, untold: string | undefined): string =
   untold === undefined ? reason : `${reason}; ${untold}`;
 
 /**
- * Tells the operations of a backup or restore to stop that becomes Failed, is canceled or deleted. Returns a sentence for its failureReason that names those that
- * could not be told; undefined where all were. Throws what the store of operations throws, and the reason of the signal.
+ * Tells the operations of a backup or restore to stop that becomes Failed, is canceled or deleted.
+ * Returns a sentence for its failureReason that names those that could not be told; undefined where
+ * all were. Throws what the store of operations throws, and the reason of the signal.
  */
 export async function cancelOperations(
   map: Pick<OperationMap, 'cancel'>,

@@ -21,9 +21,10 @@ export interface Change {
 }
 
 /**
- * Undefined where the object says it already. Errors are counted by what both sides have stored: a failed operation is added in the write
- * that counts it. Velero: pkg/controller/backup_operations_controller.go, updateBackupAndOperationsJSON, and restore_operations_controller.go,
- * updateRestoreAndOperationsJSON (v1.18.3).
+ * Undefined where the object says it already. Errors are counted by what both sides have stored: a
+ * failed operation is added in the write that counts it. Velero:
+ * pkg/controller/backup_operations_controller.go, updateBackupAndOperationsJSON, and
+ * restore_operations_controller.go, updateRestoreAndOperationsJSON (v1.18.3).
  */
 export function changeOf<T extends Followed>(
   { counts }: FollowedKind<T>,

@@ -4,7 +4,10 @@ import { type About, type ResultLists, Results } from '../../backup/index.ts';
 import { actionOf, failureLine, type Operation } from '../../item-operations/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 
-/** What the operations of a backup or restore and its finalizer add to its log and its results. Pure, so that a second try adds the same. */
+/**
+ * What the operations of a backup or restore and its finalizer add to its log and its results.
+ * Pure, so that a second try adds the same.
+ */
 
 /** Before each message of the finalizer: what an earlier try of it said is told from the rest. */
 export const FINALIZING = 'Finalizing: ';
@@ -49,7 +52,10 @@ export function resultsOf(lines: readonly LogLine[], form: 'line' | 'sentence'):
   return results.lists;
 }
 
-/** Of each operation that failed; its time is of the operation, so that the line is the same each time. */
+/**
+ * Of each operation that failed; its time is of the operation, so that the line is the same each
+ * time.
+ */
 export function failureLines(
   operations: readonly Operation[],
   textOf = (operation: Operation): string => failureLine(operation, actionOf(operation)),
@@ -87,7 +93,10 @@ export interface AddedResults {
   readonly warnings?: ResultLists;
 }
 
-/** Results with these added, as often as they are said there; those that are stored already are not added again. What an earlier try of the finalizer said is left out. */
+/**
+ * Results with these added, as often as they are said there; those that are stored already are not
+ * added again. What an earlier try of the finalizer said is left out.
+ */
 export const mergedResults = (
   stored: StoredResults,
   ...added: readonly AddedResults[]

@@ -30,7 +30,10 @@ export interface FinalizedObjectsOptions<T extends Followed> {
   readonly kind: FollowedKind<T>;
   /** What few of are ended at once, such as the location of their files. */
   readonly placeOf: (object: T) => string;
-  /** Ends one, or returns after how long it is to be looked at again, and what the user should know about why. Throws what is worth another try. */
+  /**
+   * Ends one, or returns after how long it is to be looked at again, and what the user should know
+   * about why. Throws what is worth another try.
+   */
   readonly finalize: (
     object: T,
   ) => Promise<{ readonly againMs: number; readonly because?: string } | undefined>;

@@ -2,10 +2,16 @@ import { BoundedList, type Clock, type Logger, rfc3339Seconds } from '../../base
 import { type About, type BackupLog, Results } from '../../backup/index.ts';
 import { FINALIZING, type LogLine } from './failures.ts';
 
-/** Lines of one finalizer that are added to the log of its backup or restore. Our choice: more than anybody reads. */
+/**
+ * Lines of one finalizer that are added to the log of its backup or restore. Our choice: more than
+ * anybody reads.
+ */
 const LINES_MAX = 10_000;
 
-/** What a finalizer says: into the log of its backup or restore, and, where something is wrong, into its results and counts. */
+/**
+ * What a finalizer says: into the log of its backup or restore, and, where something is wrong, into
+ * its results and counts.
+ */
 export class FinalizerLog implements BackupLog {
   readonly results: Results;
   readonly #lines = new BoundedList<LogLine>(LINES_MAX);

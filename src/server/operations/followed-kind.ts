@@ -8,7 +8,10 @@ export interface Followed extends KubeObject {
   readonly status?: object;
 }
 
-/** The part of the status that is read and written here; the fields that count operations have their names in {@link FollowedKind}. */
+/**
+ * The part of the status that is read and written here; the fields that count operations have their
+ * names in {@link FollowedKind}.
+ */
 export interface FollowedStatus {
   readonly phase?: string;
   readonly errors?: number;

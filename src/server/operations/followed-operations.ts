@@ -29,7 +29,10 @@ import type { OperationGauge, OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
 import { type AskingSession, SessionAsker } from './session-asker.ts';
 
-/** How long an operation of an action may take. `askedNs`: what the Backup or Restore says of all operations. Velero has only that. */
+/**
+ * How long an operation of an action may take. `askedNs`: what the Backup or Restore says of all
+ * operations. Velero has only that.
+ */
 export type TimeoutOf<T> = (action: string, object: T, askedNs: Nanoseconds) => Nanoseconds;
 
 /** What both controllers of operations may be told. */
@@ -57,11 +60,20 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   /** Of its files. Throws where it cannot be known at present. */
   readonly locationOf: (object: T, signal: AbortSignal) => Promise<string>;
   readonly step: (object: T, options: StepOptions) => Promise<OperationsStep>;
-  /** Whether its operations are to be told to stop. Where nobody says so here, another controller does it. */
+  /**
+   * Whether its operations are to be told to stop. Where nobody says so here, another controller
+   * does it.
+   */
   readonly isCanceled?: (object: T) => boolean;
-  /** One that is deleted while it waits; may be called again, and also when nobody can be told any more. */
+  /**
+   * One that is deleted while it waits; may be called again, and also when nobody can be told any
+   * more.
+   */
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
-  /** One that is ended because it could not be followed for too long, before its phase says so. Returns what else its `failureReason` is to say. */
+  /**
+   * One that is ended because it could not be followed for too long, before its phase says so.
+   * Returns what else its `failureReason` is to say.
+   */
   readonly whenGivenUp?: (object: T) => Promise<string>;
   /** Written with the end of such a one. */
   readonly givenUpAnnotations?: Readonly<Record<string, string | null>>;
@@ -98,7 +110,10 @@ interface Known {
   away: { readonly since: Stopwatch; said: string } | undefined;
 }
 
-/** Follows the operations of Backups or Restores that wait for them, until each is over: one time that this process leads. */
+/**
+ * Follows the operations of Backups or Restores that wait for them, until each is over: one time
+ * that this process leads.
+ */
 export class FollowedOperations<T extends Followed> {
   readonly #options: FollowedOperationsOptions<T>;
   readonly #objects: WatchedObjects<T>['cache'];
@@ -137,7 +152,8 @@ export class FollowedOperations<T extends Followed> {
       const object = after ?? before;
       if (!object) return;
       const key = keyOf(object.metadata);
-      // Those that are over cost nothing; one that waits is looked at when it begins to, and then by time.
+      // Those that are over cost nothing; one that waits is looked at when it begins to, and then
+      // by time.
       const waits = after !== undefined && isWaiting(phaseIn(after));
       const isNew = waits !== this.#known.has(key);
       if (waits && isNew) gauge?.expect(after.metadata.uid, this.#runningBy(after));
@@ -270,8 +286,9 @@ export class FollowedOperations<T extends Followed> {
   }
 
   /**
-   * Velero ends what has a location that is missing or read-only for a moment; here its operations go on, and it is looked at again. After
-   * the time that operations may take, and an hour, nobody would wait any more: then it ends by itself alone.
+   * Velero ends what has a location that is missing or read-only for a moment; here its operations
+   * go on, and it is looked at again. After the time that operations may take, and an hour, nobody
+   * would wait any more: then it ends by itself alone.
    */
   async #away(
     object: T,

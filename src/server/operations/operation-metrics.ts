@@ -6,8 +6,8 @@ import { actionOf, isRunning, type Operation } from '../../item-operations/index
 const UNKNOWN = { plugin: '', phase: 'Unknown' };
 
 /**
- * What dashboards show of operations that go on. A scrape asks nobody. A process that does
- * not follow the operations, or has not read them all yet, has no value for them: 0 would end alerts.
+ * What dashboards show of operations that go on. A scrape asks nobody. A process that does not
+ * follow the operations, or has not read them all yet, has no value for them: 0 would end alerts.
  */
 export class OperationMetrics {
   /** Operations that the controllers of this process follow. */

@@ -24,7 +24,10 @@ export interface OperationsStepOptions<T extends Followed> extends StepOptions {
   readonly kind: FollowedKind<T>;
   /** Of the object, where that is more than its count of operations says: a file that is lost. */
   readonly changeOf?: (object: T, operations: readonly Operation[]) => Change | undefined;
-  /** Puts the object as it will be, and what its operations failed with, into the files of the bucket. May be repeated. */
+  /**
+   * Puts the object as it will be, and what its operations failed with, into the files of the
+   * bucket. May be repeated.
+   */
   readonly store: (object: T, operations: readonly Operation[]) => Promise<void>;
 }
 
@@ -35,9 +38,11 @@ export interface OperationsStep {
 }
 
 /**
- * Asks once about the operations of a Backup or Restore that waits, and writes what has changed: the operations file, the files that `store` puts, and
- * the object, in this order. Whoever is killed between two of them leaves what the next one writes again, with the same numbers.
- * Where nothing has changed it asks nobody but plugins. `seen` may be old: before a write the object is read again.
+ * Asks once about the operations of a Backup or Restore that waits, and writes what has changed:
+ * the operations file, the files that `store` puts, and the object, in this order. Whoever is
+ * killed between two of them leaves what the next one writes again, with the same numbers. Where
+ * nothing has changed it asks nobody but plugins. `seen` may be old: before a write the object is
+ * read again.
  */
 export async function operationsStep<T extends Followed>(
   seen: T,

@@ -7,8 +7,9 @@ export interface AskingSession extends AsyncDisposable {
 }
 
 /**
- * Asks the actions of one backup or restore, whose session is opened when it is first needed, and again after it could not be. Plugins that cannot be
- * started are ones that cannot be asked: their operations have the same patience.
+ * Asks the actions of one backup or restore, whose session is opened when it is first needed, and
+ * again after it could not be. Plugins that cannot be started are ones that cannot be asked: their
+ * operations have the same patience.
  */
 export class SessionAsker implements OperationAsker, AsyncDisposable {
   readonly #open: () => Promise<AskingSession>;

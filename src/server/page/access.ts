@@ -27,12 +27,16 @@ import {
 } from '../../kube/index.ts';
 
 /**
- * May see the page; nobody's token; somebody's who may not list what it shows; not known, since the API server could not be asked.
+ * May see the page; nobody's token; somebody's who may not list what it shows; not known, since the
+ * API server could not be asked.
  */
 export type Verdict = 'allowed' | 'unknown' | 'forbidden' | 'away';
 
 type Kind = Pick<Resource<never>, 'group' | 'plural'>;
-/** What the page shows. Who may list only some of it sees none of it: no part of the page is without the others. */
+/**
+ * What the page shows. Who may list only some of it sees none of it: no part of the page is without
+ * the others.
+ */
 const SHOWN: readonly Kind[] = [
   ...[BACKUPS, RESTORES, SCHEDULES, BACKUP_REPOSITORIES, BACKUP_STORAGE_LOCATIONS],
   ...[DATA_UPLOADS, DATA_DOWNLOADS, POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES],
@@ -76,8 +80,9 @@ export const clusterReviews = (
 });
 
 /**
- * The verb on Backups that lets somebody see the files of one. No other right of Kubernetes fits: those who may read objects of Velero are to see no
- * data, and those who may restore are to do more. Roles for reading, also those for all resources, do not have it; those for all verbs do.
+ * The verb on Backups that lets somebody see the files of one. No other right of Kubernetes fits:
+ * those who may read objects of Velero are to see no data, and those who may restore are to do
+ * more. Roles for reading, also those for all resources, do not have it; those for all verbs do.
  */
 export const BROWSE_VERB = 'browse';
 
@@ -143,15 +148,24 @@ export interface AccessOptions {
 /** A right that is taken away ends within this time. */
 const KEPT_NS = 30n * SECOND_NS;
 const REVIEW_MS = 5000;
-/** Our choices: many more people than look at backups at once, and few enough reviews that an API server notices none of them. */
+/**
+ * Our choices: many more people than look at backups at once, and few enough reviews that an API
+ * server notices none of them.
+ */
 const KEPT_MAX = 1000;
 const REVIEWS_MAX = 4;
 const WAITING_MAX = 64;
-/** Tokens that are asked about and were not good the last time, in each span of time: whoever makes them up costs the API server no more. */
+/**
+ * Tokens that are asked about and were not good the last time, in each span of time: whoever makes
+ * them up costs the API server no more.
+ */
 const STRANGERS_MAX = 64;
 const STRANGERS_NS = 4n * SECOND_NS;
 const COMPLAINT_NS = 60n * SECOND_NS;
-/** RFC 6750, section 2.1; the longest tokens are those of identity providers that put groups into them. */
+/**
+ * RFC 6750, section 2.1; the longest tokens are those of identity providers that put groups into
+ * them.
+ */
 const TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/;
 export const TOKEN_CHARS_MAX = 12_000;
 
@@ -162,8 +176,10 @@ interface Known {
 }
 
 /**
- * Who may see the page, or what {@link Reviews} it is given ask about. Answers are kept for half a minute at most, and only so many; tokens are kept as hashes. However many strangers ask, those who
- * were let in are: what is remembered of them is apart, and they are asked about whatever else is.
+ * Who may see the page, or what {@link Reviews} it is given ask about. Answers are kept for half a
+ * minute at most, and only so many; tokens are kept as hashes. However many strangers ask, those
+ * who were let in are: what is remembered of them is apart, and they are asked about whatever else
+ * is.
  */
 export class Access {
   readonly #options: AccessOptions;
@@ -235,7 +251,10 @@ export class Access {
     }
   }
 
-  /** Visitors are told nothing of the reason, so it is in the log; once a minute, however many of them there are. */
+  /**
+   * Visitors are told nothing of the reason, so it is in the log; once a minute, however many of
+   * them there are.
+   */
   #complain(reason: string): void {
     const { logger, clock } = this.#options;
     if (this.#complained && this.#complained.elapsedNs < COMPLAINT_NS) return;

@@ -135,7 +135,8 @@ export class PageHandler {
     }
     const url = urlOf(request);
     if (!url) return plain(400, 'Not understood', 'The address of this request cannot be read.');
-    // Whoever reaches a loopback address may see the page, and still has to say who they are to see files.
+    // Whoever reaches a loopback address may see the page, and still has to say who they are to see
+    // files.
     if (method === 'POST' && (!isLoopback || this.#files)) {
       if (url.pathname === '/login') return this.#login(request);
       if (url.pathname === '/logout') return this.#logout(request);

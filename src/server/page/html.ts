@@ -1,8 +1,8 @@
 import { assert, lookup, printable } from '../../base/index.ts';
 
 /**
- * Text that is HTML already. Only {@link html} and {@link fixedHtml} make it, so that whatever comes from the cluster is escaped on
- * its way into a page.
+ * Text that is HTML already. Only {@link html} and {@link fixedHtml} make it, so that whatever
+ * comes from the cluster is escaped on its way into a page.
  */
 class Markup {
   readonly #text: string;
@@ -19,7 +19,10 @@ export type Html = Markup;
 
 export type HtmlValue = string | number | Html | false | undefined | readonly HtmlValue[];
 
-/** Marks that change how the text around them is read, or that nobody sees, besides those of `printable`. */
+/**
+ * Marks that change how the text around them is read, or that nobody sees, besides those of
+ * `printable`.
+ */
 const HIDDEN_MARKS =
   /[\u00ad\u061c\u200b-\u200f\u2060-\u2064\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 const ENTITIES: Readonly<Record<string, string>> = {
@@ -31,7 +34,10 @@ const ENTITIES: Readonly<Record<string, string>> = {
   '`': '&#96;',
 };
 
-/** Any text as text of a page, also between the quotes of an attribute. Control characters and marks of direction are spelled out. */
+/**
+ * Any text as text of a page, also between the quotes of an attribute. Control characters and marks
+ * of direction are spelled out.
+ */
 export function escaped(text: string): string {
   return printable(text.toWellFormed())
     .replaceAll(
@@ -42,8 +48,9 @@ export function escaped(text: string): string {
 }
 
 /**
- * HTML with values in it: texts and numbers are escaped, HTML is taken as it is, lists are put together, `false` and undefined are nothing.
- * A value stands between tags or in an attribute with double quotes; any other place is a bug, and none that hostile text can reach.
+ * HTML with values in it: texts and numbers are escaped, HTML is taken as it is, lists are put
+ * together, `false` and undefined are nothing. A value stands between tags or in an attribute with
+ * double quotes; any other place is a bug, and none that hostile text can reach.
  */
 export function html(strings: TemplateStringsArray, ...values: readonly HtmlValue[]): Html {
   const places = placesOf(strings);
@@ -55,7 +62,10 @@ export function html(strings: TemplateStringsArray, ...values: readonly HtmlValu
   return new Markup(text);
 }
 
-/** Texts of this program that cannot be templates: the style and the script of the page. Never anything else. */
+/**
+ * Texts of this program that cannot be templates: the style and the script of the page. Never
+ * anything else.
+ */
 export const fixedHtml = (text: string): Html => new Markup(text);
 
 function textOf(value: HtmlValue): string {

@@ -159,7 +159,10 @@ export const backupLink = (name: string): Html =>
 export const restoreLink = (name: string): Html =>
   html`<a href="${restorePath(name)}">${named(name)}</a>`;
 
-/** Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change paths with dots. */
+/**
+ * Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change
+ * paths with dots.
+ */
 export function filesPath(
   backup: string,
   place?: FilePlace,

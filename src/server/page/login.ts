@@ -5,8 +5,9 @@ import { TOKEN_CHARS_MAX } from './access.ts';
 import { SESSION_SECONDS } from './sessions.ts';
 
 /**
- * The prefix makes browsers take it from this very host only, over TLS (or from this machine), for all of its paths: no other host, and nobody
- * who changes plain HTTP on its way, can put a session of theirs in its place.
+ * The prefix makes browsers take it from this very host only, over TLS (or from this machine), for
+ * all of its paths: no other host, and nobody who changes plain HTTP on its way, can put a session
+ * of theirs in its place.
  */
 const COOKIE = '__Host-longshore-session';
 /** `token=`, and a token whose every third character is escaped; with an address beside it. */
@@ -33,8 +34,9 @@ export const bearerOf = ({ headers }: IncomingMessage): string | undefined =>
   /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1];
 
 /**
- * Whether a form was sent by this server's own page. Browsers say where a request comes from in headers that no page can set; whoever
- * says nothing is no browser, and has the Authorization header.
+ * Whether a form was sent by this server's own page. Browsers say where a request comes from in
+ * headers that no page can set; whoever says nothing is no browser, and has the Authorization
+ * header.
  */
 export function isFromOwnPage({ headers }: IncomingMessage): boolean {
   const site = headers['sec-fetch-site'];
@@ -59,7 +61,10 @@ const NEXT = /^\/backups\/[^/\\\s?#]+\/files(?:\?[!-~]*)?$/;
 export const nextOf = (path: string): string =>
   path.length <= NEXT_CHARS_MAX && NEXT.test(path) ? path : '/';
 
-/** What a login form has; undefined where the request is none, or too long. What is not read is the caller's to cut off. */
+/**
+ * What a login form has; undefined where the request is none, or too long. What is not read is the
+ * caller's to cut off.
+ */
 export async function loginFormOf(request: IncomingMessage): Promise<LoginForm | undefined> {
   const [type = ''] = (request.headers['content-type'] ?? '').split(';');
   if (type.trim().toLowerCase() !== FORM_TYPE) return undefined;

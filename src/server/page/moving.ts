@@ -57,8 +57,8 @@ export function totalsOf(volumes: readonly PageVolume[]): Totals {
 type VolumesOf = (run: RunRow) => readonly PageVolume[];
 
 /**
- * Backups, restores, volumes and nodes, as far as something is under way. What is empty has no heading and no table: most of the day all of it
- * is, and then one line says so.
+ * Backups, restores, volumes and nodes, as far as something is under way. What is empty has no
+ * heading and no table: most of the day all of it is, and then one line says so.
  */
 export function movingSections(world: World, volumesOf: VolumesOf): readonly MovingSection[] {
   const runs = underWaySection(world, volumesOf);

@@ -10,7 +10,10 @@ import {
 } from '../../kube/index.ts';
 import { verificationOf } from '../../repository-access/index.ts';
 
-/** What the page keeps of a Backup or Restore: there may be ten thousand, and a cache holds them all. Times are in milliseconds since 1970. */
+/**
+ * What the page keeps of a Backup or Restore: there may be ten thousand, and a cache holds them
+ * all. Times are in milliseconds since 1970.
+ */
 export interface RunRow {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
@@ -53,7 +56,10 @@ export interface ScheduleRow {
   readonly isPaused: boolean;
   readonly why: string;
   readonly lastBackupMs: number | undefined;
-  /** Undefined where the expression has none, or cannot be read. It may be over: then a backup is due. */
+  /**
+   * Undefined where the expression has none, or cannot be read. It may be over: then a backup is
+   * due.
+   */
   readonly nextMs: number | undefined;
   /** Backups are made of it by hand only, by what it says. */
   readonly isManual: boolean;
@@ -204,8 +210,9 @@ export function keptSchedule(object: LooseObject): Kept<ScheduleRow> {
 type NextRun = Pick<ScheduleRow, 'nextMs' | 'isManual' | 'cronProblem'>;
 
 /**
- * There was no Velero before, and times of the API have years of four digits: whoever may write a Schedule may write any time as that of its last
- * backup, and clocks of long ago did what no search should have to follow.
+ * There was no Velero before, and times of the API have years of four digits: whoever may write a
+ * Schedule may write any time as that of its last backup, and clocks of long ago did what no search
+ * should have to follow.
  */
 const FIRST_MS = Date.UTC(2017, 0, 1);
 const LAST_MS = Date.UTC(9999, 0, 1);

@@ -45,7 +45,10 @@ export interface RunMessages {
 
 /** Where the page has the errors and warnings of ended runs from. */
 export interface MessageSource {
-  /** `location`: where its backup is. Resolves with a sentence if they cannot be read. Never rejects. */
+  /**
+   * `location`: where its backup is. Resolves with a sentence if they cannot be read. Never
+   * rejects.
+   */
   of(run: RunRow, location: string): Promise<RunMessages | string>;
 }
 

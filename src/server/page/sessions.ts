@@ -14,8 +14,9 @@ interface Session {
 const hashOf = (id: string): string => createHash('sha256').update(id).digest('base64');
 
 /**
- * Browsers that have shown a token once. A session ends after an hour, and with this process. It holds the token, which is checked again for each
- * request: it lets nobody in who would not be let in with the token itself.
+ * Browsers that have shown a token once. A session ends after an hour, and with this process. It
+ * holds the token, which is checked again for each request: it lets nobody in who would not be let
+ * in with the token itself.
  */
 export class Sessions {
   readonly #clock: Clock;

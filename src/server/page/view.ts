@@ -85,8 +85,9 @@ type Sorted = Omit<
 >;
 
 /**
- * The cluster's own objects as the page shows them: followed by watches that run whether anybody looks or not, and sorted at most every two
- * seconds. A visitor reads memory, and never asks the API server for a list.
+ * The cluster's own objects as the page shows them: followed by watches that run whether anybody
+ * looks or not, and sorted at most every two seconds. A visitor reads memory, and never asks the
+ * API server for a list.
  */
 export class PageView {
   readonly #options: PageViewOptions;

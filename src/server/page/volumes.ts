@@ -22,7 +22,10 @@ export interface PageVolume {
   readonly owner: VolumeOwner;
 }
 
-/** The backup or restore that it is moved for, as its labels say: the name may be cut to the length of a label. */
+/**
+ * The backup or restore that it is moved for, as its labels say: the name may be cut to the length
+ * of a label.
+ */
 export interface VolumeOwner {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;

@@ -1,10 +1,16 @@
 import { createHash } from 'node:crypto';
 import type { KubeObject } from '../../kube/index.ts';
 
-/** On a BackupRepository: what it was connected to, as hashes: of its place and of the password's version, with a dot between. */
+/**
+ * On a BackupRepository: what it was connected to, as hashes: of its place and of the password's
+ * version, with a dot between.
+ */
 export const CONNECTED = 'longshore.io/connected-to';
 
-/** As the annotation has it: all that says where a repository is (Velero: needInvalidBackupRepo), and the Secret of the password. */
+/**
+ * As the annotation has it: all that says where a repository is (Velero: needInvalidBackupRepo),
+ * and the Secret of the password.
+ */
 export function connectionOf(location: KubeObject, passwordVersion: string): string {
   const { spec } = location as { spec?: Record<string, unknown> };
   const { bucket, prefix, caCert, caCertRef } = (spec?.objectStorage ?? {}) as Record<

@@ -32,7 +32,10 @@ const REESTABLISH = 're-establish on BSL change, create or delete';
 /** Between two attempts: the first, and the most, which is Velero's resync period. */
 const RETRY_FIRST_MS = 15_000;
 const RETRY_MAX_MS = 300_000;
-/** Between two looks at one whose password is being changed; the end of that wakes it, too. Our choice. */
+/**
+ * Between two looks at one whose password is being changed; the end of that wakes it, too. Our
+ * choice.
+ */
 const HELD_MS = 60_000;
 
 /** How an attempt ended that nobody has written down yet. */
@@ -50,8 +53,8 @@ interface Attempt {
 }
 
 /**
- * Makes BackupRepositories ready, and says why where it cannot: when they are new, when the place they lie in has changed, and again and
- * again while they are not.
+ * Makes BackupRepositories ready, and says why where it cannot: when they are new, when the place
+ * they lie in has changed, and again and again while they are not.
  */
 export class Connections {
   readonly #options: ConnectionOptions;
@@ -67,7 +70,10 @@ export class Connections {
     this.#preparations = new Preparations(options);
   }
 
-  /** Which password there is. True when it is another one than before: everything has to be checked then. */
+  /**
+   * Which password there is. True when it is another one than before: everything has to be checked
+   * then.
+   */
   notePassword(version: string): boolean {
     const isChanged = this.#passwordVersion !== version;
     this.#passwordVersion = version;
@@ -87,7 +93,8 @@ export class Connections {
     location: KubeObject | undefined,
     writer: RepositoryWriter,
   ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
-    // Whoever changes the passwords opens it again, or leaves that to this process once the Secret has the new one.
+    // Whoever changes the passwords opens it again, or leaves that to this process once the Secret
+    // has the new one.
     if (isHeld(repository)) return { repository, requeueAfterMs: HELD_MS };
     if (!location) return { repository: await this.#locationGone(repository, writer) };
     const connection = connectionOf(location, this.#passwordVersion);
@@ -97,13 +104,15 @@ export class Connections {
       if (before === undefined || before === connection) {
         this.#known.set(key, connection);
         if (repository.metadata.annotations?.[CONNECTED] !== undefined) return { repository };
-        // One that Velero's server has connected, before this one was here, is taken for what it is. The next leader has to know that.
+        // One that Velero's server has connected, before this one was here, is taken for what it
+        // is. The next leader has to know that.
         const adopted = await writer.update(repository, (draft) =>
           annotate(draft, CONNECTED, connection),
         );
         return { repository: adopted };
       }
-      // A Secret that was written may hold the same password, or one that opens the repository already: whoever uses it goes on meanwhile.
+      // A Secret that was written may hold the same password, or one that opens the repository
+      // already: whoever uses it goes on meanwhile.
       const isSamePlace = placeIn(before) === placeIn(connection);
       if (!isSamePlace) repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }
@@ -160,7 +169,8 @@ export class Connections {
       const failures = (this.#attempts.get(key)?.failures ?? 0) + 1;
       const attempt = { atMs: performance.now(), place, failures };
       if (repository.status?.phase === 'Ready' && !isCode(error, ...NOT_OURS)) {
-        // It could not be asked whether the password still opens it, which says nothing about those who have it open.
+        // It could not be asked whether the password still opens it, which says nothing about those
+        // who have it open.
         this.#outcomes.delete(key);
         this.#attempts.set(key, attempt);
         const { logger } = this.#options;
@@ -251,13 +261,18 @@ export class Connections {
   }
 }
 
-/** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
+/**
+ * What is wrong with the API server, or with this process's place in it, says nothing about a
+ * repository.
+ */
 const isOfCluster = (error: unknown): boolean =>
   isCanceled(error) ||
   isPassingAnswer(error) ||
   isCode(error, 'LEADERSHIP_LOST', 'PASSWORD_CHANGE_UNDER_WAY');
 
-/** What an attempt may end with that tells for sure that a Ready repository is of no use as it is. */
+/**
+ * What an attempt may end with that tells for sure that a Ready repository is of no use as it is.
+ */
 const NOT_OURS = ['WRONG_PASSWORD', 'REPOSITORY_CORRUPTED', 'STORAGE_NOT_EMPTY'] as const;
 
 function restMs({ atMs, failures }: Attempt): number {

@@ -1,6 +1,7 @@
 /**
- * Attempts of this process that were given up and have not ended, by the place that they hang at. They outlast the leadership that began
- * them, and one at a directory keeps one of the few threads that Node has for files and for names of hosts.
+ * Attempts of this process that were given up and have not ended, by the place that they hang at.
+ * They outlast the leadership that began them, and one at a directory keeps one of the few threads
+ * that Node has for files and for names of hosts.
  */
 export class HangingAttempts {
   readonly #counts = new Map<string, number>();

@@ -36,8 +36,9 @@ export interface PasswordSecretOptions {
 }
 
 /**
- * `there`: it was there before. `random`: created with a random password. `well-known`: created with
- * Velero's password, because the bucket has repositories with it. `later`: nothing was created, and why.
+ * `there`: it was there before. `random`: created with a random password. `well-known`: created
+ * with Velero's password, because the bucket has repositories with it. `later`: nothing was
+ * created, and why.
  */
 export type PasswordSecretOutcome =
   | { readonly state: 'there' | 'random' | 'well-known' }
@@ -48,9 +49,10 @@ const RANDOM_BYTES = 32;
 const TRIED_MAX = 3;
 
 /**
- * Creates the Secret with the password of all repositories, and never replaces one. The password is random,
- * except where the buckets have repositories already: then it is Velero's well-known one, if that opens them.
- * Throws `NO_PASSWORD` where repositories exist and nothing here tells their password.
+ * Creates the Secret with the password of all repositories, and never replaces one. The password is
+ * random, except where the buckets have repositories already: then it is Velero's well-known one,
+ * if that opens them. Throws `NO_PASSWORD` where repositories exist and nothing here tells their
+ * password.
  */
 export async function ensurePasswordSecret(
   options: PasswordSecretOptions,
@@ -201,7 +203,8 @@ async function opensWith(
 }
 
 /**
- * What to say of a repository that the Secret's password does not open. Other errors stay as they are.
+ * What to say of a repository that the Secret's password does not open. Other errors stay as they
+ * are.
  */
 export async function explainWrongPassword(
   error: unknown,

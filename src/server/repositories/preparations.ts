@@ -50,14 +50,14 @@ const HANGING_MAX = 2;
 /** For what is under way when this process stops. Our choice. */
 const SETTLE_MS = 5000;
 /**
- * For one repository. Requests to a storage over a network end by themselves within minutes; a directory on a server that is gone never
- * answers. Our choice.
+ * For one repository. Requests to a storage over a network end by themselves within minutes; a
+ * directory on a server that is gone never answers. Our choice.
  */
 const PREPARE_MS = 600_000;
 
 /**
- * Repositories that are prepared, beside the controller's workers, and for each location by itself: a bucket that does not answer keeps only its own
- * repositories waiting.
+ * Repositories that are prepared, beside the controller's workers, and for each location by itself:
+ * a bucket that does not answer keeps only its own repositories waiting.
  */
 export class Preparations {
   readonly #options: PreparationsOptions;
@@ -82,7 +82,10 @@ export class Preparations {
     return this.#hanging.get(key)?.includes(place) === true;
   }
 
-  /** While none of this key is under way. `onEnd` is called once, without an error where the repository is ready. */
+  /**
+   * While none of this key is under way. `onEnd` is called once, without an error where the
+   * repository is ready.
+   */
   begin(preparation: Preparation, onEnd: (error: Error | undefined) => void): void {
     const { key, location } = preparation;
     const { name } = location.metadata;
@@ -98,7 +101,10 @@ export class Preparations {
     this.#underWay.set(key, task);
   }
 
-  /** Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since this process does not lead. */
+  /**
+   * Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since
+   * this process does not lead.
+   */
   async settle(): Promise<void> {
     const ends = [...this.#underWay.values()];
     if (ends.length === 0) return;
@@ -106,8 +112,9 @@ export class Preparations {
   }
 
   /**
-   * Gives its place to others when the time is over, or this process leads no more: what still hangs then writes nothing, not even when
-   * this process leads once more. Throws `PREPARE_TIMED_OUT`, `LOCATION_HANGS` and what {@link prepareRepository} throws.
+   * Gives its place to others when the time is over, or this process leads no more: what still
+   * hangs then writes nothing, not even when this process leads once more. Throws
+   * `PREPARE_TIMED_OUT`, `LOCATION_HANGS` and what {@link prepareRepository} throws.
    */
   async #prepareInTime({
     key,

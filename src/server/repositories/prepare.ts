@@ -34,7 +34,10 @@ export interface PrepareOptions {
   readonly isReadOnly: boolean;
   /** Of a repository that is created now. */
   readonly retention?: Retention | undefined;
-  /** How often full maintenance is due in a repository that is set up now; Kopia's own interval without it. */
+  /**
+   * How often full maintenance is due in a repository that is set up now; Kopia's own interval
+   * without it.
+   */
   readonly fullIntervalNs?: Nanoseconds | undefined;
   /** Throws when this process must not write any more. */
   readonly assertLeading?: (() => void) | undefined;
@@ -42,16 +45,20 @@ export interface PrepareOptions {
 
 /** Velero's name in all its repositories: who owns maintenance, and whose snapshots they are. */
 const CLIENT = { username: 'default', hostname: 'default' };
-/** Velero writes it last: without it a repository is not set up (pkg/repository/udmrepo/kopialib/repo_init.go). */
+/**
+ * Velero writes it last: without it a repository is not set up
+ * (pkg/repository/udmrepo/kopialib/repo_init.go).
+ */
 const SETUP_BLOB = blobId('udmrepo.Repository');
 const SETUP_BYTES_MAX = 64 << 10;
 /** A creation takes seconds. Our choice. */
 const GIVEN_UP_NS = HOUR_NS;
 
 /**
- * Makes the repository ready for Velero's and our data movers: creates it where the location is empty, sets it up where that was not
- * done, and otherwise only checks that the password opens it. May be repeated, also after it was killed at any point.
- * Throws `REPOSITORY_READ_ONLY`, `REPOSITORY_CORRUPTED`, `WRONG_PASSWORD`, `STORAGE_NOT_EMPTY`, and what the storage throws.
+ * Makes the repository ready for Velero's and our data movers: creates it where the location is
+ * empty, sets it up where that was not done, and otherwise only checks that the password opens it.
+ * May be repeated, also after it was killed at any point. Throws `REPOSITORY_READ_ONLY`,
+ * `REPOSITORY_CORRUPTED`, `WRONG_PASSWORD`, `STORAGE_NOT_EMPTY`, and what the storage throws.
  */
 export async function prepareRepository(options: PrepareOptions): Promise<void> {
   const { isReadOnly, locationName } = options;
@@ -111,7 +118,10 @@ async function create(options: PrepareOptions): Promise<void> {
   }
 }
 
-/** Whether a creation was killed between its two blobs, and nothing else is there: then it may begin anew. */
+/**
+ * Whether a creation was killed between its two blobs, and nothing else is there: then it may begin
+ * anew.
+ */
 async function isGivenUp({ storage, clock }: PrepareOptions): Promise<boolean> {
   let isOld = false;
   for await (const { id, timestampNs } of storage.listBlobs('')) {

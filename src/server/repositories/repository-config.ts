@@ -8,8 +8,9 @@ const INTERVALS: Readonly<Record<string, Nanoseconds>> = {
 };
 
 /**
- * What the backup-repository ConfigMap says of a type of repositories, as `spec.repositoryConfig` keeps it: each value as text. Whole
- * numbers stay whole (Velero writes 5e+06 for 5000000, and cannot read that). Throws `BAD_CONFIG`.
+ * What the backup-repository ConfigMap says of a type of repositories, as `spec.repositoryConfig`
+ * keeps it: each value as text. Whole numbers stay whole (Velero writes 5e+06 for 5000000, and
+ * cannot read that). Throws `BAD_CONFIG`.
  */
 export function repositoryConfigOf(
   name: string,
@@ -35,7 +36,10 @@ export function repositoryConfigOf(
   );
 }
 
-/** How often a new repository wants full maintenance; undefined where nothing is said. Throws `BAD_CONFIG`. */
+/**
+ * How often a new repository wants full maintenance; undefined where nothing is said. Throws
+ * `BAD_CONFIG`.
+ */
 export function fullIntervalNs(
   config: Readonly<Record<string, string>> | null | undefined,
 ): Nanoseconds | undefined {

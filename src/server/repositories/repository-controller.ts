@@ -43,17 +43,23 @@ export interface RepositoryControllerOptions {
   readonly jobs: Omit<JobKeeperOptions, 'logger' | 'namespace' | 'metrics' | 'wake'>;
 }
 
-/** Repositories looked at side by side; what takes long among it has bounds of its own. Our choice. */
+/**
+ * Repositories looked at side by side; what takes long among it has bounds of its own. Our choice.
+ */
 const WORKERS = 8;
-/** Between two looks at the password's Secret, which cannot be watched by its name alone without the right to list all. Our choice. */
+/**
+ * Between two looks at the password's Secret, which cannot be watched by its name alone without the
+ * right to list all. Our choice.
+ */
 const PASSWORD_MS = 60_000;
 const PASSWORD_RETRY_MS = 2000;
 /** Between two looks into buckets that could not be read. Our choice. */
 const UNREAD_MS = 15_000;
 
 /**
- * Looks after BackupRepositories as Velero's controller of that name does: makes them ready, notices when the place they lie in changes, and
- * has them maintained. Velero's own must be switched off (`velero server --disable-controllers=backup-repo`).
+ * Looks after BackupRepositories as Velero's controller of that name does: makes them ready,
+ * notices when the place they lie in changes, and has them maintained. Velero's own must be
+ * switched off (`velero server --disable-controllers=backup-repo`).
  */
 export class RepositoryController extends LeadingController<RepositoryRun> {
   readonly name = 'repository';
@@ -397,8 +403,9 @@ class RepositoryRun {
 }
 
 /**
- * Another one whenever the Secret was written or made anew. Nothing in it comes from the password itself: a hash of it is on each
- * BackupRepository, where many may read it, and must be of no help to guess one.
+ * Another one whenever the Secret was written or made anew. Nothing in it comes from the password
+ * itself: a hash of it is on each BackupRepository, where many may read it, and must be of no help
+ * to guess one.
  */
 export const passwordVersionOf = ({ metadata }: KubeObject): string =>
   `${metadata.uid}/${metadata.resourceVersion}`;

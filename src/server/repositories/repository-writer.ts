@@ -13,7 +13,9 @@ export interface WriterOptions {
   readonly assertLeading: () => void;
 }
 
-/** Writes BackupRepositories while this process leads, and only what is based on their last version. */
+/**
+ * Writes BackupRepositories while this process leads, and only what is based on their last version.
+ */
 export class RepositoryWriter {
   readonly client: KubeClient;
   readonly events: EventRecorder;
@@ -27,7 +29,10 @@ export class RepositoryWriter {
     this.assertLeading = assertLeading;
   }
 
-  /** The object with the change. Throws `KUBE_CONFLICT` when it was written meanwhile, `LEADERSHIP_LOST`. */
+  /**
+   * The object with the change. Throws `KUBE_CONFLICT` when it was written meanwhile,
+   * `LEADERSHIP_LOST`.
+   */
   update(
     repository: BackupRepository,
     change: (draft: BackupRepository) => void,

@@ -27,8 +27,10 @@ export const LACKS =
   'its log, results and volume infos lack what happened after its run, hooks that were due then may not have run, and new volumes may lack the reclaim policy and the labels of the old ones';
 
 /**
- * An absence is that of something without which a restore cannot come to its end as it should: its Backup, the location of its files, its operations
- * file, or what its run has left. It may come back, and nobody waits for ever. How long it has lasted is counted across restarts, by the time on the Restore.
+ * An absence is that of something without which a restore cannot come to its end as it should: its
+ * Backup, the location of its files, its operations file, or what its run has left. It may come
+ * back, and nobody waits for ever. How long it has lasted is counted across restarts, by the time
+ * on the Restore.
  */
 export class Absences {
   readonly #options: AbsencesOptions;
@@ -43,7 +45,10 @@ export class Absences {
     return this.#options.boundNs / 1_000_000_000n;
   }
 
-  /** Notes an absence on the Restore, and returns whether it has lasted too long. Throws what the API server throws. */
+  /**
+   * Notes an absence on the Restore, and returns whether it has lasted too long. Throws what the
+   * API server throws.
+   */
   async isOver(restore: Restore, signal: AbortSignal): Promise<boolean> {
     const { clock, boundNs } = this.#options;
     const since = restore.metadata.annotations?.[ABSENT_SINCE];
@@ -83,7 +88,10 @@ export const operationsAbsent = (lost: number, all: number): CodedError =>
     { retry: 'backoff' },
   );
 
-/** A server of ours has run the restore, and the file that the run has left is not there: nobody knows of its hooks. */
+/**
+ * A server of ours has run the restore, and the file that the run has left is not there: nobody
+ * knows of its hooks.
+ */
 export const afterRunAbsent = (name: string): CodedError =>
   new CodedError(
     'AFTER_RUN_ABSENT',

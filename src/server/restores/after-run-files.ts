@@ -10,10 +10,16 @@ export interface AfterRunFilesOptions {
   readonly writers: FileWriters;
 }
 
-/** The files that runs have left, for all that read and write them in this process. A bucket is open for one call. */
+/**
+ * The files that runs have left, for all that read and write them in this process. A bucket is open
+ * for one call.
+ */
 export class AfterRunFiles {
   readonly #options: AfterRunFilesOptions;
-  /** The last change of each, by UID: one at a time, since each reads what the one before it has written. */
+  /**
+   * The last change of each, by UID: one at a time, since each reads what the one before it has
+   * written.
+   */
   readonly #changes = new Map<string, Promise<unknown>>();
 
   constructor(options: AfterRunFilesOptions) {
@@ -28,7 +34,10 @@ export class AfterRunFiles {
     return await loadAfterRun(opened.bucket, restore.metadata, { signal });
   }
 
-  /** Reads the file, and stores it changed. Undefined where there is none, and of a Restore that is being deleted; then nothing is stored. */
+  /**
+   * Reads the file, and stores it changed. Undefined where there is none, and of a Restore that is
+   * being deleted; then nothing is stored.
+   */
   async change(
     restore: Restore,
     changed: (left: AfterRun) => AfterRun,

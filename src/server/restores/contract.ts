@@ -5,11 +5,15 @@ import type { Bucket, SignalOptions } from '../../blob/index.ts';
 import { areSealed } from '../runs/stored-tries.ts';
 
 /**
- * What the run of a restore leaves to the controllers after it, in a file of ours beside Velero's in the bucket. The run stores it before the phase
- * `WaitingForPluginOperations` or `Finalizing`, with or without `PartiallyFailed`. From then on only the controllers after the run write it.
+ * What the run of a restore leaves to the controllers after it, in a file of ours beside Velero's
+ * in the bucket. The run stores it before the phase `WaitingForPluginOperations` or `Finalizing`,
+ * with or without `PartiallyFailed`. From then on only the controllers after the run write it.
  */
 
-/** A claim that the run has created and whose volume is provisioned anew: its PersistentVolume gets what the old one had. */
+/**
+ * A claim that the run has created and whose volume is provisioned anew: its PersistentVolume gets
+ * what the old one had.
+ */
 const claimSchema = z.strictObject({
   /** In the cluster. */
   namespace: z.string(),
@@ -38,7 +42,10 @@ const podSchema = z.strictObject({
   uid: z.string(),
   waitedMs: z.number().nonnegative(),
   open: z.array(z.string()).min(1),
-  /** Those of them that are run at this moment: a server that finds them here has not begun them, and does not know whether they have run. */
+  /**
+   * Those of them that are run at this moment: a server that finds them here has not begun them,
+   * and does not know whether they have run.
+   */
   begun: z.array(z.string()).optional(),
 });
 
@@ -60,7 +67,10 @@ const hooksSchema = z.strictObject({
   failed: z.int().nonnegative(),
   /** Pods with hooks that are still to be run. */
   pods: z.array(podSchema),
-  /** After the run. Errors of hooks during the run are in the results and counts that the run has stored. */
+  /**
+   * After the run. Errors of hooks during the run are in the results and counts that the run has
+   * stored.
+   */
   failures: z.array(hookFailureSchema).default([]),
 });
 export type HooksAfterRun = z.infer<typeof hooksSchema>;
@@ -94,7 +104,10 @@ interface RestoreRef {
   readonly annotations?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Replaces what is there. May be repeated. Throws what the bucket throws, and `AFTER_RUN_TOO_LONG` where no reader would take it. */
+/**
+ * Replaces what is there. May be repeated. Throws what the bucket throws, and `AFTER_RUN_TOO_LONG`
+ * where no reader would take it.
+ */
 export async function storeAfterRun(
   bucket: Bucket,
   restore: RestoreRef,
@@ -110,8 +123,9 @@ export async function storeAfterRun(
 }
 
 /**
- * Undefined where there is none: the run was another server's, or the file is of an earlier Restore of the name. Throws `DAMAGED_ARCHIVE`, also for what
- * a newer version wrote, and what the bucket throws.
+ * Undefined where there is none: the run was another server's, or the file is of an earlier Restore
+ * of the name. Throws `DAMAGED_ARCHIVE`, also for what a newer version wrote, and what the bucket
+ * throws.
  */
 export async function loadAfterRun(
   bucket: Bucket,

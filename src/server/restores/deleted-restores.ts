@@ -22,9 +22,15 @@ export interface DeletedRestoresOptions {
   readonly signal: AbortSignal;
 }
 
-/** By it a server removes the files of a Restore that is deleted (Velero: pkg/controller/restore_controller.go). */
+/**
+ * By it a server removes the files of a Restore that is deleted (Velero:
+ * pkg/controller/restore_controller.go).
+ */
 export const FILES_FINALIZER = 'restores.velero.io/external-resources-finalizer';
-/** A Restore does not stay for ever because of an operation that cannot be told to stop: what it moves belongs to the Restore, and goes with it. Our choice. */
+/**
+ * A Restore does not stay for ever because of an operation that cannot be told to stop: what it
+ * moves belongs to the Restore, and goes with it. Our choice.
+ */
 const TELLING_MAX = 5;
 
 export const isDeleted = ({ metadata }: Restore): boolean =>

@@ -32,7 +32,10 @@ export class RestoreLocations {
     this.#namespace = namespace;
   }
 
-  /** Throws `NO_BACKUP` where the Backup is gone and nothing is remembered, and what the API server throws. */
+  /**
+   * Throws `NO_BACKUP` where the Backup is gone and nothing is remembered, and what the API server
+   * throws.
+   */
   async of({ metadata, spec }: Placed, signal: AbortSignal): Promise<string> {
     const { name, uid } = metadata;
     const { backupName = '' } = spec;

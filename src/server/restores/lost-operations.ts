@@ -5,20 +5,26 @@ import type { LogLine } from '../operations/failures.ts';
 import { FOLLOWED_RESTORES, statusOf } from './restore-kind.ts';
 
 /**
- * Operations that the status of a Restore counts and that its operations file does not have: the file is gone, or it was damaged. Nobody knows
- * what became of them, so that they count as failed.
+ * Operations that the status of a Restore counts and that its operations file does not have: the
+ * file is gone, or it was damaged. Nobody knows what became of them, so that they count as failed.
  */
 export const lostOperations = (restore: Restore, operations: readonly Operation[]): number =>
   Math.max(0, (statusOf(restore).restoreItemOperationsAttempted ?? 0) - operations.length);
 
-/** Of the lost ones, those that the status does not count as failed yet: while it does not, the file may still come back. */
+/**
+ * Of the lost ones, those that the status does not count as failed yet: while it does not, the file
+ * may still come back.
+ */
 export function uncountedLost(restore: Restore, operations: readonly Operation[]): number {
   const lost = lostOperations(restore, operations);
   const counted = statusOf(restore).restoreItemOperationsFailed ?? 0;
   return countsOf(operations).failed + lost > counted ? lost : 0;
 }
 
-/** As {@link changeOf}, with the lost ones. Each is counted once: by the write after which the status counts it as failed. */
+/**
+ * As {@link changeOf}, with the lost ones. Each is counted once: by the write after which the
+ * status counts it as failed.
+ */
 export function restoreChangeOf(
   restore: Restore,
   operations: readonly Operation[],

@@ -17,8 +17,9 @@ export interface RestoreOperationStoreOptions {
 }
 
 /**
- * The operations files of restores, in the bucket of the location that the backup of each is in. A bucket is open for one call. A file that is damaged
- * reads as one without operations: whoever compares it with the status of the Restore sees how many are lost.
+ * The operations files of restores, in the bucket of the location that the backup of each is in. A
+ * bucket is open for one call. A file that is damaged reads as one without operations: whoever
+ * compares it with the status of the Restore sees how many are lost.
  */
 export function restoreOperationStore(options: RestoreOperationStoreOptions): OperationStore {
   const { client, namespace, buckets, locations, writers, logger } = options;

@@ -61,7 +61,9 @@ export interface RestoreControllerOptions {
 const QUEUE_KEY = 'queue';
 /** Should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
-/** Of one that the API server does not let be written, which keeps no other one waiting. Our choice. */
+/**
+ * Of one that the API server does not let be written, which keeps no other one waiting. Our choice.
+ */
 const REFUSED_MS = 10_000;
 const DELETED_AT_ONCE = 4;
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
@@ -69,8 +71,9 @@ const LEFT_IN_PROGRESS =
   'found a restore with status "InProgress" during the server starting, mark it as "Failed"';
 
 /**
- * Velero's controller `restore`: restores run one after the other, and one that only waits for operations holds up no other one. What is under way when
- * this process dies, another one goes on with.
+ * Velero's controller `restore`: restores run one after the other, and one that only waits for
+ * operations holds up no other one. What is under way when this process dies, another one goes on
+ * with.
  */
 export class RestoreController extends LeadingController<RestoresRun> {
   readonly name = 'restore';
@@ -326,7 +329,10 @@ class RestoresRun {
     return started;
   }
 
-  /** Nobody goes on with what a server of another kind has left: as with Velero it has failed when a server begins to lead. */
+  /**
+   * Nobody goes on with what a server of another kind has left: as with Velero it has failed when a
+   * server begins to lead.
+   */
   async #endOfAnother(restore: Restore): Promise<void> {
     try {
       await this.#runs.fail(restore, LEFT_IN_PROGRESS);

@@ -30,7 +30,9 @@ export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? 
 export const isOurs = ({ metadata }: Restore): boolean =>
   metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
 
-/** Before its run a Restore has no files: files of its name in the bucket belong to another Restore. */
+/**
+ * Before its run a Restore has no files: files of its name in the bucket belong to another Restore.
+ */
 export const hasBegun = (phase: string): boolean => !isNew(phase) && phase !== 'FailedValidation';
 
 /** Of a Restore, for the map of its operations. */
@@ -39,5 +41,8 @@ export const subjectOf = (restore: Restore) => {
   return { kind: 'Restore', name, uid, isSealed: isJournalSealed(restore) } as const;
 };
 
-/** `true` on a Restore that is over, and whose files could not be published at its end, should its location be written once. */
+/**
+ * `true` on a Restore that is over, and whose files could not be published at its end, should its
+ * location be written once.
+ */
 export const UNPUBLISHED = 'longshore.io/unpublished';

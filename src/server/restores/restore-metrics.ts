@@ -12,7 +12,9 @@ export class RestoreMetrics {
     Counter<'schedule'>
   >;
 
-  /** `restores` is called at each scrape. It returns undefined if this process does not follow them. */
+  /**
+   * `restores` is called at each scrape. It returns undefined if this process does not follow them.
+   */
   constructor(registry: Registry, restores: () => readonly Restore[] | undefined) {
     const registers = [registry];
     const counter = (name: string, help: string): Counter<'schedule'> => {

@@ -38,20 +38,28 @@ export interface RestoreRunsOptions {
   readonly signal: AbortSignal;
   /** A restore could not be run, and has no next phase: it is due again, but not at once. */
   readonly onRefused: (uid: string) => void;
-  /** The run of a restore has ended, and its turn is left. Not called when this process's turn ends. */
+  /**
+   * The run of a restore has ended, and its turn is left. Not called when this process's turn ends.
+   */
   readonly onOver: (key: string) => void;
 }
 
 /** Our choice: the next progress says more. */
 const PROGRESS_PATIENCE_MS = 10_000;
-/** How long it may take to find what a restore has begun that is canceled. Our choice: a person waits. */
+/**
+ * How long it may take to find what a restore has begun that is canceled. Our choice: a person
+ * waits.
+ */
 const FOUND_MS = 30_000;
 
 interface Task extends RunBeside {
   readonly key: string;
 }
 
-/** The restores that run in this process: each from `InProgress` to the phase after its run, which is written here. */
+/**
+ * The restores that run in this process: each from `InProgress` to the phase after its run, which
+ * is written here.
+ */
 export class RestoreRuns {
   readonly #options: RestoreRunsOptions;
   /** By UID. All but one only wait. */
@@ -184,7 +192,10 @@ export class RestoreRuns {
     return patiently(() => locations.of(restore, signal), about);
   }
 
-  /** Of one that is canceled, or has failed, before its run goes on here: what earlier runs have begun is told to stop. */
+  /**
+   * Of one that is canceled, or has failed, before its run goes on here: what earlier runs have
+   * begun is told to stop.
+   */
   async #endEarlier(
     restore: Restore,
   ): Promise<{ readonly location: string | undefined; readonly untold: string | undefined }> {

@@ -4,12 +4,16 @@ export interface Turn {
   isWaiting: boolean;
 }
 
-/** Restores that wait for volumes while others run: each has its backup unpacked on scratch space. Our choice. */
+/**
+ * Restores that wait for volumes while others run: each has its backup unpacked on scratch space.
+ * Our choice.
+ */
 const WAITING_MAX = 4;
 
 /**
- * Whose turn it is: one restore runs at a time. While one only waits for volumes another one may run. Those whose wait is over go on one at a time, in the order in which
- * their waits have ended, and before any new one begins.
+ * Whose turn it is: one restore runs at a time. While one only waits for volumes another one may
+ * run. Those whose wait is over go on one at a time, in the order in which their waits have ended,
+ * and before any new one begins.
  */
 export class RunTurns {
   readonly #onWaiting: () => void;
@@ -21,7 +25,10 @@ export class RunTurns {
     this.#onWaiting = onWaiting;
   }
 
-  /** Whether a new restore may begin. Whoever has waited is never kept waiting by a turn that is free. */
+  /**
+   * Whether a new restore may begin. Whoever has waited is never kept waiting by a turn that is
+   * free.
+   */
   get isFree(): boolean {
     return [...this.#turns].every(({ isWaiting }) => isWaiting);
   }
@@ -39,7 +46,10 @@ export class RunTurns {
     this.#give();
   }
 
-  /** Others may run until the wait is over. Resolves when it is this one's turn again, or the signal is aborted. Throws what the wait throws. */
+  /**
+   * Others may run until the wait is over. Resolves when it is this one's turn again, or the signal
+   * is aborted. Throws what the wait throws.
+   */
   async waitBeside(turn: Turn, wait: () => Promise<void>, signal: AbortSignal): Promise<void> {
     const waiting = [...this.#turns].filter(({ isWaiting }) => isWaiting).length;
     if (waiting >= WAITING_MAX) return wait();

@@ -21,9 +21,11 @@ interface RemovalOptions {
 }
 
 /**
- * Removes what a restore has put into the cluster for its own use alone: a ConfigMap for each DataUpload of its backup, which the actions of its PVCs
- * read. Nobody needs them once all items are restored, however it ends. May be repeated. Throws what the API server throws. Velero: pkg/restore/restore.go,
- * deletes them at the end of the run, and leaves them where that fails or the server is killed.
+ * Removes what a restore has put into the cluster for its own use alone: a ConfigMap for each
+ * DataUpload of its backup, which the actions of its PVCs read. Nobody needs them once all items
+ * are restored, however it ends. May be repeated. Throws what the API server throws. Velero:
+ * pkg/restore/restore.go, deletes them at the end of the run, and leaves them where that fails or
+ * the server is killed.
  */
 export async function removeTemporaryObjects(
   client: Pick<KubeClient, 'list' | 'delete'>,
@@ -51,7 +53,10 @@ async function remove(
   }
 }
 
-/** A Restore that is not known may have been made a moment ago, and not have arrived here. Our choice. */
+/**
+ * A Restore that is not known may have been made a moment ago, and not have arrived here. Our
+ * choice.
+ */
 const UNKNOWN_NS = 10n * MINUTE_NS;
 const SWEEP_MS = Number(HOUR_NS / 1_000_000n);
 
@@ -63,7 +68,10 @@ export interface TemporaryObjectsOptions extends RemovalOptions {
   readonly restores: () => readonly Restore[];
 }
 
-/** Removes what restores have left that failed, were canceled or deleted while they ran, or whose server was killed: now and then, and when one ends. */
+/**
+ * Removes what restores have left that failed, were canceled or deleted while they ran, or whose
+ * server was killed: now and then, and when one ends.
+ */
 export class TemporaryObjects extends Sweep {
   readonly #options: TemporaryObjectsOptions;
 

@@ -25,8 +25,10 @@ export interface UnpublishedRestoresOptions {
 }
 
 /**
- * Restores that had to end while their location was away, or while their bucket failed. In a location that is written once their files are kept apart, where only
- * our server and our CLI find them: they are published when the location is there again. In any other one there is nothing to be done.
+ * Restores that had to end while their location was away, or while their bucket failed. In a
+ * location that is written once their files are kept apart, where only our server and our CLI find
+ * them: they are published when the location is there again. In any other one there is nothing to
+ * be done.
  */
 export class UnpublishedRestores extends Sweep {
   readonly #options: UnpublishedRestoresOptions;

@@ -1,7 +1,10 @@
 import type { KubeObject } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 
-/** Whether somebody wants a Backup or Restore to end: `longshore backup cancel`, `longshore restore cancel`. */
+/**
+ * Whether somebody wants a Backup or Restore to end: `longshore backup cancel`,
+ * `longshore restore cancel`.
+ */
 export const isCanceled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
 

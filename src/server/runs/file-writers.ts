@@ -1,7 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CanceledError } from '../../base/index.ts';
 
-/** Backups and Restores whose files nobody may write any more. Our choice: UIDs do not come again, and whoever still has one has it for seconds. */
+/**
+ * Backups and Restores whose files nobody may write any more. Our choice: UIDs do not come again,
+ * and whoever still has one has it for seconds.
+ */
 const CLOSED_MAX = 10_000;
 /** A writer that hangs is not waited for without end. Our choice. */
 const ENDED_MS = 60_000;
@@ -12,8 +15,9 @@ interface Writing {
 }
 
 /**
- * Who writes files of a Backup or Restore after its run, in this process. What a writer has begun when it is deleted would be in the bucket after everything
- * else of it is gone: its deletion keeps others out, and waits for those that are under way.
+ * Who writes files of a Backup or Restore after its run, in this process. What a writer has begun
+ * when it is deleted would be in the bucket after everything else of it is gone: its deletion keeps
+ * others out, and waits for those that are under way.
  */
 export class FileWriters {
   /** Tasks under way, by UID. */
@@ -25,7 +29,10 @@ export class FileWriters {
     this.#endedMs = endedMs;
   }
 
-  /** Undefined, without the task having been begun, where it is being deleted. The signal is aborted when its deletion begins. */
+  /**
+   * Undefined, without the task having been begun, where it is being deleted. The signal is aborted
+   * when its deletion begins.
+   */
   async run<T>(uid: string, task: (closing: AbortSignal) => Promise<T>): Promise<T | undefined> {
     if (this.#closed.has(uid)) return undefined;
     const writing = this.#writing.get(uid) ?? {
@@ -44,7 +51,10 @@ export class FileWriters {
     }
   }
 
-  /** Resolves when nobody writes its files any more; false where somebody still does after a minute. May be repeated. */
+  /**
+   * Resolves when nobody writes its files any more; false where somebody still does after a minute.
+   * May be repeated.
+   */
   async close(uid: string): Promise<boolean> {
     this.#closed.add(uid);
     const [oldest] = this.#closed;

@@ -5,11 +5,17 @@ import { ScratchFile } from '../../archive/index.ts';
 const gzip = promisify(gzipWithCallback);
 const NOTHING = Buffer.alloc(0);
 
-/** A member of a gzip file, or no bytes at all for no text: members behind one another are a file, too. */
+/**
+ * A member of a gzip file, or no bytes at all for no text: members behind one another are a file,
+ * too.
+ */
 export const gzipMember = async (text: string | Uint8Array): Promise<Buffer> =>
   text.length === 0 ? NOTHING : gzip(text);
 
-/** The log of a run: on scratch space as far as it is in segments of its journal, and the lines that are in none yet. */
+/**
+ * The log of a run: on scratch space as far as it is in segments of its journal, and the lines that
+ * are in none yet.
+ */
 export class JournalLog {
   readonly #file: ScratchFile;
   #lines: string[] = [];
@@ -46,7 +52,10 @@ export class JournalLog {
     if (member.length > 0) await this.#file.append(member);
   }
 
-  /** The file, whole, with the lines that are in no segment. It is closed with the log. May be called again. */
+  /**
+   * The file, whole, with the lines that are in no segment. It is closed with the log. May be
+   * called again.
+   */
   async finish(): Promise<ScratchFile> {
     if (this.#isFinished) return this.#file;
     await this.append(await gzipMember(this.take().join('')));

@@ -29,8 +29,9 @@ export interface PhaseEventsOptions extends Omit<EventRecorderOptions, 'componen
 }
 
 /**
- * An Event on a Backup or Restore at each change of its phase, for `kubectl describe` and `kubectl get events -w`, and a line of the server's log. Events are
- * recorded by the way: nothing waits for them, and where they cannot be written, or are too many, they are lost.
+ * An Event on a Backup or Restore at each change of its phase, for `kubectl describe` and
+ * `kubectl get events -w`, and a line of the server's log. Events are recorded by the way: nothing
+ * waits for them, and where they cannot be written, or are too many, they are lost.
  */
 export class PhaseEvents<T extends KubeObject> {
   readonly #options: PhaseEventsOptions;
@@ -41,7 +42,10 @@ export class PhaseEvents<T extends KubeObject> {
     this.#events = serverEvents(options);
   }
 
-  /** What the watch tells. One that is there from the start, or was brought by another cluster, has changed nothing. */
+  /**
+   * What the watch tells. One that is there from the start, or was brought by another cluster, has
+   * changed nothing.
+   */
   changed(after: T | undefined, before: T | undefined): void {
     if (!after || before?.metadata.uid !== after.metadata.uid) return;
     const status = statusOf(after);

@@ -9,7 +9,10 @@ export interface RunBeside {
 }
 
 export interface RunBesideOptions {
-  /** Its signal says `CANCELED`, with `by: 'user'`, or with `by: 'shutdown'` where another server goes on. */
+  /**
+   * Its signal says `CANCELED`, with `by: 'user'`, or with `by: 'shutdown'` where another server
+   * goes on.
+   */
   readonly make: (signal: AbortSignal) => Promise<void>;
   /** It was canceled before: the signal says so from the beginning. */
   readonly isCanceled?: boolean;
@@ -21,7 +24,10 @@ export interface RunBesideOptions {
   readonly onOver: () => void;
 }
 
-/** Begins a run of a Backup or Restore, which goes on until its object has its next phase. Whatever ends this process's turn, another one goes on with it. */
+/**
+ * Begins a run of a Backup or Restore, which goes on until its object has its next phase. Whatever
+ * ends this process's turn, another one goes on with it.
+ */
 export function runBeside(options: RunBesideOptions): RunBeside {
   const { make, isCanceled = false, leaving, onFailed, onOver } = options;
   const abort = new AbortController();

@@ -31,14 +31,17 @@ export interface RunsViewOptions<T extends KubeObject> {
   readonly signal: AbortSignal;
 }
 
-/** Our choice: what became of a run must not be lost to an API server that is away for a night's maintenance. */
+/**
+ * Our choice: what became of a run must not be lost to an API server that is away for a night's
+ * maintenance.
+ */
 const PATIENCE_MS = 4 * 3_600_000;
 /** A kind that nobody serves for so long is gone, and all its objects with it. Our choice. */
 const UNKNOWN_MS_MAX = 60_000;
 
 /**
- * The Backups or Restores of a namespace, as far as this process knows them: what it has written itself is there at once, and not only when the watch
- * brings it.
+ * The Backups or Restores of a namespace, as far as this process knows them: what it has written
+ * itself is there at once, and not only when the watch brings it.
  */
 export class RunsView<T extends KubeObject> {
   readonly #options: RunsViewOptions<T>;
@@ -81,7 +84,10 @@ export class RunsView<T extends KubeObject> {
     return this.#cache.list().map((run) => this.#written.get(keyOf(run.metadata)) ?? run);
   }
 
-  /** A merge patch of this version of it. Throws `KUBE_CONFLICT` where somebody else has changed it, `KUBE_NOT_FOUND`. */
+  /**
+   * A merge patch of this version of it. Throws `KUBE_CONFLICT` where somebody else has changed it,
+   * `KUBE_NOT_FOUND`.
+   */
   async patch(run: T, patch: object): Promise<T> {
     const { client, resource, signal, assertLeading } = this.#options;
     const { uid, resourceVersion } = run.metadata;
@@ -92,8 +98,8 @@ export class RunsView<T extends KubeObject> {
   }
 
   /**
-   * A merge patch that must arrive, whatever else has changed: tried again while the API server is away. Undefined where it is gone, or
-   * another one has its name.
+   * A merge patch that must arrive, whatever else has changed: tried again while the API server is
+   * away. Undefined where it is gone, or another one has its name.
    */
   async insist(run: T, patch: object, patienceMs = PATIENCE_MS): Promise<T | undefined> {
     const { client, resource, logger, signal, assertLeading } = this.#options;
@@ -144,8 +150,9 @@ export class RunsView<T extends KubeObject> {
   }
 
   /**
-   * Whether somebody has deleted it: the API server has its kind, and not this one, `deleted`. Where kinds or the whole namespace go, as when a server is
-   * uninstalled, what is in the bucket stays.
+   * Whether somebody has deleted it: the API server has its kind, and not this one, `deleted`.
+   * Where kinds or the whole namespace go, as when a server is uninstalled, what is in the bucket
+   * stays.
    */
   async presence({ metadata }: T): Promise<'there' | 'deleted' | 'unknown'> {
     const { client, resource, namespace, signal } = this.#options;
@@ -165,7 +172,10 @@ export class RunsView<T extends KubeObject> {
     }
   }
 
-  /** Whether its whole kind is being deleted, or was and is back: nobody has decided on this one then, and what is in the bucket stays. */
+  /**
+   * Whether its whole kind is being deleted, or was and is back: nobody has decided on this one
+   * then, and what is in the bucket stays.
+   */
   async wentWithItsKind({ metadata }: T): Promise<boolean> {
     const { client, resource, signal } = this.#options;
     const name = `${resource.plural}.${resource.group}`;

@@ -28,7 +28,10 @@ export interface SegmentWriterOptions<P> {
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
   readonly limits?: SegmentLimits | undefined;
-  /** What is done and not stored yet, which is the writer's from here on; undefined where there is nothing. */
+  /**
+   * What is done and not stored yet, which is the writer's from here on; undefined where there is
+   * nothing.
+   */
   readonly take: () => P | undefined;
   readonly encode: (pending: P) => Promise<SegmentParts>;
   /** Its segment is stored. */
@@ -38,8 +41,9 @@ export interface SegmentWriterOptions<P> {
 }
 
 /**
- * Stores what a run has done in numbered segments, one after the other: when there is enough of it, after a while, and when it is told to. Once a segment
- * could not be stored nothing more is: whoever goes on reads what was.
+ * Stores what a run has done in numbered segments, one after the other: when there is enough of it,
+ * after a while, and when it is told to. Once a segment could not be stored nothing more is:
+ * whoever goes on reads what was.
  */
 export class SegmentWriter<P> {
   readonly #options: SegmentWriterOptions<P>;
@@ -102,7 +106,10 @@ export class SegmentWriter<P> {
     this.#timer.unref();
   }
 
-  /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  /**
+   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
+   * every later call.
+   */
   async flush(): Promise<void> {
     await this.alone(async () => {
       try {

@@ -16,7 +16,10 @@ export type JournalEntry = z.infer<typeof entrySchema>;
 
 /** What the records of every journal have. */
 export const triesSchema = z.object({
-  /** Of the first one of a try: which segments of earlier ones count. What a late process adds to those is none of them. */
+  /**
+   * Of the first one of a try: which segments of earlier ones count. What a late process adds to
+   * those is none of them.
+   */
   includes: z.array(z.string()).optional(),
 });
 export type TryRecords = z.infer<typeof triesSchema>;
@@ -24,7 +27,10 @@ export type TryRecords = z.infer<typeof triesSchema>;
 /** A numbered object of a journal. All of it counts, or nothing. */
 export interface Segment<R extends TryRecords> {
   readonly records: R;
-  /** A member of a gzip file: a part of the tarball, which is these behind one another. Restores have none. */
+  /**
+   * A member of a gzip file: a part of the tarball, which is these behind one another. Restores
+   * have none.
+   */
   readonly tar: Buffer;
   /** The same of the log. */
   readonly log: Buffer;

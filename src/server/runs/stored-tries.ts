@@ -9,7 +9,10 @@ export interface Try {
   readonly number: number;
   /** At random: two processes may take the same number. */
   readonly owner: string;
-  /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
+  /**
+   * From its first one to the last before a gap: those after one were stored by nobody who waited
+   * for the gap.
+   */
   readonly keys: readonly string[];
 }
 
@@ -50,8 +53,9 @@ export class StoredTries<R extends TryRecords> {
   }
 
   /**
-   * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
-   * and has stored nothing but its beginning. One that was killed before that has nothing.
+   * The last try that has begun, and of several with its number the one that goes on from most:
+   * another one is of a process that had seen less, and has stored nothing but its beginning. One
+   * that was killed before that has nothing.
    */
   async last(): Promise<LastTry<R>> {
     const { bucket, folder, kind, signal, patiently } = this.#options;
@@ -120,7 +124,9 @@ export const areSealed = (annotations: KubeObject['metadata']['annotations']): b
 export const isJournalSealed = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
   areSealed(metadata.annotations);
 
-/** Annotations of a run that begins. `canSeal`: there is a key. A user may have set the annotation. */
+/**
+ * Annotations of a run that begins. `canSeal`: there is a key. A user may have set the annotation.
+ */
 export function journalAnnotations(
   { metadata }: Pick<KubeObject, 'metadata'>,
   canSeal: boolean,

@@ -29,17 +29,21 @@ export interface WhileAwayOptions {
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
   /**
-   * Right before a command is run, each time, and before anything is tried again: while this process waited another one may have begun to lead.
-   * What it throws is thrown, unless nobody else can lead yet.
+   * Right before a command is run, each time, and before anything is tried again: while this
+   * process waited another one may have begun to lead. What it throws is thrown, unless nobody else
+   * can lead yet.
    */
   readonly assertLeading?: (() => void) | undefined;
 }
 
-/** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
+/**
+ * How long the API server may be away while a backup waits for it. Our choice: a control plane is
+ * replaced in less.
+ */
 const PATIENCE_MS = 20 * 60_000;
 /**
- * So often a question is asked again whose connection broke although the API server answers: of several behind one address one is replaced. Our
- * choice.
+ * So often a question is asked again whose connection broke although the API server answers: of
+ * several behind one address one is replaced. Our choice.
  */
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
@@ -49,14 +53,16 @@ const FAILED_AGAIN_MAX = 5;
 const STORE_DELAY_MS_MAX = 5000;
 
 /**
- * Requests of all backups of a process at once, whatever number of workers and backups it has. Our choice: half of the sockets that a client has, so
- * that the Lease is renewed and other controllers go on however slow the API server is. Commands in pods have sockets of their own, and may take
+ * Requests of all backups of a process at once, whatever number of workers and backups it has. Our
+ * choice: half of the sockets that a client has, so that the Lease is renewed and other controllers
+ * go on however slow the API server is. Commands in pods have sockets of their own, and may take
  * minutes.
  */
 const AT_ONCE = 16;
 /**
- * A busy API server asks for a request again that it has not begun with. One kind's own server may do so for ever, and then what cannot be done without it is
- * told. Our choice, as with the items of a restore.
+ * A busy API server asks for a request again that it has not begun with. One kind's own server may
+ * do so for ever, and then what cannot be done without it is told. Our choice, as with the items of
+ * a restore.
  */
 const BUSY_MS_MAX = 180_000;
 const BUSY_DELAY_MS_MAX = 15_000;
@@ -165,7 +171,10 @@ const isOwnFailure = (error: unknown): boolean =>
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
 
-/** Of its reads, how often each is asked again although the API server answers, and says that the kind's own server does not. */
+/**
+ * Of its reads, how often each is asked again although the API server answers, and says that the
+ * kind's own server does not.
+ */
 const READS: Readonly<Record<string, number>> = {
   get: AGAIN_MAX,
   find: AGAIN_MAX,
@@ -185,10 +194,12 @@ function rightOf(method: string, [resource, about]: readonly unknown[]): string 
 }
 
 /**
- * The client, whose reads wait for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does
- * not answer is told soon: the API server itself does then. So do commands in pods, and the creation of objects with a name: one that was made
- * although its answer was lost is there already, which the caller expects. Everything else is tried once, unless the API server is too busy to begin
- * with it. No more than {@link AT_ONCE} requests of one client are under way.
+ * The client, whose reads wait for an API server that is away, so that no part of a backup is
+ * missing because of it. A kind whose own server does not answer is told soon: the API server
+ * itself does then. So do commands in pods, and the creation of objects with a name: one that was
+ * made although its answer was lost is there already, which the caller expects. Everything else is
+ * tried once, unless the API server is too busy to begin with it. No more than {@link AT_ONCE}
+ * requests of one client are under way.
  */
 export function patientClient(
   client: KubeClient,
@@ -196,7 +207,8 @@ export function patientClient(
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
   const refusals = new LastingRefusals();
-  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse. What freezes one is not.
+  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that
+  // stays frozen is worse. What freezes one is not.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
     // Asked by the call itself.

@@ -67,8 +67,8 @@ class PendingBackups {
 /** The label of the schedule that waits for it. */
 function pendingOf(backup: Backup | undefined): string | undefined {
   const label = backup?.metadata.labels?.[SCHEDULE_LABEL];
-  // Velero (schedule_controller.go, checkIfBackupInNewOrProgress) misses Backups in its queue. A queue that
-  // stands still gets another Backup each time.
+  // Velero (schedule_controller.go, checkIfBackupInNewOrProgress) misses Backups in its queue. A
+  // queue that stands still gets another Backup each time.
   return backup && !isSynced(backup) && isGathering(phaseOf(backup)) ? label : undefined;
 }
 
@@ -82,8 +82,8 @@ export interface ScheduleControllerOptions {
   /** Of schedules that do not say whether their first time is skipped. */
   readonly skipsImmediately: boolean;
   /**
-   * Series of backups, as Velero has them: from the first look at a schedule until it is gone. Names
-   * are values of the label that backups have.
+   * Series of backups, as Velero has them: from the first look at a schedule until it is gone.
+   * Names are values of the label that backups have.
    */
   readonly series?: {
     /** All that there are when this process begins to lead. */
@@ -98,14 +98,18 @@ export interface ScheduleControllerOptions {
 
 /** They wait for nothing but the API server: thousands may be due at one time. Our choice. */
 const WORKERS = 8;
-/** Between two looks at whose time has come: one for all schedules, by the API server's clock, which may be set meanwhile. Our choice. */
+/**
+ * Between two looks at whose time has come: one for all schedules, by the API server's clock, which
+ * may be set meanwhile. Our choice.
+ */
 export const LOOK_MS = 1000;
 /** By which a clock has to be set back for all schedules to be looked at again. Our choice. */
 const SET_BACK_NS = 60n * SECOND_NS;
 
 /**
- * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets two: the name of a Backup says what time it
- * is for, so whoever comes second finds it, be it a server that was killed before it wrote down that it made one, or another server.
+ * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets
+ * two: the name of a Backup says what time it is for, so whoever comes second finds it, be it a
+ * server that was killed before it wrote down that it made one, or another server.
  */
 export class ScheduleController extends LeadingController<ScheduleRun> {
   readonly name = 'schedule';
@@ -194,7 +198,10 @@ class ScheduleRun {
     }
   }
 
-  /** One timer for all of them: a look at ten thousand numbers takes less than a thousand timers that are set anew. */
+  /**
+   * One timer for all of them: a look at ten thousand numbers takes less than a thousand timers
+   * that are set anew.
+   */
   #look(): void {
     const nowNs = this.#clock.nowNs();
     // A clock that was wrong may have set their times years ahead.
@@ -283,7 +290,10 @@ class ScheduleRun {
     }
   }
 
-  /** Of this very version: what somebody else has changed meanwhile decides anew. Throws `KUBE_CONFLICT`. */
+  /**
+   * Of this very version: what somebody else has changed meanwhile decides anew. Throws
+   * `KUBE_CONFLICT`.
+   */
   async #write(schedule: Schedule, known: Known, patch: object): Promise<Schedule> {
     const { client, logger } = this.#options;
     const { uid, resourceVersion, name } = schedule.metadata;
@@ -304,7 +314,8 @@ class ScheduleRun {
     const { client, logger } = this.#options;
     const { name, uid } = schedule.metadata;
     const backup = await this.#make(schedule, dueFor);
-    // By the API server's time: never before the time that it is for, which would then be due again.
+    // By the API server's time: never before the time that it is for, which would then be due
+    // again.
     const made = Math.max(dueFor, secondsOf(backup.metadata.creationTimestamp) ?? dueFor);
     logger.info({ schedule: name, backup: backup.metadata.name }, 'a scheduled backup was made');
     this.#assertLeading();
@@ -334,7 +345,10 @@ class ScheduleRun {
     }
   }
 
-  /** The Backup for a time, also where it is there already; undefined where the name is somebody else's. */
+  /**
+   * The Backup for a time, also where it is there already; undefined where the name is somebody
+   * else's.
+   */
   async #create(schedule: Schedule, forTime: number): Promise<Backup | undefined> {
     const { client } = this.#options;
     const backup = backupOf(schedule, forTime);
@@ -356,7 +370,10 @@ function newer(cached: Schedule, written: Schedule | undefined): Schedule {
   return versionOf(written) > versionOf(cached) ? written : cached;
 }
 
-/** Velero's metric of schedules (1.19), by its name: seconds between the next two times of each one that is on. */
+/**
+ * Velero's metric of schedules (1.19), by its name: seconds between the next two times of each one
+ * that is on.
+ */
 export function registerScheduleMetrics(
   registry: Registry,
   intervals: () => Iterable<{ readonly schedule: string; readonly seconds: number }>,

@@ -17,7 +17,10 @@ export interface PlanOptions {
   readonly skipsImmediately: boolean;
   /** In which expressions are that name none. */
   readonly zone: Zone;
-  /** When this process first saw that the times of the schedule lie far ahead of now, which only a wrong clock writes. Seconds since 1970. */
+  /**
+   * When this process first saw that the times of the schedule lie far ahead of now, which only a
+   * wrong clock writes. Seconds since 1970.
+   */
   readonly aheadSince?: number | undefined;
 }
 
@@ -40,16 +43,21 @@ export interface SchedulePlan {
 
 /** Velero: pkg/controller/schedule_controller.go, parseCronSchedule. */
 const EMPTY = 'Schedule must be a non-empty valid Cron expression';
-/** By which times may be ahead, as after a clock was set back: nothing is made twice then. Our choice. */
+/**
+ * By which times may be ahead, as after a clock was set back: nothing is made twice then. Our
+ * choice.
+ */
 const AHEAD_SECONDS = 86_400;
 /** Of a name of any object in Kubernetes, but for some kinds. */
 const NAME_CHARS_MAX = 253;
 const STAMP = 'YYYYMMDDhhmmss';
 
 /**
- * Decides as Velero 1.18.3 does: a backup is due when a time of the expression has passed since the last backup, or since the schedule was made
- * or told to skip; of several such times one backup is made. Undefined for one that is paused, about which Velero does and writes nothing. Other than with Velero an
- * expression that has no time within five years is refused: there, it is always due. Changes nothing.
+ * Decides as Velero 1.18.3 does: a backup is due when a time of the expression has passed since the
+ * last backup, or since the schedule was made or told to skip; of several such times one backup is
+ * made. Undefined for one that is paused, about which Velero does and writes nothing. Other than
+ * with Velero an expression that has no time within five years is refused: there, it is always due.
+ * Changes nothing.
  */
 export function planSchedule(schedule: Schedule, options: PlanOptions): SchedulePlan | undefined {
   const { spec = {}, status = {} } = schedule;
@@ -90,7 +98,9 @@ function sinceOf({ metadata, status = {} }: Schedule, lastSkipped = -Infinity): 
   return Math.max(made, lastSkipped);
 }
 
-/** Why the API server would refuse each of its backups, which nobody would see before one is missed. */
+/**
+ * Why the API server would refuse each of its backups, which nobody would see before one is missed.
+ */
 function backupProblems({ metadata: { name }, spec }: Schedule): string[] {
   const chars = `${name}-${STAMP}`.length;
   const label = labelsProblem(spec?.template?.metadata?.labels ?? {});
@@ -143,6 +153,9 @@ export function secondsOf(text: string | null | undefined): number | undefined {
   return Number.isNaN(ms) ? undefined : Math.floor(ms / 1000);
 }
 
-/** A time as the names of backups have it: `YYYYMMDDhhmmss`, in UTC as for `velero backup create --from-schedule`. */
+/**
+ * A time as the names of backups have it: `YYYYMMDDhhmmss`, in UTC as for
+ * `velero backup create --from-schedule`.
+ */
 export const stampOf = (seconds: number): string =>
   rfc3339Seconds(BigInt(seconds) * SECOND_NS).replaceAll(/\D/g, '');

@@ -29,7 +29,10 @@ export interface StatusRequestControllerOptions {
 
 /** Velero has as many. */
 const WORKERS = 10;
-/** After which an answered request is removed. Velero: pkg/controller/server_status_request_controller.go, ttl. */
+/**
+ * After which an answered request is removed. Velero:
+ * pkg/controller/server_status_request_controller.go, ttl.
+ */
 export const ANSWERED_MS = 60_000;
 
 /** Tells clients what this server is, as Velero's controller of that name does. */

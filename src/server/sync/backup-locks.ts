@@ -27,23 +27,35 @@ export interface BackupLocksOptions {
   readonly signal: AbortSignal;
 }
 
-/** Backups of one look; the rest follows with the next sync. A new process extends all of them once, ten thousand in an hour. Our choice. */
+/**
+ * Backups of one look; the rest follows with the next sync. A new process extends all of them once,
+ * ten thousand in an hour. Our choice.
+ */
 const BACKUPS_MAX = 200;
 const AT_ONCE = 4;
-/** Where something was refused: of the half of a retention that is left then, a few times. Our choice. */
+/**
+ * Where something was refused: of the half of a retention that is left then, a few times. Our
+ * choice.
+ */
 const REFUSED_PART = 8n;
 /** Where the bucket has failed. Our choice: others get their turn meanwhile. */
 const FAILED_NS = 600_000_000_000n;
-/** A clock that goes back by less is only set right, and a lock that ends so much sooner is still extended in time. Our choice. */
+/**
+ * A clock that goes back by less is only set right, and a lock that ends so much sooner is still
+ * extended in time. Our choice.
+ */
 const CORRECTED_NS = 60_000_000_000n;
 /** Shorter ones are not worth a request. Our choice. */
 const SHORTEST_NS = 60_000_000_000n;
 
 /**
- * What a process knows of the locks of a location's backups. A new one loses nothing: it extends each of them once more.
+ * What a process knows of the locks of a location's backups. A new one loses nothing: it extends
+ * each of them once more.
  */
 export class BackupLocks {
-  /** By UID, until when its files are locked, and by which time of a clock that may have been wrong. */
+  /**
+   * By UID, until when its files are locked, and by which time of a clock that may have been wrong.
+   */
   readonly #locked = new Map<
     string,
     { readonly untilNs: Nanoseconds; readonly sinceNs: Nanoseconds }
@@ -52,9 +64,12 @@ export class BackupLocks {
   readonly #rests = new Map<string, { readonly sinceNs: Nanoseconds; readonly forNs: bigint }>();
 
   /**
-   * Extends the locks of backups that are over and have not expired: to the end of the retention from now, or to their expiration where that comes first, so that
-   * what has expired can go. One without a time that can be read never expires, and is locked as long as it is there. Nothing is done before half of the retention is over. What is refused is told, and tried again before the other half is. Returns how
-   * many were extended. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and what passes of the bucket.
+   * Extends the locks of backups that are over and have not expired: to the end of the retention
+   * from now, or to their expiration where that comes first, so that what has expired can go. One
+   * without a time that can be read never expires, and is locked as long as it is there. Nothing is
+   * done before half of the retention is over. What is refused is told, and tried again before the
+   * other half is. Returns how many were extended. Throws `UNSUPPORTED_PUT`, `LEADERSHIP_LOST`, and
+   * what passes of the bucket.
    */
   async extend(options: BackupLocksOptions): Promise<number> {
     const { bucket, location, retention, backups, nowNs, logger, assertLeading, signal } = options;
@@ -101,7 +116,10 @@ export class BackupLocks {
     return now.length;
   }
 
-  /** The service counts by its own clock: what was said by one that was ahead says nothing of how long they are locked. */
+  /**
+   * The service counts by its own clock: what was said by one that was ahead says nothing of how
+   * long they are locked.
+   */
   #isLocked(uid: string, least: Nanoseconds, nowNs: Nanoseconds): boolean {
     const { untilNs, sinceNs } = this.#locked.get(uid) ?? { untilNs: 0n, sinceNs: 0n };
     return untilNs >= least && sinceNs - nowNs < CORRECTED_NS;

@@ -6,7 +6,10 @@ import type { SyncMemory } from './sync-memory.ts';
 
 /** A Backup goes when so many complete listings after each other do not have it. Our choice. */
 const LOOKS = 2;
-/** Where most are gone at once a disk may not be mounted, or a bucket be new: then they are looked for this long. Our choice. */
+/**
+ * Where most are gone at once a disk may not be mounted, or a bucket be new: then they are looked
+ * for this long. Our choice.
+ */
 const MOST_GONE_MS = 15 * 60_000;
 
 /** Whether Backups may go that are not in the bucket, or why they stay. */
@@ -36,10 +39,12 @@ export function missingBackups(
 }
 
 /**
- * Whether each of the missing Backups may be removed. Velero removes them at once, also when somebody has pointed the location to another bucket or
- * prefix, or when a listing came out empty. Here they stay as long as the location points elsewhere than where its backups were last all there: a person
- * may point it back, or delete them. Of a location that nobody has noted this of, as after Velero, at least as many of its backups have to be there as
- * are missing: one that is made meanwhile says nothing of the others.
+ * Whether each of the missing Backups may be removed. Velero removes them at once, also when
+ * somebody has pointed the location to another bucket or prefix, or when a listing came out empty.
+ * Here they stay as long as the location points elsewhere than where its backups were last all
+ * there: a person may point it back, or delete them. Of a location that nobody has noted this of,
+ * as after Velero, at least as many of its backups have to be there as are missing: one that is
+ * made meanwhile says nothing of the others.
  */
 export function judgeMissing(
   missing: readonly Backup[],

@@ -2,12 +2,18 @@ import { createHash } from 'node:crypto';
 import { bucketLocation, parseBackupStorageLocation } from '../../config/index.ts';
 import type { BackupStorageLocation } from '../../kube/index.ts';
 
-/** On a BackupStorageLocation: where it was when all of its backups were there, as a hash of its place. */
+/**
+ * On a BackupStorageLocation: where it was when all of its backups were there, as a hash of its
+ * place.
+ */
 export const SYNCED_PLACE = 'longshore.io/synced-place';
 
 const HASH_CHARS = 16;
 
-/** What tells one place of backups from another: bucket, prefix, and how they are reached. Throws `BAD_STORAGE_LOCATION`. */
+/**
+ * What tells one place of backups from another: bucket, prefix, and how they are reached. Throws
+ * `BAD_STORAGE_LOCATION`.
+ */
 export function placeOf(location: BackupStorageLocation): string {
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
   const hash = createHash('sha256').update(bucketLocation(parsed)).digest('hex');

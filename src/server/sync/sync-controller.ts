@@ -46,22 +46,40 @@ export interface SyncControllerOptions {
   readonly periodMs: number;
 }
 
-/** Between two looks at which locations are due, by the API server's clock: one timer for all. Our choice. */
+/**
+ * Between two looks at which locations are due, by the API server's clock: one timer for all. Our
+ * choice.
+ */
 export const LOOK_MS = 1000;
 /** After a sync that failed. Velero looks again after as long. */
 const RETRY_MS = 60_000;
-/** Between two looks at the locks of a location, however seldom it is synced: each extends those of some backups. Our choice. */
+/**
+ * Between two looks at the locks of a location, however seldom it is synced: each extends those of
+ * some backups. Our choice.
+ */
 const LOCKS_MS = 60_000;
 /** Locations synced at once, of those that have begun a moment ago. Our choice. */
 const AT_ONCE = 8;
-/** One that takes longer goes on without a place, so that a bucket that hangs keeps no other location waiting. Our choice. */
+/**
+ * One that takes longer goes on without a place, so that a bucket that hangs keeps no other
+ * location waiting. Our choice.
+ */
 const YOUNG_MS = 10_000;
-/** One that takes longer is ended, and goes on where it was the next time. Our choice: 10,000 new backups take minutes. */
+/**
+ * One that takes longer is ended, and goes on where it was the next time. Our choice: 10,000 new
+ * backups take minutes.
+ */
 const SYNC_MS_MAX = 30 * 60_000;
-/** What can be in a cluster at all: etcd refuses objects of more than 1.5 MiB, and stored JSON has blanks. Our choice. */
+/**
+ * What can be in a cluster at all: etcd refuses objects of more than 1.5 MiB, and stored JSON has
+ * blanks. Our choice.
+ */
 const METADATA_BYTES_MAX = 8 << 20;
 
-/** Brings backups of storage locations into the cluster, as Velero's controller of that name does, so that two clusters can share a bucket. */
+/**
+ * Brings backups of storage locations into the cluster, as Velero's controller of that name does,
+ * so that two clusters can share a bucket.
+ */
 export class SyncController extends LeadingController<SyncRun> {
   readonly name = 'backup-sync';
   readonly #options: SyncControllerOptions;

@@ -72,23 +72,36 @@ export interface SyncReport {
   readonly elsewhere: number;
 }
 
-/** Backups of one location worked on at once. Our choice: a new cluster gets 10,000 backups within minutes, and nobody else's requests wait. */
+/**
+ * Backups of one location worked on at once. Our choice: a new cluster gets 10,000 backups within
+ * minutes, and nobody else's requests wait.
+ */
 const AT_ONCE = 4;
-/** A bucket with more is somebody's mistake. Each name takes some hundred bytes while it is looked at. Our choice. */
+/**
+ * A bucket with more is somebody's mistake. Each name takes some hundred bytes while it is looked
+ * at. Our choice.
+ */
 const NAMES_MAX = 1_000_000;
-/** Backups that fail for a reason of the bucket or the API server, before the rest is left for the next time. Our choice. */
+/**
+ * Backups that fail for a reason of the bucket or the API server, before the rest is left for the
+ * next time. Our choice.
+ */
 const FAILURES_MAX = 10;
 /** What is wrong with one backup, and only with it. */
 const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'NO_ARCHIVE_KEY', 'KUBE_INVALID', 'KUBE_REFUSED'];
-/** What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it is looked at again in an hour, the others now. */
+/**
+ * What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it
+ * is looked at again in an hour, the others now.
+ */
 const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN', 'WRONG_SIGNATURE', 'NOT_SIGNED'];
 /** Nothing more may be written. */
 const ENDS = ['LEADERSHIP_LOST', 'LOCATION_CHANGED'];
 
 /**
- * Brings what one location has into the cluster, and removes Backups whose files are gone, as Velero's controller backup-sync does; then notes when. May be
- * repeated after a kill between any two requests. Throws what the listing throws, `LOCATION_CHANGED`, `LEADERSHIP_LOST`, and the `KUBE_*` errors; then nothing
- * is removed, and the time is not noted.
+ * Brings what one location has into the cluster, and removes Backups whose files are gone, as
+ * Velero's controller backup-sync does; then notes when. May be repeated after a kill between any
+ * two requests. Throws what the listing throws, `LOCATION_CHANGED`, `LEADERSHIP_LOST`, and the
+ * `KUBE_*` errors; then nothing is removed, and the time is not noted.
  */
 export function syncLocation(options: SyncOptions): Promise<SyncReport> {
   return new LocationSync(options).run();
@@ -253,8 +266,9 @@ class LocationSync {
   }
 
   /**
-   * Schedules of this cluster that own it: with any other owner the API server would take the Backup for one whose owner is gone, and remove it. Throws
-   * where nobody can say, so that none is lost.
+   * Schedules of this cluster that own it: with any other owner the API server would take the
+   * Backup for one whose owner is gone, and remove it. Throws where nobody can say, so that none is
+   * lost.
    */
   async #owners({ metadata }: StoredArchive): Promise<OwnerReference[]> {
     const { client, namespace, signal } = this.#options;
@@ -267,7 +281,10 @@ class LocationSync {
     return owners;
   }
 
-  /** Those that are over. Without the others, and without a file that is damaged, all else of the backup can be restored. */
+  /**
+   * Those that are over. Without the others, and without a file that is damaged, all else of the
+   * backup can be restored.
+   */
   async #podVolumeBackups(stored: StoredArchive): Promise<KubeObject[]> {
     const { logger, memory, signal } = this.#options;
     try {

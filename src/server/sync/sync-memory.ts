@@ -1,6 +1,12 @@
-/** Of one location: what a bucket that somebody else fills can make this process remember. Our choice. */
+/**
+ * Of one location: what a bucket that somebody else fills can make this process remember. Our
+ * choice.
+ */
 const NAMES_MAX = 10_000;
-/** For which what cannot be taken is not read again: it may be as long as metadata can be, and a person has to look at it. Our choice. */
+/**
+ * For which what cannot be taken is not read again: it may be as long as metadata can be, and a
+ * person has to look at it. Our choice.
+ */
 const REFUSED_MS = 3_600_000;
 
 /** A Backup that was not found in the bucket. */
@@ -9,13 +15,18 @@ interface Missing {
   readonly looks: number;
 }
 
-/** What a process knows of a location from one sync to the next. A new one loses nothing: it looks again, and says it again. */
+/**
+ * What a process knows of a location from one sync to the next. A new one loses nothing: it looks
+ * again, and says it again.
+ */
 export class SyncMemory {
   readonly #said = new Set<string>();
   /** When each was refused, by a clock that may have been wrong. */
   readonly #refusedAtMs = new Map<string, number>();
   #missing = new Map<string, Missing>();
-  /** Backups in the cluster that are not in the bucket, and stay. Undefined before the first sync. */
+  /**
+   * Backups in the cluster that are not in the bucket, and stay. Undefined before the first sync.
+   */
   held: number | undefined;
 
   /** True the first time. */
@@ -52,7 +63,10 @@ export class SyncMemory {
     }
   }
 
-  /** All Backups that are missing now, by UID; returns since when each is, and how often it was looked for. */
+  /**
+   * All Backups that are missing now, by UID; returns since when each is, and how often it was
+   * looked for.
+   */
   miss(uids: Iterable<string>, nowMs: number): ReadonlyMap<string, Missing> {
     const before = this.#missing;
     this.#missing = new Map(

@@ -12,15 +12,23 @@ export interface SyncTimes {
 
 /** A server that is told 0 looks as often as Velero's does, which has no shorter time than this. */
 const PERIOD_MS_MIN = 60_000;
-/** By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our choice. */
+/**
+ * By which a time may be ahead of now, since it is written in whole seconds and clocks differ. Our
+ * choice.
+ */
 const AHEAD_MS = 2000;
 
-/** Whether nobody wants to know what else is in a location (Velero: backup_sync_controller.go, locationFilterFunc). */
+/**
+ * Whether nobody wants to know what else is in a location (Velero: backup_sync_controller.go,
+ * locationFilterFunc).
+ */
 export const isNeverSynced = (period: string | null | undefined): boolean =>
   frequencyMsOf(period) === 0;
 
 /**
- * Milliseconds until a location is to be synced: 0 when that is due, Infinity when it never is, as one whose own period is 0. A time in the future, which a clock has written that was wrong, delays nothing.
+ * Milliseconds until a location is to be synced: 0 when that is due, Infinity when it never is, as
+ * one whose own period is 0. A time in the future, which a clock has written that was wrong, delays
+ * nothing.
  */
 export function restUntilSync({
   period,

@@ -44,11 +44,12 @@ export interface SyncedBackupOptions {
 }
 
 /**
- * A Backup for this cluster of one that is stored, as Velero makes it (backup_sync_controller.go, v1.18.3): in the server's namespace, of this location, without
- * hooks, since they have run. Its spec and status are kept, so it expires when it would have.
- * Finalizers do not come along, other than with Velero: nobody in this cluster would remove them.
- * Longshore's own annotations and the label of a Schedule are dropped: with them, a writer of the
- * bucket could give orders to this server, or stop a Schedule.
+ * A Backup for this cluster of one that is stored, as Velero makes it (backup_sync_controller.go,
+ * v1.18.3): in the server's namespace, of this location, without hooks, since they have run. Its
+ * spec and status are kept, so it expires when it would have. Finalizers do not come along, other
+ * than with Velero: nobody in this cluster would remove them. Longshore's own annotations and the
+ * label of a Schedule are dropped: with them, a writer of the bucket could give orders to this
+ * server, or stop a Schedule.
  */
 export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
@@ -93,7 +94,10 @@ function isReference(value: unknown): value is OwnerReference {
   return [apiVersion, kind, name, uid].every((text) => typeof text === 'string');
 }
 
-/** Whether one that is stored may be made here: an agent works on one that is not over, on a node that happens to have the same name. */
+/**
+ * Whether one that is stored may be made here: an agent works on one that is not over, on a node
+ * that happens to have the same name.
+ */
 export const isPodVolumeBackupOver = (stored: KubeObject): boolean => {
   const { phase } = (stored as { readonly status?: { readonly phase?: string } }).status ?? {};
   return isMovementOver(phase);

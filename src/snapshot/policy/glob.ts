@@ -16,9 +16,10 @@ export type GlobElement =
 const MASKS_MAX = 512;
 
 /**
- * Matches whole texts against a pattern. All positions in the pattern that are still possible are one row of
- * bits, so the time is at most the length of the text times the length of the pattern / 32, whatever both are.
- * A regular expression goes back and tries again, which for several stars takes time without a bound.
+ * Matches whole texts against a pattern. All positions in the pattern that are still possible are
+ * one row of bits, so the time is at most the length of the text times the length of the pattern /
+ * 32, whatever both are. A regular expression goes back and tries again, which for several stars
+ * takes time without a bound.
  */
 export class Glob {
   readonly #elements: readonly Step[];
@@ -84,7 +85,10 @@ export class Glob {
     return open;
   }
 
-  /** Adds the places that are reached without a character. Few steps in a row can be skipped: see toSteps. */
+  /**
+   * Adds the places that are reached without a character. Few steps in a row can be skipped: see
+   * toSteps.
+   */
   #skip(open: Uint32Array): void {
     for (let changed = true; changed;) {
       changed = false;
@@ -120,7 +124,9 @@ export class Glob {
   }
 }
 
-/** `fork` leads to the `path` behind it or past it; `path` takes characters up to and with a slash. */
+/**
+ * `fork` leads to the `path` behind it or past it; `path` takes characters up to and with a slash.
+ */
 type Step = GlobElement | 'star' | 'all' | 'fork' | 'path';
 
 const charOf = (element: GlobElement): string => (element.kind === 'char' ? element.char : '');

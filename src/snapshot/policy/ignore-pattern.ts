@@ -6,7 +6,10 @@ export interface IgnorePattern {
   readonly negated: boolean;
   /** Several stars, or a star and sets, take a multiple of the time of other rules. */
   readonly isCostly: boolean;
-  /** `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep if negated. */
+  /**
+   * `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep
+   * if negated.
+   */
   applies(path: string, isDirectory: boolean): boolean;
 }
 
@@ -179,7 +182,9 @@ class RuleReader {
     return (other) => other === char;
   }
 
-  /** Kopia compares the length of the name with the place in the rule: further on it is no class. */
+  /**
+   * Kopia compares the length of the name with the place in the rule: further on it is no class.
+   */
   #class(): RegExp | undefined {
     const end = this.#chars.indexOf(']', this.#at);
     if (end === -1) throw bad('a "[" has no "]"');

@@ -4,13 +4,19 @@ import { Glob, type GlobElement } from './glob.ts';
 /** A pattern of an option such as `--exclude`, read as git reads a line of a .gitignore. */
 export interface PathPattern {
   readonly negated: boolean;
-  /** `path` begins with `/`, the root of the snapshot. True when the pattern applies, negated or not. */
+  /**
+   * `path` begins with `/`, the root of the snapshot. True when the pattern applies, negated or
+   * not.
+   */
   applies(path: string, isDirectory: boolean): boolean;
   /** Whether it may apply to anything below a directory, '' for the root. */
   mayApplyBelow(directory: string): boolean;
 }
 
-/** Longer rules are refused: no path that Linux can open is longer, and time and memory grow with it. */
+/**
+ * Longer rules are refused: no path that Linux can open is longer, and time and memory grow with
+ * it.
+ */
 export const PATTERN_CHARS_MAX = 4096;
 
 /** Class names of `[:name:]`. */

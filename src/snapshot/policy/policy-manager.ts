@@ -56,7 +56,10 @@ export async function putPolicy(
   return repository.manifests.put(labels, parseJsonLossless(goJson(inKopiaOrder(normalized))));
 }
 
-/** Removes the settings of a target, damaged ones too; durable after a flush. False when there were none. */
+/**
+ * Removes the settings of a target, damaged ones too; durable after a flush. False when there were
+ * none.
+ */
 export async function deletePolicy(
   { manifests }: Repository,
   target: PolicyTarget,
@@ -82,7 +85,10 @@ export class PolicyTree {
   readonly #root: Policy;
   readonly #below: ReadonlyMap<string, Policy>;
 
-  /** `below`: settings defined for sub-directories, by path relative to the root without a leading slash. */
+  /**
+   * `below`: settings defined for sub-directories, by path relative to the root without a leading
+   * slash.
+   */
   constructor(root: Policy, below: ReadonlyMap<string, Policy> = new Map()) {
     this.#root = root;
     this.#below = below;
@@ -116,7 +122,9 @@ export class PolicyTree {
       .flatMap(({ compressorName }) => compressorName ?? []);
   }
 
-  /** Commands that Kopia runs before or after a backup or a directory, by their names in the policy. */
+  /**
+   * Commands that Kopia runs before or after a backup or a directory, by their names in the policy.
+   */
   actionNames(): string[] {
     const all = [this.#root, ...this.#below.values()];
     return all
@@ -138,8 +146,8 @@ export class PolicyTree {
 }
 
 /**
- * Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults. Throws `DAMAGED_POLICY` where
- * one of them, or one of a directory below, cannot be read.
+ * Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults.
+ * Throws `DAMAGED_POLICY` where one of them, or one of a directory below, cannot be read.
  */
 export async function loadPolicyTree(
   repository: Repository,
@@ -177,7 +185,10 @@ export async function loadPoliciesOf(
   return new PolicyTree({ ...root, files: { ...root.files, ignore } }, below);
 }
 
-/** What holds at the root of any source, from policies that were listed once. Throws `DAMAGED_POLICY`. */
+/**
+ * What holds at the root of any source, from policies that were listed once. Throws
+ * `DAMAGED_POLICY`.
+ */
 export function effectivePolicies({
   policies,
   damaged,

@@ -15,7 +15,9 @@ const names = z
   .transform((value) => value ?? undefined);
 const big = z.union([z.int(), z.bigint()]).optional();
 
-/** One level's settings; what is absent is inherited. Fields in Kopia's order, unknown ones kept. */
+/**
+ * One level's settings; what is absent is inherited. Fields in Kopia's order, unknown ones kept.
+ */
 export const policySchema = z.looseObject({
   retention: z
     .looseObject({
@@ -157,7 +159,10 @@ const LIST_UNIONS: Record<string, string> = {
   neverCompress: 'noParentNeverCompress',
 };
 
-/** Child settings over inherited ones: the first defined value of each field; the two extension lists join. */
+/**
+ * Child settings over inherited ones: the first defined value of each field; the two extension
+ * lists join.
+ */
 export function mergePolicies(child: Policy, parent: Policy): Policy {
   const merged: Fields = { ...child };
   for (const [section, inherited] of Object.entries(parent)) {

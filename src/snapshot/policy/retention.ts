@@ -2,7 +2,10 @@ import { HOUR_NS, type Nanoseconds, toDate } from '../../base/index.ts';
 import type { Snapshot } from '../snapshot-manifest.ts';
 import type { Policy } from './policy.ts';
 
-/** Incomplete snapshots younger than this are kept, and the first few in any case (Kopia: retention_policy.go). */
+/**
+ * Incomplete snapshots younger than this are kept, and the first few in any case (Kopia:
+ * retention_policy.go).
+ */
 const INCOMPLETE_KEPT_NS = 4n * HOUR_NS;
 const INCOMPLETE_KEPT_MIN = 3;
 
@@ -47,7 +50,8 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
 function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[] {
   const { keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual } = retention;
   const all = [keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual];
-  // Kopia adds them up. Numbers below zero keep nothing: where there are no others all snapshots would go.
+  // Kopia adds them up. Numbers below zero keep nothing: where there are no others all snapshots
+  // would go.
   const sum = all.reduce<number>((total, keep) => total + (keep ?? 0), 0);
   const none = sum === 0 || all.every((keep) => (keep ?? 0) <= 0);
   const cutoff = (
@@ -96,7 +100,9 @@ function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[
 
 /** When and for whom retention is looked at. */
 export interface RetentionMoment {
-  /** What the clock says. Snapshots that start later are kept, and the policy does not count them. */
+  /**
+   * What the clock says. Snapshots that start later are kept, and the policy does not count them.
+   */
   readonly nowNs: Nanoseconds;
   /** The snapshot that was just stored: never the one to go, even if its clock was behind. */
   readonly justMade?: string;
@@ -106,14 +112,18 @@ export interface RetentionMoment {
 const AHEAD = 'ahead-of-clock';
 const JUST_MADE = 'just-made';
 
-/** In the order that Kopia lists reasons in; by it two reasons of one snapshot are the same text for both. */
+/**
+ * In the order that Kopia lists reasons in; by it two reasons of one snapshot are the same text for
+ * both.
+ */
 const REASON_ORDER = ['latest', 'hourly', 'daily', 'weekly', 'monthly', 'annual'];
 const rankOf = (reason: string): number => REASON_ORDER.indexOf(reason.split('-')[0] ?? '');
 
 /**
- * Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned. The reasons are
- * Kopia's (snapshot/policy/retention_policy.go). With a `moment`, clocks that jumped cost no snapshots: what starts in the
- * future does not take the place of another, and age counts from the second newest snapshot, so that a single wrong time ends no period.
+ * Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned.
+ * The reasons are Kopia's (snapshot/policy/retention_policy.go). With a `moment`, clocks that
+ * jumped cost no snapshots: what starts in the future does not take the place of another, and age
+ * counts from the second newest snapshot, so that a single wrong time ends no period.
  */
 export function retentionReasons(
   snapshots: readonly Snapshot[],

@@ -23,8 +23,9 @@ export class DifferenceWriter {
   }
 
   /**
-   * Before the first write: whether the repository has all that is to be written, so that nothing is written of a file that it
-   * could not complete. Throws `CONTENT_NOT_FOUND`, `BAD_OBJECT`, `DAMAGED_BLOB`, and what the storage throws.
+   * Before the first write: whether the repository has all that is to be written, so that nothing
+   * is written of a file that it could not complete. Throws `CONTENT_NOT_FOUND`, `BAD_OBJECT`,
+   * `DAMAGED_BLOB`, and what the storage throws.
    */
   async assertThere(pieces: FilePieces, difference: Difference): Promise<void> {
     const { contents } = this.#repository;

@@ -15,7 +15,10 @@ import { LONGEST_BYTES, type RangeComparer } from './range-comparer.ts';
 /** Ranges of one file that are asked for at once. Our choice: the threads never wait. */
 const OUTSTANDING_MAX = 256;
 
-/** Contents of index version 1 that are fetched at once, each whole in memory, twice. Our choice: this thread decompresses and compares them one by one. */
+/**
+ * Contents of index version 1 that are fetched at once, each whole in memory, twice. Our choice:
+ * this thread decompresses and compares them one by one.
+ */
 const FETCHED_MAX = 4;
 
 /** Which pieces of a file differ from the snapshot: a bit for each. */
@@ -52,7 +55,10 @@ export interface ComparisonEvents {
   readonly onCompared: (bytes: number, isRead: boolean) => void;
 }
 
-/** Compares files of the target with files of the snapshot, at the borders of the snapshot's contents. */
+/**
+ * Compares files of the target with files of the snapshot, at the borders of the snapshot's
+ * contents.
+ */
 export class FileComparer {
   readonly #repository: Repository;
   readonly #ranges: RangeComparer;
@@ -60,7 +66,10 @@ export class FileComparer {
   readonly #events: ComparisonEvents;
   readonly #fetched = new Semaphore(FETCHED_MAX);
   readonly #holes = new Holes();
-  /** Content of so many zeros: to hash them costs as much as to read them, and volumes have millions of holes of one length. */
+  /**
+   * Content of so many zeros: to hash them costs as much as to read them, and volumes have millions
+   * of holes of one length.
+   */
   #zeros: { readonly length: number; readonly contentId: string } | undefined;
 
   constructor(
@@ -76,8 +85,9 @@ export class FileComparer {
   }
 
   /**
-   * What of the snapshot's file an open one does not have. Behind its end it is taken for zeros, as it will be when it has been
-   * made longer. Throws what the system says when it cannot be read, and `BAD_OBJECT`.
+   * What of the snapshot's file an open one does not have. Behind its end it is taken for zeros, as
+   * it will be when it has been made longer. Throws what the system says when it cannot be read,
+   * and `BAD_OBJECT`.
    */
   async compare(pieces: FilePieces, descriptor: number): Promise<Difference> {
     const direct = await openForDirectReads(descriptor, pieces.sizeBytes);

@@ -9,7 +9,10 @@ const read = promisify(readNow);
 const { O_RDONLY, O_NONBLOCK } = constants;
 /** Node has it on Linux only. */
 const O_DIRECT = (constants as { O_DIRECT?: number }).O_DIRECT;
-/** Where direct reads begin and end. Devices want 512 or 4096: open(2). One that wants more says `EINVAL`. */
+/**
+ * Where direct reads begin and end. Devices want 512 or 4096: open(2). One that wants more says
+ * `EINVAL`.
+ */
 const ALIGNMENT = 4096;
 /** Of shorter ones what is read along would cost more than is won. Our choice. */
 const LEAST_BYTES = 512 << 10;
@@ -19,7 +22,10 @@ export interface DirectRange extends FileRange {
   readonly direct: number;
 }
 
-/** Opens a file once more, for direct reads; undefined where its file system has none, and for a short file. The caller closes it. */
+/**
+ * Opens a file once more, for direct reads; undefined where its file system has none, and for a
+ * short file. The caller closes it.
+ */
 export async function openForDirectReads(
   descriptor: number,
   sizeBytes: number,
@@ -33,9 +39,10 @@ export async function openForDirectReads(
 }
 
 /**
- * Whether a range is better read past the page cache: memory for its pages costs several times what the read does, which was half of
- * all work of a restore in place of a volume that nobody had read before (1.2 s of CPU time for each GiB, against 0.1). What is in the cache
- * already is taken from there.
+ * Whether a range is better read past the page cache: memory for its pages costs several times what
+ * the read does, which was half of all work of a restore in place of a volume that nobody had read
+ * before (1.2 s of CPU time for each GiB, against 0.1). What is in the cache already is taken from
+ * there.
  */
 export function isForDirectReads({ descriptor, offset, length }: FileRange): boolean {
   if (length < LEAST_BYTES) return false;
@@ -54,9 +61,10 @@ export function directBytes(range: FileRange): number {
 }
 
 /**
- * Reads a range into memory of the length that {@link directBytes} says: where its bytes are then. What lies behind the file's end reads as
- * zeros. No read is under way any more when it returns or throws: `EINVAL` or `EOPNOTSUPP` where direct reads are not served, otherwise
- * what the system says.
+ * Reads a range into memory of the length that {@link directBytes} says: where its bytes are then.
+ * What lies behind the file's end reads as zeros. No read is under way any more when it returns or
+ * throws: `EINVAL` or `EOPNOTSUPP` where direct reads are not served, otherwise what the system
+ * says.
  */
 export async function readDirectly(
   range: DirectRange,
@@ -82,7 +90,10 @@ export async function readDirectly(
   return spans;
 }
 
-/** Of a read that does not begin or end where the device wants it, or that its file system does not do. */
+/**
+ * Of a read that does not begin or end where the device wants it, or that its file system does not
+ * do.
+ */
 export const isRefusal = (error: unknown): boolean =>
   ['EINVAL', 'EOPNOTSUPP'].includes(systemCode(error) ?? '');
 

@@ -8,10 +8,16 @@ export interface NumberedPiece {
   readonly number: number;
 }
 
-/** Pieces that are kept between two looks; of more, which are some 40 GiB, the list is read again. Our choice. */
+/**
+ * Pieces that are kept between two looks; of more, which are some 40 GiB, the list is read again.
+ * Our choice.
+ */
 const KEPT_MAX = 16_384;
 
-/** The contents of one file of a snapshot, which can be gone through several times, however many they are. */
+/**
+ * The contents of one file of a snapshot, which can be gone through several times, however many
+ * they are.
+ */
 export class FilePieces {
   readonly #contents: Repository['contents'];
   readonly #entry: Pick<DirectoryEntry, 'objectId' | 'size'>;
@@ -33,7 +39,10 @@ export class FilePieces {
     return this.#entry.size;
   }
 
-  /** Repetitions of one content together; the number is of the first. Throws what `streamPieces` throws. */
+  /**
+   * Repetitions of one content together; the number is of the first. Throws what `streamPieces`
+   * throws.
+   */
   async *numbered(): AsyncGenerator<NumberedPiece> {
     let number = 0;
     for await (const pieces of this.#batches()) {

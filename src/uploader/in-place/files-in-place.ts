@@ -34,12 +34,16 @@ import { type RemoveRules, removeTree } from './remove-tree.ts';
 import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
-/** Files that are compared at once, four descriptors each; and the share of the descriptors for them. */
+/**
+ * Files that are compared at once, four descriptors each; and the share of the descriptors for
+ * them.
+ */
 const FILES_MAX = 64;
 const FILES_SHARE = 1 / 32;
 /**
- * A long file counts as several, one for so many bytes, since its list of contents takes memory: 64 files of 40 GiB took 440 MiB. Four of the longest
- * have more contents to compare than threads can work on. Our choices.
+ * A long file counts as several, one for so many bytes, since its list of contents takes memory: 64
+ * files of 40 GiB took 440 MiB. Four of the longest have more contents to compare than threads can
+ * work on. Our choices.
  */
 const BYTES_PER_PLACE = 512 << 20;
 const PLACES_OF_ONE_MAX = FILES_MAX / 4;
@@ -78,7 +82,9 @@ export class FilesInPlace implements InPlaceEntries {
   readonly #writer: DifferenceWriter;
   readonly #places = shareOfDescriptors(FILES_SHARE, FILES_MAX);
   readonly #open = new Semaphore(this.#places);
-  /** Files that differ in all of their content, and are replaced; and the bytes that are cut off. */
+  /**
+   * Files that differ in all of their content, and are replaced; and the bytes that are cut off.
+   */
   readonly #changed = new WeakMap<DirectoryEntry, number>();
   readonly #kept = new WeakMap<DirectoryEntry, string>();
 
@@ -375,7 +381,8 @@ export class FilesInPlace implements InPlaceEntries {
       await this.#writer.write(pieces, difference, file.fd);
       // Its time says that it is whole: the bytes have to be on disk before.
       await file.datasync();
-      // What somebody else wrote meanwhile cannot be told from what was written here, but for the length.
+      // What somebody else wrote meanwhile cannot be told from what was written here, but for the
+      // length.
       if ((await file.stat()).size !== entry.size) throw wasWritten();
       await this.#setAttributes(directory, file.fd, entry);
       await file.close();
@@ -405,7 +412,10 @@ const WHOLE_BYTES_MAX = 8 << 20;
 const isAllDifferent = (difference: Difference, { size }: DirectoryEntry): boolean =>
   size > 0 && size <= WHOLE_BYTES_MAX && difference.bytes === size;
 
-/** Throws `TARGET_CHANGED` when somebody wrote to a file after it was looked at: it may be neither what it was nor what was compared. */
+/**
+ * Throws `TARGET_CHANGED` when somebody wrote to a file after it was looked at: it may be neither
+ * what it was nor what was compared.
+ */
 function assertUntouched(looked: Pinned, { size, attributes }: Pinned): void {
   if (size === looked.size && attributes.mtimeNs === looked.attributes.mtimeNs) return;
   throw wasWritten();
@@ -421,7 +431,10 @@ function wasWritten(): CodedError {
 const cutOff = (pinned: Pinned, entry: DirectoryEntry): number =>
   Math.max(0, pinned.size - entry.size);
 
-/** Of a file that its owner may not write to, as of one with mode 0400, the mode is changed until it is restored. */
+/**
+ * Of a file that its owner may not write to, as of one with mode 0400, the mode is changed until it
+ * is restored.
+ */
 async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.FileHandle> {
   const path = pinnedPath(descriptor);
   try {

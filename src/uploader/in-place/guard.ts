@@ -19,8 +19,8 @@ export class Guard implements AsyncDisposable {
   }
 
   /**
-   * Locks what is open as `descriptor`, until that is closed and this is disposed of, and looks for processes that use it. Throws
-   * `TARGET_IN_USE`.
+   * Locks what is open as `descriptor`, until that is closed and this is disposed of, and looks for
+   * processes that use it. Throws `TARGET_IN_USE`.
    */
   static async over(
     target: { readonly path: string; readonly descriptor: number; readonly deviceNumber?: number },
@@ -47,7 +47,10 @@ export class Guard implements AsyncDisposable {
     return this.#lock[Symbol.asyncDispose]();
   }
 
-  /** After the last write. Throws `TARGET_IN_USE`: what another process wrote or read meanwhile may be a mixture. */
+  /**
+   * After the last write. Throws `TARGET_IN_USE`: what another process wrote or read meanwhile may
+   * be a mixture.
+   */
   async assertStillUnused(): Promise<void> {
     await this.#look('it was started during the restore: stop it and run the same command again');
   }

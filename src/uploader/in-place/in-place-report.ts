@@ -29,7 +29,10 @@ export interface InPlaceCounters {
   bytesWritten: number;
   /** What differs, whether or not it is written. */
   bytesDifferent: number;
-  /** Length of files that the snapshot does not have, and what is cut off the end of others, whether or not that is done. */
+  /**
+   * Length of files that the snapshot does not have, and what is cut off the end of others, whether
+   * or not that is done.
+   */
   bytesRemoved: number;
   unchanged: number;
   created: number;

@@ -1,6 +1,9 @@
 import { readFileSync } from 'node:fs';
 
-/** One row of `/proc/PID/mountinfo` (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html). */
+/**
+ * One row of `/proc/PID/mountinfo`
+ * (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html).
+ */
 export interface Mount {
   /** `major:minor` of its file system. */
   readonly device: string;
@@ -41,7 +44,9 @@ export function mountsOf(process: string): Mount[] | undefined {
 export const isBelow = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(directory === '/' ? '/' : `${directory}/`);
 
-/** Where an absolute path of these mounts leads to. Of mounts over one another the last one counts. */
+/**
+ * Where an absolute path of these mounts leads to. Of mounts over one another the last one counts.
+ */
 export function placeOf(mounts: readonly Mount[], path: string): Place | undefined {
   let found: Mount | undefined;
   for (const mount of mounts) {

@@ -30,15 +30,18 @@ export interface OpenFiles {
 const USES_MAX = 10;
 /** Looks at processes between two turns of the event loop. */
 const TURN_PROCESSES = 64;
-/** `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the machine's own process numbers. */
+/**
+ * `PROC_PID_INIT_INO` of the kernel (include/linux/proc_ns.h): the machine's own process numbers.
+ */
 const MACHINE_PIDS = 'pid:[4026531836]';
 /** To ask such a file system about a file may take for ever. */
 const IS_REMOTE = /^(nfs|cifs|smb|fuse|ceph|9p|lustre|glusterfs|afs)/;
 const DELETED = / \(deleted\)$/;
 
 /**
- * Looks for processes that have something of the target open, mapped, as their program or as their directory, in this or another
- * container: files are compared by file system and path in it. Nothing is asked of a file system that is far away.
+ * Looks for processes that have something of the target open, mapped, as their program or as their
+ * directory, in this or another container: files are compared by file system and path in it.
+ * Nothing is asked of a file system that is far away.
  */
 export async function findOpenFiles(
   sought: Sought,
@@ -154,7 +157,9 @@ class Search {
   }
 }
 
-/** The shell from which this was started may well stand in the target; it has nothing open there. */
+/**
+ * The shell from which this was started may well stand in the target; it has nothing open there.
+ */
 function ancestorsOf(proc: string, parent: number): ReadonlySet<number> {
   const ancestors = new Set<number>();
   for (let pid = parent; pid > 0 && !ancestors.has(pid);) {

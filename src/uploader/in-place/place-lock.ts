@@ -6,8 +6,9 @@ import { CodedError, posix, printable } from '../../base/index.ts';
 const { O_RDONLY, O_DIRECTORY } = constants;
 
 /**
- * Keeps two restores in place from one target, and from targets one of which is below the other: the target is locked for this one
- * alone, and each directory above it on the same file system in a way that others may share, but nobody may have for himself.
+ * Keeps two restores in place from one target, and from targets one of which is below the other:
+ * the target is locked for this one alone, and each directory above it on the same file system in a
+ * way that others may share, but nobody may have for himself.
  */
 export class PlaceLock implements AsyncDisposable {
   readonly #above: fs.FileHandle[] = [];
@@ -17,8 +18,9 @@ export class PlaceLock implements AsyncDisposable {
   }
 
   /**
-   * Locks what is open as `descriptor`, until that is closed, and what is above it, until this is disposed of. `path`: absolute and
-   * without links in it. A device has nothing above it. `onUnchecked` is called with what cannot be locked. Throws `TARGET_IN_USE`.
+   * Locks what is open as `descriptor`, until that is closed, and what is above it, until this is
+   * disposed of. `path`: absolute and without links in it. A device has nothing above it.
+   * `onUnchecked` is called with what cannot be locked. Throws `TARGET_IN_USE`.
    */
   static async take(
     target: { readonly path: string; readonly descriptor: number; readonly isDevice: boolean },
@@ -54,7 +56,8 @@ export class PlaceLock implements AsyncDisposable {
         continue;
       }
       this.#above.push(handle);
-      // What is above the root of a file system is of another one, which nobody restores through this one.
+      // What is above the root of a file system is of another one, which nobody restores through
+      // this one.
       if ((await handle.stat()).dev !== dev) return;
       if (posix().tryLock(handle.fd, 'shared') === false)
         throw isTaken(`${printable(at)}, above ${printable(path)},`);

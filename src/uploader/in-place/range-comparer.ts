@@ -26,8 +26,9 @@ interface Waiting {
 }
 
 /**
- * What a thread reads and hashes in one go. Our choice: at the end of each task some lanes of the hash are empty, which costs little
- * in a long one; and where less waits, all threads get some of it.
+ * What a thread reads and hashes in one go. Our choice: at the end of each task some lanes of the
+ * hash are empty, which costs little in a long one; and where less waits, all threads get some of
+ * it.
  */
 const BATCH_BYTES = { least: 8 << 20, most: 64 << 20 };
 /** Of the ranges after a task so much may be read ahead by the kernel. Our choice. */
@@ -66,11 +67,13 @@ export class RangeComparer {
   }
 
   /**
-   * Whether these bytes are those of the content. `direct`: another descriptor of the file, for reads past the page cache. Throws what the
-   * system says when they cannot be read. Both descriptors must stay open until it is known.
+   * Whether these bytes are those of the content. `direct`: another descriptor of the file, for
+   * reads past the page cache. Throws what the system says when they cannot be read. Both
+   * descriptors must stay open until it is known.
    */
   isEqual(range: RangeToCompare, direct?: number): Promise<boolean> {
-    // It counts as different, and whoever fetches the content learns how long it is: a list that lies must not make anybody read a whole volume for it.
+    // It counts as different, and whoever fetches the content learns how long it is: a list that
+    // lies must not make anybody read a whole volume for it.
     if (range.length > LONGEST_BYTES) return Promise.resolve(false);
     const isDirect = !this.#isDirectRefused && direct !== undefined && isForDirectReads(range);
     return new Promise((resolve, reject) => {
@@ -110,7 +113,10 @@ export class RangeComparer {
     return true;
   }
 
-  /** A direct read, which no thread waits for; then threads hash. False where it can't be started now. */
+  /**
+   * A direct read, which no thread waits for; then threads hash. False where it can't be started
+   * now.
+   */
   #startRead(next: Waiting): boolean {
     const length = directBytes(next.range);
     if (length > this.#slabs.totalBytes) {

@@ -28,8 +28,9 @@ export interface RemoveRules {
 }
 
 /**
- * Removes a directory with all below it, never through a link, and never what is mounted there. False when something in it is to
- * stay, and then it stays. Throws system errors, `MOUNT_BELOW_TARGET`.
+ * Removes a directory with all below it, never through a link, and never what is mounted there.
+ * False when something in it is to stay, and then it stays. Throws system errors,
+ * `MOUNT_BELOW_TARGET`.
  */
 export async function removeTree(
   parent: TargetDirectory,

@@ -2,7 +2,10 @@ import { fstatSync, readFileSync } from 'node:fs';
 import { CodedError, pinnedPath, printable } from '../../base/index.ts';
 import { isBelow, mountsOf } from './mounts.ts';
 
-/** Number of the mount through which a descriptor was opened, also where one file system is mounted twice; '' where it cannot be read. */
+/**
+ * Number of the mount through which a descriptor was opened, also where one file system is mounted
+ * twice; '' where it cannot be read.
+ */
 function mountIdOf(descriptor: number): string {
   try {
     const text = readFileSync(pinnedPath(descriptor).replace('/fd/', '/fdinfo/'), 'utf8');

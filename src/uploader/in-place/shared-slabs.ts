@@ -16,7 +16,10 @@ export interface SlabRoom {
   readonly slabs: readonly Slab[];
 }
 
-/** Slabs that ranges of any length share: they lie one behind the other, and a slab is free again when all that is in it was given back. */
+/**
+ * Slabs that ranges of any length share: they lie one behind the other, and a slab is free again
+ * when all that is in it was given back.
+ */
 export class SharedSlabs {
   /** Bytes of all slabs. */
   readonly totalBytes: number;

@@ -191,7 +191,10 @@ class TreeInPlace {
   }
 }
 
-/** A snapshot of a volume that was not mounted holds nothing, and has nothing to write: a bound for that would stop nobody. Throws `WRITE_LIMIT`. */
+/**
+ * A snapshot of a volume that was not mounted holds nothing, and has nothing to write: a bound for
+ * that would stop nobody. Throws `WRITE_LIMIT`.
+ */
 function assertNotAllRemoved({ summary }: DirectoryEntry, { removed }: InPlaceCounters): void {
   if (!summary || removed === 0 || summary.files + summary.symlinks > 0) return;
   const text = `this snapshot has no file at all, and ${removed} entries of the target would be removed; nothing was removed. Without --max-write they are`;
@@ -214,7 +217,10 @@ async function openTarget(target: string): Promise<{ handle: fs.FileHandle; path
   }
 }
 
-/** What a snapshot lacks because it could not be read must not be removed for that. Throws `SNAPSHOT_INCOMPLETE`. */
+/**
+ * What a snapshot lacks because it could not be read must not be removed for that. Throws
+ * `SNAPSHOT_INCOMPLETE`.
+ */
 function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): void {
   if (root.type !== 'd') {
     const text =
@@ -230,7 +236,10 @@ function assertComplete(root: DirectoryEntry, { keepExtra }: InPlaceOptions): vo
   throw new CodedError('SNAPSHOT_INCOMPLETE', text);
 }
 
-/** The one file of a raw volume has the path of its device as its name. All of a directory would go, and nothing come back. Throws `TARGET_UNUSABLE`. */
+/**
+ * The one file of a raw volume has the path of its device as its name. All of a directory would go,
+ * and nothing come back. Throws `TARGET_UNUSABLE`.
+ */
 async function assertTree(
   { contents }: Repository,
   { objectId }: DirectoryEntry,

@@ -179,7 +179,8 @@ export class TreeSurvey {
     const all = (async function* () {
       for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
         for (const entry of entries) {
-          // What is of such a snapshot was never in this directory: nothing here is taken for more than it has.
+          // What is of such a snapshot was never in this directory: nothing here is taken for more
+          // than it has.
           if (isRemoving) diskNameOf(entry);
           rawNames.assertFirst(entry);
           names.add(keyOfEntry(entry));
@@ -203,7 +204,10 @@ export class TreeSurvey {
     beside.add(work);
   }
 
-  /** With `settle`, which ends all other work in the parent, that one need not stay open. Never rejects. */
+  /**
+   * With `settle`, which ends all other work in the parent, that one need not stay open. Never
+   * rejects.
+   */
   async #descend(
     entry: DirectoryEntry,
     { parent, path: pathAbove, rules: rulesAbove }: Above,
@@ -298,7 +302,10 @@ export class TreeSurvey {
     }
   }
 
-  /** A directory that gives way to a file or link goes with all below it; throws as the restore would where something is to stay. */
+  /**
+   * A directory that gives way to a file or link goes with all below it; throws as the restore
+   * would where something is to stay.
+   */
   async #countDirectory(
     directory: TargetDirectory,
     entry: DirectoryEntry,

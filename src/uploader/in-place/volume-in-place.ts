@@ -23,9 +23,9 @@ import { RangeComparer } from './range-comparer.ts';
 const { O_RDONLY, O_RDWR, O_EXCL, O_NONBLOCK } = constants;
 
 /**
- * Brings a device or an image of exactly the volume's size back to a snapshot: reads it, and writes the contents that differ.
- * All differences are known before the first write. Throws `TARGET_UNUSABLE`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what
- * `restoreBlocks` throws.
+ * Brings a device or an image of exactly the volume's size back to a snapshot: reads it, and writes
+ * the contents that differ. All differences are known before the first write. Throws
+ * `TARGET_UNUSABLE`, `TARGET_IN_USE`, `WRITE_LIMIT`, and what `restoreBlocks` throws.
  */
 export async function restoreBlocksInPlace(
   repository: Repository,

@@ -4,7 +4,10 @@ import { isCode } from '../../../src/base/index.ts';
 import type { Body, Bucket, ObjectPutOptions } from '../../../src/blob/index.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 
-/** A backup that is deleted while its files are published, by two processes: whichever is at which request, nothing of it stays. */
+/**
+ * A backup that is deleted while its files are published, by two processes: whichever is at which
+ * request, nothing of it stays.
+ */
 
 const METADATA = 'backups/b1/velero-backup.json';
 const FILES = ['backups/b1/b1-logs.gz', 'backups/b1/b1-results.gz'];
@@ -127,7 +130,8 @@ describe('the deletion of a backup whose files are being published', () => {
           // What it meets is the other's doing, and is tried again below.
           await running[at]?.catch(() => undefined);
         }
-        // Whoever publishes and was refused tries again, and whoever deletes, too, where it says that it failed.
+        // Whoever publishes and was refused tries again, and whoever deletes, too, where it says
+        // that it failed.
         await publish(inner);
         const failed = await Promise.allSettled(running);
         if (failed[order.indexOf(b)]?.status === 'rejected') await remove(inner);

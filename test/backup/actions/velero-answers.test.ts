@@ -59,7 +59,10 @@ const sorted = <T extends { group: string; resource: string; name: string }>(
       : 0,
   );
 
-/** No API server has such objects. What is not looked at is kept as it is: an object is in the backup rather than not. */
+/**
+ * No API server has such objects. What is not looked at is kept as it is: an object is in the
+ * backup rather than not.
+ */
 const NOT_LOOKED_AT = 'a field that the action has no use for';
 const KEPT_AS_STORED = "Velero's types lose what they do not know, and write sizes their own way";
 const NO_SUCH_ROLE = 'a binding of the cluster has a role of the cluster, and roles have names';
@@ -73,7 +76,10 @@ const BINDING = [
     name: 'b1',
   },
 ];
-/** Where ours is meant to be another one: what is named with the item, which stays as it is, and why. */
+/**
+ * Where ours is meant to be another one: what is named with the item, which stays as it is, and
+ * why.
+ */
 const OTHERWISE: Readonly<Record<string, readonly [why: string, named: readonly object[]]>> = {
   'a pod with labels that are a text': [NOT_LOOKED_AT, DATA],
   'a pod with labels that are a text, for its block': [NOT_LOOKED_AT, DATA],

@@ -21,7 +21,9 @@ import {
 } from '../../../src/base/index.ts';
 import { Discovery } from '../../../src/kube/index.ts';
 
-/** The same questions, answered by Velero v1.18.3's own code: test/golden/velero/filters/README.md. */
+/**
+ * The same questions, answered by Velero v1.18.3's own code: test/golden/velero/filters/README.md.
+ */
 interface Namespaces {
   readonly active: string[];
   readonly includes: string[];

@@ -26,7 +26,10 @@ afterEach(async () => {
 const COUNT = 100;
 const name = (i: number): string => String(i).padStart(3, '0');
 
-/** PVCs with their volumes, which are asked for by name, as long as no block action takes them from the lists. */
+/**
+ * PVCs with their volumes, which are asked for by name, as long as no block action takes them from
+ * the lists.
+ */
 function claims(): FakeCluster {
   const cluster = new FakeCluster().namespaces('a');
   for (let i = 0; i < COUNT; i++) {
@@ -135,7 +138,8 @@ describe('items that are looked at before it is their turn', () => {
       if (each !== 'v000') throw refusal('KUBE_UNAVAILABLE');
     };
     const made = await backUp(cluster);
-    // Of PVCs that are not bound nothing is looked at ahead: their first question is their own, and fails them.
+    // Of PVCs that are not bound nothing is looked at ahead: their first question is their own, and
+    // fails them.
     expect(made.errors).toBe(COUNT / 10);
     const path = (claim: string): string =>
       `resources/persistentvolumeclaims/namespaces/a/${claim}.json`;

@@ -34,7 +34,10 @@ const idOf = ({
   name: string;
 }): string => `${kind} ${namespace === '' ? name : `${namespace}/${name}`}`;
 
-/** An archive and a journal in memory, which can refuse the n-th call: then nothing of that call has happened. */
+/**
+ * An archive and a journal in memory, which can refuse the n-th call: then nothing of that call has
+ * happened.
+ */
 class MemorySink implements ItemSink, ItemJournal {
   readonly done = new Map<string, FinishedItem>();
   readonly files = new Map<string, string>();
@@ -401,7 +404,8 @@ describe('actions', () => {
       'failed v1/PersistentVolumeClaim a/data',
       'put v1/Namespace a',
     ]);
-    // Velero tells the second one only; the first one is told with its own name, before anybody else can go on from there.
+    // Velero tells the second one only; the first one is told with its own name, before anybody
+    // else can go on from there.
     expect(both.log.errorCount).toBe(2);
   });
 

@@ -27,7 +27,9 @@ const GROUPS: Record<string, readonly Kind[]> = {
   'stable.example.com': [{ plural: 'things', kind: 'Thing' }],
 };
 
-/** Objects by type, and an API that lists them in pages; what it should do wrong is set by tests. */
+/**
+ * Objects by type, and an API that lists them in pages; what it should do wrong is set by tests.
+ */
 export class FakeCluster {
   readonly objects = new Map<string, KubeObject[]>();
   readonly asked: string[] = [];

@@ -1,4 +1,7 @@
-/** `SCREENSHOTS=docs npx vitest run test/cli/browse/browser.test.ts` makes the pictures of the documentation anew. */
+/**
+ * `SCREENSHOTS=docs npx vitest run test/cli/browse/browser.test.ts` makes the pictures of the
+ * documentation anew.
+ */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';

@@ -16,8 +16,9 @@ const hasAll = (): boolean =>
 export type Follow = (script: (cluster: DocumentedCluster) => PageScript) => Promise<void>;
 
 /**
- * Pages that are followed one after the other in a cluster of their own, with the application of all pages and nothing of Longshore or Velero.
- * `name`: of the group of tests. `pages` declares their tests; what it hands to `before` runs when the cluster is there.
+ * Pages that are followed one after the other in a cluster of their own, with the application of
+ * all pages and nothing of Longshore or Velero. `name`: of the group of tests. `pages` declares
+ * their tests; what it hands to `before` runs when the cluster is there.
  */
 export function followedPages(
   name: string,

@@ -35,8 +35,8 @@ export async function removeCopies(cluster: DocumentedCluster): Promise<void> {
 }
 
 /**
- * A backup that waits for a data mover which is none of ours: it can be canceled. That data mover is played, and ends when it is told to.
- * Resolves once the backup waits.
+ * A backup that waits for a data mover which is none of ours: it can be canceled. That data mover
+ * is played, and ends when it is told to. Resolves once the backup waits.
  */
 export async function makeWaitingBackup(cluster: DocumentedCluster, name: string): Promise<void> {
   await cluster.sh(
@@ -75,7 +75,10 @@ async function endUploadsWhen(
   }
 }
 
-/** No agent runs any more: what is asked of them waits. Returns the UIDs of DataDownloads whose end was asked for before. */
+/**
+ * No agent runs any more: what is asked of them waits. Returns the UIDs of DataDownloads whose end
+ * was asked for before.
+ */
 export async function stopAgents(cluster: DocumentedCluster): Promise<ReadonlySet<string>> {
   await cluster.sh(`kubectl -n velero patch daemonset node-agent --type merge -p '${agentsOn('"none"')}'
     kubectl -n velero wait --for=delete pod -l role=node-agent --timeout=300s`);

@@ -10,7 +10,9 @@ export interface ActionCase {
   readonly objects?: readonly object[];
   /** Of apiextensions.k8s.io, which the cluster serves. */
   readonly versions?: readonly string[];
-  /** The status that a snapshot's content gets when it is made; without it the driver does nothing. */
+  /**
+   * The status that a snapshot's content gets when it is made; without it the driver does nothing.
+   */
   readonly cut?: object;
   /** Asks for the progress of an operation. */
   readonly operationId?: string;
@@ -297,7 +299,10 @@ const accounts: readonly ActionCase[] = both(
   })),
 );
 
-/** Definitions that Velero has stored as v1beta1 where a cluster serves it; none has since Kubernetes 1.22. */
+/**
+ * Definitions that Velero has stored as v1beta1 where a cluster serves it; none has since
+ * Kubernetes 1.22.
+ */
 const definition = (spec: object, rest: object = {}) =>
   named('CustomResourceDefinition', 'apiextensions.k8s.io/v1', { spec, ...rest });
 const OLD = { name: 'v1', served: true, storage: true };

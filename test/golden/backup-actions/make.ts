@@ -1,6 +1,6 @@
 /**
- * `npx node test/golden/backup-actions/make.ts` asks the peer backup-answers, which is Velero's own code, and writes answers.json, which the
- * tests compare with.
+ * `npx node test/golden/backup-actions/make.ts` asks the peer backup-answers, which is Velero's own
+ * code, and writes answers.json, which the tests compare with.
  */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';

@@ -64,7 +64,10 @@ const WRONG = [
   ...[`0 2 * * ${' '.repeat(1016)}*`, `0 2 * * ${' '.repeat(1015)}*`, 'é'.repeat(513)],
 ];
 
-/** Where clocks are changed: what is due in an hour that is skipped, that comes twice, around midnight, and on the other half of the earth. */
+/**
+ * Where clocks are changed: what is due in an hour that is skipped, that comes twice, around
+ * midnight, and on the other half of the earth.
+ */
 const CHANGES: readonly (readonly [zone: string, from: string])[] = [
   ['Europe/Berlin', '2026-03-28T12:00:00Z'],
   ['Europe/Berlin', '2026-10-24T12:00:00Z'],

@@ -1,6 +1,6 @@
 /**
- * `npx node test/golden/cron/make.ts` asks the peer cron-answers, which is the cron library of Velero's server, and writes answers.json, which the
- * test compares with.
+ * `npx node test/golden/cron/make.ts` asks the peer cron-answers, which is the cron library of
+ * Velero's server, and writes answers.json, which the test compares with.
  */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';

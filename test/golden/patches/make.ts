@@ -1,6 +1,7 @@
 /**
- * `npx node test/golden/patches/make.ts` asks the peer restore-step-answers, which is made of the Go libraries themselves, and writes answers.json and
- * merge-keys.json, which the tests compare with.
+ * `npx node test/golden/patches/make.ts` asks the peer restore-step-answers, which is made of the
+ * Go libraries themselves, and writes answers.json and merge-keys.json, which the tests compare
+ * with.
  */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';

@@ -1,6 +1,6 @@
 /**
- * `npx node test/golden/restore-validation/make.ts` asks the peer validation-answers, which is Velero's own code, and writes answers.json,
- * which the test compares with.
+ * `npx node test/golden/restore-validation/make.ts` asks the peer validation-answers, which is
+ * Velero's own code, and writes answers.json, which the test compares with.
  */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';

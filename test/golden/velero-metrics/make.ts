@@ -1,7 +1,10 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Reads the definitions of Velero's metrics out of its source. The first argument is a tree of Velero's. */
+/**
+ * Reads the definitions of Velero's metrics out of its source. The first argument is a tree of
+ * Velero's.
+ */
 const root = process.argv[2];
 if (root === undefined) throw new Error('name a tree of Velero, such as one of the Go module cache');
 const text = readFileSync(join(root, 'pkg/metrics/metrics.go'), 'utf8');

@@ -1,6 +1,6 @@
 /**
- * `npx node test/golden/volume-policy/make.ts` asks the peer policy-answers, which is Velero's own code, and writes what the tests compare
- * with: answers.json, documents.json and scalars.json.
+ * `npx node test/golden/volume-policy/make.ts` asks the peer policy-answers, which is Velero's own
+ * code, and writes what the tests compare with: answers.json, documents.json and scalars.json.
  */
 import { writeFileSync } from 'node:fs';
 import { PEERS } from '../../support/kopia.ts';

@@ -1,6 +1,8 @@
 import type { Answer } from './answers.ts';
 
-/** Answers with one letter for each: `y`, `n`, `e`. Lists of the files of pods have blanks between. */
+/**
+ * Answers with one letter for each: `y`, `n`, `e`. Lists of the files of pods have blanks between.
+ */
 export type PackedAnswer = Readonly<Record<string, string | readonly string[]>>;
 
 export const pack = (answer: Answer): PackedAnswer => ({

@@ -39,7 +39,10 @@ const aggregated = (...items: object[]): object => ({ kind: 'APIGroupDiscoveryLi
 
 type Answers = Record<string, object | Error>;
 
-/** Answers each path with what is there for it; without an entry as an API server answers unknown paths. */
+/**
+ * Answers each path with what is there for it; without an entry as an API server answers unknown
+ * paths.
+ */
 function serverOf(answers: Answers): {
   raw: (request: { path: string; accept?: string | undefined }) => Promise<unknown>;
   answers: Answers;

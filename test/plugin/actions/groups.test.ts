@@ -32,7 +32,9 @@ const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshot-in-group-protec
 const GROUP_FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection';
 const signal = new AbortController().signal;
 
-/** On the real API server with the real definitions; the test is the snapshot controller for groups. */
+/**
+ * On the real API server with the real definitions; the test is the snapshot controller for groups.
+ */
 describe.skipIf(!hasRealApi())('volumes of a group', () => {
   let api: RealApi;
   let test: TestCluster;
@@ -107,7 +109,10 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     uid,
   });
 
-  /** As external-snapshotter v8.7.0 (syncReadySnapshot): a snapshot that names a group is the group's. */
+  /**
+   * As external-snapshotter v8.7.0 (syncReadySnapshot): a snapshot that names a group is the
+   * group's.
+   */
   async function own(): Promise<void> {
     for (const { metadata, status } of await client.list(VOLUME_SNAPSHOTS, {})) {
       const { namespace, ownerReferences = [] } = metadata;
@@ -160,7 +165,10 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     await client.patch(VOLUME_GROUP_SNAPSHOTS, group.metadata, { metadata: { finalizers: null } });
   }
 
-  /** As external-snapshotter v8.x: members are owned by the group and protected, and say which it is. */
+  /**
+   * As external-snapshotter v8.x: members are owned by the group and protected, and say which it
+   * is.
+   */
   async function take(group: VolumeGroupSnapshot): Promise<void> {
     const { namespace = '', name, uid } = group.metadata;
     const finalizers = { metadata: { finalizers: [GROUP_FINALIZER] } };

@@ -17,7 +17,9 @@ const NOBODY = { waitsFor: 'a node-agent: there is none', isLasting: true };
 class World {
   download: object = {};
   hindrance: object | undefined = NOBODY;
-  /** What the API server says to the question about agents, and to the write that ends a movement. */
+  /**
+   * What the API server says to the question about agents, and to the write that ends a movement.
+   */
   refusals: { asking?: Error; ending?: Error } = {};
   asked = 0;
   readonly patches: unknown[] = [];

@@ -93,7 +93,10 @@ async function ask(each: ActionCase): Promise<Answer> {
   }
 }
 
-/** With Velero's names of what was made, which are random there, and follow from the backup and the claim here. */
+/**
+ * With Velero's names of what was made, which are random there, and follow from the backup and the
+ * claim here.
+ */
 function renamed(answer: Answer, each: ActionCase): Answer {
   const { metadata } = backupFor(each);
   const snapshot = answer.snapshots?.[0]?.metadata.name;

@@ -1,6 +1,6 @@
 /**
- * A plugin as somebody else would write it, with another implementation of gRPC; `plugin-host.test.ts` starts it. `OTHER_PLUGIN_LISTS` is
- * what it offers besides, as JSON.
+ * A plugin as somebody else would write it, with another implementation of gRPC;
+ * `plugin-host.test.ts` starts it. `OTHER_PLUGIN_LISTS` is what it offers besides, as JSON.
  */
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

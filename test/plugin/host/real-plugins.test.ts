@@ -19,7 +19,10 @@ import { hasPeers, peer } from '../../support/real-api.ts';
 const NEVER = { signal: new AbortController().signal };
 const MIB = 1 << 20;
 const LARGE_MIB = 200;
-/** What one transfer may hold, in this process and in its buffers: the windows of a stream, and what waits for the collector. */
+/**
+ * What one transfer may hold, in this process and in its buffers: the windows of a stream, and what
+ * waits for the collector.
+ */
 const HELD_MIB_MAX = 100;
 
 const failure = async (task: Promise<unknown>): Promise<string> => {

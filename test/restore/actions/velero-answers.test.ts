@@ -104,7 +104,9 @@ it('has an answer for each question', () => {
   expect([...asked].sort()).toEqual(all);
 });
 
-/** The API server takes any number of 64 bits there, and one process reads it as the next writes it. */
+/**
+ * The API server takes any number of 64 bits there, and one process reads it as the next writes it.
+ */
 it.each([
   ['pod', '{"kind":"Pod","spec":{"terminationGracePeriodSeconds":9223372036854775807}}'],
   ['job', '{"kind":"Job","spec":{"activeDeadlineSeconds":9223372036854775807,"selector":{}}}'],

@@ -55,7 +55,10 @@ const KINDS: Record<string, string> = {
   things: 'Thing',
 };
 
-/** An object as a backup has it: with what the server that it was on has said of it. `id`: `namespace/name`, or a name. */
+/**
+ * An object as a backup has it: with what the server that it was on has said of it. `id`:
+ * `namespace/name`, or a name.
+ */
 export function stored(type: string, id: string, more: object = {}): StoredItem {
   const plural = type.split('.')[0] ?? '';
   const [first = '', second] = id.split('/');
@@ -90,7 +93,10 @@ export const entriesOf = (
   ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
 ];
 
-/** The files of a completed backup `b1` in the bucket, as a server puts them. `directory`: scratch space. */
+/**
+ * The files of a completed backup `b1` in the bucket, as a server puts them. `directory`: scratch
+ * space.
+ */
 export async function putBackup(
   bucket: Bucket,
   items: readonly StoredItem[],

@@ -14,7 +14,10 @@ interface Ref {
   readonly namespace?: string | undefined;
 }
 
-/** A cluster that things can be made in, as a server does it: with UIDs, times and conflicts. What it should do wrong is set by tests. */
+/**
+ * A cluster that things can be made in, as a server does it: with UIDs, times and conflicts. What
+ * it should do wrong is set by tests.
+ */
 export class RestoreCluster extends FakeCluster {
   /** `create pods app/web`, `patch …`, in their order. */
   readonly calls: string[] = [];

@@ -8,8 +8,8 @@ import { ITEM, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
 /**
- * Backups after their run, whose servers are killed between any two lines, lose answers, or find the bucket away; by seed. `SEED=17 SEEDS=1`
- * repeats one.
+ * Backups after their run, whose servers are killed between any two lines, lose answers, or find
+ * the bucket away; by seed. `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 150);
 const FIRST = Number(process.env.SEED ?? 1);

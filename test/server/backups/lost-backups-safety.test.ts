@@ -215,7 +215,8 @@ describe('Backups that are lost', () => {
   });
 
   it('files of a finished backup stay whose Backup was made again from the bucket, with another UID', async () => {
-    // Killed after Completed was written, and before the note went. Then the Backup was deleted, and made again by a sync, as Velero does.
+    // Killed after Completed was written, and before the note went. Then the Backup was deleted,
+    // and made again by a sync, as Velero does.
     const old = backupOf('b1', 'u1', 'Completed');
     await note(backupOf('b1', 'u1', 'InProgress'));
     await files(old);

@@ -118,7 +118,10 @@ describe('Backups that were deleted while no server led', () => {
   const notes = async (): Promise<string[]> =>
     (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
 
-  /** One server, which dies at its n-th step outside, before it is done or after. Returns whether it had died by the end of its work. */
+  /**
+   * One server, which dies at its n-th step outside, before it is done or after. Returns whether it
+   * had died by the end of its work.
+   */
   async function lead(dieAt: number, isDone: boolean): Promise<boolean> {
     const abort = new AbortController();
     const { signal } = abort;

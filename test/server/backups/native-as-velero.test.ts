@@ -135,7 +135,9 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     return gunzipSync(Buffer.concat(await Array.fromAsync(bucket.get(key)))).toString();
   }
 
-  /** Everything of a backup that is about its snapshots, as it is in the bucket, letter by letter. */
+  /**
+   * Everything of a backup that is about its snapshots, as it is in the bucket, letter by letter.
+   */
   async function make(name: string) {
     const before = [native.asked().length, other.asked().length] as const;
     const labels = ['--labels', 'team=x,example.io/why=test'];
@@ -147,7 +149,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     const plain = (text: string): string => text.replaceAll(uid, 'UID').replaceAll(name, 'NAME');
     const listed = (text: string): string[] =>
       (JSON.parse(text) as object[]).map((each) => JSON.stringify(each)).sort();
-    // Velero's order of locations is another one for each backup: which is asked first about a volume is left to it.
+    // Velero's order of locations is another one for each backup: which is asked first about a
+    // volume is left to it.
     const calls = (directory: NativeDirectory, from: number): unknown[] =>
       directory
         .asked()
@@ -201,7 +204,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     expect.soft(ours.infos).toEqual(theirs.infos);
     expect.soft(ours.infos.join()).toContain("csiSnapshot: skipped b/c it's not a CSI volume;");
     expect.soft(ours.resources).toEqual(theirs.resources);
-    // Velero tells of the claim alone, without a word about which volume it is of. Ours tells of both.
+    // Velero tells of the claim alone, without a word about which volume it is of. Ours tells of
+    // both.
     expect
       .soft(theirs.errors.velero)
       .toEqual([expect.stringMatching(/name: \/broken .*the provider refuses CreateSnapshot$/)]);
@@ -233,7 +237,8 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     for (let attempt = 1; ; attempt++) {
       await velero('restore', 'create', name, '--from-backup', backup, ...flags);
       const { phase, failureReason, errors } = (await ended('restore', name)).status;
-      // Velero's server, just started, cannot read its credentials now and then, before it has asked for anything.
+      // Velero's server, just started, cannot read its credentials now and then, before it has
+      // asked for anything.
       if (attempt < 3 && /failed to refresh cached credentials/.test(String(failureReason))) {
         await api.kubectl('-n', 'velero', 'delete', `restore.velero.io/${name}`);
         continue;
@@ -249,7 +254,10 @@ describe.skipIf(!hasAll())('native snapshots by the real Velero and by our serve
     await api.kubectl('delete', 'pv', ...names, '--ignore-not-found', '--timeout=60s');
   }
 
-  /** What was asked of both since then, of the volumes of these snapshots alone: the order of volumes is left to the server. */
+  /**
+   * What was asked of both since then, of the volumes of these snapshots alone: the order of
+   * volumes is left to the server.
+   */
   const made = (from: readonly [number, number], backup: string): void => {
     const asked = (directory: NativeDirectory, first: number) =>
       directory.asked('CreateVolumeFromSnapshot').slice(first);

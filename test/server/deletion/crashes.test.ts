@@ -17,7 +17,10 @@ afterEach(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-/** One server, which dies at its n-th step outside, before it is done or after. Returns where, and undefined where it got to the end. */
+/**
+ * One server, which dies at its n-th step outside, before it is done or after. Returns where, and
+ * undefined where it got to the end.
+ */
 async function lead(name: string, dieAt: number, isDone: boolean): Promise<string | undefined> {
   const dead = Promise.withResolvers<string>();
   let steps = 0;

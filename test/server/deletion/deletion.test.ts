@@ -1235,7 +1235,8 @@ describe('what cannot be deleted', () => {
         spec: { source: { persistentVolumeClaimName: 'c' } },
       });
     }
-    // A tenant has labelled its own snapshot, and written the content of somebody else into its status.
+    // A tenant has labelled its own snapshot, and written the content of somebody else into its
+    // status.
     const snapshots = await world.client.list(VOLUME_SNAPSHOTS);
     const left = snapshots.find(({ metadata }) => metadata.name === 'left');
     const forged = await world.client.create(VOLUME_SNAPSHOTS, {
@@ -1481,7 +1482,9 @@ describe('delete item actions', () => {
 
 describe('a backup that waits for its turn to be deleted', () => {
   const NAMES = ['b1', 'b2', 'b3', 'b4', 'b5'];
-  /** Two of them are asked about by a provider that does not answer yet, so that the others wait. */
+  /**
+   * Two of them are asked about by a provider that does not answer yet, so that the others wait.
+   */
   const held = async (): Promise<() => void> => {
     const released = Promise.withResolvers<undefined>();
     world.actions.push({

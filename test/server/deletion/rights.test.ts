@@ -109,8 +109,9 @@ it('may do what it does, and nothing else', async () => {
   await world.ask('cut', {}, 'again');
   await world.gone('cut');
   await stop();
-  // A synced backup is compared with all others. Some rights are for a plugin, an operation that still runs, an
-  // object that goes slowly, a sidecar that tells nothing, or an API server that sends no lists by a watch.
+  // A synced backup is compared with all others. Some rights are for a plugin, an operation that
+  // still runs, an object that goes slowly, a sidecar that tells nothing, or an API server that
+  // sends no lists by a watch.
   const others = [
     'snapshot.storage.k8s.io/volumesnapshotcontents/status patch',
     'velero.io/volumesnapshotlocations list',

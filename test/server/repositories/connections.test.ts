@@ -60,7 +60,9 @@ class HangingStorage extends ForwardingStorage {
   }
 }
 
-/** One repository, as the API server has it, and one leadership after the other that looks after it. */
+/**
+ * One repository, as the API server has it, and one leadership after the other that looks after it.
+ */
 class World {
   repository: BackupRepository;
   password = PASSWORD;

@@ -80,7 +80,10 @@ async function startEmbedded(): Promise<Server> {
   return { kubeconfig, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }
 
-/** What a process that is killed does not do any more: the write that it was killed at, or all after that one. */
+/**
+ * What a process that is killed does not do any more: the write that it was killed at, or all after
+ * that one.
+ */
 class Kill {
   writes = 0;
   readonly #at: number;

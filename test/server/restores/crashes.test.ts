@@ -8,8 +8,8 @@ import { claimLeft, podLeft, World } from './support/world.ts';
 import { randomOf } from '../../support/random.ts';
 
 /**
- * Restores after their run, whose servers are killed between any two lines, lose answers, find the bucket away, or are two at once; by seed.
- * `SEED=17 SEEDS=1` repeats one.
+ * Restores after their run, whose servers are killed between any two lines, lose answers, find the
+ * bucket away, or are two at once; by seed. `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 200);
 const FIRST = Number(process.env.SEED ?? 1);
@@ -105,8 +105,8 @@ async function simulate(
     return neverBound.has(name) && !hasFailed;
   }).length;
   const { errors: told } = await new RestoreArchive(world.stored).results('r1');
-  // Of one that was begun by a server that died nobody knows whether it has run. By what the user reads: of two servers the last to write the file of the run
-  // may know less.
+  // Of one that was begun by a server that died nobody knows whether it has run. By what the user
+  // reads: of two servers the last to write the file of the run may know less.
   const mayHaveRun = new Set(
     (told?.namespaces?.app ?? [])
       .filter((message) => message.includes('may have run'))

@@ -8,7 +8,10 @@ const ownServer = () => kubeError('list', 503, undefined);
 const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const signal = new AbortController().signal;
 
-/** An API server that answers after so many calls; `isOnlyKind`: only this kind's own server is away. */
+/**
+ * An API server that answers after so many calls; `isOnlyKind`: only this kind's own server is
+ * away.
+ */
 function clusterOf(fails: number, isOnlyKind = false) {
   const asked: string[] = [];
   const answer = (what: string): Promise<never> => {

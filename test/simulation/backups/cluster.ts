@@ -38,7 +38,10 @@ export interface Contents {
   readonly backup: KubeObject;
 }
 
-/** Two namespaces with plain objects, volumes, and pods that are frozen by hooks; and a Backup of them. */
+/**
+ * Two namespaces with plain objects, volumes, and pods that are frozen by hooks; and a Backup of
+ * them.
+ */
 export function fill(world: World, random: Random): Contents {
   const { store } = world;
   const create = (resource: Resource<KubeObject>, namespace: string | undefined, o: object) =>
@@ -115,14 +118,20 @@ export interface Serving {
   readonly isOrphaned: () => boolean;
 }
 
-/** Kubernetes' garbage collector: what a Backup owned goes some time after it, also what is made later. */
+/**
+ * Kubernetes' garbage collector: what a Backup owned goes some time after it, also what is made
+ * later.
+ */
 export function collectOwned(world: World, resource: Resource<KubeObject>, name: string): void {
   world.after(100, 20_000, () => {
     world.delete(resource, NAMESPACE, name);
   });
 }
 
-/** Node-agents, as far as a server sees them: they take the snapshot of a DataUpload, move it for a while and say how that ended. */
+/**
+ * Node-agents, as far as a server sees them: they take the snapshot of a DataUpload, move it for a
+ * while and say how that ended.
+ */
 export function serveUploads(world: World, contents: Contents, serving: Serving): void {
   const { problems, isOrphaned } = serving;
   const begun = new Map<string, string>();

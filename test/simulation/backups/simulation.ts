@@ -62,9 +62,15 @@ interface End {
 export interface Settings {
   /** Nothing happens but what is asked for here. */
   readonly isCalm?: boolean;
-  /** Kills at these turns: of the leading server, while the Backup is InProgress; counted from the last kill. */
+  /**
+   * Kills at these turns: of the leading server, while the Backup is InProgress; counted from the
+   * last kill.
+   */
   readonly killsAt?: readonly number[];
-  /** The Backup is deleted some time before its end: nothing of it may stay. Where it ends before that, it is one like any other. */
+  /**
+   * The Backup is deleted some time before its end: nothing of it may stay. Where it ends before
+   * that, it is one like any other.
+   */
   readonly isDeleted?: boolean;
   /** No key of the bucket may be put twice. */
   readonly isWriteOnce?: boolean;
@@ -260,7 +266,10 @@ class BackupCourse implements ServerWorld {
     return journalFolder(BACKUP, this.#uid);
   }
 
-  /** Segments that count in the journal, of which each try that has begun last is one choice: two processes may take the same number. */
+  /**
+   * Segments that count in the journal, of which each try that has begun last is one choice: two
+   * processes may take the same number.
+   */
   #chains(): string[][] {
     const folder = this.#journal;
     const tries = Map.groupBy(this.bucket.keys(folder), (key) =>
@@ -357,7 +366,10 @@ class BackupCourse implements ServerWorld {
     ];
   }
 
-  /** Its files said that it is over when it was deleted: they stay, and make it known anew. With versions that is so for a while before it is published. */
+  /**
+   * Its files said that it is over when it was deleted: they stay, and make it known anew. With
+   * versions that is so for a while before it is published.
+   */
   get #isKept(): boolean {
     if (!this.isWriteOnce || this.#deletedPhase?.startsWith('Finalizing') !== true) return false;
     const bytes = this.bucket.objects.get(`backups/${BACKUP}/velero-backup.json`);

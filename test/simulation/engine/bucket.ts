@@ -40,7 +40,9 @@ export interface Window {
   readonly untilMs: number;
 }
 
-/** One listing of a client lies at most this often. What each lie may cost must be gone by the next. */
+/**
+ * One listing of a client lies at most this often. What each lie may cost must be gone by the next.
+ */
 const LIE_EVERY_MS = HOUR_MS;
 /** How old a listing may be that comes instead of the present one. */
 const STALE_MS_MAX = 30 * MINUTE_MS;
@@ -249,7 +251,10 @@ export class BucketClient implements BlobStorage {
     return stored;
   }
 
-  /** On its way there, taking effect, on its way back. What is on the wire happens though its sender dies. */
+  /**
+   * On its way there, taking effect, on its way back. What is on the wire happens though its sender
+   * dies.
+   */
   async #request<T>(kind: Kind, id: string, effect: () => T): Promise<T> {
     const process = this.#process;
     if (!process) return effect();

@@ -8,15 +8,19 @@ import { patchFiles } from './volume-files.ts';
 
 type Descriptor = ConstructorParameters<typeof WebAssembly.Memory>[0];
 
-/** Memories of processes that ended, by size: to map and to touch new ones would be most of the work. */
+/**
+ * Memories of processes that ended, by size: to map and to touch new ones would be most of the
+ * work.
+ */
 const memories = new Map<number, WebAssembly.Memory[]>();
 /** The same for what lies on the heap. */
 const buffers = new Map<number, Buffer[]>();
 const LARGE_BYTES = 4 << 20;
 
 /**
- * Node as the engine sees it while a seed runs: timers belong to processes and are virtual, randomness is the seed's,
- * files below /volume are in memory. Keys are derived from passwords by one cheap hash here, and only here.
+ * Node as the engine sees it while a seed runs: timers belong to processes and are virtual,
+ * randomness is the seed's, files below /volume are in memory. Keys are derived from passwords by
+ * one cheap hash here, and only here.
  */
 export class Machine implements Disposable {
   readonly #undo: Undo[] = [];

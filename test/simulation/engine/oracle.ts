@@ -21,8 +21,8 @@ import { type DirectoryNode, type FileNode, readContent } from './volume.ts';
 
 export const PASSWORD = 'a password of the simulation';
 /**
- * What was flushed and belongs to no snapshot is kept by age alone, by the clocks of the writer and of the maintenance:
- * 24 h (Kopia: MinContentAgeSubjectToGC), less what the two may differ by here.
+ * What was flushed and belongs to no snapshot is kept by age alone, by the clocks of the writer and
+ * of the maintenance: 24 h (Kopia: MinContentAgeSubjectToGC), less what the two may differ by here.
  */
 const FLUSHED_KEPT_MS = 20 * HOUR_MS;
 
@@ -99,7 +99,8 @@ export class Oracle {
     const listed = new Set<string>(snapshots.map(({ id }) => id));
     for (const id of this.#known.keys()) if (!listed.has(id)) this.#known.delete(id);
     for (const snapshot of snapshots) {
-      // Also one that lacks entries: what it names is there, or no garbage would ever be collected again.
+      // Also one that lacks entries: what it names is there, or no garbage would ever be collected
+      // again.
       if (!this.#known.has(snapshot.id)) await this.#meet(repository, snapshot, after);
     }
     for (const [id, { source, contents }] of this.#known) {
@@ -191,7 +192,10 @@ export class Oracle {
     return undefined;
   }
 
-  /** Whether a snapshot holds what the volume held all the while; files that changed in between do not count. */
+  /**
+   * Whether a snapshot holds what the volume held all the while; files that changed in between do
+   * not count.
+   */
   async compare(
     snapshot: Snapshot,
     root: DirectoryNode,
@@ -254,7 +258,9 @@ export class Oracle {
     return at === file.size;
   }
 
-  /** What garbage is left once everything was quiet for long: packs and contents that nobody needs. */
+  /**
+   * What garbage is left once everything was quiet for long: packs and contents that nobody needs.
+   */
   async garbage(): Promise<string[]> {
     const repository = await this.#open();
     const used = new Set<string>();

@@ -13,7 +13,9 @@ export const MINUTE_MS = 60_000;
 export const HOUR_MS = 60 * MINUTE_MS;
 export const DAY_MS = 24 * HOUR_MS;
 
-/** A machine: its clock is off by a little, may be stepped, and is the same for all that runs there. */
+/**
+ * A machine: its clock is off by a little, may be stepped, and is the same for all that runs there.
+ */
 export class Host {
   readonly name: string;
   offsetNs = 0n;
@@ -23,7 +25,9 @@ export class Host {
   }
 }
 
-/** As the system's clock: it never shows the same time twice, and goes back only when it is stepped. */
+/**
+ * As the system's clock: it never shows the same time twice, and goes back only when it is stepped.
+ */
 class HostClock implements Clock {
   readonly #time: VirtualTime;
   readonly #host: Host;
@@ -66,7 +70,9 @@ export interface ProcessOptions {
   readonly host: Host;
   readonly name: string;
   readonly seed: number;
-  /** Timers that repeat do so at most this often: a busy machine is late too, and days pass faster. */
+  /**
+   * Timers that repeat do so at most this often: a busy machine is late too, and days pass faster.
+   */
   readonly tickMs: number;
   /** One task of the codec threads, and one request of the volume, take up to this long. */
   readonly taskMs: number;
@@ -78,8 +84,8 @@ export interface ProcessOptions {
 }
 
 /**
- * One run of the program. All that it waits for outside of itself goes through {@link wait}: there it may be killed,
- * suspended or slow, and whoever waits for nothing at all any more is found.
+ * One run of the program. All that it waits for outside of itself goes through {@link wait}: there
+ * it may be killed, suspended or slow, and whoever waits for nothing at all any more is found.
  */
 export class Process {
   readonly options: ProcessOptions;
@@ -131,7 +137,9 @@ export class Process {
     this.#finish({ kind: 'killed' });
   }
 
-  /** Until then nothing reaches it, and no timer of it runs. What it asked for happens all the same. */
+  /**
+   * Until then nothing reaches it, and no timer of it runs. What it asked for happens all the same.
+   */
   suspend(ms: number): void {
     this.#suspendedUntilMs = this.options.time.nowMs + ms;
   }

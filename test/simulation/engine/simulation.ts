@@ -33,7 +33,10 @@ export interface SimulateOptions {
   readonly kind?: Kind | undefined;
 }
 
-/** What may go wrong by itself, and what a process then says; everything else is a fault of the engine. */
+/**
+ * What may go wrong by itself, and what a process then says; everything else is a fault of the
+ * engine.
+ */
 const EXPECTED = [
   'STORAGE_THROTTLED',
   'STORAGE_UNREACHABLE',
@@ -62,19 +65,23 @@ const NOTICED_LIES = [
 /** Clocks of machines that keep time differ by this much at most, each way. */
 const SKEW_MS_MAX = 2 * MINUTE_MS;
 /**
- * A step of a clock, each way. Kopia's margins bound what may be: 1 h between a deletion and what drops it
- * (DropContentFromIndexExtraMargin); maintenance itself refuses clocks that are more than 5 minutes off.
+ * A step of a clock, each way. Kopia's margins bound what may be: 1 h between a deletion and what
+ * drops it (DropContentFromIndexExtraMargin); maintenance itself refuses clocks that are more than
+ * 5 minutes off.
  */
 const STEP_MS_MAX = 30 * MINUTE_MS;
-/** As long as markers of sessions that died keep packs (96 h), and the collections and rewrites that follow. */
+/**
+ * As long as markers of sessions that died keep packs (96 h), and the collections and rewrites that
+ * follow.
+ */
 const QUIET_MS = 8 * DAY_MS;
 const CALM: Weather = { latencyMs: 30, slowMs: 0, slow: 0, refused: 0, lost: 0, late: 0, lies: 0 };
 /** How often the world looks for processes that wait for nothing. */
 const LOOK_MS = 20 * MINUTE_MS;
 
 /**
- * Three kinds of courses. Minutes: uploads with many checkpoints and few buffers, without maintenance. Days: all of
- * it. Long: an upload that takes days beside maintenance every few hours.
+ * Three kinds of courses. Minutes: uploads with many checkpoints and few buffers, without
+ * maintenance. Days: all of it. Long: an upload that takes days beside maintenance every few hours.
  */
 export type Kind = 'minutes' | 'days' | 'long';
 
@@ -407,7 +414,9 @@ class Simulation {
     return this.#bucket.inWindow('away') || this.#bucket.inWindow('full');
   }
 
-  /** Failing is right only where something was done to the process, and only in words that say so. */
+  /**
+   * Failing is right only where something was done to the process, and only in words that say so.
+   */
   #judgeFailure(process: Process, error: unknown): void {
     // A collection that cannot walk a snapshot to its end stops, and changes nothing.
     const isLie = process.troubles.has('a listing that lied') && isCode(error, ...NOTICED_LIES);
@@ -496,7 +505,9 @@ class Simulation {
     );
   }
 
-  /** The snapshot of an upload that says it is done: it is listed, and holds what the volume held. */
+  /**
+   * The snapshot of an upload that says it is done: it is listed, and holds what the volume held.
+   */
   #compare({ volume, isBlock }: Writer, { id, snapshot }: UploadResult, startMs: number): void {
     if (snapshot.incomplete !== undefined) this.#count('incomplete snapshots');
     if (snapshot.incomplete !== undefined || snapshot.stats.errorCount > 0) return;
@@ -623,7 +634,10 @@ function someKind(random: Random): Kind {
   return what < 0.6 ? 'minutes' : what < 0.82 ? 'days' : 'long';
 }
 
-/** So slow that all streams together take about this long: each is opened, looked at and read in some five steps. */
+/**
+ * So slow that all streams together take about this long: each is opened, looked at and read in
+ * some five steps.
+ */
 function slowReadMs(wholeMs: number, parallel: number, streams: number): number {
   return Math.min(5 * HOUR_MS, (wholeMs * parallel) / (1 + streams * 2.5));
 }

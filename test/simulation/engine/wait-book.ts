@@ -10,8 +10,9 @@ interface Wait {
 }
 
 /**
- * Who waits for what: while it is open, each wait for a semaphore, a signal or a buffer is noted with the lines that
- * led to it. For the second run of a seed that got stuck; the product itself pays nothing for it.
+ * Who waits for what: while it is open, each wait for a semaphore, a signal or a buffer is noted
+ * with the lines that led to it. For the second run of a seed that got stuck; the product itself
+ * pays nothing for it.
  */
 export class WaitBook implements Disposable {
   readonly #waits = new Set<Wait>();

@@ -35,8 +35,9 @@ const HALF = 'half of something';
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 /**
- * A node-agent as far as servers and volumes can tell: it does what any object of its kinds asks for, also those that it finds when it is started again. Each
- * phase is a step, so one that is killed goes on where it was.
+ * A node-agent as far as servers and volumes can tell: it does what any object of its kinds asks
+ * for, also those that it finds when it is started again. Each phase is a step, so one that is
+ * killed goes on where it was.
  */
 export class NightAgent {
   readonly #options: AgentOptions;

@@ -49,7 +49,10 @@ export interface Outcome {
   readonly counts: ReadonlyMap<string, number>;
 }
 
-/** A cluster that backs up all of its namespaces each night, and is restored from some night now and then, by seed. */
+/**
+ * A cluster that backs up all of its namespaces each night, and is restored from some night now and
+ * then, by seed.
+ */
 export const simulateNights = (
   seed: number,
   settings: Settings = {},
@@ -57,7 +60,9 @@ export const simulateNights = (
 ): Promise<Outcome> =>
   inVirtualTime(seed, (time) => new NightsCourse(seed, settings, time, tell).run());
 
-/** What a backup must hold: contents by `namespace/name`; undefined where it was written meanwhile. */
+/**
+ * What a backup must hold: contents by `namespace/name`; undefined where it was written meanwhile.
+ */
 type Night = Map<string, string | undefined>;
 
 interface RestorePlan {
@@ -408,7 +413,10 @@ class NightsCourse {
     );
   }
 
-  /** A deletion that is refused, since the location is read-only just now; it is not wanted any more after that. */
+  /**
+   * A deletion that is refused, since the location is read-only just now; it is not wanted any more
+   * after that.
+   */
   async #regret(): Promise<void> {
     const found = this.#restorable(this.#home);
     const backup = found[this.#random.below(found.length)];

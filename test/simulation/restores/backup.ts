@@ -20,7 +20,10 @@ export interface PodFate {
   readonly hooks: readonly string[];
 }
 
-/** What is in a backup, and what becomes of it in any cluster; the same for the same random numbers. Names are those in the backup. */
+/**
+ * What is in a backup, and what becomes of it in any cluster; the same for the same random numbers.
+ * Names are those in the backup.
+ */
 export interface BackedUp {
   readonly items: readonly StoredItem[];
   readonly volumeInfos: readonly BackupVolumeInfo[];
@@ -36,7 +39,10 @@ export interface BackedUp {
 
 const sized = { resources: { requests: { storage: '1Gi' } } };
 
-/** Two namespaces with plain objects, claims whose volumes were moved or whose files were backed up, and pods with hooks. */
+/**
+ * Two namespaces with plain objects, claims whose volumes were moved or whose files were backed up,
+ * and pods with hooks.
+ */
 export function backedUp(random: Random): BackedUp {
   const items: StoredItem[] = [];
   const volumeInfos: BackupVolumeInfo[] = [];

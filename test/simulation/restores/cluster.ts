@@ -103,7 +103,9 @@ export interface Serving {
   readonly isOrphaned: () => boolean;
 }
 
-/** Whether an agent goes on with something: not where it is gone, or canceled, which it then says. */
+/**
+ * Whether an agent goes on with something: not where it is gone, or canceled, which it then says.
+ */
 function goesOn(world: World, resource: Resource<KubeObject>, name: string): boolean {
   const now = world.find(resource, name, NAMESPACE);
   if (!now) return false;
@@ -127,7 +129,10 @@ function collectOrphan(
   });
 }
 
-/** Node-agents, as far as a server sees them: each DataDownload waits for its claim, is moved for a while, and its volume is handed over. */
+/**
+ * Node-agents, as far as a server sees them: each DataDownload waits for its claim, is moved for a
+ * while, and its volume is handed over.
+ */
 export function serveDownloads(serving: Serving): void {
   const { world, backedUp, problem, note } = serving;
   const begun = new Set<string>();
@@ -253,7 +258,10 @@ export function serveFiles(serving: Serving): void {
   });
 }
 
-/** Scheduler and kubelets: a pod runs some time after its claims are bound and what its init container waits for is there. */
+/**
+ * Scheduler and kubelets: a pod runs some time after its claims are bound and what its init
+ * container waits for is there.
+ */
 export function servePods({ world, backedUp }: Serving, spaces: readonly string[]): void {
   world.store.watch(PODS, {}, world.store.version, (type, object) => {
     const { metadata, spec } = object as unknown as Loose;

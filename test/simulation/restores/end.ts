@@ -28,7 +28,10 @@ export const ACCOUNTS: Resource<KubeObject> = {
 export const RESTORED: readonly Resource<KubeObject>[] = [
   ...([CONFIG_MAPS, SECRETS, ACCOUNTS, PVCS, PODS] as readonly Resource<KubeObject>[]),
 ];
-/** Velero's names (pkg/persistence/object_store_layout.go), of which a restore that has run has each. */
+/**
+ * Velero's names (pkg/persistence/object_store_layout.go), of which a restore that has run has
+ * each.
+ */
 const FILES = [
   `restore-${RESTORE}-logs.gz`,
   `restore-${RESTORE}-results.gz`,

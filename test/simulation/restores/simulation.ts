@@ -38,7 +38,10 @@ import { restoreServer } from './server.ts';
 import { idOf, Users } from './users.ts';
 
 const MINUTE_MS = 60_000;
-/** Longer than any restore takes once nothing happens to it any more: operations and hooks may take four hours each. */
+/**
+ * Longer than any restore takes once nothing happens to it any more: operations and hooks may take
+ * four hours each.
+ */
 const OVER_MS = 16 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
@@ -68,7 +71,10 @@ export function settingsOf(seed: number): Settings {
   return { event, hasUsers: random.chance(0.4), isWriteOnce: random.chance(0.3) };
 }
 
-/** One to three servers make one restore, whatever happens to them, to the bucket and to the API server. */
+/**
+ * One to three servers make one restore, whatever happens to them, to the bucket and to the API
+ * server.
+ */
 export const simulateRestore = bySeed<Settings, End>(
   { isCalm: true },
   async (seed, settings, given) => {

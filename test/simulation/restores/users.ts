@@ -17,7 +17,10 @@ export interface UsersOptions {
   readonly note: (what: string) => void;
 }
 
-/** Users who work with what a restore has made as soon as it is there: they change objects, delete some, and end pods. */
+/**
+ * Users who work with what a restore has made as soon as it is there: they change objects, delete
+ * some, and end pods.
+ */
 export class Users {
   /** By `Kind namespace/name`. */
   readonly touched = new Map<string, 'changed' | 'deleted' | 'ended'>();

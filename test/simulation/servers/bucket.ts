@@ -45,7 +45,10 @@ type Options =
   | { readonly signal?: AbortSignal | undefined; readonly ifAbsent?: boolean | undefined }
   | undefined;
 
-/** The bucket as one process sees it. A put that is under way when the process dies, or gives it up, may still arrive. */
+/**
+ * The bucket as one process sees it. A put that is under way when the process dies, or gives it up,
+ * may still arrive.
+ */
 export class ProcessBucket implements Bucket {
   readonly displayName = 'simulated';
   readonly #shared: SharedBucket;

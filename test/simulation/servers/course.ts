@@ -23,8 +23,9 @@ export interface CourseGiven<E> {
 }
 
 /**
- * Simulates by seed: each once without any trouble, and then with what is asked for, which is held against it. The same seed is the same course. `problems`:
- * whatever must never be, and whatever is not in the end as it is without trouble.
+ * Simulates by seed: each once without any trouble, and then with what is asked for, which is held
+ * against it. The same seed is the same course. `problems`: whatever must never be, and whatever is
+ * not in the end as it is without trouble.
  */
 export function bySeed<S, E>(
   calm: Partial<S>,
@@ -61,7 +62,10 @@ export async function inVirtualTime<R>(
 
 const PROBLEMS_MAX = 20;
 
-/** What a course says of itself: line by line to whoever listens, what happened as counts, and what must not be as problems. */
+/**
+ * What a course says of itself: line by line to whoever listens, what happened as counts, and what
+ * must not be as problems.
+ */
 export class CourseNotes {
   readonly problems: string[] = [];
   readonly counts = new Map<string, number>();

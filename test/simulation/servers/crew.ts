@@ -9,8 +9,8 @@ export interface CrewOptions {
   readonly notes: CourseNotes;
   readonly start: (name: string) => ServerProcess;
   /**
-   * What only a server that leads may ask for, also while nobody else leads. Anything else is forbidden once another one leads: actions do not know who does, and end when
-   * they are told to.
+   * What only a server that leads may ask for, also while nobody else leads. Anything else is
+   * forbidden once another one leads: actions do not know who does, and end when they are told to.
    */
   readonly isLeadersOwn: (what: string) => boolean;
 }

@@ -14,8 +14,9 @@ interface ZlibHandle {
 }
 
 /**
- * Scratch files in memory and compression at once, in place of the threads that Node has for both: what they would take is no part of virtual
- * time, and the order in which they end would be no part of the seed. A process that is killed leaves no descriptors either.
+ * Scratch files in memory and compression at once, in place of the threads that Node has for both:
+ * what they would take is no part of virtual time, and the order in which they end would be no part
+ * of the seed. A process that is killed leaves no descriptors either.
  */
 export class InstantIo implements Disposable {
   readonly #undo: Undo[] = [];

@@ -31,7 +31,10 @@ export interface ProcessWorld {
   onExec(pod: string, command: string): () => void;
   /** Before each write. */
   onWrite(server: ServerProcess, what: string): void;
-  /** It asks for something, or something that it asked for has taken effect; true where it dies of it. */
+  /**
+   * It asks for something, or something that it asked for has taken effect; true where it dies of
+   * it.
+   */
   onTurn(server: ServerProcess, what: string): boolean;
   onEnd(server: ServerProcess, error: unknown): void;
   say(line: string): void;

@@ -21,7 +21,9 @@ export interface TroubleOptions {
   readonly note: (what: string) => void;
 }
 
-/** What happens to servers, to the API server and to the bucket, for some time and then never again. */
+/**
+ * What happens to servers, to the API server and to the bucket, for some time and then never again.
+ */
 export class Trouble {
   weather: Weather = CALM;
   /** How far the API server's clock is off. */
@@ -64,7 +66,10 @@ export class Trouble {
     return true;
   }
 
-  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a hundred before its first item. */
+  /**
+   * Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a
+   * hundred before its first item.
+   */
   #nextFuse(): number {
     const { random } = this.#options;
     const most = [15, 150, 300, 300][random.below(4)] ?? 15;

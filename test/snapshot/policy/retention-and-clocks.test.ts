@@ -18,7 +18,10 @@ const policy = (retention: Retention): Retention => policySchema.parse({ retenti
 const snapshot = (id: string, startTimeNs: Nanoseconds, more: object = {}): Snapshot =>
   ({ id, startTimeNs, endTimeNs: startTimeNs + 1n, ...more }) as unknown as Snapshot;
 
-/** Backups of one source one after the other, each followed by its retention, as `snapshot create` does it. */
+/**
+ * Backups of one source one after the other, each followed by its retention, as `snapshot create`
+ * does it.
+ */
 class Source {
   snapshots: Snapshot[] = [];
   readonly #retention: Retention;

@@ -34,8 +34,10 @@ const BOUND_MS = 300_000;
 const PAGE_PORT = 90;
 
 /**
- * The cluster and the machine that the pages are about: real etcd, API server, controllers and scheduler, a real object store, one node whose pods are
- * processes (`pod-program.sh`), a simulated CSI driver, and a directory with the files of a checkout. Nothing of Velero or Longshore is installed.
+ * The cluster and the machine that the pages are about: real etcd, API server, controllers and
+ * scheduler, a real object store, one node whose pods are processes (`pod-program.sh`), a simulated
+ * CSI driver, and a directory with the files of a checkout. Nothing of Velero or Longshore is
+ * installed.
  */
 export class DocumentedCluster implements AsyncDisposable {
   /** Of the machine: the checkout's files are here, and commands are typed here. */
@@ -156,8 +158,9 @@ export class DocumentedCluster implements AsyncDisposable {
   }
 
   /**
-   * The application of all pages: namespace `shop` with a StatefulSet `db`, its volume of files `data`, and a raw volume `disk` with an ext4.
-   * What the files hold is in the result of {@link readShop}.
+   * The application of all pages: namespace `shop` with a StatefulSet `db`, its volume of files
+   * `data`, and a raw volume `disk` with an ext4. What the files hold is in the result of
+   * {@link readShop}.
    */
   async makeShop(): Promise<void> {
     const claim = (name: string, volumeMode: string): object => ({
@@ -349,7 +352,10 @@ async function addNode(client: KubeClient, logsPort: number): Promise<void> {
   });
 }
 
-/** What pods have left behind that were killed, such as plugins of Velero: all whose command line names a file in this folder. */
+/**
+ * What pods have left behind that were killed, such as plugins of Velero: all whose command line
+ * names a file in this folder.
+ */
 function endProcessesOf(folder: string): void {
   for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
     try {

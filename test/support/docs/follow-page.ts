@@ -25,14 +25,17 @@ export interface Step {
 
 export interface PageScript {
   readonly page: string;
-  /** By the beginning of the command; of two that fit the longer one counts. Each has to be there. */
+  /**
+   * By the beginning of the command; of two that fit the longer one counts. Each has to be there.
+   */
   readonly steps?: Readonly<Record<string, Step>>;
   /** Texts of the page that are other ones here, such as directories. Each has to be there. */
   readonly replace?: Readonly<Record<string, string | (() => string)>>;
 }
 
 /**
- * Commands that are not run, by their beginning, and why. A test fails where one of these is in no page any more.
+ * Commands that are not run, by their beginning, and why. A test fails where one of these is in no
+ * page any more.
  */
 export const NOT_RUN: Readonly<Record<string, string>> = {
   'docker build':

@@ -21,7 +21,10 @@ export type PagePart = Statement | ShownOutput;
 const OUTPUT = 'output';
 const SHELL = 'sh';
 
-/** Commands of a page and what it shows of their output, in the order of the page. Throws where a command has no end. */
+/**
+ * Commands of a page and what it shows of their output, in the order of the page. Throws where a
+ * command has no end.
+ */
 export function partsOf(page: string): PagePart[] {
   const parts: PagePart[] = [];
   const lines = page.split('\n');
@@ -75,8 +78,8 @@ function isWhole(text: string): boolean {
 }
 
 /**
- * Lines of a shown output that were not printed, in order. Figures, times, bars and spaces may differ: they are another
- * machine's.
+ * Lines of a shown output that were not printed, in order. Figures, times, bars and spaces may
+ * differ: they are another machine's.
  */
 export function missingLines(shown: string, printed: string): string[] {
   const own = printed.split('\n').map(shapeOf);

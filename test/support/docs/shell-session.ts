@@ -18,8 +18,8 @@ const END_MS = 60_000;
 const CODE = '[exit code ';
 
 /**
- * The shell of somebody who types what a page says, one command after the other: variables and functions stay. A command that fails
- * ends it, with an `Error` that says what it printed.
+ * The shell of somebody who types what a page says, one command after the other: variables and
+ * functions stay. A command that fails ends it, with an `Error` that says what it printed.
  */
 export class ShellSession implements AsyncDisposable {
   readonly #shell: ChildProcess;
@@ -67,7 +67,8 @@ export class ShellSession implements AsyncDisposable {
 
   /** Runs a command that asks, on a terminal. */
   async answer(text: string, question: string, keys: string): Promise<Said> {
-    // It stays until its end has been seen: `script` may drop what the last one on a terminal prints just before it leaves.
+    // It stays until its end has been seen: `script` may drop what the last one on a terminal
+    // prints just before it leaves.
     const script = `cd ${this.#cwd}\n${text}\necho "${CODE}$?]"; read -rs`;
     using terminal = new Terminal(['bash', '-c', script], this.#env);
     const asked = terminal.see(question, CODE);
@@ -88,8 +89,9 @@ export class ShellSession implements AsyncDisposable {
   }
 
   /**
-   * Runs a command that goes on until it is stopped, on a terminal: waits until it shows what is wanted, and until `meanwhile` is over, then types
-   * Ctrl-C and waits for its end. It has the environment of the session's beginning.
+   * Runs a command that goes on until it is stopped, on a terminal: waits until it shows what is
+   * wanted, and until `meanwhile` is over, then types Ctrl-C and waits for its end. It has the
+   * environment of the session's beginning.
    */
   async stop(text: string, wanted: string, meanwhile?: () => Promise<void>): Promise<Said> {
     // Tests that are started in the background ignore Ctrl-C, and so would what they start.

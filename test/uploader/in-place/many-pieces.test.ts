@@ -38,7 +38,10 @@ function put(parts: Iterable<Uint8Array>): Promise<ObjectId> {
   });
 }
 
-/** More than are kept between two looks, of 2 and 3 bytes by turns; the last ones are a list of their own, twice. */
+/**
+ * More than are kept between two looks, of 2 and 3 bytes by turns; the last ones are a list of
+ * their own, twice.
+ */
 const PIECES = 20_000;
 const text = 'ab'.length + 'cde'.length;
 const sizeOfRun = (PIECES / 2) * text;

@@ -98,9 +98,10 @@ const POD_VOLUME_GONE =
   'the PodVolumeBackup is not in the cluster any more, and its volume cannot be restored from this backup: make another one';
 
 /**
- * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos and results are completed, and its metadata
- * says `Completed` or `PartiallyFailed` before its CR does. May be repeated after a kill anywhere: what an earlier try has put is replaced, and
- * where its metadata says the end already, the CR takes that over. Throws what is worth another try.
+ * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos
+ * and results are completed, and its metadata says `Completed` or `PartiallyFailed` before its CR
+ * does. May be repeated after a kill anywhere: what an earlier try has put is replaced, and where
+ * its metadata says the end already, the CR takes that over. Throws what is worth another try.
  */
 export async function finalize(
   ref: { readonly namespace?: string | undefined; readonly name: string },
@@ -153,7 +154,9 @@ async function write(
   map.forget(uid);
 }
 
-/** Ends a Backup whose files could not be read or written for too long. The files stay as they are. */
+/**
+ * Ends a Backup whose files could not be read or written for too long. The files stay as they are.
+ */
 export async function giveUp(
   backup: Backup,
   failureReason: string,
@@ -169,7 +172,9 @@ interface KnownOperations {
   readonly damage?: string;
 }
 
-/** Nothing if the file is damaged: no later look would find more. Throws what is worth another try. */
+/**
+ * Nothing if the file is damaged: no later look would find more. Throws what is worth another try.
+ */
 async function knownOperations(
   map: OperationMap,
   subject: ReturnType<typeof subjectOf>,
@@ -266,7 +271,10 @@ async function ended(
   return status;
 }
 
-/** Undefined where it is not there any more. Throws what is worth another try, and `DAMAGED_ARCHIVE`. */
+/**
+ * Undefined where it is not there any more. Throws what is worth another try, and
+ * `DAMAGED_ARCHIVE`.
+ */
 async function openedArchive(
   archive: BackupArchive,
   name: string,
@@ -399,8 +407,8 @@ async function backUpAgain(
 }
 
 /**
- * Nobody would wait for an operation that is started now: it is an error that the user sees, it is told to stop, and the item is stored all the
- * same.
+ * Nobody would wait for an operation that is started now: it is an error that the user sees, it is
+ * told to stop, and the item is stored all the same.
  */
 const withoutOperations = (
   action: BackupAction,
@@ -438,8 +446,9 @@ type VolumeUpdate = Pick<
 >;
 
 /**
- * Files about volumes, where something has become known since. Lists nothing of a backup that has no such volumes. Infos do not tell of all: a volume
- * whose PersistentVolume is not in the backup has none, and its files are in it.
+ * Files about volumes, where something has become known since. Lists nothing of a backup that has
+ * no such volumes. Infos do not tell of all: a volume whose PersistentVolume is not in the backup
+ * has none, and its files are in it.
  */
 async function newVolumes(
   backup: Backup,

@@ -10,8 +10,10 @@ export interface VolumeFacts {
 }
 
 /**
- * Volume infos as they are at the end: of volumes that were moved, of snapshots that became ready, and of files of pods. Each is found by what
- * it is about, as Velero does (pkg/controller/backup_finalizer_controller.go and internal/volume, v1.18.3). What nothing is known of stays.
+ * Volume infos as they are at the end: of volumes that were moved, of snapshots that became ready,
+ * and of files of pods. Each is found by what it is about, as Velero does
+ * (pkg/controller/backup_finalizer_controller.go and internal/volume, v1.18.3). What nothing is
+ * known of stays.
  */
 export const updatedVolumeInfos = (
   infos: readonly BackupVolumeInfo[],
@@ -57,7 +59,10 @@ const resultOf = (isWell: boolean): { result: string } => ({
   result: isWell ? 'succeeded' : 'failed',
 });
 
-/** Tells which rules left paths out of a volume. Velero has no such field, and its reader ignores it. */
+/**
+ * Tells which rules left paths out of a volume. Velero has no such field, and its reader ignores
+ * it.
+ */
 const noteOf = ({ phase, message }: MovementStatus): { note?: string } =>
   phase === 'Completed' && message ? { note: message } : {};
 
@@ -122,7 +127,10 @@ export const csiSnapshotsCompleted = (operations: readonly Operation[]): number 
       item.Resource === 'volumesnapshots',
   ).length;
 
-/** Stored objects in their order, as they are now; those that are gone stay as they were, and new ones follow. */
+/**
+ * Stored objects in their order, as they are now; those that are gone stay as they were, and new
+ * ones follow.
+ */
 export function updatedObjects(
   stored: readonly KubeObject[],
   now: readonly KubeObject[],

@@ -16,7 +16,10 @@ export interface OperationsControllerOptions extends OperationsSettings<Backup> 
   readonly scratch: string;
 }
 
-/** Follows the operations of Backups that wait for them, until each is over. Velero's controller of that name. */
+/**
+ * Follows the operations of Backups that wait for them, until each is over. Velero's controller of
+ * that name.
+ */
 export class OperationsController implements ServerController {
   readonly name = 'backup-operations';
   readonly #options: OperationsControllerOptions;

@@ -21,7 +21,9 @@ export interface OperationsStepOptions extends StepOptions {
   readonly scratch: string;
 }
 
-/** One step of a Backup: its log, its results and its metadata are put before its CR says the same. */
+/**
+ * One step of a Backup: its log, its results and its metadata are put before its CR says the same.
+ */
 export async function operationsStep(
   seen: Backup,
   options: OperationsStepOptions,
@@ -40,7 +42,10 @@ export async function operationsStep(
   }
 }
 
-/** No later look would find more in a damaged file. The finalizer says which one it is, and completes the rest. */
+/**
+ * No later look would find more in a damaged file. The finalizer says which one it is, and
+ * completes the rest.
+ */
 async function leave(
   { metadata }: Backup,
   { client, assertLeading, signal }: OperationsStepOptions,
@@ -80,7 +85,10 @@ async function store(
   await archive.update(name, { ...(results && { results }), metadata }, { signal });
 }
 
-/** Nothing where the file cannot be read: errors of operations are worth more than what somebody has cut off. */
+/**
+ * Nothing where the file cannot be read: errors of operations are worth more than what somebody has
+ * cut off.
+ */
 async function storedResults(
   archive: BackupArchive,
   name: string,

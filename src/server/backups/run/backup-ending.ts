@@ -48,7 +48,10 @@ export interface RunParts {
   readonly session: ActionSession | undefined;
 }
 
-/** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
+/**
+ * How long the files of a backup that was canceled, or has failed, may take to be stored. Our
+ * choice.
+ */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 
@@ -93,8 +96,8 @@ export class BackupEnding {
   }
 
   /**
-   * Its operations are told to stop. Its log and results are stored, so that somebody can read why, and its snapshots, so that they are deleted
-   * with it.
+   * Its operations are told to stop. Its log and results are stored, so that somebody can read why,
+   * and its snapshots, so that they are deleted with it.
    */
   async fail(
     request: RunRequest,
@@ -164,7 +167,10 @@ export class BackupEnding {
     }
   }
 
-  /** Also of an earlier run, whose journal may lack its last ones. Returns whether all were told; if not, it is tried again later. */
+  /**
+   * Also of an earlier run, whose journal may lack its last ones. Returns whether all were told; if
+   * not, it is tried again later.
+   */
   async #cancelMovements({ backup, leaving, assertLeading }: RunRequest): Promise<boolean> {
     const { client, logger, patienceMs } = this.#options;
     const signal = endingSignal(leaving);

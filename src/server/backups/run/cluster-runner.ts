@@ -178,7 +178,9 @@ export class ClusterRunner implements BackupRunner {
     return await this.#make(request, archive, opening);
   }
 
-  /** Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name. */
+  /**
+   * Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name.
+   */
   async #finished(
     archive: BackupArchive,
     backup: Backup,
@@ -395,7 +397,8 @@ export class ClusterRunner implements BackupRunner {
     return patiently(
       async () => {
         assertLeading();
-        // All of them are there where the answer to the last one was lost, or where a server that did not lead any more was faster.
+        // All of them are there where the answer to the last one was lost, or where a server that
+        // did not lead any more was faster.
         const finished = await this.#finished(archive, backup, signal);
         const options = { signal, assertAllowed: assertLeading, previous };
         if (!finished) await archive.put(backup.metadata.name, files, options);

@@ -3,7 +3,10 @@ import { Column, ObjectNames } from '../../../base/index.ts';
 
 /** Items that tries of a backup have done: of millions a few bytes each. */
 export class DoneItems {
-  /** By kind and id; of each the number of its type in `#types`, plus one where the item is in the archive. */
+  /**
+   * By kind and id; of each the number of its type in `#types`, plus one where the item is in the
+   * archive.
+   */
   readonly #items = new ObjectNames();
   readonly #typeOf = new Column(Uint16Array);
   readonly #types: string[] = [];
@@ -12,7 +15,10 @@ export class DoneItems {
   /** Types with ids that actions have given. */
   readonly #renamed = new Set<string>();
 
-  /** `type`: of an item that is in the archive; `as`: under which id, where actions have given it another. */
+  /**
+   * `type`: of an item that is in the archive; `as`: under which id, where actions have given it
+   * another.
+   */
   add(item: {
     readonly kind: string;
     readonly namespace: string;

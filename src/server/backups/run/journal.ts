@@ -32,8 +32,9 @@ import { UnknownSnapshots } from './unknown-snapshots.ts';
 const CHUNK_BYTES = 256 << 10;
 
 /**
- * Bytes that come in small pieces and are needed as a whole, copied as they come: each piece by itself is an allocation that V8 gives back late,
- * and of hundreds of thousands of objects that is most of a process's memory.
+ * Bytes that come in small pieces and are needed as a whole, copied as they come: each piece by
+ * itself is an allocation that V8 gives back late, and of hundreds of thousands of objects that is
+ * most of a process's memory.
  */
 class Pieces {
   readonly #chunks: Buffer[] = [];
@@ -88,7 +89,10 @@ export interface JournalLimits extends SegmentLimits {
 
 /** What readers refuse (archive/tarball.ts). */
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
-/** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
+/**
+ * Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits
+ * for it.
+ */
 const REMOVED_AT_ONCE = 16;
 
 /** What is done, and has not been put yet. */
@@ -119,10 +123,12 @@ async function encode({ records, tar, log }: Pending): Promise<SegmentParts> {
 }
 
 /**
- * What a backup has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed. Items
- * are put in segments; one whose actions have begun something beyond the backup is stored before the call returns. Each try of a backup
- * has a number of its own and says first which segments it goes on from: what a process that no longer leads stores late is in no list, and
- * nobody reads it. Scratch space holds the tarball and the log as they are stored.
+ * What a backup has done so far, in numbered objects of its folder in the bucket, so that another
+ * server goes on where one was killed. Items are put in segments; one whose actions have begun
+ * something beyond the backup is stored before the call returns. Each try of a backup has a number
+ * of its own and says first which segments it goes on from: what a process that no longer leads
+ * stores late is in no list, and nobody reads it. Scratch space holds the tarball and the log as
+ * they are stored.
  */
 export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #options: JournalOptions;
@@ -177,8 +183,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * Reads what earlier tries have stored; an own segment says so before anything else is done. Throws `DAMAGED_JOURNAL` where a segment
-   * cannot be read: what is in it may have begun operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
+   * Reads what earlier tries have stored; an own segment says so before anything else is done.
+   * Throws `DAMAGED_JOURNAL` where a segment cannot be read: what is in it may have begun
+   * operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
    */
   static async open(options: JournalOptions): Promise<Journal> {
     const tar = await ScratchFile.create(options.directory);
@@ -323,8 +330,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * Snapshots that this try or an earlier one has asked for, and whose id nobody has noted. They are returned once: `tell` says so in the log, with
-   * which it is stored that it does.
+   * Snapshots that this try or an earlier one has asked for, and whose id nobody has noted. They
+   * are returned once: `tell` says so in the log, with which it is stored that it does.
    */
   tellUnknownSnapshots(tell: (asked: AskedSnapshot) => void): void {
     const all = this.#unknownSnapshots.all();
@@ -381,12 +388,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return { ...pending, log: this.#log.take() };
   }
 
-  /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  /**
+   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
+   * every later call.
+   */
   flush(): Promise<void> {
     return this.#segments.flush();
   }
 
-  /** The tarball and the log, whole. Nothing is put any more. The files are closed with the journal. */
+  /**
+   * The tarball and the log, whole. Nothing is put any more. The files are closed with the journal.
+   */
   async finish(): Promise<{ readonly contents: ScratchFile; readonly log: ScratchFile }> {
     await this.flush();
     await this.#tar.append(await tarMember.end());
@@ -395,8 +407,8 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   /**
-   * The log alone, of a backup that has failed. What could not be stored in the bucket is in it as well. The room of the tarball is given back
-   * before: nothing may be left without it.
+   * The log alone, of a backup that has failed. What could not be stored in the bucket is in it as
+   * well. The room of the tarball is given back before: nothing may be left without it.
    */
   async finishLog(): Promise<ScratchFile> {
     await this.#segments.end('the backup has failed');

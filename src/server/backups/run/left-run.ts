@@ -71,8 +71,9 @@ export async function readLeftRun(place: LeftRunPlace): Promise<LeftRun> {
 }
 
 /**
- * Removes the journal of a run that is over. Where it alone tells of snapshots that providers hold, since nothing of the run was stored, it stays and
- * goes with the backup. Throws what the bucket throws.
+ * Removes the journal of a run that is over. Where it alone tells of snapshots that providers hold,
+ * since nothing of the run was stored, it stays and goes with the backup. Throws what the bucket
+ * throws.
  */
 export async function removeEndedJournal(place: LeftRunPlace): Promise<void> {
   const { bucket, backup, signal } = place;
@@ -110,8 +111,9 @@ export interface EndOptions {
 }
 
 /**
- * Ends what a run has left: its operations, also those that its file has, are told to stop, and its pods are thawed. Throws where this is to be
- * tried again: what the API server and the bucket throw, and the reason of the signal.
+ * Ends what a run has left: its operations, also those that its file has, are told to stop, and its
+ * pods are thawed. Throws where this is to be tried again: what the API server and the bucket
+ * throw, and the reason of the signal.
  */
 export async function endLeftRun(
   backup: Backup,

@@ -8,8 +8,9 @@ export interface PodRecord {
 }
 
 /**
- * Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have run, or may have. Nothing ends that but a record
- * that the post hooks have run: a pod may be stored for another item's sake while it is frozen.
+ * Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have
+ * run, or may have. Nothing ends that but a record that the post hooks have run: a pod may be
+ * stored for another item's sake while it is frozen.
  */
 export class OwedPods {
   readonly #pods = new Map<string, PodRecord>();

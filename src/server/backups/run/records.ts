@@ -22,7 +22,10 @@ export const recordsSchema = z.object({
   items: z.array(itemSchema),
   /** Pods whose pre hooks run next: from here on they may be frozen, until they are done. */
   freezing: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })).optional(),
-  /** Snapshots that providers are asked for next: until their PersistentVolumes are done, nobody knows whether they are there. */
+  /**
+   * Snapshots that providers are asked for next: until their PersistentVolumes are done, nobody
+   * knows whether they are there.
+   */
   snapshotting: z
     .array(z.object({ pv: z.string(), volume: z.string(), location: z.string() }))
     .optional(),

@@ -13,8 +13,9 @@ export interface RunLogOptions extends RunLinesOptions {
 export class RunLog {
   readonly results: Results;
   /**
-   * For what each try finds out anew, such as what is odd about the backup as a whole, and how its operations have ended. It counts, and is not noted in
-   * the journal: a server that goes on says it again, and a backup would have it once for each try.
+   * For what each try finds out anew, such as what is odd about the backup as a whole, and how its
+   * operations have ended. It counts, and is not noted in the journal: a server that goes on says
+   * it again, and a backup would have it once for each try.
    */
   readonly ofTry: BackupLog;
   /** For plugins: their warnings and errors are the backup's. */

@@ -5,8 +5,9 @@ import type { SegmentRecords } from './records.ts';
 const PERSISTENT_VOLUME = 'v1/PersistentVolume';
 
 /**
- * Snapshots that a provider was asked for, by the records of a journal in their order, and whose id nobody has noted: the server was killed, or the
- * backup canceled, before the answer. Velero's protocol finds none by its tags, so all that can be done is to say so.
+ * Snapshots that a provider was asked for, by the records of a journal in their order, and whose id
+ * nobody has noted: the server was killed, or the backup canceled, before the answer. Velero's
+ * protocol finds none by its tags, so all that can be done is to say so.
  */
 export class UnknownSnapshots {
   readonly #asked = new Map<string, AskedSnapshot>();

@@ -196,7 +196,10 @@ function crumbsOf(backup: string, { volume, path }: FilePlace): Html[] {
   ];
 }
 
-/** A name that cannot stand in an address is only shown: one that is empty or has a slash is no name of a file. */
+/**
+ * A name that cannot stand in an address is only shown: one that is empty or has a slash is no name
+ * of a file.
+ */
 function entryLink(backup: string, { volume, path }: FilePlace, entry: FileEntry): Html {
   const { name, type, objectId } = entry;
   const isAddressable = name !== '' && !/[/\0]/.test(name) && name.isWellFormed();

@@ -41,7 +41,10 @@ export interface FilesRequest {
   readonly signal: AbortSignal;
 }
 
-/** Our choices: four downloads take up to 260 MiB (measured, in pieces of 8 MiB), and each listing some 20 MiB for a moment. */
+/**
+ * Our choices: four downloads take up to 260 MiB (measured, in pieces of 8 MiB), and each listing
+ * some 20 MiB for a moment.
+ */
 const DOWNLOADS_MAX = 4;
 /** Of a location: one whose bucket hangs keeps nobody waiting but its own visitors. */
 const LISTINGS_MAX = 2;
@@ -180,7 +183,8 @@ function downloadOf(
   }
   const name = downloadName(path.at(-1) ?? volume, isTar ? '.tar' : '');
   const headers = {
-    // Never a type that a browser would show: whoever wrote the volume would have a page of this server.
+    // Never a type that a browser would show: whoever wrote the volume would have a page of this
+    // server.
     'content-type': isTar ? 'application/x-tar' : 'application/octet-stream',
     'content-disposition': contentDisposition(name),
     'content-security-policy': "default-src 'none'; sandbox",
@@ -222,8 +226,8 @@ function answerTo(error: unknown): Answer {
 /** Of names that file systems take; with room for what a browser adds. In bytes. */
 const NAME_BYTES_MAX = 200;
 /**
- * What no name of a download has: control characters, marks that nobody sees or that turn the direction of the text, what parts paths, and what
- * Windows refuses.
+ * What no name of a download has: control characters, marks that nobody sees or that turn the
+ * direction of the text, what parts paths, and what Windows refuses.
  */
 const UNFIT =
   /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u115f\u1160\u2800\u3164\uffa0\ufe00-\ufe0f\\/:*?"<>|]/gu;
@@ -232,8 +236,8 @@ const NOT_ATTR_CHAR = /[^A-Za-z0-9!#$&+.^_`|~-]/g;
 const ENCODER = new TextEncoder();
 
 /**
- * A harmless name under which something is downloaded, with an ending that is kept: no path, no hidden file, nothing that shows another ending
- * than it has.
+ * A harmless name under which something is downloaded, with an ending that is kept: no path, no
+ * hidden file, nothing that shows another ending than it has.
  */
 export function downloadName(name: string, ending = ''): string {
   const plain = name
@@ -247,7 +251,10 @@ export function downloadName(name: string, ending = ''): string {
   return `${fit === '' ? 'file' : fit}${ending}`;
 }
 
-/** The header Content-Disposition for a name of {@link downloadName}: RFC 6266, and RFC 8187 beside a name for old clients. */
+/**
+ * The header Content-Disposition for a name of {@link downloadName}: RFC 6266, and RFC 8187 beside
+ * a name for old clients.
+ */
 export function contentDisposition(name: string): string {
   const ascii = name.replaceAll(/[^\w.\- ]/g, '_');
   const start = `attachment; filename="${ascii}"`;

@@ -17,7 +17,10 @@ export interface FileListing {
   readonly hasMore: boolean;
   /** Undefined where there are more than were counted. */
   readonly total: number | undefined;
-  /** Whether it is in the order that was asked for: a directory that is too long is only listed as it is stored. */
+  /**
+   * Whether it is in the order that was asked for: a directory that is too long is only listed as
+   * it is stored.
+   */
   readonly isInOrder: boolean;
 }
 
@@ -34,8 +37,9 @@ export function fileQueryOf(parameters: URLSearchParams): FileQuery {
 }
 
 /**
- * One page of a directory, which `list` reads without its first entries. No more than {@link SORTED_MAX} entries are in memory: a directory with more is read up to
- * the page that is asked for, in its own order, which is by name where it `isSorted`.
+ * One page of a directory, which `list` reads without its first entries. No more than
+ * {@link SORTED_MAX} entries are in memory: a directory with more is read up to the page that is
+ * asked for, in its own order, which is by name where it `isSorted`.
  */
 export async function listFiles(
   list: (skip: number) => AsyncIterable<readonly FileEntry[]>,
@@ -52,7 +56,8 @@ export async function listFiles(
     hasMore: held.length > FILES_A_PAGE,
   });
   if (from >= sortedMax) {
-    // Only a long directory has entries there. Where it has none, the page may be one that is not there, of a short directory, too.
+    // Only a long directory has entries there. Where it has none, the page may be one that is not
+    // there, of a short directory, too.
     const rows = await firstOf(list(from), FILES_A_PAGE + 1);
     const isLong = rows.length > 0 || (await firstOf(list(sortedMax), 1)).length > 0;
     if (isLong) return longListing(rows);

@@ -20,7 +20,10 @@ const selector = z.object({
     .optional(),
 });
 
-/** One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Keys that nobody knows are of later versions. */
+/**
+ * One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Keys that
+ * nobody knows are of later versions.
+ */
 const schema = z.looseObject({
   /** Only the first entry counts. */
   loadAffinity: z.array(z.looseObject({ nodeSelector: selector })).nullish(),
@@ -40,8 +43,8 @@ export const configKeyOf = ({ spec }: BackupRepository): string =>
   `${spec.volumeNamespace}-${spec.backupStorageLocation}-${spec.repositoryType ?? ''}`;
 
 /**
- * What the ConfigMap says about a repository's Jobs: its own key over `global`, of which alone Velero takes the priority class, annotations
- * and labels. Throws `BAD_CONFIG`, naming the key.
+ * What the ConfigMap says about a repository's Jobs: its own key over `global`, of which alone
+ * Velero takes the priority class, annotations and labels. Throws `BAD_CONFIG`, naming the key.
  */
 export function jobConfigOf(
   name: string,

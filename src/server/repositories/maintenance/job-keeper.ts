@@ -61,8 +61,9 @@ export interface Kept {
 }
 
 /**
- * Runs maintenance in Jobs: each repository when it is due, several at once up to a bound, the one that waited longest first, and never two
- * for one repository. All that has to survive is in the cluster: a claim on the repository, the Jobs, and the history.
+ * Runs maintenance in Jobs: each repository when it is due, several at once up to a bound, the one
+ * that waited longest first, and never two for one repository. All that has to survive is in the
+ * cluster: a claim on the repository, the Jobs, and the history.
  */
 export class JobKeeper {
   readonly #options: JobKeeperOptions;
@@ -155,7 +156,10 @@ export class JobKeeper {
     });
   }
 
-  /** A Job that does not start keeps its place for a while, and its claim for longer; then it is deleted, unless Velero's server made it. */
+  /**
+   * A Job that does not start keeps its place for a while, and its claim for longer; then it is
+   * deleted, unless Velero's server made it.
+   */
   async #wait({ key, repository, jobs }: Kept, writer: RepositoryWriter): Promise<void> {
     const { client, signal } = writer;
     const { namespace } = this.#options;
@@ -407,7 +411,10 @@ export class JobKeeper {
     }
   }
 
-  /** Ended Jobs beyond those that are kept to be looked at. It may fail, and is done again at the next look. */
+  /**
+   * Ended Jobs beyond those that are kept to be looked at. It may fail, and is done again at the
+   * next look.
+   */
   async #prune(
     repository: BackupRepository,
     jobs: readonly JobOutline[],

@@ -25,7 +25,10 @@ import type { JobConfig } from './job-config.ts';
 export const REPOSITORY_LABEL = 'velero.io/repo-name';
 /** On Jobs: made here, and so subject to the claim. */
 export const JOB_MARK = 'longshore.io/repo-maintenance';
-/** Before what went wrong, in the termination message and at the end of the output. Velero's server looks for it. */
+/**
+ * Before what went wrong, in the termination message and at the end of the output. Velero's server
+ * looks for it.
+ */
 export const MAINTENANCE_ERROR = 'Repo maintenance error: ';
 /** Tell the process in the Job's pod which Job it belongs to. */
 export const JOB_NAME_VARIABLE = 'LONGSHORE_JOB_NAME';
@@ -45,13 +48,15 @@ const NOT_WINDOWS: LabelSelectorRequirement = {
   values: ['windows'],
 };
 
-/** The value of {@link REPOSITORY_LABEL}: a name that is too long for a label is given by its hash. */
+/**
+ * The value of {@link REPOSITORY_LABEL}: a name that is too long for a label is given by its hash.
+ */
 export const repositoryLabelOf = (name: string): string =>
   name.length <= NAME_MAX ? name : createHash('sha3-224').update(name).digest('hex');
 
 /**
- * As Velero names them, so that whoever looks at them finds them. Where the name of the repository is too long, a hash of its UID is in
- * its place: several may begin in the same millisecond.
+ * As Velero names them, so that whoever looks at them finds them. Where the name of the repository
+ * is too long, a hash of its UID is in its place: several may begin in the same millisecond.
  */
 export function jobNameOf(
   { name: repository, uid }: { readonly name: string; readonly uid: string },
@@ -63,7 +68,10 @@ export function jobNameOf(
   return `repo-maintain-job-${hash}-${nowMs}`;
 }
 
-/** Whether a Job was made for this repository, and not for another one, or an earlier one of its name. */
+/**
+ * Whether a Job was made for this repository, and not for another one, or an earlier one of its
+ * name.
+ */
 export const isJobOf = (
   { metadata: job }: Pick<Job, 'metadata'>,
   { metadata }: Pick<BackupRepository, 'metadata'>,
@@ -72,7 +80,9 @@ export const isJobOf = (
 export interface JobOptions {
   readonly name: string;
   readonly repository: BackupRepository;
-  /** Of this server: image, environment, volumes and account of its first container are the Job's. */
+  /**
+   * Of this server: image, environment, volumes and account of its first container are the Job's.
+   */
   readonly deployment: Deployment;
   readonly config: JobConfig;
   readonly command: readonly string[];

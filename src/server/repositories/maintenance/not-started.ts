@@ -3,19 +3,20 @@ import { type Job, JOBS, type KubeClient, type Pod, PODS } from '../../../kube/i
 import { type JobOutline, outlineOf } from './outline.ts';
 
 /**
- * A Job that has not started for so long makes room for the next one: it takes nothing of what the bound is for. Time enough to find
- * a node and to pull the image. Our choice.
+ * A Job that has not started for so long makes room for the next one: it takes nothing of what the
+ * bound is for. Time enough to find a node and to pull the image. Our choice.
  */
 export const PLACE_NS: Nanoseconds = 10n * MINUTE_NS;
 /**
- * After so long a Job that has not started is given up: a node that is being added and an image that comes slowly are there by then, and
- * the next Job is made by what Deployment and ConfigMap say then. Our choice.
+ * After so long a Job that has not started is given up: a node that is being added and an image
+ * that comes slowly are there by then, and the next Job is made by what Deployment and ConfigMap
+ * say then. Our choice.
  */
 export const START_NS: Nanoseconds = HOUR_NS;
 
 /**
- * Why no container of this Job has started yet. Undefined where one has, or may have: a pod on a node that is out of reach may
- * still work, and is `Running` to the API server.
+ * Why no container of this Job has started yet. Undefined where one has, or may have: a pod on a
+ * node that is out of reach may still work, and is `Running` to the API server.
  */
 export async function whyNotStarted(
   client: KubeClient,

@@ -4,9 +4,10 @@ import type { BackupRepository, Job, KubeObject } from '../../../kube/index.ts';
 import { JOB_MARK } from './job.ts';
 
 /**
- * On a BackupRepository: the one Job that may maintain it, as `name` from before that Job is created, and as `name/uid` once it is. It is
- * written with the version of the object that the decision was based on, so that of two servers one decides. The Job itself looks
- * at it too: one that is not named does nothing.
+ * On a BackupRepository: the one Job that may maintain it, as `name` from before that Job is
+ * created, and as `name/uid` once it is. It is written with the version of the object that the
+ * decision was based on, so that of two servers one decides. The Job itself looks at it too: one
+ * that is not named does nothing.
  */
 export const CLAIM = 'longshore.io/maintenance-job';
 
@@ -44,7 +45,8 @@ export function outlineOf({ metadata, status = {} }: Job): JobOutline {
   const complete = condition('Complete');
   const failed = condition('Failed');
   const isSuccess = complete !== undefined || (status.succeeded ?? 0) > 0;
-  // Not `status.failed`: one pod may have failed while the Job's controller still waits for its end.
+  // Not `status.failed`: one pod may have failed while the Job's controller still waits for its
+  // end.
   const isOver = isSuccess || failed !== undefined;
   return {
     name: metadata.name,
@@ -70,8 +72,9 @@ export function timeOf(text: string | null | undefined): Nanoseconds | undefined
 const HOUR_NS = 3_600_000_000_000n;
 
 /**
- * `spec.maintenanceFrequency`; Kopia's own, an hour, where it says nothing that counts. No more than half of the retention of its location: full maintenance extends
- * the locks of packs, and may fail once.
+ * `spec.maintenanceFrequency`; Kopia's own, an hour, where it says nothing that counts. No more
+ * than half of the retention of its location: full maintenance extends the locks of packs, and may
+ * fail once.
  */
 export function frequencyOf(
   { spec }: BackupRepository,

@@ -33,11 +33,17 @@ export type Step =
   /** Nothing to do for so long; for ever where nothing may be started. */
   | { readonly kind: 'rest'; readonly forNs: Nanoseconds | undefined };
 
-/** Kept in `status.recentMaintenance` (Velero: defaultMaintenanceStatusQueueLength, pkg/controller/backup_repository_controller.go). */
+/**
+ * Kept in `status.recentMaintenance` (Velero: defaultMaintenanceStatusQueueLength,
+ * pkg/controller/backup_repository_controller.go).
+ */
 export const HISTORY_MAX = 25;
 /** Times in the future by more than this were written while a clock was ahead. Our choice. */
 const AHEAD_NS = 10n * MINUTE_NS;
-/** After a failure; doubles with each further one, up to the repository's own interval. Velero's resync period, 5 minutes. */
+/**
+ * After a failure; doubles with each further one, up to the repository's own interval. Velero's
+ * resync period, 5 minutes.
+ */
 const RETRY_FIRST_NS = 5n * MINUTE_NS;
 
 /** What is to be done about the maintenance of one repository. Decides only. */
@@ -61,7 +67,10 @@ export function planMaintenance(situation: Situation): Step {
     : { kind: 'rest', forNs: dueNs - situation.nowNs };
 }
 
-/** Ended while nobody was there to record it. Our own are recorded by their claim, and those without one have done nothing. */
+/**
+ * Ended while nobody was there to record it. Our own are recorded by their claim, and those without
+ * one have done nothing.
+ */
 function isForeignAndUnknown(job: JobOutline, status: BackupRepositoryStatus | undefined): boolean {
   if (job.isOurs || !job.end) return false;
   const starts = (status?.recentMaintenance ?? []).map(({ startTimestamp }) =>
@@ -74,7 +83,10 @@ function isForeignAndUnknown(job: JobOutline, status: BackupRepositoryStatus | u
   return !isFull || oldest === undefined || job.createdNs > oldest;
 }
 
-/** When maintenance is due: an interval after the last success, and after failures not before a while has passed since the last one. */
+/**
+ * When maintenance is due: an interval after the last success, and after failures not before a
+ * while has passed since the last one.
+ */
 export function dueTimeNs({
   status,
   frequencyNs,

@@ -56,7 +56,10 @@ export function failureOf(pods: readonly Pod[]): string {
   return facts.length > 0 ? `${NO_RESULT}: ${facts.join('; ')}` : NO_RESULT;
 }
 
-/** The history with these added, in order of their starts, none twice, the newest {@link HISTORY_MAX}. */
+/**
+ * The history with these added, in order of their starts, none twice, the newest
+ * {@link HISTORY_MAX}.
+ */
 export function addToHistory(
   before: readonly HistoryEntry[],
   added: readonly HistoryEntry[],

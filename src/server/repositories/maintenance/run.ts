@@ -32,7 +32,10 @@ export interface MaintenanceRunOptions {
   readonly namespace: string;
   readonly volumeNamespace: string;
   readonly storageLocation: string;
-  /** Which Job this process belongs to; undefined where it was started by hand, or by Velero's server. */
+  /**
+   * Which Job this process belongs to; undefined where it was started by hand, or by Velero's
+   * server.
+   */
   readonly job: { readonly name: string; readonly uid: string | undefined } | undefined;
   readonly terminationLog: string;
   readonly printText: (text: string) => void;
@@ -54,7 +57,10 @@ export interface RunTiming {
   readonly retryMs: number;
   /** Between two looks at the claim. */
   readonly followMs: number;
-  /** One that cannot see its claim for so long stops: less than the 5 minutes after which Kubernetes gives up a node. */
+  /**
+   * One that cannot see its claim for so long stops: less than the 5 minutes after which Kubernetes
+   * gives up a node.
+   */
   readonly fenceMs: number;
 }
 
@@ -62,8 +68,9 @@ const TIMING: RunTiming = { retryMs: 1000, followMs: 20_000, fenceMs: 240_000 };
 const ATTEMPTS_MAX = 10;
 
 /**
- * What a maintenance Job runs: finds the repository, maintains it, and tells how it went by exit code and termination message. It stops
- * when its repository names another Job, or is gone, and when it cannot look for so long that another one may have been started.
+ * What a maintenance Job runs: finds the repository, maintains it, and tells how it went by exit
+ * code and termination message. It stops when its repository names another Job, or is gone, and
+ * when it cannot look for so long that another one may have been started.
  */
 export async function runMaintenanceJob(options: MaintenanceRunOptions): Promise<number> {
   const { logger, terminationLog, printText } = options;

@@ -77,21 +77,28 @@ const CHANGED_AT_ONCE = 16;
 const HELD_AT_ONCE = 16;
 
 /**
- * Gives all repositories of a cluster and the Secret that has their one password a new password. Each repository has one password at a
- * time, and one put decides which; so for those that only know the Secret there cannot be a moment without a gap. Nobody opens one in
- * that gap: the BackupRepositories are held meanwhile, and nothing is begun while something uses one. In this order:
+ * Gives all repositories of a cluster and the Secret that has their one password a new password.
+ * Each repository has one password at a time, and one put decides which; so for those that only
+ * know the Secret there cannot be a moment without a gap. Nobody opens one in that gap: the
+ * BackupRepositories are held meanwhile, and nothing is begun while something uses one. In this
+ * order:
  *
- * 1. every repository is opened, and both keys are derived; nothing is changed when one does not open;
- * 2. the Secret gets the next password beside the one that counts, so that a run that was killed can be finished without it;
+ * 1. every repository is opened, and both keys are derived; nothing is changed when one does not
+ *   open;
+ * 2. the Secret gets the next password beside the one that counts, so that a run that was killed
+ *   can be finished without it;
  * 3. all BackupRepositories are held, and it is looked once more who uses one;
- * 4. each repository gets the next password ({@link changePassword}, which may be killed at any point);
+ * 4. each repository gets the next password ({@link changePassword}, which may be killed at any
+ *   point);
  * 5. the Secret's password is the next one from now on;
  * 6. what was created meanwhile gets it too, and the BackupRepositories are given free.
  *
- * A repository that is Ready and not held opens with the Secret's password at every point. A run that was killed is continued by the
- * next; of two at once one works, by a Lease. Throws `REPOSITORIES_NOT_CHANGEABLE` and `REPOSITORIES_IN_USE` when nothing was changed,
- * `PASSWORD_CHANGE_STOPPED` when it has to be run again, `PASSWORD_CHANGE_UNFINISHED`, `PASSWORD_CHANGE_UNDER_WAY`,
- * `NO_PASSWORD_CHANGE`, `NEW_PASSWORD_UNUSABLE`, `RESTIC_REPOSITORIES`.
+ * A repository that is Ready and not held opens with the Secret's password at every point. A run
+ * that was killed is continued by the next; of two at once one works, by a Lease. Throws
+ * `REPOSITORIES_NOT_CHANGEABLE` and `REPOSITORIES_IN_USE` when nothing was changed,
+ * `PASSWORD_CHANGE_STOPPED` when it has to be run again, `PASSWORD_CHANGE_UNFINISHED`,
+ * `PASSWORD_CHANGE_UNDER_WAY`, `NO_PASSWORD_CHANGE`, `NEW_PASSWORD_UNUSABLE`,
+ * `RESTIC_REPOSITORIES`.
  */
 export async function changeAllPasswords(options: ChangeAllOptions): Promise<ChangeAllReport> {
   if (options.dryRun) return new Run(options, () => undefined).dryRun();
@@ -254,7 +261,10 @@ class Run {
     return [...lifted];
   }
 
-  /** What the Secret has as its next password: when a change is taken back, that is the one that it is taken back from. */
+  /**
+   * What the Secret has as its next password: when a change is taken back, that is the one that it
+   * is taken back from.
+   */
   #nextOf(state: PasswordState, [from, to]: Passwords): Secret {
     return this.#options.undo && state.next ? from : to;
   }

@@ -8,9 +8,10 @@ import {
 import { annotate } from '../repository-writer.ts';
 
 /**
- * On a BackupRepository whose password is being changed: the phase that it had. Its phase is `New` meanwhile, so that data movers and
- * servers, ours and Velero's, wait for it as for one that was just made (Velero: up to `--resource-timeout`, pkg/repository/ensurer.go),
- * and fail only when that takes too long. Our server leaves it alone as long as the annotation is there.
+ * On a BackupRepository whose password is being changed: the phase that it had. Its phase is `New`
+ * meanwhile, so that data movers and servers, ours and Velero's, wait for it as for one that was
+ * just made (Velero: up to `--resource-timeout`, pkg/repository/ensurer.go), and fail only when
+ * that takes too long. Our server leaves it alone as long as the annotation is there.
  */
 export const HOLD = 'longshore.io/password-change';
 
@@ -22,7 +23,10 @@ const ATTEMPTS_MAX = 10;
 export const isHeld = ({ metadata }: BackupRepository): boolean =>
   metadata.annotations?.[HOLD] !== undefined;
 
-/** Whether somebody else has let others in meanwhile: a Velero server whose controller backup-repo runs. */
+/**
+ * Whether somebody else has let others in meanwhile: a Velero server whose controller backup-repo
+ * runs.
+ */
 export const isLifted = (repository: BackupRepository): boolean =>
   isHeld(repository) && repository.status?.phase === 'Ready';
 
@@ -35,7 +39,10 @@ export const hold = (client: KubeClient, ref: ObjectRef, signal: AbortSignal): P
     if (phase === 'Ready') draft.status = { ...draft.status, phase: 'New', message: MESSAGE };
   });
 
-/** Gives back the phase that it had. One that was ready is so again, whatever others have found while the Secret had the other password. */
+/**
+ * Gives back the phase that it had. One that was ready is so again, whatever others have found
+ * while the Secret had the other password.
+ */
 export const release = (
   client: KubeClient,
   ref: ObjectRef,

@@ -36,7 +36,10 @@ export type Passwords = readonly [from: Secret, to: Secret];
 /** What was found of one repository, before anything is changed. */
 export interface Surveyed {
   readonly repository: BackupRepository;
-  /** `from` has the password that was, `to` the one that comes, in `nothing` there is no repository yet. */
+  /**
+   * `from` has the password that was, `to` the one that comes, in `nothing` there is no repository
+   * yet.
+   */
   readonly has: 'from' | 'to' | 'nothing';
   readonly isReadOnly: boolean;
   /** Undefined where there is nothing to be changed. */
@@ -49,8 +52,9 @@ export interface Surveyed {
 const ATTEMPTS_MAX = 3;
 
 /**
- * Which of the passwords opens the repository. Changes nothing. Throws `WRONG_PASSWORD` where neither does, `LOCATION_READ_ONLY` where it
- * has to be changed and may not be, `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and what the storage throws.
+ * Which of the passwords opens the repository. Changes nothing. Throws `WRONG_PASSWORD` where
+ * neither does, `LOCATION_READ_ONLY` where it has to be changed and may not be,
+ * `PASSWORD_CHANGE_UNSUPPORTED`, `LOCATION_WRITE_ONCE`, and what the storage throws.
  */
 export async function survey(
   repository: BackupRepository,
@@ -83,7 +87,10 @@ export async function survey(
   }
 }
 
-/** Gives it the new password, and finishes what an earlier run has begun. May be repeated. Throws what `changePassword` throws. */
+/**
+ * Gives it the new password, and finishes what an earlier run has begun. May be repeated. Throws
+ * what `changePassword` throws.
+ */
 export async function changeOne(
   surveyed: Surveyed,
   passwords: Passwords,

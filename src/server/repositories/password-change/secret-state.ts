@@ -11,8 +11,9 @@ import {
 } from '../../../repository-access/index.ts';
 
 /**
- * What the Secret of the password says about a change of all repositories. `next` is there from before the first repository is touched
- * until the Secret itself has it as its password; `previous` from that moment on, until everybody may use the repositories again.
+ * What the Secret of the password says about a change of all repositories. `next` is there from
+ * before the first repository is touched until the Secret itself has it as its password; `previous`
+ * from that moment on, until everybody may use the repositories again.
  */
 export interface PasswordState {
   readonly current: Secret;
@@ -47,9 +48,9 @@ export async function loadPasswordState(
 }
 
 /**
- * Writes the Secret once, based on the version that was read. The key of the password that it has goes into the
- * Secret of the keys before: backups that it signed stay signed, and encrypted ones readable. Keys
- * that an earlier version kept beside the password are removed only after that.
+ * Writes the Secret once, based on the version that was read. The key of the password that it has
+ * goes into the Secret of the keys before: backups that it signed stay signed, and encrypted ones
+ * readable. Keys that an earlier version kept beside the password are removed only after that.
  * Throws `KUBE_CONFLICT` if the Secret was written meanwhile.
  */
 export async function writePasswordState(
@@ -74,9 +75,9 @@ export async function writePasswordState(
 }
 
 /**
- * Keys that stay beside the password: those of an account that may not write the Secret of the keys.
- * The right to create Secrets would be the right to have tokens of all accounts. The server moves
- * the keys later.
+ * Keys that stay beside the password: those of an account that may not write the Secret of the
+ * keys. The right to create Secrets would be the right to have tokens of all accounts. The server
+ * moves the keys later.
  */
 async function keptBeside(
   client: KubeClient,

@@ -12,7 +12,10 @@ const SURVEYED_AT_ONCE = 4;
 /** In a message. */
 export const NAMED_MAX = 10;
 
-/** The repositories of a cluster, each with what was found when it was looked at. Changes nothing in the cluster. */
+/**
+ * The repositories of a cluster, each with what was found when it was looked at. Changes nothing in
+ * the cluster.
+ */
 export class SurveyedRepositories {
   readonly #options: RepositoryOpener;
   /** By UID of the BackupRepository. */
@@ -36,7 +39,10 @@ export class SurveyedRepositories {
     this.#byUid.delete(uid);
   }
 
-  /** Looks at all that were not looked at. Throws `REPOSITORIES_NOT_CHANGEABLE` with all that stands in the way. */
+  /**
+   * Looks at all that were not looked at. Throws `REPOSITORIES_NOT_CHANGEABLE` with all that stands
+   * in the way.
+   */
   async surveyNew(passwords: Passwords): Promise<BackupRepository[]> {
     const all = await this.list();
     const problems: string[] = [];
@@ -64,8 +70,8 @@ export class SurveyedRepositories {
   }
 
   /**
-   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet. Where the location is gone as well, nobody
-   * will ask for them.
+   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet.
+   * Where the location is gone as well, nobody will ask for them.
    */
   async #withoutObject(all: readonly BackupRepository[]): Promise<BackupRepository[]> {
     const { client, namespace, signal } = this.#options;

@@ -22,8 +22,9 @@ export interface VolumeRepository {
 }
 
 /**
- * Repositories that snapshots of this cluster lie in, as the objects of its backups say. Velero takes PodVolumeBackups over from a bucket
- * that another cluster writes to, before there is any BackupRepository for them here.
+ * Repositories that snapshots of this cluster lie in, as the objects of its backups say. Velero
+ * takes PodVolumeBackups over from a bucket that another cluster writes to, before there is any
+ * BackupRepository for them here.
  */
 export async function repositoriesOfBackups(
   client: KubeClient,
@@ -45,8 +46,9 @@ export async function repositoriesOfBackups(
 }
 
 /**
- * What has a repository open, or is about to: as `DataUpload b1-x7k2p (InProgress)`. A repository that is open by Kopia looks at its format
- * every 15 minutes, and fails when another password is in force (Kopia: repo/format/format_manager.go).
+ * What has a repository open, or is about to: as `DataUpload b1-x7k2p (InProgress)`. A repository
+ * that is open by Kopia looks at its format every 15 minutes, and fails when another password is in
+ * force (Kopia: repo/format/format_manager.go).
  */
 export async function usersOfRepositories(
   client: KubeClient,

@@ -15,10 +15,15 @@ export interface ClusterFilesOptions {
 export const RESTORE_FILES_LABEL = 'longshore.io/restore-files';
 const PREFIX = 'longshore-restore-';
 
-/** etcd refuses requests of more than 1.5 MiB, and base64 makes files a third longer. Our choice. */
+/**
+ * etcd refuses requests of more than 1.5 MiB, and base64 makes files a third longer. Our choice.
+ */
 const PAGE_BYTES_MAX = 768 << 10;
 const PART_BYTES_MAX = 384 << 10;
-/** All files of a Restore. Our choice: etcd has 2 GiB for everything, and a restore of 10,000 items takes 1 MiB. */
+/**
+ * All files of a Restore. Our choice: etcd has 2 GiB for everything, and a restore of 10,000 items
+ * takes 1 MiB.
+ */
 const ALL_BYTES_MAX = 16 << 20;
 const JOURNAL_BYTES_MAX = 8 << 20;
 /** Longer logs are not kept. Our choice. */
@@ -73,9 +78,10 @@ interface Page {
 }
 
 /**
- * Keeps files of one Restore in ConfigMaps if the bucket cannot be written. Pages hold the bytes, and
- * an index names the pages of each file. Readers see the old file or the new one, because the index
- * changes last. The Restore owns all of these ConfigMaps. Files that do not fit are noted as lost.
+ * Keeps files of one Restore in ConfigMaps if the bucket cannot be written. Pages hold the bytes,
+ * and an index names the pages of each file. Readers see the old file or the new one, because the
+ * index changes last. The Restore owns all of these ConfigMaps. Files that do not fit are noted as
+ * lost.
  */
 export class ClusterFiles {
   readonly #options: ClusterFilesOptions;
@@ -115,12 +121,17 @@ export class ClusterFiles {
     );
   }
 
-  /** Notes that the folder in the bucket has files of another Restore. It stays noted as long as the Restore exists. */
+  /**
+   * Notes that the folder in the bucket has files of another Restore. It stays noted as long as the
+   * Restore exists.
+   */
   async setApart({ reason, signal }: WriteOptions): Promise<void> {
     this.#take(await this.#write({ [APART]: 'true' }, reason, signal));
   }
 
-  /** Replaces a file. A file that does not fit is noted as lost; so is `undefined`, a longer one. */
+  /**
+   * Replaces a file. A file that does not fit is noted as lost; so is `undefined`, a longer one.
+   */
   async put(
     key: string,
     bytes: Buffer | undefined,
@@ -330,8 +341,8 @@ export class ClusterFiles {
   }
 
   /**
-   * Deletes everything, also pages that a killed process has left. May be repeated: the note about another Restore's files is left to the
-   * garbage collector.
+   * Deletes everything, also pages that a killed process has left. May be repeated: the note about
+   * another Restore's files is left to the garbage collector.
    */
   async deleteAll(signal: AbortSignal | undefined): Promise<void> {
     const { client, namespace, restore } = this.#options;

@@ -29,17 +29,25 @@ export interface RestoreBucketOptions extends Omit<ClusterFilesOptions, 'restore
   readonly restore: RestoreRef;
   /** The name of the backup storage location, for messages. */
   readonly location: string;
-  /** Nothing is written, as by the command line: whoever may not read ConfigMaps sees the bucket alone. */
+  /**
+   * Nothing is written, as by the command line: whoever may not read ConfigMaps sees the bucket
+   * alone.
+   */
   readonly isReader?: boolean;
 }
 
-/** Bytes of a body that are kept in case the bucket refuses it. Longer files do not fit into the cluster. */
+/**
+ * Bytes of a body that are kept in case the bucket refuses it. Longer files do not fit into the
+ * cluster.
+ */
 const BODY_BYTES_MAX = 5 << 20;
 
 /**
- * The bucket as one Restore works with it. Files of its folder are kept in the cluster if the bucket refuses to be written (no permission, read-only,
- * full, locked), or if the folder has the files of another Restore of this name. Once one file is kept there, all later ones are: so a newer file is
- * never hidden by an older one. {@link upload} brings them into the bucket. Everything outside of the folder is the bucket's.
+ * The bucket as one Restore works with it. Files of its folder are kept in the cluster if the
+ * bucket refuses to be written (no permission, read-only, full, locked), or if the folder has the
+ * files of another Restore of this name. Once one file is kept there, all later ones are: so a
+ * newer file is never hidden by an older one. {@link upload} brings them into the bucket.
+ * Everything outside of the folder is the bucket's.
  */
 export class RestoreBucket implements Bucket {
   readonly displayName: string;
@@ -74,8 +82,9 @@ export class RestoreBucket implements Bucket {
   }
 
   /**
-   * Before the first file of a run: notes that the folder belongs to this Restore. If the folder has files of another one, they stay as they are, and the files
-   * of this one are kept in the cluster. Throws what the bucket throws, unless it refuses the note.
+   * Before the first file of a run: notes that the folder belongs to this Restore. If the folder
+   * has files of another one, they stay as they are, and the files of this one are kept in the
+   * cluster. Throws what the bucket throws, unless it refuses the note.
    */
   async claim(options: SignalOptions & { readonly assertAllowed: () => void }): Promise<void> {
     const { restore } = this.#options;
@@ -93,7 +102,9 @@ export class RestoreBucket implements Bucket {
     await this.#files.setApart({ reason: await this.#foreignText(signal), signal });
   }
 
-  /** Whether the folder has the files of another Restore. Files that do not tell belong to this one. */
+  /**
+   * Whether the folder has the files of another Restore. Files that do not tell belong to this one.
+   */
   async #hasOthers(signal: AbortSignal | undefined): Promise<boolean> {
     const { restore } = this.#options;
     if ((await this.#index(signal)).isApart) return true;
@@ -130,7 +141,9 @@ export class RestoreBucket implements Bucket {
     }
   }
 
-  /** Puts it into the bucket. Undefined if the bucket took it; otherwise the reason why it will not. */
+  /**
+   * Puts it into the bucket. Undefined if the bucket took it; otherwise the reason why it will not.
+   */
   async #refusalOf(
     key: string,
     kept: KeptBody,
@@ -209,7 +222,10 @@ export class RestoreBucket implements Bucket {
     await this.#bucket.delete(key, options);
   }
 
-  /** The file that names the owner comes last: whoever deletes the folder and is killed still knows whose the rest is. */
+  /**
+   * The file that names the owner comes last: whoever deletes the folder and is killed still knows
+   * whose the rest is.
+   */
   async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
     if (this.#own(prefix) === undefined) {
       yield* this.#bucket.list(prefix, options);
@@ -240,7 +256,10 @@ export class RestoreBucket implements Bucket {
     return this.#bucket.signedUrl(key, lifetimeMs, options);
   }
 
-  /** Throws `UNSUPPORTED_URL` if the cluster keeps the file, or the file in the bucket belongs to another Restore. */
+  /**
+   * Throws `UNSUPPORTED_URL` if the cluster keeps the file, or the file in the bucket belongs to
+   * another Restore.
+   */
   async assertInBucket(key: string, { signal }: SignalOptions = {}): Promise<void> {
     const own = this.#own(key);
     if (own === undefined) return;
@@ -252,8 +271,9 @@ export class RestoreBucket implements Bucket {
   }
 
   /**
-   * Tries to bring the kept files into the bucket. Returns a sentence about files that stay in the cluster; undefined if there are none. Journals are
-   * not brought: nobody needs them after the run. Throws what the API server throws, and errors of a bucket that is away.
+   * Tries to bring the kept files into the bucket. Returns a sentence about files that stay in the
+   * cluster; undefined if there are none. Journals are not brought: nobody needs them after the
+   * run. Throws what the API server throws, and errors of a bucket that is away.
    */
   async upload({
     signal,
@@ -325,7 +345,10 @@ const isClusterRefusal = (error: unknown): boolean =>
 
 const isOfJournal = (own: string): boolean => own.startsWith('longshore-journal/');
 
-/** A body that is read by one put, and again from its beginning if the put fails. Only short bodies are kept. */
+/**
+ * A body that is read by one put, and again from its beginning if the put fails. Only short bodies
+ * are kept.
+ */
 class KeptBody {
   readonly #given: Body;
   #source: AsyncIterator<Uint8Array> | Iterator<Uint8Array> | undefined;

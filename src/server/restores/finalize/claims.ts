@@ -25,14 +25,19 @@ export type ClaimOutcome =
   | { readonly kind: 'failed'; readonly why: string }
   | { readonly kind: 'waiting'; readonly why: string };
 
-/** Claims looked at at once, of one restore: three requests each. Our choice; Velero: three claims. */
+/**
+ * Claims looked at at once, of one restore: three requests each. Our choice; Velero: three claims.
+ */
 const AT_ONCE = 8;
 /** Actions whose operation fills a claim: Velero's, and ours in its place. */
 const CLAIM_ACTIONS = ['velero.io/csi-pvc-restorer', 'longshore.io/csi-pvc-restorer'];
 
 export const claimKey = ({ namespace, name }: ProvisionedClaim): string => `${namespace}/${name}`;
 
-/** Looks at each claim once, and patches the volumes of those that are bound. May be repeated: a volume that has everything is left alone. */
+/**
+ * Looks at each claim once, and patches the volumes of those that are bound. May be repeated: a
+ * volume that has everything is left alone.
+ */
 export async function patchVolumes(
   claims: readonly ProvisionedClaim[],
   operations: readonly Operation[],

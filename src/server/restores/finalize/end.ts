@@ -10,7 +10,10 @@ import { restoreFailureLines } from '../operation-failures.ts';
 import { storedResults } from '../operations/operations-step.ts';
 import { type AfterRunStatus, statusOf } from '../restore-kind.ts';
 
-/** All lines that are added to the log of a restore after its run; its errors and warnings are results as well. The same each time. */
+/**
+ * All lines that are added to the log of a restore after its run; its errors and warnings are
+ * results as well. The same each time.
+ */
 export const endLines = (
   restore: Restore,
   operations: readonly Operation[],
@@ -27,7 +30,10 @@ export const endLines = (
   ...said,
 ];
 
-/** The status at the end, but for its time. Operations that the status does not count as failed yet, and lost ones, are counted now. */
+/**
+ * The status at the end, but for its time. Operations that the status does not count as failed yet,
+ * and lost ones, are counted now.
+ */
 export function endStatus(
   restore: Restore,
   operations: readonly Operation[],

@@ -70,7 +70,10 @@ export interface FinalizeRestoreOptions {
   readonly scratch: string;
   /** `--resource-timeout`: how long claims may take to be bound. */
   readonly resourceTimeoutNs: Nanoseconds;
-  /** How long hooks that have no time of their own are waited for, where the Restore does not say how long its operations may take. */
+  /**
+   * How long hooks that have no time of their own are waited for, where the Restore does not say
+   * how long its operations may take.
+   */
   readonly hookTimeoutNs: Nanoseconds;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -81,16 +84,20 @@ const AGAIN_MS = 10_000;
 const SOON_MS = 2000;
 const SOON_TIMES = 5;
 
-/** After how long a Restore wants to be looked at again, and what the user should know about why. */
+/**
+ * After how long a Restore wants to be looked at again, and what the user should know about why.
+ */
 export interface LookAgain {
   readonly againMs: number;
   readonly because?: string;
 }
 
 /**
- * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked at again while claims, hooks or what is absent are
- * waited for; else the Restore is `Completed` or `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos, and the
- * Restore last, so that whoever is killed in between leaves what the next one does again with the same end. Throws what is worth another try.
+ * Looks once at a Restore whose operations are over. Returns after how long it wants to be looked
+ * at again while claims, hooks or what is absent are waited for; else the Restore is `Completed` or
+ * `PartiallyFailed` afterwards. The order: volumes, temporary objects, log, results, volume infos,
+ * and the Restore last, so that whoever is killed in between leaves what the next one does again
+ * with the same end. Throws what is worth another try.
  */
 export async function finalizeRestore(
   ref: ObjectRef,
@@ -258,7 +265,10 @@ async function countAgain(
   await client.patch(RESTORE_RESOURCE, { namespace, name }, patch, { signal });
 }
 
-/** Its run has removed it, unless its server was killed or the bucket was away. One that cannot be removed at all goes with the files of the restore. */
+/**
+ * Its run has removed it, unless its server was killed or the bucket was away. One that cannot be
+ * removed at all goes with the files of the restore.
+ */
 async function removeJournal(
   { metadata: { name, uid } }: Restore,
   bucket: Bucket,

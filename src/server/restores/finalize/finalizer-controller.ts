@@ -49,7 +49,10 @@ export interface RestoreFinalizerControllerOptions {
 /** Velero waits for ever. Our choice: as long as operations may take. */
 const HOOK_TIMEOUT_NS = 4n * HOUR_NS;
 
-/** Ends Restores whose operations are over, and runs the hooks that their runs have left. Velero's controller of that name. */
+/**
+ * Ends Restores whose operations are over, and runs the hooks that their runs have left. Velero's
+ * controller of that name.
+ */
 export class RestoreFinalizerController implements ServerController {
   readonly name = 'restore-finalizer';
   readonly #options: RestoreFinalizerControllerOptions;

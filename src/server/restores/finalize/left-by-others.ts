@@ -5,9 +5,10 @@ import { type Restore, targetNamespace } from '../../../kube/index.ts';
 import { type AfterRun, nothingLeft, type ProvisionedClaim } from '../contract.ts';
 
 /**
- * What is to be done for a restore whose run left no file of ours, since it was Velero's server that ran it: the claims are found as Velero finds them, in the
- * volume infos of the backup and the list of restored resources. Nothing is known of its hooks, which ran in the memory of that server. Throws what the
- * bucket throws, and `DAMAGED_ARCHIVE`.
+ * What is to be done for a restore whose run left no file of ours, since it was Velero's server
+ * that ran it: the claims are found as Velero finds them, in the volume infos of the backup and the
+ * list of restored resources. Nothing is known of its hooks, which ran in the memory of that
+ * server. Throws what the bucket throws, and `DAMAGED_ARCHIVE`.
  */
 export async function leftByOthers(
   bucket: Bucket,

@@ -17,7 +17,10 @@ import { unboundClaims, updatedRestoreVolumeInfos } from './volume-updates.ts';
 /** Our choice. */
 const CLAIMS_AT_ONCE = 8;
 
-/** The volume infos as they are at the end; undefined where nothing has become known since the run. Lists nothing that the restore has none of. */
+/**
+ * The volume infos as they are at the end; undefined where nothing has become known since the run.
+ * Lists nothing that the restore has none of.
+ */
 export async function newVolumeInfos(
   { metadata }: Restore,
   { podVolumes: left }: AfterRun,

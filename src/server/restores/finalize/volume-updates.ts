@@ -22,8 +22,10 @@ export const unboundClaims = (infos: readonly RestoreVolumeInfo[]): string[] => 
 ];
 
 /**
- * Volume infos of a restore as they are at the end: PodVolumeRestores that were not over when the run was, the amount and phase of what was moved, and
- * PersistentVolumes of claims that are bound by now. Velero notes these before its operations end, and lacks them. What nothing is known of stays.
+ * Volume infos of a restore as they are at the end: PodVolumeRestores that were not over when the
+ * run was, the amount and phase of what was moved, and PersistentVolumes of claims that are bound
+ * by now. Velero notes these before its operations end, and lacks them. What nothing is known of
+ * stays.
  */
 export function updatedRestoreVolumeInfos(
   infos: readonly RestoreVolumeInfo[],

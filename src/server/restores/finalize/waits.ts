@@ -11,14 +11,21 @@ import type { ClaimOutcome } from './claims.ts';
 /** Restores that are finalized at once. Our choice: what is forgotten is only asked for again. */
 const KNOWN_MAX = 10_000;
 /**
- * The time alone may have been spent asleep, by a clock that was wrong, or with nobody whom one could ask: what is waited for gets so long afterwards. Our
- * choice: whoever provisions volumes is back in less.
+ * The time alone may have been spent asleep, by a clock that was wrong, or with nobody whom one
+ * could ask: what is waited for gets so long afterwards. Our choice: whoever provisions volumes is
+ * back in less.
  */
 const HERE_NS_MIN = MINUTE_NS;
-/** Longer without a look: the API server or the bucket was away. Our choice: looks are ten seconds apart. */
+/**
+ * Longer without a look: the API server or the bucket was away. Our choice: looks are ten seconds
+ * apart.
+ */
 const GAP_NS = 2n * MINUTE_NS;
 
-/** What a finalizer remembers of one Restore while it waits. After a restart it begins anew, but for the time. */
+/**
+ * What a finalizer remembers of one Restore while it waits. After a restart it begins anew, but for
+ * the time.
+ */
 export interface Wait {
   /** Claims that nothing more is done about, by `namespace/name`. */
   readonly settled: Map<string, ClaimOutcome>;
@@ -28,13 +35,18 @@ export interface Wait {
 interface Known extends Wait {
   /** Since this process began to wait, or to look again. */
   readonly watch: Stopwatch;
-  /** How long it had been waited before; where another process did, read from the wall clock once. */
+  /**
+   * How long it had been waited before; where another process did, read from the wall clock once.
+   */
   agedNs: Nanoseconds | undefined;
   /** Since the last look. */
   readonly look: Stopwatch;
 }
 
-/** How long Restores have been waited for, by clocks that nobody sets, across restarts by the time in their files. */
+/**
+ * How long Restores have been waited for, by clocks that nobody sets, across restarts by the time
+ * in their files.
+ */
 export class Waits {
   readonly #clock: Clock;
   readonly #known = new Map<string, Known>();

@@ -38,7 +38,9 @@ const PODS_AT_ONCE = 8;
 const AGAIN_MS = 5000;
 /** For results and log; what is more is counted. Our choice: more than anybody reads. */
 const FAILURES_MAX = 10_000;
-/** The longest that a timer knows: hooks end by their own times, or by {@link FollowedHooks.expire}. */
+/**
+ * The longest that a timer knows: hooks end by their own times, or by {@link FollowedHooks.expire}.
+ */
 const NO_END_MS = 2 ** 31 - 1;
 
 /** One Restore whose hooks are followed. */
@@ -53,8 +55,10 @@ interface Followed {
 }
 
 /**
- * Runs the hooks that runs of restores have left, while their operations are still going on, too: a hook is due when its container is up, which may be long
- * before the last volume is there. That one is begun is in the file in the bucket before it is, and what becomes of each before the Restore says it.
+ * Runs the hooks that runs of restores have left, while their operations are still going on, too: a
+ * hook is due when its container is up, which may be long before the last volume is there. That one
+ * is begun is in the file in the bucket before it is, and what becomes of each before the Restore
+ * says it.
  */
 export class FollowedHooks {
   readonly #options: FollowedHooksOptions;
@@ -134,7 +138,8 @@ export class FollowedHooks {
         // The finalizer says it to the user.
         if (isCode(error, 'DAMAGED_ARCHIVE')) return;
         const fields = { restore: name, error: messageOf(error) };
-        // Once: of a bucket that is away for hours nobody reads it every five seconds, for each restore.
+        // Once: of a bucket that is away for hours nobody reads it every five seconds, for each
+        // restore.
         if (said !== fields.error) {
           this.#options.logger.warn(fields, 'hooks of a restore cannot be followed; tried again');
         }
@@ -146,11 +151,15 @@ export class FollowedHooks {
     }
   }
 
-  /** From what the file says now to the last hook. Hooks that ran are not run again where this fails before they are stored: they are stored first. */
+  /**
+   * From what the file says now to the last hook. Hooks that ran are not run again where this fails
+   * before they are stored: they are stored first.
+   */
   async #once(restore: Restore, signal: AbortSignal): Promise<void> {
     const { client, logger, exec, files, onOver } = this.#options;
     const left = await files.load(restore, signal);
-    // It may come back, and only it says which hooks there are. The finalizer ends the restore where it does not.
+    // It may come back, and only it says which hooks there are. The finalizer ends the restore
+    // where it does not.
     if (!left && isOurs(restore)) throw afterRunAbsent(restore.metadata.name);
     if (!left || left.hooks.pods.length === 0) return;
     const { metadata, spec } = restore;
@@ -204,7 +213,10 @@ export class FollowedHooks {
     onOver(keyOf(metadata));
   }
 
-  /** Stores what is over, again and again until nothing is new: one call at a time, and what comes meanwhile is in the next one. */
+  /**
+   * Stores what is over, again and again until nothing is new: one call at a time, and what comes
+   * meanwhile is in the next one.
+   */
   #saver(restore: Restore, records: Records, signal: AbortSignal) {
     const { files, logger, assertLeading, againMs = AGAIN_MS } = this.#options;
     let working = Promise.resolve();

@@ -31,7 +31,8 @@ export interface RestoreAskers {
 }
 
 /**
- * `isReadOnly` is not asked for: a read-only location is one that clusters restore from, and whatever a restore has is written there, as Velero's server writes it.
+ * `isReadOnly` is not asked for: a read-only location is one that clusters restore from, and
+ * whatever a restore has is written there, as Velero's server writes it.
  */
 export interface RestoreOperationsControllerOptions extends Omit<
   OperationsSettings<Restore>,
@@ -47,7 +48,10 @@ export interface RestoreOperationsControllerOptions extends Omit<
   readonly resourceTimeoutNs?: Nanoseconds;
 }
 
-/** Follows the operations of Restores that wait for them, until each is over. Velero's controller of that name. */
+/**
+ * Follows the operations of Restores that wait for them, until each is over. Velero's controller of
+ * that name.
+ */
 export class RestoreOperationsController implements ServerController {
   readonly name = 'restore-operations';
   readonly #options: RestoreOperationsControllerOptions;
@@ -122,9 +126,10 @@ interface EndedRestoreOptions {
 }
 
 /**
- * Ends what a restore has begun that is deleted or canceled while it waits: its operations are told to stop, and its temporary objects are removed. Called
- * before its files are deleted, since they say which operations there are. May be repeated. Returns a sentence about what could not be told; throws
- * what is worth another try: that the bucket or the API server cannot be reached.
+ * Ends what a restore has begun that is deleted or canceled while it waits: its operations are told
+ * to stop, and its temporary objects are removed. Called before its files are deleted, since they
+ * say which operations there are. May be repeated. Returns a sentence about what could not be told;
+ * throws what is worth another try: that the bucket or the API server cannot be reached.
  */
 export async function endRestore(
   restore: Restore,

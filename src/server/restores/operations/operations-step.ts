@@ -28,8 +28,9 @@ export interface RestoreStepOptions extends StepOptions {
 }
 
 /**
- * One step of a Restore: what its operations failed with is in its log and its results before the Restore counts it. Throws `OPERATIONS_ABSENT` while the
- * operations file lacks some and may come back: nothing is stored in its place meanwhile.
+ * One step of a Restore: what its operations failed with is in its log and its results before the
+ * Restore counts it. Throws `OPERATIONS_ABSENT` while the operations file lacks some and may come
+ * back: nothing is stored in its place meanwhile.
  */
 export async function restoreOperationsStep(
   seen: Restore,
@@ -76,7 +77,10 @@ async function store(
   await archive.put(name, { results }, { signal });
 }
 
-/** Nothing where the file cannot be read: what is said now is worth more than what somebody has cut off. */
+/**
+ * Nothing where the file cannot be read: what is said now is worth more than what somebody has cut
+ * off.
+ */
 export async function storedResults(
   archive: RestoreArchive,
   name: string,

@@ -106,7 +106,10 @@ export const podVolumesOf = (operations: readonly JournaledOperation[]): Restore
       : [],
   );
 
-/** Claims whose files the backup says it has, as `namespace/name` in the backup. An empty volume has no snapshot. */
+/**
+ * Claims whose files the backup says it has, as `namespace/name` in the backup. An empty volume has
+ * no snapshot.
+ */
 const withNotedFiles = (infos: readonly BackupVolumeInfo[]): string[] =>
   infos.flatMap(({ backupMethod, pvbInfo, pvcNamespace = '', pvcName = '' }) =>
     backupMethod === 'PodVolumeBackup' && (pvbInfo?.snapshotHandle ?? '') !== '' && pvcName !== ''
@@ -124,9 +127,10 @@ const withMovedData = (infos: readonly BackupVolumeInfo[], restore: Restore): st
   );
 
 /**
- * Says which claims would get data of the backup, and were made without any: also where its PodVolumeBackups are lost, and where a claim that was there, so
- * that its data were left alone, had gone when it was made. Of claims that were there it says so
- * where they were to be brought back.
+ * Says which claims would get data of the backup, and were made without any: also where its
+ * PodVolumeBackups are lost, and where a claim that was there, so that its data were left alone,
+ * had gone when it was made. Of claims that were there it says so where they were to be brought
+ * back.
  */
 export function sayWhatIsEmpty(
   {
@@ -193,7 +197,10 @@ export function sayWhatIsEmpty(
 
 const isOfClaim = ({ operationId }: JournaledOperation): boolean => isInPlaceOperation(operationId);
 
-/** Of claims that were to be brought back: whose volumes are as they were before, although nothing failed. */
+/**
+ * Of claims that were to be brought back: whose volumes are as they were before, although nothing
+ * failed.
+ */
 function sayWhatIsLeft(
   claims: readonly Pick<DoneItem, 'namespace' | 'name'>[],
   { infos, restore }: { infos: readonly BackupVolumeInfo[]; restore: Restore },
@@ -220,11 +227,15 @@ function sayWhatIsLeft(
   }
 }
 
-/** A claim that exists, whose files would come through a pod that did not have them in the backup. */
+/**
+ * A claim that exists, whose files would come through a pod that did not have them in the backup.
+ */
 export const leftFilesText = (claim: string, pod: string): string =>
   `the files of PersistentVolumeClaim ${claim} are not restored through pod ${pod}: the claim was there before, and the pod that they were backed up through is not made by this restore. To have them, restore again when neither the claim nor its pods are there`;
 
-/** Ways in which a backup has the data of a volume, and why a claim that exists does not get them. */
+/**
+ * Ways in which a backup has the data of a volume, and why a claim that exists does not get them.
+ */
 const LEFT_DATA = {
   moved: {
     what: 'data',
@@ -261,8 +272,9 @@ function leftDataOf(info: BackupVolumeInfo): keyof typeof LEFT_DATA | undefined 
 }
 
 /**
- * Warns about each existing claim whose data the backup has and the restore left alone. Returns these claims
- * for the volume infos. Says nothing if the restore leaves out volumes, or restores existing ones in place.
+ * Warns about each existing claim whose data the backup has and the restore left alone. Returns
+ * these claims for the volume infos. Says nothing if the restore leaves out volumes, or restores
+ * existing ones in place.
  */
 export function sayWhatIsKept(
   {
@@ -318,7 +330,10 @@ export interface InfoOptions {
   readonly signal: AbortSignal;
 }
 
-/** What the cluster has of the claims and the moved data of a restore. What cannot be asked for is a warning, and missing. */
+/**
+ * What the cluster has of the claims and the moved data of a restore. What cannot be asked for is a
+ * warning, and missing.
+ */
 export async function restoredVolumes(
   claims: readonly DoneItem[],
   options: InfoOptions & { readonly operations: readonly JournaledOperation[] },

@@ -26,7 +26,9 @@ export interface HookRunOptions {
   readonly watch?: PodWatch & { run(signal: AbortSignal): Promise<void> };
 }
 
-/** The exec hooks of a restore while it runs. Pods are watched from the first one on that has hooks. */
+/**
+ * The exec hooks of a restore while it runs. Pods are watched from the first one on that has hooks.
+ */
 export class HookRun implements AsyncDisposable {
   readonly #hooks: RestoreHooks;
   readonly #watch: PodWatch & { run(signal: AbortSignal): Promise<void> };

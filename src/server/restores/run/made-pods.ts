@@ -30,7 +30,10 @@ export class MadePods {
     if (kind === PODS) this.#outcomes.set(`${namespace}/${name}`, outcome === 'created');
   }
 
-  /** Of a pod by its name in the backup. Throws what reading the backup and asking the API server throw. */
+  /**
+   * Of a pod by its name in the backup. Throws what reading the backup and asking the API server
+   * throw.
+   */
   async has(pod: { readonly namespace: string; readonly name: string }): Promise<boolean> {
     const { discovery, ...asked } = this.#options;
     const target = lookup(asked.restore.spec.namespaceMapping, pod.namespace) ?? pod.namespace;

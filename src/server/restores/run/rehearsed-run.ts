@@ -65,9 +65,9 @@ export interface RehearsedRunOptions {
 const CLAIM = 'v1/PersistentVolumeClaim';
 
 /**
- * The parts of a server's run that a rehearsal needs beside the items: the server's own actions, the
- * volumes, and the warnings after the items. Their objects stay in this process. Every operation
- * counts as completed.
+ * The parts of a server's run that a rehearsal needs beside the items: the server's own actions,
+ * the volumes, and the warnings after the items. Their objects stay in this process. Every
+ * operation counts as completed.
  */
 export class RehearsedRun {
   readonly actions: readonly RestoreAction[];

@@ -47,7 +47,10 @@ export interface RunParts extends Leading {
   readonly subject: Subject;
 }
 
-/** How long the files of a restore that was canceled, or has failed, may take to be stored. Our choice. */
+/**
+ * How long the files of a restore that was canceled, or has failed, may take to be stored. Our
+ * choice.
+ */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 
@@ -59,7 +62,9 @@ export class RestoreEnding {
     this.#options = options;
   }
 
-  /** Its operations are told to stop. Its log and results are stored, so that somebody can read why. */
+  /**
+   * Its operations are told to stop. Its log and results are stored, so that somebody can read why.
+   */
   async fail(
     request: RestoreRequest,
     { bucket, files, journal, log, subject, signal, assertLeading }: RunParts,
@@ -123,8 +128,9 @@ export class RestoreEnding {
   }
 
   /**
-   * Throws what a run of it has failed with, where its files are published and cannot be published again: a server that was killed before it wrote that down.
-   * In a bucket that is not written once the next run replaces them.
+   * Throws what a run of it has failed with, where its files are published and cannot be published
+   * again: a server that was killed before it wrote that down. In a bucket that is not written once
+   * the next run replaces them.
    */
   async assertNotFailed(
     { restore, assertLeading }: RestoreRequest,
@@ -155,7 +161,10 @@ export class RestoreEnding {
     }
   }
 
-  /** Tells its operations to stop, also those that only its journal names. Throws `NOT_ENDED`, and what the bucket throws. */
+  /**
+   * Tells its operations to stop, also those that only its journal names. Throws `NOT_ENDED`, and
+   * what the bucket throws.
+   */
   async cancel(
     restore: Restore,
     subject: Subject,

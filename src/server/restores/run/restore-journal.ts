@@ -40,7 +40,9 @@ interface NamespaceFact {
   readonly name: string;
 }
 
-/** The API server's clock is behind the time of the Restore: objects may seem to be older than it. */
+/**
+ * The API server's clock is behind the time of the Restore: objects may seem to be older than it.
+ */
 interface ClockFact {
   readonly kind: 'clock';
 }
@@ -92,9 +94,11 @@ const newRecords = (): RestoreRecords => ({
 });
 
 /**
- * What a restore has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed: items, what was
- * begun with them, hooks that are begun and over, warnings and errors, and the log. What has begun something beyond the objects is stored before its call returns.
- * An object that was made and is in no segment is recognised by its labels.
+ * What a restore has done so far, in numbered objects of its folder in the bucket, so that another
+ * server goes on where one was killed: items, what was begun with them, hooks that are begun and
+ * over, warnings and errors, and the log. What has begun something beyond the objects is stored
+ * before its call returns. An object that was made and is in no segment is recognised by its
+ * labels.
  */
 export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, AsyncDisposable {
   readonly #clock: Clock;
@@ -141,8 +145,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   /**
-   * Reads what earlier tries have stored, and says so in a segment of its own before anything else is done. Throws `DAMAGED_JOURNAL` where one cannot be
-   * read: what is in it may have begun operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
+   * Reads what earlier tries have stored, and says so in a segment of its own before anything else
+   * is done. Throws `DAMAGED_JOURNAL` where one cannot be read: what is in it may have begun
+   * operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
    */
   static async open(options: RestoreJournalOptions): Promise<RestoreJournal> {
     const log = await JournalLog.create(options.directory);
@@ -279,7 +284,9 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#addOperations(begun);
   }
 
-  /** Stored soon: a cancel and the next server find the operations, although their item is not over. */
+  /**
+   * Stored soon: a cancel and the next server find the operations, although their item is not over.
+   */
   begun(operations: readonly StartedRestoreOperation[]): void {
     this.#segments.assertUsable();
     const created = rfc3339Seconds(this.#clock.nowNs());
@@ -303,8 +310,8 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
   }
 
   /**
-   * Notes the stored Backup of the restore, before any item. Throws `OTHER_BACKUP` if an earlier try
-   * was made from another one.
+   * Notes the stored Backup of the restore, before any item. Throws `OTHER_BACKUP` if an earlier
+   * try was made from another one.
    */
   noteBackup({ name, uid }: { readonly name: string; readonly uid: string }): void {
     const noted = this.#facts.find((fact) => fact.kind === 'backup');
@@ -333,7 +340,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#facts.push(fact);
   }
 
-  /** Stored with the items that come after it, if not before: whoever goes on without it finds out the same. */
+  /**
+   * Stored with the items that come after it, if not before: whoever goes on without it finds out
+   * the same.
+   */
   noteFact(fact: RestoreFact): void {
     this.#segments.assertUsable();
     this.#records.facts.push({ ...fact });
@@ -383,7 +393,10 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     return pending;
   }
 
-  /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  /**
+   * Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says
+   * every later call.
+   */
   flush(): Promise<void> {
     return this.#segments.flush();
   }
@@ -429,7 +442,10 @@ export interface RestoreJournalPlace {
   readonly signal: AbortSignal;
 }
 
-/** Operations that the journal of a restore names, as far as it can be read. Throws what the bucket throws. */
+/**
+ * Operations that the journal of a restore names, as far as it can be read. Throws what the bucket
+ * throws.
+ */
 export async function journaledOperations(
   place: RestoreJournalPlace & Pick<RestoreJournalOptions, 'isSealed' | 'logger'>,
 ): Promise<readonly JournaledOperation[]> {
@@ -450,7 +466,10 @@ export async function journaledOperations(
   return operations;
 }
 
-/** Of a restore whose phase says how its run ended: nobody goes on with it any more. Throws what the bucket throws. */
+/**
+ * Of a restore whose phase says how its run ended: nobody goes on with it any more. Throws what the
+ * bucket throws.
+ */
 export async function removeRestoreJournal(place: RestoreJournalPlace): Promise<void> {
   const { bucket, name, uid, signal } = place;
   for await (const key of bucket.list(restoreJournalFolder(name, uid), { signal })) {

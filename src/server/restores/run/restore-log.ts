@@ -13,8 +13,9 @@ const keyOf = ({ level, namespace, resource, name, text }: JournalEntry): string
   JSON.stringify([level, namespace, resource, name, text]);
 
 /**
- * The log of one restore, as `velero restore logs` shows it, and what counts of it. A server that goes on says some things again that an earlier try
- * has said, such as what is odd about the backup as a whole: these count once.
+ * The log of one restore, as `velero restore logs` shows it, and what counts of it. A server that
+ * goes on says some things again that an earlier try has said, such as what is odd about the backup
+ * as a whole: these count once.
  */
 export class RestoreLog implements BackupLog {
   /** For plugins: their lines are in the log, and count as nothing, as in Velero. */
@@ -54,7 +55,10 @@ export class RestoreLog implements BackupLog {
     this.#say('error', message, about);
   }
 
-  /** Of what no earlier try has said, though it may have said the same of something else: a hook that is over in the journal is not run again. */
+  /**
+   * Of what no earlier try has said, though it may have said the same of something else: a hook
+   * that is over in the journal is not run again.
+   */
   newError(message: string, about: About = {}): void {
     this.#results.error(message, about);
     this.#sink.addEntry(entryOf('error', message, about));

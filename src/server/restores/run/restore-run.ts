@@ -81,10 +81,16 @@ export interface RestoreRunSettings {
   ) => Promise<readonly SnapshotLocation[]>;
   /** Scratch space. */
   readonly directory: string;
-  /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
+  /**
+   * With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an
+   * image that a ConfigMap names without one.
+   */
   readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
-  /** Velero's feature `EnableAPIGroupVersions`: of a backup that has several versions of its types one is chosen. */
+  /**
+   * Velero's feature `EnableAPIGroupVersions`: of a backup that has several versions of its types
+   * one is chosen.
+   */
   readonly hasAllVersions?: boolean;
   /** Of the ConfigMap that a Restore names. Throws what is wrong with it. */
   readonly readPolicies?: (config: ConfigMap) => FinePolicies;
@@ -121,12 +127,18 @@ interface Beside {
 
 type NamedPlace = Pick<DoneItem, 'namespace' | 'name'>;
 
-/** How long an API server may be away while an item is made. Our choice, as for backups: a control plane is replaced in less. */
+/**
+ * How long an API server may be away while an item is made. Our choice, as for backups: a control
+ * plane is replaced in less.
+ */
 const ITEM_PATIENCE_MS = 20 * 60_000;
 const OPERATION_NS = 4n * 3_600_000_000_000n;
 const CLAIMS = 'v1/PersistentVolumeClaim';
 
-/** One run of one restore: from what its backup has, by way of the objects in the cluster, to the files in the bucket. */
+/**
+ * One run of one restore: from what its backup has, by way of the objects in the cluster, to the
+ * files in the bucket.
+ */
 export class RestoreRun {
   readonly #request: RestoreRequest;
   readonly #parts: RunParts;
@@ -384,8 +396,8 @@ export class RestoreRun {
       snapshotters: (provider, config) => this.#session.snapshotter(provider, config),
       ...(pollMs !== undefined && { pollMs }),
       onFact: async (fact) => {
-        // A volume that the provider has made is known to nobody else. The rest is decided again as it was, and a put for each takes long with
-        // thousands of volumes.
+        // A volume that the provider has made is known to nobody else. The rest is decided again as
+        // it was, and a put for each takes long with thousands of volumes.
         if (fact.kind === 'volume') await journal.addFact(fact);
         else journal.noteFact(fact);
       },

@@ -5,7 +5,10 @@ import { type VersionChoice, wantedVersions } from '../../../restore/index.ts';
 const CONFIG = 'enableapigroupversions';
 const KEY = 'restoreResourcesVersionPriority';
 
-/** By what the cluster serves at the moment of each question, and the ConfigMap in which users name versions. Throws what the API server throws. */
+/**
+ * By what the cluster serves at the moment of each question, and the ConfigMap in which users name
+ * versions. Throws what the API server throws.
+ */
 export async function versionChoice(
   client: Pick<KubeClient, 'find'>,
   discovery: Pick<Discovery, 'find' | 'lists'>,

@@ -39,12 +39,15 @@ export interface VolumeSourcesOptions {
 }
 
 const CLAIM_ANNOTATION = 'velero.io/pvc-name';
-/** On ConfigMaps with the result of an upload (Velero: pkg/apis/velero/v1/labels_annotations.go). */
+/**
+ * On ConfigMaps with the result of an upload (Velero: pkg/apis/velero/v1/labels_annotations.go).
+ */
 const UPLOAD_LABELS = { usage: 'velero.io/resource-usage', claim: 'velero.io/pvc-namespace-name' };
 
 /**
- * Reads it from the files of the backup, and PodVolumeBackups from the cluster as well: those of a cluster that has just got the backup may still be
- * missing there. Throws `DAMAGED_ARCHIVE`, and what the bucket and the API server throw.
+ * Reads it from the files of the backup, and PodVolumeBackups from the cluster as well: those of a
+ * cluster that has just got the backup may still be missing there. Throws `DAMAGED_ARCHIVE`, and
+ * what the bucket and the API server throw.
  */
 export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<VolumeSources> {
   const { stored, restore, signal } = options;
@@ -94,8 +97,8 @@ export async function loadVolumeSources(options: VolumeSourcesOptions): Promise<
 }
 
 /**
- * The volumes of a backup that has no volume infos: Velero before 1.13 stored none, and the file may be
- * lost. Its snapshots, native snapshots and DataUploads name the claims.
+ * The volumes of a backup that has no volume infos: Velero before 1.13 stored none, and the file
+ * may be lost. Its snapshots, native snapshots and DataUploads name the claims.
  */
 export async function volumesWithoutInfos(
   { infos, natives, snapped }: Pick<VolumeSources, 'infos' | 'natives' | 'snapped'>,

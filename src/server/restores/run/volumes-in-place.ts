@@ -33,9 +33,15 @@ export interface RestoredInPlaceOptions {
 
 /** Data movers report that often at most. Our choice. */
 const POLL_MS = 2000;
-/** So old an answer about those of others may be: who begins one later looks for pods, and finds them. Our choice. */
+/**
+ * So old an answer about those of others may be: who begins one later looks for pods, and finds
+ * them. Our choice.
+ */
 const LOOK_MS = 60_000;
-/** So often one is looked at that no agent has taken up: five minutes. Whoever takes it up later finds the pods, and does not begin. Our choice. */
+/**
+ * So often one is looked at that no agent has taken up: five minutes. Whoever takes it up later
+ * finds the pods, and does not begin. Our choice.
+ */
 const UNCLAIMED_LOOKS = 150;
 /** Claims that a message names. */
 const NAMED_MAX = 5;
@@ -51,21 +57,28 @@ interface Writer {
 }
 
 /**
- * Volumes that a restore brings back in place, by their operations: those of this try and of earlier ones. And those that anybody else brings back: another
- * Restore, also one whose run is over, `longshore restore in-place`, or an attempt of this one whose operation was not noted.
+ * Volumes that a restore brings back in place, by their operations: those of this try and of
+ * earlier ones. And those that anybody else brings back: another Restore, also one whose run is
+ * over, `longshore restore in-place`, or an attempt of this one whose operation was not noted.
  */
 export class RestoredInPlace implements VolumesInPlace {
   readonly #options: RestoredInPlaceOptions;
   /** By the ID of the operation. */
   readonly #open = new Map<string, Claim>();
   readonly #failed = new Map<string, Claim[]>();
-  /** Namespaces with one that is brought back, and claims that were refused: together they would be of two times. */
+  /**
+   * Namespaces with one that is brought back, and claims that were refused: together they would be
+   * of two times.
+   */
   readonly #begun = new Set<string>();
   readonly #refused = new Map<string, Claim[]>();
   /** What was told of what an operation waits for, by claim. */
   readonly #told = new Map<string, string>();
   #writers: readonly Writer[] = [];
-  /** UIDs of DataDownloads that nobody has taken up for minutes; one that begins after all is waited for again. */
+  /**
+   * UIDs of DataDownloads that nobody has taken up for minutes; one that begins after all is waited
+   * for again.
+   */
   readonly #givenUp = new Set<string>();
   #lookedMs = -Infinity;
 
@@ -222,7 +235,10 @@ function writersOf(download: DataDownload): Writer[] {
   return [{ name, uid, claim, isUnclaimed: isUnclaimed(download) }];
 }
 
-/** Nobody has begun it, and no agent has put its finalizer on it, as one does that has no place for it yet. */
+/**
+ * Nobody has begun it, and no agent has put its finalizer on it, as one does that has no place for
+ * it yet.
+ */
 const isUnclaimed = ({ metadata, status }: DataDownload): boolean =>
   isNew(status?.phase) && (metadata.finalizers ?? []).length === 0;
 

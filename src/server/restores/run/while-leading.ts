@@ -7,7 +7,10 @@ export interface Leading {
   readonly assertLeading: () => void;
 }
 
-/** The run ends at once when another process may lead: an item that cannot be made because of it has not failed. */
+/**
+ * The run ends at once when another process may lead: an item that cannot be made because of it has
+ * not failed.
+ */
 export function whileLeading({
   assertLeading,
   signal,

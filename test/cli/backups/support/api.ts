@@ -18,7 +18,10 @@ import { tempDirectory } from '../../../support/kopia.ts';
 
 const NAMESPACE = 'velero';
 
-/** An API server with the namespace of Velero and a location in a directory, and the command line that is told where it is. */
+/**
+ * An API server with the namespace of Velero and a location in a directory, and the command line
+ * that is told where it is.
+ */
 export class Api implements AsyncDisposable {
   readonly server: ApiServer;
   readonly client: KubeClient;

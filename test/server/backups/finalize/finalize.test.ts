@@ -373,7 +373,10 @@ describe('the finalizer of backups', () => {
       status,
     }) as never;
 
-  /** Of the files of a pod's volume, whose PersistentVolume is not in the backup: no volume info tells of it. */
+  /**
+   * Of the files of a pod's volume, whose PersistentVolume is not in the backup: no volume info
+   * tells of it.
+   */
   async function withFiles(now: KubeObject[]): Promise<World> {
     const world = new World();
     const item = { ...ITEM, resource: 'pods', name: 'p' };

@@ -155,7 +155,8 @@ describe('a run that others interfere with', () => {
       client: {
         exec: ({ command: [word = ''] }: { command: string[] }) => {
           ran.push(word);
-          // As execIn has it where the kubelet closes the connection as it goes down (kube/client/exec.ts, failureOf).
+          // As execIn has it where the kubelet closes the connection as it goes down
+          // (kube/client/exec.ts, failureOf).
           return ran.length === 2
             ? Promise.reject(new CodedError('EXEC_FAILED', 'ended', { facts: { isSent: true } }))
             : Promise.resolve({ stdout: '', stderr: '' });

@@ -20,8 +20,9 @@ import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 import { randomOf } from '../../../support/random.ts';
 
 /**
- * Backups that are made by servers which are killed between any two lines, or find the bucket away. What one has done, the next one does not
- * do again, and nothing is missing in the end. `SEED=17 SEEDS=1` repeats one.
+ * Backups that are made by servers which are killed between any two lines, or find the bucket away.
+ * What one has done, the next one does not do again, and nothing is missing in the end.
+ * `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 120);
 const FIRST = Number(process.env.SEED ?? 1);

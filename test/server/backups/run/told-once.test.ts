@@ -26,7 +26,10 @@ const moves: BackupAction = {
     }),
 };
 
-/** A backup that finds something wrong at its begin, with its volumes, and with its operations, by servers that share a bucket. */
+/**
+ * A backup that finds something wrong at its begin, with its volumes, and with its operations, by
+ * servers that share a bucket.
+ */
 function newWorld() {
   const bucket = new MemoryBucket();
   const cluster = new FakeCluster().namespaces('a');
@@ -59,7 +62,10 @@ function newWorld() {
   const spec = { includedNamespaces: ['a', 'gone'], itemOperationTimeout: '1ns' };
   const parts = { cluster, actions: [moves], openVolumes, spec };
   const run = () => new Rig({ ...parts, bucket }).run();
-  /** By a server that is replaced when it comes to the files of the backup: its journal is whole by then. */
+  /**
+   * By a server that is replaced when it comes to the files of the backup: its journal is whole by
+   * then.
+   */
   const replaced = async (): Promise<void> => {
     const rig: Rig = new Rig({
       ...parts,

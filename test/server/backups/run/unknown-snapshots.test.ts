@@ -10,7 +10,10 @@ import { FakeCluster } from '../../../backup/support/cluster.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 import { reasonOf, Rig } from './support/rig.ts';
 
-/** Outlives the servers. Every snapshot that it is asked for is there, also where nobody hears of it. */
+/**
+ * Outlives the servers. Every snapshot that it is asked for is there, also where nobody hears of
+ * it.
+ */
 class Provider {
   readonly taken: string[] = [];
   /** The next calls whose answers nobody gets: the server is ended meanwhile. */

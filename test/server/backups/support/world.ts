@@ -32,7 +32,10 @@ export const SUBJECT = { kind: 'Backup', name: 'b1', uid: 'u1' } as const;
 export const ITEM = { group: '', resource: 'configmaps', namespace: 'app', name: 'a' };
 const REF = { namespace: 'velero', name: 'b1' };
 
-/** A Backup after its run, its bucket, and what its operations come to; a server is made of it as often as wanted. */
+/**
+ * A Backup after its run, its bucket, and what its operations come to; a server is made of it as
+ * often as wanted.
+ */
 export class World extends AfterRunWorld {
   readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
     metadata: { name: 'a', namespace: 'app', uid: 'item-a' },

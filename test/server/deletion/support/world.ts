@@ -44,7 +44,10 @@ export const VELERO = 'velero';
 export const START = '2026-11-21T02:00:00Z';
 const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 
-/** What a server does outside of itself: it may be killed at each of these, before or after it took effect. */
+/**
+ * What a server does outside of itself: it may be killed at each of these, before or after it took
+ * effect.
+ */
 export type Outside = <T>(task: () => Promise<T>, what: string) => Promise<T>;
 export const calm: Outside = async (task) => task();
 
@@ -57,7 +60,10 @@ export interface Parts {
   readonly itemOperations?: readonly object[];
 }
 
-/** A cluster, a bucket, providers, drivers and repositories, and servers that delete backups, as many as wanted. */
+/**
+ * A cluster, a bucket, providers, drivers and repositories, and servers that delete backups, as
+ * many as wanted.
+ */
 export class DeletionWorld {
   readonly server: ApiServer;
   readonly client: KubeClient;
@@ -166,7 +172,9 @@ export class DeletionWorld {
     });
   }
 
-  /** A DataDownload of `longshore restore in-place`; those of older versions belong to the Backup. */
+  /**
+   * A DataDownload of `longshore restore in-place`; those of older versions belong to the Backup.
+   */
   async restoreInPlace(backup: KubeObject, phase: string, isOwned = false): Promise<void> {
     const { name, uid } = backup.metadata;
     await this.make(DATA_DOWNLOADS, `${name}-${phase.toLowerCase()}`, {
@@ -429,7 +437,10 @@ export class DeletionWorld {
     });
   }
 
-  /** The snapshotter's part: tells the handle of a content, deletes what that stands for where it was told, then the content. */
+  /**
+   * The snapshotter's part: tells the handle of a content, deletes what that stands for where it
+   * was told, then the content.
+   */
   async #runSidecar(): Promise<void> {
     const { signal } = this.#abort;
     const ref = { signal };

@@ -7,7 +7,10 @@ import { VersionedBucket } from '../../../support/versioned-bucket.ts';
 
 export const START = parseGoTime('2026-11-21T02:00:00Z');
 
-/** What one server does outside of itself: it may be killed at each of these, before or after it took effect. */
+/**
+ * What one server does outside of itself: it may be killed at each of these, before or after it
+ * took effect.
+ */
 export type Outside = <T>(task: () => Promise<T> | T, mayFail?: boolean) => Promise<T>;
 export const calm: Outside = async (task) => task();
 
@@ -16,7 +19,10 @@ export interface Place {
   readonly bucket?: Bucket;
 }
 
-/** What is there after the run of a Backup or Restore, beside itself and its cluster: a clock, a bucket, and what its operations come to. */
+/**
+ * What is there after the run of a Backup or Restore, beside itself and its cluster: a clock, a
+ * bucket, and what its operations come to.
+ */
 export class AfterRunWorld {
   readonly clock = new ManualClock(START);
   readonly bucket = new VersionedBucket();
@@ -73,7 +79,10 @@ export class AfterRunWorld {
 
 class Killed extends Error {}
 
-/** Kills servers by chance at what they do outside of themselves, or has the bucket away; until there were enough kills for one course. */
+/**
+ * Kills servers by chance at what they do outside of themselves, or has the bucket away; until
+ * there were enough kills for one course.
+ */
 export class Killer {
   kills = 0;
   readonly #random: () => number;

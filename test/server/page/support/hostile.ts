@@ -1,6 +1,8 @@
 import * as fc from 'fast-check';
 
-/** Characters that no page has: they change how the text around them is read, or nobody sees them. */
+/**
+ * Characters that no page has: they change how the text around them is read, or nobody sees them.
+ */
 export const HIDDEN =
   /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u;
 

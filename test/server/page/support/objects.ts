@@ -39,7 +39,10 @@ export const uploadOf = (
 /** A name, or any other text that somebody may have written into an object. */
 export type Word = (plain: string) => string;
 
-/** A cluster in which each part of the page has something to show. `word` makes what somebody wrote of what is usual. */
+/**
+ * A cluster in which each part of the page has something to show. `word` makes what somebody wrote
+ * of what is usual.
+ */
 export function fill(api: FakeApi, word: Word = (plain) => plain): void {
   api.put(
     BACKUP_STORAGE_LOCATIONS as never,

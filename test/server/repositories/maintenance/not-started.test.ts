@@ -29,7 +29,9 @@ const PULL = {
   ],
 };
 
-/** Three repositories whose Jobs were created at the start, one more that is due, and two places. */
+/**
+ * Three repositories whose Jobs were created at the start, one more that is due, and two places.
+ */
 class Cluster {
   nowMs = START_MS;
   readonly repositories = new Map<string, BackupRepository>();

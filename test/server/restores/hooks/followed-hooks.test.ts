@@ -112,7 +112,8 @@ describe('hooks that a run has left', () => {
     const file = world.bucket.objects.get(path) as Buffer;
     let looks = 0;
     const { hooks } = world.server('', (task, mayFail) => {
-      // It is there for whoever reads it first, gone for whoever notes that a hook begins, and there again.
+      // It is there for whoever reads it first, gone for whoever notes that a hook begins, and
+      // there again.
       if (mayFail === true && world.requests.at(-1) === `get ${FILE}`) looks++;
       if (looks === 1 && mayFail !== true) world.bucket.objects.delete(path);
       if (looks === 3) world.bucket.objects.set(path, file);

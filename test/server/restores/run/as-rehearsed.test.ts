@@ -16,7 +16,8 @@ import { stored, type StoredItem } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { Rig, scratch, storeBackup } from './support/rig.ts';
 
-// A dry run of a restore with volumes says what the server's run reports: generated backups and clusters.
+// A dry run of a restore with volumes says what the server's run reports: generated backups and
+// clusters.
 
 const claim = fc.record({
   namespace: fc.constantFrom('app', 'db'),
@@ -340,7 +341,9 @@ async function actionsOf(client: KubeClient): Promise<RestoreAction[]> {
   return actions;
 }
 
-/** Velero's list calls an item with a warning alone "failed". The texts tell warnings from errors. */
+/**
+ * Velero's list calls an item with a warning alone "failed". The texts tell warnings from errors.
+ */
 const left = (outcome: string): string => (outcome === 'failed' ? 'skipped' : outcome);
 /** The results of a run name the object first. */
 const bare = (text: string): string => text.replace(/^[A-Z]\w+ \S+: /, '');

@@ -13,8 +13,9 @@ import { Rig, storeBackup } from './support/rig.ts';
 import { randomOf } from '../../../support/random.ts';
 
 /**
- * Restores by servers that are killed between any two calls, or find the bucket away. What one has done, the next one does not do again, and in the end
- * everything is as it is without that. `SEED=17 SEEDS=1` repeats one.
+ * Restores by servers that are killed between any two calls, or find the bucket away. What one has
+ * done, the next one does not do again, and in the end everything is as it is without that.
+ * `SEED=17 SEEDS=1` repeats one.
  */
 const SEEDS = Number(process.env.SEEDS ?? 100);
 const FIRST = Number(process.env.SEED ?? 1);
@@ -37,7 +38,9 @@ const SAMPLE = process.env.SOAK === '1' ? 1 : 30;
 /** Restores that are made side by side, since they wait for files most of the time. */
 const AT_ONCE = 8;
 
-/** Without what is different each time in the name of a journal's segment or of a file's version. */
+/**
+ * Without what is different each time in the name of a journal's segment or of a file's version.
+ */
 const segment = (key: string): string => key.replace(/(?<=\/\d{8})-[0-9a-f]{8}/, '');
 
 /** Before or after which call a server is killed. */
@@ -51,7 +54,10 @@ const REFUSALS = {
   locked: 'STORAGE_FAILED',
 } as const;
 
-/** From which put of the restore on the bucket refuses all that it refuses. A locked one refuses to replace and to delete objects. */
+/**
+ * From which put of the restore on the bucket refuses all that it refuses. A locked one refuses to
+ * replace and to delete objects.
+ */
 interface Refusal {
   readonly kind: keyof typeof REFUSALS;
   readonly from: number;
@@ -213,7 +219,10 @@ class Life {
   }
 }
 
-/** `ends`: where the first servers are killed, one after the other; without any, chance kills them. Tells what each came to. */
+/**
+ * `ends`: where the first servers are killed, one after the other; without any, chance kills them.
+ * Tells what each came to.
+ */
 async function restore(
   seed: number,
   ends: readonly Point[] = [],
@@ -310,7 +319,10 @@ describe('a restore by servers that die', () => {
   );
 
   it('does everything once, wherever the first of them is killed, or the one that takes over', async () => {
-    /** Kills the next server after those at each point that it comes to, or at one of `of`; tells at how many. */
+    /**
+     * Kills the next server after those at each point that it comes to, or at one of `of`; tells at
+     * how many.
+     */
     const killEverywhere = async (before: readonly Point[], of = 1): Promise<number> => {
       let killed = 0;
       const seen = new Set<Point>();
@@ -373,7 +385,10 @@ describe.each(['denied', 'full', 'locked'] as const)(
   },
 );
 
-/** A volume that is there, which is written to while servers die; the operation is one that is known by its name, as the DataDownload of the action. */
+/**
+ * A volume that is there, which is written to while servers die; the operation is one that is known
+ * by its name, as the DataDownload of the action.
+ */
 describe('a restore in place by servers that die', () => {
   const OPERATION = 'dd-in-place-u1.old-a/v0';
   const ITEMS = [
@@ -383,7 +398,9 @@ describe('a restore in place by servers that die', () => {
     stored('pods', 'a/p0', { spec: { containers: [] } }),
   ];
 
-  /** The first servers are killed at `ends`, one after the other; tells to which points each came. */
+  /**
+   * The first servers are killed at `ends`, one after the other; tells to which points each came.
+   */
   async function bringBack(ends: readonly Point[]): Promise<Set<Point>[]> {
     const cluster = new RestoreCluster().namespaces('a');
     cluster.add('persistentvolumeclaims', {

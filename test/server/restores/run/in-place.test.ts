@@ -10,7 +10,10 @@ import { stored } from '../../../restore/support/backup.ts';
 import { RestoreCluster } from '../../../restore/support/cluster.ts';
 import { reasonOf, Rig, type Parts, storeBackup } from './support/rig.ts';
 
-/** Volumes that are there are brought back before anything may use them, whoever makes the restore meanwhile. */
+/**
+ * Volumes that are there are brought back before anything may use them, whoever makes the restore
+ * meanwhile.
+ */
 
 const ITEMS = [
   stored('namespaces', 'app'),

@@ -59,7 +59,10 @@ export const podLeft = (name: string, hooks = ['h']) => ({
 
 const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
 
-/** A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a server is made of it as often as wanted. */
+/**
+ * A Restore after its run, its bucket and its cluster, and what its operations and hooks come to; a
+ * server is made of it as often as wanted.
+ */
 export class World extends AfterRunWorld {
   readonly cluster = new RestoreCluster();
   /** Commands of hooks, as they were run. */
