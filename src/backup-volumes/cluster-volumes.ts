@@ -49,19 +49,19 @@ export interface ClusterVolumesOptions {
   readonly helper: VolumeHelper;
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
-  /** As {@link NativeSnapshots} has it. */
+  /** See {@link NativeSnapshots}. */
   readonly willSnapshot?: (asked: AskedSnapshot) => Promise<void>;
   readonly log: BackupLog;
   /**
-   * Of what a server that goes on says again, such as what {@link ClusterVolumes.outcome} finds:
-   * `log`, where nothing is said.
+   * Log for lines that a retry repeats, such as those of {@link ClusterVolumes.outcome}. Default:
+   * `log`.
    */
   readonly tryLog?: BackupLog;
   readonly signal: AbortSignal;
-  /** CSI volumes are left to the actions for PVCs. */
+  /** True: actions for PVCs handle CSI volumes. */
   readonly hasCsi: boolean;
   readonly resourceTimeoutMs: number;
-  /** Of the server, for Backups that do not say. */
+  /** The server's default, for Backups without their own time-out. */
   readonly podVolumeTimeoutMs: number;
 }
 
@@ -78,7 +78,7 @@ type Fact =
       readonly pv: string;
       readonly approach: 'podvolume' | 'volumeSnapshot' | 'csiSnapshot' | 'any';
       readonly reason: string;
-      /** What decided, where a rule did. */
+      /** The rule that decided, if any. */
       readonly rule?: string;
     }
   | {
@@ -86,7 +86,7 @@ type Fact =
       readonly uid: string;
       readonly claims: readonly string[];
       readonly names: readonly string[];
-      /** What decided about each volume that is no PVC's, by its name in the pod. */
+      /** Reasons for volumes without a PVC, by volume name in the pod. */
       readonly decided?: Readonly<Record<string, string>>;
     };
 
@@ -96,11 +96,11 @@ export class ClusterVolumes implements BackupVolumes {
   readonly #volumes = new Map<string, NotedVolume>();
   readonly #native: NativeSnapshot[] = [];
   readonly #skipped = new SkippedVolumes();
-  /** Claims whose files are backed up through a pod: `namespace/name`. */
+  /** PVCs whose files are backed up through a pod: `namespace/name`. */
   readonly #claims = new Set<string>();
-  /** By UID, from `before` to `after`. */
+  /** Chosen volumes by pod UID, from `before` to `after`. */
   readonly #chosen = new Map<string, ReadonlyMap<string, Because>>();
-  /** What decided about volumes that only a pod has: by namespace, pod and volume. */
+  /** Reasons for volumes that only a pod has: by namespace, pod and volume. */
   readonly #decided = new Map<string, string>();
   readonly #podVolumes: PodVolumeBackups;
   readonly #snapshots: NativeSnapshots;
@@ -150,16 +150,14 @@ export class ClusterVolumes implements BackupVolumes {
     this.#skipped.untrack(record.spec.persistentVolumeName ?? '');
   }
 
-  /**
-   * For a pod: which of its volumes are backed up by files, before any action looks at their PVCs.
-   */
+  /** Chooses the volumes of a pod to back up by files, before any action handles their PVCs. */
   async before(type: string, item: KubeObject): Promise<void> {
     if (type !== PODS_TYPE) return;
     const pod = item as Pod;
     const chosen = new Map<string, Because>();
     for (const volume of pod.spec.volumes ?? []) {
       const { yes, because } = await this.#options.helper.filesDecision(volume, pod);
-      // A running pod has its volumes: the lists that say otherwise are older than the pod.
+      // A running pod has its volumes, so the listed volumes are older than the pod.
       if (because.by === 'noVolume' && pod.status?.phase === 'Running')
         throw new CodedError(because.code, because.text);
       if (!yes) continue;
@@ -169,8 +167,8 @@ export class ClusterVolumes implements BackupVolumes {
   }
 
   /**
-   * Volumes that no pod has been read for yet; from here on no other pod reads them. Only now: a
-   * pod whose item has failed before, or that does not run, must not keep the next one from it.
+   * Returns the volumes that no other pod has reserved, and reserves them. Called late: a pod that
+   * failed or does not run must not block the next pod that mounts the volume.
    */
   #reserve(pod: Pod, chosen: Iterable<string>): { volumes: string[]; claims: Map<string, string> } {
     const { namespace = '', name } = pod.metadata;
@@ -201,8 +199,8 @@ export class ClusterVolumes implements BackupVolumes {
   }
 
   /**
-   * Its volume is in the backup by now. The action for PVCs has left it alone, which Velero notes
-   * beside what becomes of it otherwise.
+   * The volume is already in the backup, and the action for PVCs skipped the PVC. Velero records
+   * that skip beside the other reasons.
    */
   #afterClaim({ spec }: PersistentVolumeClaim): VolumeStepResult | undefined {
     const pv = spec.volumeName ?? '';
@@ -324,7 +322,7 @@ export class ClusterVolumes implements BackupVolumes {
     };
     const plan = planSnapshot({ ...planned, isKnownToSnapshotter: undefined });
     if (plan.way === undefined) {
-      // The action for PVCs says so of the PVC, where it runs.
+      // The action for PVCs reports the reason at the PVC, if that action runs.
       if (!hasCsi || !hasClaim) return refuse(plan.reason);
       skip(plan.reason);
       return result();
@@ -379,7 +377,7 @@ export class ClusterVolumes implements BackupVolumes {
       else missing.push(operation.upload);
     }
     const { snapshots, contents } = await this.#csiSnapshots(signal);
-    // Nothing is asked for any more: what is tried again has said nothing yet.
+    // No API call follows that could fail, so a retry does not repeat these warnings.
     for (const upload of missing)
       tryLog.warn(`Fail to get DataUpload ${upload.namespace}/${upload.name}`);
     for (const { metadata, spec } of snapshots) {
@@ -417,8 +415,7 @@ export class ClusterVolumes implements BackupVolumes {
   }
 
   /**
-   * Those that stay in the storage; where all snapshots are moved there are none of the backup's
-   * own.
+   * Snapshots that stay in the storage. If all snapshots are moved, the backup has none of its own.
    */
   async #csiSnapshots(
     signal: AbortSignal,
@@ -444,7 +441,7 @@ export class ClusterVolumes implements BackupVolumes {
         contents: contents.filter((each) => isOfBackup(each, { name, uid })),
       };
     } catch (error) {
-      // A cluster without the definitions of snapshots.
+      // The cluster has no snapshot CRDs.
       if (isCode(error, 'KUBE_NOT_FOUND')) return { snapshots: [], contents: [] };
       throw error;
     }
@@ -454,7 +451,7 @@ export class ClusterVolumes implements BackupVolumes {
 const claimOf = ({ spec }: Pod, volume: string): string | undefined =>
   (spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
 
-/** What an earlier try of a backup noted, for one whose volumes cannot be opened any more. */
+/** Snapshots that an earlier try recorded, for a backup whose volumes can no longer be opened. */
 export const nativeSnapshotsIn = (facts: readonly VolumeFact[]): NativeSnapshot[] =>
   (facts as unknown as readonly Fact[]).flatMap((fact) =>
     fact.kind === 'native' ? [fact.record] : [],

@@ -3,49 +3,44 @@ import type { VolumeSteps } from '../backup/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 import type { VolumeSnapshotter } from '../plugin/index.ts';
 
-/** What is known of volumes when a backup's items are done. */
+/** Facts about volumes when all items of a backup are done. */
 export interface VolumeOutcome {
   readonly nativeSnapshots: readonly NativeSnapshot[];
-  /** As they are then: those that are not over are stored anew by the finalizer. */
+  /** Their current state: the finalizer stores unfinished ones again. */
   readonly podVolumeBackups: readonly KubeObject[];
   readonly volumeInfos: readonly BackupVolumeInfo[];
-  /** VolumeSnapshots of this backup, which stay where they are. */
+  /** Number of VolumeSnapshots of this backup that stay in the storage. */
   readonly csiSnapshots: number;
 }
 
-/** One thing that was done about a volume, as JSON that only the volumes themselves read. */
+/** A completed step for a volume, as JSON that only the implementation reads. */
 export type VolumeFact = Readonly<Record<string, unknown>>;
 
-/**
- * Volumes of one backup: policies, native snapshots, PodVolumeBackups, and what is told of each.
- */
+/** Volumes of one backup: policies, native snapshots, PodVolumeBackups and their records. */
 export interface BackupVolumes extends VolumeSteps {
   /**
-   * What an earlier try of this backup did, in the order in which it was put into the sink:
-   * `FinishedItem.facts` of each item. Called once, before any step.
+   * Restores the steps of an earlier try, in the order of the sink: `FinishedItem.facts` of each
+   * item. Call it once, before any step.
    */
   resume(facts: readonly VolumeFact[]): void;
-  /**
-   * Those that are there so far: of a backup that fails or is canceled, too, somebody has to delete
-   * them.
-   */
+  /** Snapshots taken so far. If the backup fails or is canceled, the caller must delete them. */
   readonly nativeSnapshots: readonly NativeSnapshot[];
-  /** After the last item. `uploads`: DataUploads that operations name, with their operations. */
+  /** Call it after the last item. `uploads`: operations with their DataUploads. */
   outcome(uploads: readonly UploadOperation[], signal: AbortSignal): Promise<VolumeOutcome>;
 }
 
-/** An operation that moves the volume of a PVC, or waits for its snapshot. */
+/** An operation that moves the volume of a PVC or waits for its snapshot. */
 export interface UploadOperation {
   readonly operationId: string;
   readonly item: { readonly resource: string; readonly namespace: string; readonly name: string };
   readonly upload: { readonly namespace: string; readonly name: string } | undefined;
 }
 
-/** A snapshot that a provider is asked for. */
+/** A snapshot request to a provider. */
 export interface AskedSnapshot {
   /** Name of the PersistentVolume. */
   readonly pv: string;
-  /** Its id with the provider. */
+  /** Volume ID at the provider. */
   readonly volume: string;
   /** Name of the VolumeSnapshotLocation. */
   readonly location: string;

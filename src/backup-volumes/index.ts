@@ -1,7 +1,7 @@
 /**
- * What a backup does about volumes beside their objects: which way each goes by the policies,
- * native snapshots, PodVolumeBackups as item operations, and what is noted of each. Moves no byte
- * itself, and knows no journal: what must survive a restart are facts that it is given back.
+ * Volume steps of a backup beside the objects: policy decisions, native snapshots, PodVolumeBackups
+ * as item operations, and volume records. Moves no bytes and knows no journal: facts that must
+ * survive a restart are handed back to it.
  */
 export type {
   AskedSnapshot,

@@ -11,8 +11,8 @@ export interface NativeSnapshotsOptions {
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
   /**
-   * Before a provider is asked: whoever comes after a kill must know that there may be one. Where
-   * it throws, none is taken.
+   * Called before a snapshot request: after a kill, the next process must know of a possible
+   * snapshot. If it throws, no snapshot is taken.
    */
   readonly willSnapshot?: ((asked: AskedSnapshot) => Promise<void>) | undefined;
   readonly log: BackupLog;
@@ -20,7 +20,7 @@ export interface NativeSnapshotsOptions {
 }
 
 /**
- * Keys of zones: on the volume itself, then in its affinity to nodes. Velero:
+ * Zone keys: labels of the volume, then keys in its node affinity. Velero:
  * pkg/backup/item_backupper.go.
  */
 const ZONE_LABELS = ['topology.kubernetes.io/zone', 'failure-domain.beta.kubernetes.io/zone'];
@@ -37,7 +37,7 @@ const ZONE_KEYS = [
 /** Snapshots by the APIs of providers, for volumes without a CSI driver. */
 export class NativeSnapshots {
   readonly #options: NativeSnapshotsOptions;
-  /** One for each location, made by the first volume. */
+  /** Snapshotters by location, each opened for its first volume. */
   readonly #opened = new Map<string, AskedSnapshotter>();
 
   constructor(options: NativeSnapshotsOptions) {
@@ -45,8 +45,8 @@ export class NativeSnapshots {
   }
 
   /**
-   * Undefined where no location has a snapshotter for it. Throws `NO_VOLUME_INFO`, and
-   * {@link FailedSnapshotError} for what the provider has refused.
+   * Returns undefined if no location has a snapshotter for the volume. Throws `NO_VOLUME_INFO`, and
+   * {@link FailedSnapshotError} if the provider refused the snapshot.
    */
   async take(pv: PersistentVolume): Promise<NativeSnapshot | undefined> {
     const { locations, log, signal, backup } = this.#options;
@@ -144,7 +144,7 @@ export class NativeSnapshots {
   }
 }
 
-/** A snapshot that a provider refused. The backup says so of the volume, and goes on without it. */
+/** The provider refused a snapshot. The backup reports it at the volume and continues. */
 export class FailedSnapshotError extends CodedError {
   readonly record: NativeSnapshot;
 
@@ -156,8 +156,8 @@ export class FailedSnapshotError extends CodedError {
 }
 
 /**
- * Nobody knows the id of a snapshot whose plugin went away over it, so that no deletion of the
- * backup removes it.
+ * If a plugin stopped during a snapshot, its ID is unknown, and deleting the backup cannot remove
+ * it.
  */
 function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
   if (!isCode(cause, 'PLUGIN_TIMEOUT', 'PLUGIN_GONE')) return '';
@@ -165,14 +165,14 @@ function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
   return `. The provider may have one all the same, with the tags ${tags}: delete it there`;
 }
 
-/** The zone that a provider finds the volume in; `''` where nothing says one. */
+/** The zone in which a provider finds the volume; `''` if unknown. */
 export function zoneOf({ metadata, spec }: PersistentVolume): string {
   for (const key of ZONE_LABELS) {
     const label = lookup(metadata.labels, key);
     if (label !== undefined) return label;
   }
   const terms = spec.nodeAffinity?.required?.nodeSelectorTerms ?? [];
-  // Regional disks of Google's are in several.
+  // Google's regional disks are in several zones.
   const zones: string[] = [];
   for (const { matchExpressions } of terms) {
     for (const { key, operator, values } of matchExpressions ?? []) {

@@ -20,7 +20,7 @@ import {
 import { EnsuredRepositories } from '../repository-access/index.ts';
 import { podVolumeName } from './pod-volume-name.ts';
 
-/** The action that is asked about PodVolumeBackups, here and by a Velero server with our plugin. */
+/** The action that answers for PodVolumeBackups, here and in a Velero server with our plugin. */
 export const POD_VOLUME_ACTION = 'longshore.io/pod-volume-backup';
 
 export interface PodVolumesOptions {
@@ -28,32 +28,31 @@ export interface PodVolumesOptions {
   readonly backup: Backup;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /** How long a repository may take to be there. */
+  /** Time limit for a repository to be ready. */
   readonly resourceTimeoutMs: number;
-  /** How long post hooks of a pod wait for its volumes. */
+  /** How long a pod's post hooks wait for its volumes. */
   readonly timeoutMs: number;
 }
 
-/** What became of the volumes of a pod. */
+/** Result for the volumes of a pod. */
 export interface PodVolumesResult {
   readonly operations: readonly StartedOperation[];
-  /** Names of volumes with the reason. */
+  /** Volume names with the reason. */
   readonly skipped: ReadonlyMap<string, string>;
   readonly made: readonly string[];
-  /** Of the pod: each is an error of it. */
+  /** Errors to report at the pod. */
   readonly errors: readonly unknown[];
 }
 
 const AGENT_LABELS = 'role=node-agent';
 
 /**
- * Backups of pods' volumes by their files, each an operation: nobody waits for one but the post
- * hooks of its pod.
+ * File-system backups of pod volumes, each as an operation. Only the post hooks of the pod wait.
  */
 export class PodVolumeBackups {
   readonly #options: PodVolumesOptions;
   readonly #repositories: EnsuredRepositories;
-  /** Names by the UID of their pod. */
+  /** Names of PodVolumeBackups by pod UID. */
   readonly #made = new Map<string, string[]>();
 
   constructor(options: PodVolumesOptions) {
@@ -66,7 +65,7 @@ export class PodVolumeBackups {
   }
 
   /**
-   * Makes one for each of these volumes of the pod. Velero: pkg/podvolume/backupper.go,
+   * Creates a PodVolumeBackup for each given volume of the pod. Velero: pkg/podvolume/backupper.go,
    * BackupPodVolumes.
    */
   async begin(pod: Pod, volumes: readonly string[]): Promise<PodVolumesResult> {
@@ -85,7 +84,7 @@ export class PodVolumeBackups {
       }
       return { operations: [], skipped, made: [], errors };
     };
-    // A pod that does not run has nothing to read, so a missing PVC is no error.
+    // A pod that does not run has no files to read, so a missing PVC is not an error.
     const notRunning = whyNotRunning(pod);
     if (notRunning !== undefined) return skipAll(notRunning, []);
     const claims = await this.#claimsOf(pod);
@@ -106,7 +105,7 @@ export class PodVolumeBackups {
         skipped.set(volume, reason);
         continue;
       }
-      // Its PVC could not be asked for, which is an error already.
+      // The lookup of its PVC failed, and that error is already reported.
       if (claims.unknown.has(volume)) continue;
       try {
         const { metadata } = await this.#create(pod, volume, claims.found.get(volume));
@@ -132,7 +131,7 @@ export class PodVolumeBackups {
     this.#made.set(podUid, names);
   }
 
-  /** Of an earlier try. */
+  /** Adds names from an earlier try. */
   resume(podUid: string, names: readonly string[]): void {
     for (const name of names) this.#note(podUid, name);
   }
@@ -141,7 +140,7 @@ export class PodVolumeBackups {
     return this.#made.get(podUid) ?? [];
   }
 
-  /** All that this backup has made, as they are now. */
+  /** All PodVolumeBackups of this backup, in their current state. */
   async list(): Promise<PodVolumeBackup[]> {
     if (this.#made.size === 0) return [];
     const { client, backup, signal } = this.#options;
@@ -150,7 +149,7 @@ export class PodVolumeBackups {
     return client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
   }
 
-  /** Waits until the volumes of a pod have been read, or will not be. Throws `PVB_TIMEOUT`. */
+  /** Waits until the pod's PodVolumeBackups have ended or are deleted. Throws `PVB_TIMEOUT`. */
   async settled(pods: readonly Pod[], signal: AbortSignal): Promise<void> {
     const { client, backup, timeoutMs } = this.#options;
     const { namespace } = backup.metadata;
@@ -192,7 +191,7 @@ export class PodVolumeBackups {
     return { found, unknown, errors };
   }
 
-  /** Velero's words (pkg/nodeagent/node_agent.go). */
+  /** Messages are Velero's (pkg/nodeagent/node_agent.go). */
   async #assertAgent({ spec }: Pod): Promise<void> {
     const { client, backup, signal } = this.#options;
     const node = spec.nodeName ?? '';
@@ -207,10 +206,7 @@ export class PodVolumeBackups {
     throw new CodedError('NO_AGENT', `daemonset pod not found in running state in node ${node}`);
   }
 
-  /** One repository for each namespace of volumes. */
-  /**
-   * The same for a pod's volume each time that it is asked for: after a restart it is found again.
-   */
+  /** The name is the same in each try, so a restart finds the existing object. */
   async #create(
     pod: Pod,
     volume: string,
@@ -258,7 +254,7 @@ function podVolumeBackupOf(
         ...NOT_IN_BACKUPS,
         ...(pvc && { 'velero.io/pvc-uid': pvc.uid }),
       },
-      // Restores tell by it that a PVC has a backup of its files.
+      // Restores read it to find PVCs with a file-system backup.
       ...(pvc && { annotations: { 'velero.io/pvc-name': pvc.name } }),
     },
     spec: {
@@ -282,7 +278,6 @@ function podVolumeBackupOf(
   };
 }
 
-/** Begins as Velero's do. */
 /** Velero: pkg/util/kube/pod.go, IsPodRunning. */
 function whyNotRunning({ metadata, spec, status }: Pod): string | undefined {
   const { namespace = '', name } = metadata;

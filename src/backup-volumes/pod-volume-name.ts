@@ -3,9 +3,8 @@ import { createHash } from 'node:crypto';
 const NAME_MAX = 63;
 
 /**
- * The name of a PodVolumeBackup or PodVolumeRestore: the same for the same `what` each time, so
- * that one is found again after a restart. `owner`: the name of the Backup or Restore, of which as
- * much is kept as a label may have.
+ * The name of a PodVolumeBackup or PodVolumeRestore. The same `what` gives the same name, so a
+ * restart finds the object. `owner` is the Backup or Restore name, cut to fit a label.
  */
 export function podVolumeName(owner: string, what: string): string {
   const sum = createHash('sha256').update(what).digest('hex').slice(0, 16);

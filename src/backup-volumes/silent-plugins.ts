@@ -1,19 +1,18 @@
 import { CodedError, isCode } from '../base/index.ts';
 import type { VolumeSnapshotter } from '../plugin/index.ts';
 
-/** What a backup asks of a snapshotter. */
+/** The snapshotter calls that a backup makes. */
 export type AskedSnapshotter = Pick<
   VolumeSnapshotter,
   'volumeIdOf' | 'volumeInfo' | 'createSnapshot'
 >;
 
-/** One call may be about a volume that is slow. Our choice. */
+/** A single slow volume may time out. Our choice. */
 const UNANSWERED_MAX = 2;
 
 /**
- * A snapshotter that is left alone after so many calls of one kind in a row without an answer: each
- * is waited for as long as a call may take, which is hours, and a backup may have thousands of
- * volumes. Throws `PLUGIN_SILENT` then.
+ * Stops calling a snapshotter after this many calls of one kind in a row without an answer. Each
+ * call may wait for hours, and a backup may have thousands of volumes. Then throws `PLUGIN_SILENT`.
  */
 export function unlessSilent(snapshotter: VolumeSnapshotter, location: string): AskedSnapshotter {
   const unanswered = new Map<string, number>();

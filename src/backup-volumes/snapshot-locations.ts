@@ -2,7 +2,6 @@ import { CodedError, codeOf, messageOf, retryOf } from '../base/index.ts';
 import { type KubeClient, type KubeObject, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
 import { loadCredentialFile } from '../repository-access/index.ts';
 
-/** A VolumeSnapshotLocation. */
 export interface SnapshotLocation extends KubeObject {
   readonly spec?: {
     readonly provider?: string;
@@ -13,17 +12,17 @@ export interface SnapshotLocation extends KubeObject {
 
 export interface SnapshotLocationsOptions {
   readonly client: KubeClient;
-  /** Of the locations, and of the Secrets that they name. */
+  /** Namespace of the locations and of their Secrets. */
   readonly namespace: string;
-  /** Where credentials are put for plugins to read. */
+  /** Directory for credential files that plugins read. */
   readonly directory: string;
   readonly signal: AbortSignal;
 }
 
 /**
- * Those of these names, in this order. One that names a Secret has the path of a file with its
- * value as `credentialsFile` in its configuration, as plugins expect it. Throws `NO_PASSWORD` where
- * the Secret has no such key, and what the API server refuses.
+ * Loads the named locations, in this order. If a location names a Secret, its configuration gets
+ * `credentialsFile`: the path of a file with the value, as plugins expect. Throws `NO_PASSWORD` if
+ * the Secret lacks the key, and the API server's errors.
  */
 export async function loadSnapshotLocations(
   names: readonly string[],

@@ -4,14 +4,14 @@ import type { Backup } from '../kube/index.ts';
 import { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 
 /**
- * On a Backup, in place of the server's `--fs-backup-timeout`. Velero:
+ * Annotation of a Backup that replaces the server's `--fs-backup-timeout`. Velero:
  * pkg/apis/velero/v1/labels_annotations.go (v1.18.3).
  */
 const ANNOTATION = 'velero.io/pod-volume-timeout';
 
 /**
- * How long the files of a pod's volumes may take. What cannot be read is a warning, and the
- * server's value counts.
+ * Time limit for the files of a pod's volumes. An invalid annotation is a warning, and the server's
+ * value applies.
  */
 export function podVolumeTimeoutMs(
   { metadata }: Backup,
@@ -27,15 +27,15 @@ export function podVolumeTimeoutMs(
 }
 
 export interface OperationTimeouts {
-  /** Of single actions, by their names: these count, whatever a Backup says. */
+  /** Limits of single actions, by name. They override the Backup's limit. */
   readonly ofActions: ReadonlyMap<string, Nanoseconds>;
-  /** Of the files of pods' volumes, where the Backup does not say it. */
+  /** Limit for files of pod volumes, for Backups without the annotation. */
   readonly podVolumeMs: number;
 }
 
 /**
- * How long an operation of an action may take, where the Backup asks for `askedNs` for all of them.
- * Files of pods' volumes have at least their own time.
+ * Time limit of an action's operation. `askedNs` is the Backup's limit for all operations. Files of
+ * pod volumes get at least their own limit.
  */
 export function operationTimeoutNs(
   action: string,

@@ -11,16 +11,16 @@ import {
 import { type SkippedVolume, skippedReason } from '../volume-policy/index.ts';
 import type { UploadOperation } from './contract.ts';
 
-/** What is noted of a PersistentVolume that is in the backup. */
+/** Facts about a PersistentVolume in the backup. */
 export interface NotedVolume {
   readonly name: string;
   readonly pvcName: string;
   readonly pvcNamespace: string;
   readonly reclaimPolicy: string;
   readonly labels: Readonly<Record<string, string>> | null;
-  /** No driver of CSI has it, and a snapshot was wanted. */
+  /** The volume has no CSI driver, and a snapshot was wanted. */
   readonly isNotCsi?: boolean;
-  /** What decided how it is backed up, where a rule or a pod did. */
+  /** The rule or pod annotation that decided, if any. */
   readonly decidedBy?: string;
 }
 
@@ -28,12 +28,12 @@ export interface InfoSources {
   readonly backupName: string;
   readonly volumes: readonly NotedVolume[];
   readonly skipped: readonly SkippedVolume[];
-  /** What decided about volumes that only a pod has: by {@link podVolumeKey}. */
+  /** Reasons for volumes that only a pod has: by {@link podVolumeKey}. */
   readonly decided?: ReadonlyMap<string, string>;
   readonly native: readonly NativeSnapshot[];
   readonly snapshots: readonly VolumeSnapshot[];
   readonly contents: readonly VolumeSnapshotContent[];
-  /** With the claim of each, where it has one. */
+  /** Each PodVolumeBackup with its PVC, if it has one. */
   readonly podVolumes: readonly { readonly made: PodVolumeBackup; readonly claim: string }[];
   readonly uploads: readonly { readonly operation: UploadOperation; readonly upload: DataUpload }[];
   readonly operations: readonly UploadOperation[];
@@ -44,9 +44,9 @@ const SNAPSHOTS_TYPE = 'volumesnapshots';
 const UNKNOWN = 'unknown';
 
 /**
- * Velero's `<backup>-volumeinfo.json.gz`, in its order: skipped volumes, native snapshots, CSI
- * snapshots, backups of pods' volumes, moved ones. A volume that was not backed up itself has none,
- * but for one that a pod has without a claim.
+ * The entries of `<backup>-volumeinfo.json.gz`, in Velero's order: skipped volumes, native and CSI
+ * snapshots, PodVolumeBackups, moved volumes. A volume that is not in the backup has no entry,
+ * except a pod volume without a PVC.
  */
 export function volumeInfosOf(sources: InfoSources): BackupVolumeInfo[] {
   const byName = new Map(sources.volumes.map((volume) => [volume.name, volume]));
@@ -87,7 +87,7 @@ const volumeFields = ({
   pvcNamespace,
   pvName: name,
   pvInfo: { reclaimPolicy, labels },
-  // Not Velero's, whose reader passes over it.
+  // Our own field; Velero's reader ignores it.
   ...(decidedBy !== undefined && { decidedBy }),
 });
 
@@ -105,7 +105,7 @@ function nativeInfo(volume: NotedVolume, { spec, status = {} }: NativeSnapshot):
       snapshotHandle: providerSnapshotID,
       volumeType: spec.volumeType ?? '',
       volumeAZ: spec.volumeAZ ?? '',
-      // Velero writes a number where the provider has none.
+      // Velero writes a number if the provider reports none.
       iops: String(spec.volumeIOPS ?? 0),
       Phase: phase,
     },

@@ -10,15 +10,15 @@ import {
 } from './operation.ts';
 import type { OperationStore } from './operation-map.ts';
 
-/** The archives of the location that a backup or restore is in. */
+/** The archives in the location of a backup or restore. */
 export interface Archives {
   readonly backups: BackupArchive;
   readonly restores: RestoreArchive;
 }
 
 /**
- * Operations files in the locations of their backups, which `archivesOf` finds; it may change its
- * answer when credentials do.
+ * Stores operations files in the locations of their backups and restores. `archivesOf` finds the
+ * location; its answer may change with the credentials.
  */
 export function archiveStore(archivesOf: (subject: Subject) => Promise<Archives>): OperationStore {
   return {

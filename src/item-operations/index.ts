@@ -1,8 +1,8 @@
 /**
- * Item operations: what actions of plugins go on with after a backup or restore has handled an
- * item. Records, phases, what becomes of them by what plugins say (pure functions), and the map
- * that keeps them in memory and in the operations file. Knows no controller: who polls, and what
- * phase follows, is decided elsewhere.
+ * Item operations: work that plugin actions continue after a backup or restore has handled an item.
+ * Holds the records, their phases, pure functions over plugin answers, and the map that keeps
+ * operations in memory and in the operations file. Knows no controller: polling and the next phase
+ * are decided elsewhere.
  */
 export { archiveStore, identityOfStored } from './archive-store.ts';
 export { merged } from './merge.ts';

@@ -1,9 +1,8 @@
 import { isFinal, isRunning, keyOf, type Operation } from './operation.ts';
 
 /**
- * Two lists of one backup's operations, of which neither needs to be newer as a whole: what another
- * server stored, and what this one knows. None is lost, and one that is over stays as it ended
- * first in `stored`.
+ * Merges two lists of one backup's operations: the `stored` list and the list known here. Either
+ * may be newer. No operation is lost, and a final phase in `stored` stays.
  */
 export function merged(stored: readonly Operation[], known: readonly Operation[]): Operation[] {
   const result = new Map(stored.map((operation) => [keyOf(operation), operation] as const));
@@ -14,7 +13,7 @@ export function merged(stored: readonly Operation[], known: readonly Operation[]
   return [...result.values()];
 }
 
-/** The one that is further on; `stored` where both are as far. */
+/** Returns the more advanced operation, or `stored` if both are equal. */
 function further(stored: Operation, known: Operation): Operation {
   if (isFinal(stored)) return stored;
   if (isFinal(known)) return known;

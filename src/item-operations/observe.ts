@@ -2,40 +2,43 @@ import { MINUTE_NS, type Nanoseconds } from '../base/index.ts';
 import type { OperationProgress } from '../plugin/index.ts';
 import { isRunning, type Operation, type OperationStatus } from './operation.ts';
 
-/** What a plugin said about an operation, or that it could not be asked. */
+/** The progress that a plugin reported, or the error that prevented the question. */
 export type Observation =
   | { readonly kind: 'progress'; readonly progress: OperationProgress }
   | { readonly kind: 'unasked'; readonly error: string; readonly isLasting: boolean };
 
-/** What is known of an operation only while a server runs. */
+/** Facts about an operation that only the running server knows. */
 export interface Watch {
-  /** Since when its plugin could not be asked; undefined after an answer. */
+  /** Time since the first failed question; undefined after an answer. */
   readonly unaskedForNs: Nanoseconds | undefined;
-  /** How often it could not be asked since then. */
+  /** Failed questions since then. */
   readonly unaskedTimes: number;
-  /** Whether its time-out is over, by clocks that nobody sets. */
+  /** Whether the time-out has passed, by the monotonic clock. */
   readonly isOverdue: boolean;
 }
 
 export interface Observed {
   readonly operation: Operation;
-  /** It must be told to stop: nobody waits for it any more. */
+  /** The plugin must cancel the operation: it has timed out. */
   readonly mustCancel: boolean;
 }
 
 /** Velero's text (pkg/controller/backup_operations_controller.go, v1.18.3). */
 const TIMED_OUT = 'Asynchronous action timed out';
 /**
- * How long a plugin may not be asked before its operation has failed. Velero: not once. Our choice:
- * an API server restarts in less.
+ * An operation fails after its plugin was out of reach for this long. Velero fails it at once. Our
+ * choice: an API server restarts in less time.
  */
 const UNASKED_NS_MAX = 5n * MINUTE_NS;
-/** The time alone may have been spent asleep. Our choice: after that, half a minute at least. */
+/**
+ * Required failed questions, because the machine may have slept. Our choice: at least half a
+ * minute.
+ */
 const UNASKED_TIMES_MIN = 4;
 
 /**
- * What becomes of an operation by an observation. One that is over stays as it is: what comes later
- * only changes its description. As Velero, progress is looked at before the time-out.
+ * Applies an observation to an operation. A final operation keeps its phase; later answers only
+ * change its description. As in Velero, progress counts before the time-out.
  */
 export function observed(operation: Operation, observation: Observation, watch: Watch): Observed {
   if (!isRunning(operation))
@@ -56,7 +59,7 @@ export function observed(operation: Operation, observation: Observation, watch: 
   if (progress.completed) {
     const { err } = progress;
     if (err !== '') return { operation: failed(operation, known, err), mustCancel: false };
-    // Plugins need not say it; readers compare the two.
+    // Plugins may omit nCompleted; readers compare it with nTotal.
     const counts = { nCompleted: known.nTotal };
     const status = { ...known, ...counts, phase: 'Completed' };
     return { operation: withStatus(operation, status), mustCancel: false };
@@ -77,7 +80,7 @@ function failed(operation: Operation, status: OperationStatus, error: string): O
   return withStatus(operation, { ...status, phase: 'Failed', error: text });
 }
 
-/** A time that was known stays known. */
+/** A known time is kept if the plugin omits it. */
 function progressed(status: OperationStatus, progress: OperationProgress): OperationStatus {
   const { nCompleted, nTotal, operationUnits, description, started, updated } = progress;
   return {
@@ -91,7 +94,7 @@ function progressed(status: OperationStatus, progress: OperationProgress): Opera
   };
 }
 
-/** What came too late, for people. */
+/** Describes an answer that came after the time-out, for people. */
 function described(operation: Operation, observation: Observation): Operation {
   if (observation.kind === 'unasked' || operation.status.error !== TIMED_OUT) return operation;
   const { completed, err, description } = observation.progress;
@@ -105,7 +108,6 @@ const withStatus = (operation: Operation, status: OperationStatus): Operation =>
   status,
 });
 
-/** Numbers for the status of a Backup or Restore. */
 export interface OperationCounts {
   readonly attempted: number;
   readonly completed: number;
@@ -118,21 +120,20 @@ export function countsOf(operations: readonly Operation[]): OperationCounts {
   return { attempted: operations.length, completed: of('Completed'), failed: of('Failed') };
 }
 
-/** Whether any operation is still running. */
 export const isAnyRunning = (operations: readonly Operation[]): boolean =>
   operations.some(isRunning);
 
 /**
- * Failed operations that the status does not count yet: so many are added to its errors, in the
- * write that counts them. Told from what is stored on both sides, so that a restart neither counts
- * one twice nor forgets one.
+ * Failed operations that the status does not count yet. The caller adds this number to the errors
+ * in the write that counts the operations. Both sides are stored values, so a restart counts each
+ * failure exactly once.
  */
 export const newlyFailed = (
   operations: readonly Operation[],
   { countedFailed = 0 }: { readonly countedFailed?: number | undefined },
 ): number => Math.max(0, countsOf(operations).failed - countedFailed);
 
-/** Velero's sentence of a failed operation for the log of a backup. */
+/** Velero's sentence about a failed operation, for the backup log. */
 export const failureLine = (operation: Operation, action: string): string => {
   const { error = '' } = operation.status;
   return error === '' ? `plugin: ${action}` : `${error}, plugin: ${action}`;

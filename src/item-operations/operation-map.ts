@@ -35,30 +35,30 @@ import {
 
 /** The operations file of a backup or restore. */
 export interface OperationStore {
-  /** `[]` where there is none. Throws what the bucket throws, and `DAMAGED_ARCHIVE`. */
+  /** Returns `[]` if there is no file. Throws the bucket's errors, and `DAMAGED_ARCHIVE`. */
   load(subject: Subject, signal?: AbortSignal): Promise<readonly Operation[]>;
   save(subject: Subject, operations: readonly Operation[], signal?: AbortSignal): Promise<void>;
 }
 
-/** Whoever reaches the plugins. */
+/** Reaches the plugins. */
 export interface OperationAsker {
-  /** Never throws but for a cancel of its own signal. */
+  /** Throws only if its own signal is canceled. */
   ask(operation: Operation, signal: AbortSignal): Promise<Observation>;
   cancel(operation: Operation, signal: AbortSignal): Promise<void>;
 }
 
 export interface PollOptions {
   readonly asker: OperationAsker;
-  /** How long an operation may take from its beginning. */
+  /** Time limit of an operation, from its start; 0 means no limit. */
   readonly timeoutNsOf: (operation: Operation) => Nanoseconds;
   readonly signal: AbortSignal;
 }
 
-/** What a round of questions found. */
+/** Result of one poll of all running operations. */
 export interface Round extends OperationCounts {
   readonly operations: readonly Operation[];
   readonly isAnyRunning: boolean;
-  /** Operations that this round saw come to their end. */
+  /** Operations that ended in this round. */
   readonly ended: readonly Operation[];
 }
 
@@ -68,19 +68,18 @@ export interface OperationMapOptions {
   readonly logger?: Logger;
 }
 
-/** Questions at once: plugins answer from the API server. Our choice. */
+/** Questions to plugins at once: plugins answer from the API server. Our choice. */
 const ASKED_AT_ONCE = 16;
 /**
- * A plugin that cannot be asked is asked again after this, doubling. Our choice: a poll, and a
- * minute.
+ * Delay after a failed question, doubled each time. Our choice: one poll interval, up to a minute.
  */
 const UNASKED_DELAY_NS = 10n * SECOND_NS;
 const UNASKED_DELAY_NS_MAX = 60n * SECOND_NS;
 
-/** One operation, and what is known of it only here. */
+/** An operation with facts that only this process knows. */
 interface Tracked {
   operation: Operation;
-  /** Since it is known here, and how long it had been running then. */
+  /** Time since the operation became known here, and its age at that moment. */
   readonly watch: Stopwatch;
   readonly ageNs: Nanoseconds;
   unasked:
@@ -90,19 +89,19 @@ interface Tracked {
 
 interface Entry {
   readonly tracked: Map<string, Tracked>;
-  /** Counts changes; what was stored is the state at one of them. */
+  /** `changes` counts all changes. `stored` is the count at the last store. */
   changes: number;
   stored: number;
-  /** The last change that is stored without being asked for: all but progress. */
+  /** The last change that must be stored without a request: any change except progress. */
   needed: number;
-  /** Operations whose end no round has told yet: one that failed told nothing. */
+  /** Ended operations that no round has reported yet, because the round failed. */
   ended: Operation[];
-  /** The store that runs, or ran last. */
+  /** The running store, or the last one. */
   saving: Promise<void>;
   round: Promise<Round> | undefined;
 }
 
-/** A file that is read, for all who ask meanwhile. */
+/** A file read that several callers share. */
 interface Loading {
   readonly entry: Promise<Entry>;
   readonly abort: AbortController;
@@ -110,10 +109,9 @@ interface Loading {
 }
 
 /**
- * Operations of backups and restores in memory, by the UID of each: one that is deleted and made
- * again under its name has others. What matters after a restart is in the operations file before
- * anybody is told of it: that an operation was begun, its phase and its error. Progress alone is
- * stored when somebody wants to see it.
+ * Operations of backups and restores in memory, by UID: a deleted and recreated backup has other
+ * operations. The file holds the start, phase and error of an operation before any caller learns
+ * them. Progress alone is stored on request.
  */
 export class OperationMap {
   readonly #store: OperationStore;
@@ -128,21 +126,21 @@ export class OperationMap {
     this.#logger = logger;
   }
 
-  /** Of a backup or restore that begins: what an older one of its name stored is not looked at. */
+  /** Starts with no operations: stored operations of an older backup of this name are ignored. */
   begin(subject: Subject): void {
     assert(!this.#entries.has(subject.uid), 'operations of what begins only now');
     this.#entries.set(subject.uid, newEntry());
   }
 
   /**
-   * Notes an operation that was begun, and stores it: after a restart its plugin can be told to
-   * stop. Of several at once each is in the next store. Throws what the store throws; the operation
-   * is then known here, and stored with the next one.
+   * Records and stores a started operation, so that its plugin can be told to cancel after a
+   * restart. Operations recorded together share the next store. Throws the store's errors; the
+   * operation then stays in memory and is in the next store.
    */
   async record(subject: Subject, begun: BegunOperation, signal?: AbortSignal): Promise<Operation> {
     const entry = await this.#entry(subject, signal);
     const operation = newOperation(subject, begun, this.#clock.nowNs());
-    // An action that was asked twice about an item begins one operation.
+    // An action that ran twice for an item began one operation.
     if (!entry.tracked.has(keyOf(operation))) {
       entry.tracked.set(keyOf(operation), this.#track(operation));
       entry.needed = ++entry.changes;
@@ -152,18 +150,15 @@ export class OperationMap {
   }
 
   /**
-   * Of a backup that begins, or that another server has begun: its journal has the operations, and
-   * nothing is stored until the first poll.
+   * Takes over a backup that begins here, or that another server began. Its journal holds the
+   * operations; nothing is stored until the first poll.
    */
   takeOver(subject: Subject, begun: readonly BegunOperation[]): void {
     if (!this.#entries.has(subject.uid)) this.#entries.set(subject.uid, newEntry());
     this.note(subject, begun);
   }
 
-  /**
-   * Operations that the journal of their backup has: they are known here, and stored by the next
-   * poll.
-   */
+  /** Adds operations from the backup's journal. The next poll stores them. */
   note(subject: Subject, begun: readonly BegunOperation[]): void {
     const entry = this.#entries.get(subject.uid);
     assert(entry, 'operations of what was taken over');
@@ -175,15 +170,15 @@ export class OperationMap {
     }
   }
 
-  /** All operations, as of now. Throws what the store throws. */
+  /** Returns all operations. Throws the store's errors. */
   async get(subject: Subject, signal?: AbortSignal): Promise<readonly Operation[]> {
     return operationsOf(await this.#entry(subject, signal));
   }
 
   /**
-   * Asks once about every operation that is running, and stores what has changed before it returns:
-   * the file is never behind the phase that the caller writes next. A second call during a round
-   * gets that one. Throws what the store throws; nothing is lost then.
+   * Asks once about each running operation and stores the changes before it returns. The file is
+   * thus never behind the phase that the caller writes next. A second call during a round shares
+   * it. Throws the store's errors; nothing is lost then.
    */
   async poll(subject: Subject, options: PollOptions): Promise<Round> {
     const entry = await this.#entry(subject, options.signal);
@@ -219,12 +214,11 @@ export class OperationMap {
     const result = observed(operation, observation, {
       unaskedForNs: tracked.unasked?.since.elapsedNs,
       unaskedTimes: tracked.unasked?.times ?? 0,
-      // A time-out of nothing is none.
+      // A time-out of 0 means no limit.
       isOverdue: timeoutNsOf(operation) > 0n && ageNs + watch.elapsedNs > timeoutNsOf(operation),
     });
     if (result.mustCancel) {
-      // Before its end is stored: after a kill in between it is told once more, which is better
-      // than never.
+      // Cancel before storing the end. After a kill in between, the next process cancels again.
       await asker.cancel(operation, signal).catch((error: unknown) => {
         signal.throwIfAborted();
         const { operationID } = operation.spec;
@@ -232,7 +226,7 @@ export class OperationMap {
         this.#logger.warn(fields, 'an operation that timed out could not be canceled');
       });
     }
-    // Read afresh meanwhile: what another server saw end stays as it ended.
+    // A final phase from another server may have been loaded meanwhile; it stays.
     const [further = result.operation] = merged([tracked.operation], [result.operation]);
     tracked.operation = tracked.operation === operation ? result.operation : further;
   }
@@ -255,8 +249,8 @@ export class OperationMap {
   }
 
   /**
-   * Tells every running operation to stop, of a backup that has failed or is deleted; what becomes
-   * of them a poll finds out. Returns those that could not be told, with the reason.
+   * Tells every running operation of a failed or deleted backup to cancel; a poll finds the
+   * results. Returns the operations that could not be told, with the reason.
    */
   async cancel(
     subject: Subject,
@@ -277,18 +271,15 @@ export class OperationMap {
   }
 
   /**
-   * Stores what is newer here than in the bucket, so that a download shows it. Reads nothing where
-   * nothing is known.
+   * Stores changes that the bucket does not have yet, so that a download shows them. Reads nothing
+   * if no operation is known here.
    */
   async flush(subject: Subject, signal?: AbortSignal): Promise<void> {
     const entry = this.#entries.get(subject.uid);
     if (entry) await this.#save(subject, entry, { upTo: entry.changes, signal });
   }
 
-  /**
-   * Stores the last state and forgets it: all operations are over. What could not be stored is
-   * kept.
-   */
+  /** Stores the final state and forgets the operations. If the store fails, they are kept. */
   async finish(subject: Subject, signal?: AbortSignal): Promise<void> {
     const entry = this.#entries.get(subject.uid);
     if (!entry) return;
@@ -296,14 +287,13 @@ export class OperationMap {
     this.forget(subject.uid);
   }
 
-  /** Of what is no longer there. */
   forget(uid: string): void {
     this.#entries.delete(uid);
   }
 
   /**
-   * Another server may have gone on meanwhile: everything is read afresh, and merged with what is
-   * not stored yet.
+   * Reads the file again, because another server may have changed it. Merges the file with the
+   * changes that are not stored yet.
    */
   async reload(subject: Subject, signal?: AbortSignal): Promise<void> {
     const known = this.#entries.get(subject.uid);
@@ -320,7 +310,7 @@ export class OperationMap {
   async #entry(subject: Subject, signal?: AbortSignal): Promise<Entry> {
     const known = this.#entries.get(subject.uid);
     if (known) return known;
-    // Whoever names a location may find what the others do not.
+    // A read with a location may find a file that a read without one does not.
     const key = `${subject.uid} ${subject.location ?? ''}`;
     let loading = this.#loading.get(key);
     if (!loading) {
@@ -333,7 +323,7 @@ export class OperationMap {
       entry.then(forget, forget);
       this.#loading.set(key, (loading = begun));
     }
-    // One that leaves does not end it for the others; the last one does.
+    // A caller may leave without ending the load for others; the last caller to leave ends it.
     loading.waiting++;
     try {
       if (signal) await untilAborted(signal, loading.entry);
@@ -352,7 +342,7 @@ export class OperationMap {
     for (const operation of await this.#load(subject, signal)) {
       entry.tracked.set(keyOf(operation), this.#track(operation));
     }
-    // Nobody waits for it any more, and another one may have been read since.
+    // All callers have left, and a newer read may be in the map.
     signal?.throwIfAborted();
     const known = this.#entries.get(subject.uid);
     if (known) return known;
@@ -360,15 +350,15 @@ export class OperationMap {
     return entry;
   }
 
-  /** Of an older backup of the name are none. */
+  /** Drops operations of an older backup with the same name. */
   async #load(subject: Subject, signal: AbortSignal | undefined): Promise<readonly Operation[]> {
     const stored = await this.#store.load(subject, signal);
     return stored.filter((operation) => ['', subject.uid].includes(subjectUidOf(operation)));
   }
 
   /**
-   * The age is read from the wall clock once; later steps of it neither end an operation nor
-   * prolong it.
+   * Reads the age from the wall clock once. Later clock changes neither end nor prolong the
+   * operation.
    */
   #track(operation: Operation): Tracked {
     const ageNs = ageOf(operation, this.#clock.nowNs());
@@ -376,7 +366,7 @@ export class OperationMap {
     return { operation, watch, ageNs, unasked: undefined };
   }
 
-  /** One store at a time; those that wait meanwhile share the next one. */
+  /** Runs one store at a time; callers that wait share the next store. */
   async #save(
     subject: Subject,
     entry: Entry,
@@ -385,7 +375,7 @@ export class OperationMap {
     while (entry.stored < upTo) {
       const before = entry.saving;
       await before.catch(() => undefined);
-      // Another one that waited has begun a store, which may have what is wanted.
+      // A different waiter has begun a store, which may include these changes.
       if (entry.stored >= upTo || entry.saving !== before) continue;
       const { changes } = entry;
       entry.saving = this.#store.save(subject, operationsOf(entry), signal).then(() => {
@@ -396,7 +386,7 @@ export class OperationMap {
   }
 }
 
-/** Nothing for one that says no time, or one from the future. */
+/** Returns 0 if `created` is missing or in the future. */
 function ageOf({ status: { created } }: Operation, nowNs: Nanoseconds): Nanoseconds {
   try {
     const ageNs = typeof created === 'string' ? nowNs - parseGoTime(created) : 0n;

@@ -10,10 +10,10 @@ import {
 } from '../base/index.ts';
 import type { ResourceIdentifier } from '../plugin/index.ts';
 
-/** Phases of an operation; there is no other one: an operation that was canceled has failed. */
+/** All phases of an operation. A canceled operation is Failed. */
 export type OperationPhase = 'New' | 'InProgress' | 'Completed' | 'Failed';
 
-/** Go gave its fields no names, so they have capitals. */
+/** Velero gives these Go fields no JSON names, so they have capitals. */
 const identifierSchema = z.looseObject({
   Group: z.string().optional().default(''),
   Resource: z.string().optional().default(''),
@@ -24,7 +24,7 @@ export type RecordedIdentifier = z.infer<typeof identifierSchema>;
 
 const amount = z.union([z.number(), z.bigint()]);
 const statusSchema = z.looseObject({
-  /** One of {@link OperationPhase}; what a newer program says besides is left alone. */
+  /** An {@link OperationPhase}. Other values, from newer programs, are kept. */
   phase: z.string().optional(),
   error: z.string().optional(),
   nCompleted: amount.optional(),
@@ -60,7 +60,7 @@ export const restoreOperationSchema = z.looseObject({
   status: statusSchema,
 });
 
-/** A record of Velero's: pkg/itemoperation (v1.18.3). Unknown fields are kept. */
+/** Velero's record, pkg/itemoperation (v1.18.3). Unknown fields are kept. */
 export type BackupOperation = z.infer<typeof backupOperationSchema>;
 export type RestoreOperation = z.infer<typeof restoreOperationSchema>;
 export type Operation = BackupOperation | RestoreOperation;
@@ -115,21 +115,20 @@ export const orderedRecord = (operation: Operation): object =>
 export const isOfBackup = (operation: Operation): operation is BackupOperation =>
   'backupItemAction' in operation.spec;
 
-/** The plugin that began it, and that is asked about it. */
+/** The plugin that began the operation and answers questions about it. */
 export const actionOf = (operation: Operation): string =>
   isOfBackup(operation) ? operation.spec.backupItemAction : operation.spec.restoreItemAction;
 
-/** Of the Backup or Restore; `''` in records that do not say. */
+/** UID of the Backup or Restore; `''` in records without one. */
 export const subjectUidOf = (operation: Operation): string =>
   isOfBackup(operation) ? operation.spec.backupUID : operation.spec.restoreUID;
 
-/** What one operation is told from others by: several actions may each begin one for an item. */
+/** Key of an operation. Several actions may each begin an operation for one item. */
 export const keyOf = (operation: Operation): string =>
   `${actionOf(operation)} ${operation.spec.operationID}`;
 
 /**
- * Whether its plugin is still to be asked. Velero takes an empty phase for none that it polls; it
- * never writes one.
+ * Whether to poll the plugin. An empty phase is not polled, as in Velero, which never writes one.
  */
 export const isRunning = ({ status: { phase } }: Operation): boolean =>
   phase === 'New' || phase === 'InProgress';
@@ -137,29 +136,27 @@ export const isRunning = ({ status: { phase } }: Operation): boolean =>
 export const isFinal = ({ status: { phase } }: Operation): boolean =>
   phase === 'Completed' || phase === 'Failed';
 
-/** A Backup or a Restore, as far as its operations are concerned. */
+/** The Backup or Restore that owns operations. */
 export interface Subject {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
   readonly uid: string;
-  /** The BackupStorageLocation, of one that the cluster may no longer have. */
+  /** The BackupStorageLocation, for a subject that the cluster may no longer have. */
   readonly location?: string | undefined;
-  /** Only a file that a server with the repository password has written is believed. */
+  /** True: trust only a file that a server with the repository password wrote. */
   readonly isSealed?: boolean | undefined;
 }
 
-/** What an action returned. */
 export interface BegunOperation {
   readonly action: string;
   readonly operationId: string;
-  /** Before the action changed the item; of a restore the namespace that it is restored into. */
+  /** The item before the action changed it; in a restore, with the target namespace. */
   readonly item: ResourceIdentifier;
   readonly postOperationItems?: readonly ResourceIdentifier[];
-  /** RFC 3339; now, where nothing is said. */
+  /** RFC 3339; by default the current time. */
   readonly created?: string | undefined;
 }
 
-/** The record of an operation that an action has just begun. */
 export function newOperation(
   { kind, name, uid }: Subject,
   { action, operationId, item, postOperationItems = [], created }: BegunOperation,
@@ -188,7 +185,9 @@ const recorded = ({
   Name: name,
 });
 
-/** Items that are to be stored anew once all operations are over, of failed ones too, each once. */
+/**
+ * Items to store again after all operations have ended, also after failed ones. Without duplicates.
+ */
 export function postOperationItems(operations: readonly Operation[]): ResourceIdentifier[] {
   const items = new Map<string, ResourceIdentifier>();
   for (const operation of operations) {

@@ -6,8 +6,8 @@ import { actionOf, isOfBackup, type Operation } from './operation.ts';
 import type { OperationAsker } from './operation-map.ts';
 
 /**
- * Velero tells these errors by their texts only (pkg/plugin/velero/shared.go and the v2 actions,
- * v1.18.3); those of ours have codes as well.
+ * Velero identifies these errors by text only (pkg/plugin/velero/shared.go and the v2 actions,
+ * v1.18.3). Our own errors also have codes.
  */
 const LASTING = /operation ID .* is invalid|Plugin does not support asynchronous operations/;
 

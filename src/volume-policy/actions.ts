@@ -1,6 +1,5 @@
-/** Velero's actions. */
 const VELERO_ACTIONS = ['skip', 'fs-backup', 'snapshot', 'custom'] as const;
-/** Ways to take a snapshot, each for itself; Velero refuses a document that has one. */
+/** Actions for one kind of snapshot each. Velero refuses a document with such an action. */
 const OWN_ACTIONS = ['snapshot-csi', 'snapshot-native', 'snapshot-datamover'] as const;
 
 export type ActionType = (typeof VELERO_ACTIONS)[number] | (typeof OWN_ACTIONS)[number];
@@ -23,8 +22,8 @@ export const isSnapshotAction = (type: ActionType): boolean =>
   type === 'snapshot' || !isOfVelero(type);
 
 /**
- * Parameters that a backup reads, and the actions that take them; those of `custom` are for whoever
- * acts on it.
+ * Parameters that a backup reads, and the actions that take them. Parameters of `custom` are for
+ * plugins.
  */
 export const PARAMETERS: ReadonlyMap<string, readonly ActionType[]> = new Map([
   ['dataMover', ['snapshot', 'snapshot-datamover']],

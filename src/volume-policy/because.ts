@@ -1,20 +1,20 @@
 import type { VolumeRule } from './rule.ts';
 
-/** What decided. */
+/** The reason for a decision. */
 export type Because =
   | { readonly by: 'rule'; readonly rule: VolumeRule }
-  /** A pod asks for a file-system backup, or keeps its volume out of it. */
+  /** A pod requests a file-system backup of its volume, or opts out. */
   | { readonly by: 'annotation'; readonly key: string; readonly pod: string }
   | { readonly by: 'defaultVolumesToFsBackup'; readonly value: boolean; readonly pod?: string }
   | { readonly by: 'snapshotVolumes'; readonly value: boolean | undefined }
-  /** No file-system backup is ever made of such a volume. */
+  /** This source never gets a file-system backup. */
   | { readonly by: 'source'; readonly source: string }
   | { readonly by: 'backupExcludePVC' }
-  /** The PVC does not exist or is not bound, so there are no data. `text`: a sentence about it. */
+  /** The PVC does not exist or is not bound, so it has no data. `text` is a sentence for people. */
   | { readonly by: 'noVolume'; readonly code: 'NO_VOLUME' | 'NO_PVC'; readonly text: string };
 
 /**
- * What decided, as people read it. `isOneSource`: all rules that they can mean are of one document.
+ * The reason as text. `isOneSource`: all rules come from one document, so the text omits its name.
  */
 export function becauseText(because: Because, { isOneSource = false } = {}): string {
   switch (because.by) {
@@ -37,7 +37,7 @@ export function becauseText(because: Because, { isOneSource = false } = {}): str
   }
 }
 
-/** Such as `rule 2 of ConfigMap velero/policies, line 7`. */
+/** For example `rule 2 of ConfigMap velero/policies, line 7`. */
 export const ruleText = (
   { number, place }: Pick<VolumeRule, 'number' | 'place'>,
   { isOneSource = false } = {},
@@ -46,6 +46,6 @@ export const ruleText = (
     ? `rule ${number}, line ${place.line}`
     : `rule ${number} of ${place.source}, line ${place.line}`;
 
-/** For the files of a backup: what decided, where that was not just the default. */
+/** The reason for the files of a backup, unless it is only the default. */
 export const decidedBy = (because: Because): string | undefined =>
   because.by === 'rule' || because.by === 'annotation' ? becauseText(because) : undefined;

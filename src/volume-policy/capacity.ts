@@ -1,17 +1,17 @@
 /**
- * A quantity of Kubernetes in billionths of its unit: quantities have nine decimal places. Compared
- * exactly.
+ * A Kubernetes quantity in billionths of its unit: quantities have nine decimal places. Comparison
+ * is exact.
  */
 export type Quantity = bigint & { readonly brand: 'Quantity' };
 
 export const NO_QUANTITY = 0n as Quantity;
 const PER_UNIT = 1_000_000_000n;
-/** Kubernetes takes no more for a quantity (k8s.io/apimachinery, pkg/api/resource: maxAllowed). */
+/** The largest Kubernetes quantity (k8s.io/apimachinery, pkg/api/resource: maxAllowed). */
 const QUANTITY_MAX = (2n ** 63n - 1n) * PER_UNIT;
-/** Beyond these all quantities are the largest or the smallest. */
+/** Beyond these limits every quantity is the largest or the smallest one. */
 const EXPONENT_MAX = 40;
 const DIGITS_MAX = 400;
-/** As much of a text as is repeated in a message. */
+/** Length of a quoted text in a message. */
 const SHOWN_MAX = 40;
 
 const DECIMAL = new Map([
@@ -28,7 +28,7 @@ const DECIMAL = new Map([
 ]);
 const BINARY = ['Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei'];
 
-/** Undefined for what is no quantity, such as `10GB`. As Kubernetes, it rounds away from zero. */
+/** Undefined for an invalid quantity, such as `10GB`. Rounds away from zero, as Kubernetes does. */
 export function parseQuantity(text: string): Quantity | undefined {
   const match = /^([-+]?)(\d*)(?:\.(\d*))?(n|u|m|k|[MGTPE]|[KMGTPE]i|[eE][-+]?\d+)?$/.exec(text);
   if (!match || text.length > DIGITS_MAX) return undefined;
@@ -50,17 +50,17 @@ function scaled(digits: bigint, exponent: number): bigint {
   return (digits + divisor - 1n) / divisor;
 }
 
-/** Of a volume: 0 where nothing can be read. */
+/** Capacity of a volume: 0 if it cannot be parsed. */
 export const quantityOrNone = (text: string | undefined): Quantity =>
   parseQuantity(text ?? '') ?? NO_QUANTITY;
 
 export interface CapacityRange {
-  /** 0 is an open end. */
+  /** 0 means no limit. */
   readonly low: Quantity;
   readonly high: Quantity;
 }
 
-/** `low,high`; 0 or nothing is an open end. A string says what is wrong. */
+/** Parses `low,high`; 0 or nothing means no limit. Returns a string if the text is invalid. */
 export function parseRange(text: string): CapacityRange | string {
   const parts = (text === '' ? ',' : text).split(',').map((part) => part.trim());
   if (parts.length !== 2) return 'is no range: write "low,high", such as "0,100Gi" or "10Gi,"';
@@ -75,7 +75,7 @@ export function parseRange(text: string): CapacityRange | string {
   return { low, high };
 }
 
-/** Both ends are included. Velero: internal/resourcepolicies/volume_resources.go, isInRange. */
+/** Both ends are inclusive. Velero: internal/resourcepolicies/volume_resources.go, isInRange. */
 export const isInRange = ({ low, high }: CapacityRange, quantity: Quantity): boolean =>
   (low === 0n && high >= quantity) ||
   (high === 0n && low <= quantity) ||

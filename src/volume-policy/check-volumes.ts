@@ -28,29 +28,28 @@ import type { VolumeRule } from './rule.ts';
 import { whyUnbound } from './volume-helper.ts';
 
 /**
- * What a backup does with a volume. `none` is no decision against it: nobody takes it. `error`
- * counts as an error of the backup.
+ * Result for a volume in a backup. `none`: nothing backs it up, although nothing excludes it.
+ * `error`: counts as an error of the backup.
  */
 export type Outcome = 'snapshot' | 'fs-backup' | 'skip' | 'custom' | 'none' | 'error';
 
 export interface Verdict {
   readonly outcome: Outcome;
-  /** How the snapshot is taken. */
   readonly way?: SnapshotWay | undefined;
   readonly because?: Because | undefined;
-  /** Why nothing comes of what was decided, or why nothing could be. */
+  /** Why the decision has no effect, or why no decision was possible. */
   readonly problem?: string | undefined;
 }
 
-/** A PVC with its volume, a PersistentVolume that no PVC has, or a volume that only a pod has. */
+/** A PVC with its volume, a PersistentVolume without a PVC, or a volume that only a pod has. */
 export interface CheckedVolume extends Verdict {
   readonly namespace: string;
   readonly pvc?: string | undefined;
   readonly pv?: string | undefined;
-  /** Pods that mount it, with its name there. */
+  /** Pods that mount it, with the volume's name in the pod. */
   readonly pods: readonly { readonly pod: string; readonly volume: string }[];
   readonly view: VolumeView;
-  /** What Velero 1.18 does, where that is something else. */
+  /** Velero 1.18's verdict, if it differs. */
   readonly velero?: Verdict | undefined;
 }
 
@@ -62,33 +61,31 @@ export interface CheckOptions extends BackupChoices {
   readonly hasSnapshotLocation?: boolean;
   /** The label whose value names a volume group. */
   readonly groupLabel?: string;
-  /** Undefined if it cannot be told: then each CSI snapshot counts as possible. */
+  /** Undefined if unknown: then every CSI snapshot counts as possible. */
   readonly hindrance?: SnapshotHindrance | undefined;
   /** Whether a namespace is in the backup. */
   readonly hasNamespace?: (namespace: string) => boolean;
 }
 
-/** A CSI snapshot that a backup wants of a PVC. */
+/** A CSI snapshot that a backup needs of a PVC. */
 export interface WantedSnapshot {
   readonly pvc: PvcFacts;
   readonly pv: PvFacts;
   readonly way: SnapshotWay;
-  /** The rule that wants it. */
+  /** The rule that requests it. */
   readonly rule: VolumeRule | undefined;
 }
 
-/**
- * A PVC of a volume group: the snapshot that is wanted of it, or why its rule cannot be followed.
- */
+/** A PVC of a volume group: its wanted snapshot, or the reason why its rule cannot be followed. */
 export type GroupMember = WantedSnapshot | { readonly refusal: string };
 
-/** PVCs whose snapshots are taken at one moment, in the order of their names. */
+/** PVCs whose snapshots are taken at the same moment, ordered by name. */
 export interface VolumeGroup {
   readonly name: string;
   readonly members: readonly GroupMember[];
 }
 
-/** Why a CSI snapshot cannot be taken, which is an error of the backup. */
+/** Returns why a CSI snapshot is impossible, which is an error of the backup. */
 export type SnapshotHindrance = (
   wanted: WantedSnapshot,
   group: VolumeGroup | undefined,
@@ -107,7 +104,7 @@ interface Joined {
 }
 
 /**
- * What a backup does with each volume of a cluster, and why; nothing is written. Ordered by
+ * Plans a backup of each volume of a cluster, with reasons. Writes nothing. Ordered by
  * namespace and name.
  */
 export async function checkVolumes(
@@ -154,14 +151,14 @@ const orderOf = ({ namespace, pvc, pv, pods }: CheckedVolume): string =>
     '\0',
   );
 
-/** The namespace and the name of a PVC's group; undefined for a PVC without one. */
+/** Namespace and name of a PVC's group, or undefined. */
 function groupKey({ namespace, labels }: PvcFacts, { groupLabel = '' }: CheckOptions) {
   const name = (groupLabel && lookup(labels, groupLabel)) || '';
   return name === '' ? undefined : keyOf(namespace, name);
 }
 
 /**
- * A group has the PVCs that a snapshot is wanted of, except CSI volumes that a rule leaves to a
+ * A group has the PVCs that need a snapshot, except CSI volumes that a rule assigns to a
  * VolumeSnapshotter.
  */
 function groupsOf(
@@ -210,8 +207,8 @@ const planOf = (
   });
 
 /**
- * A volume that no PVC stands for: `emptyDir`, NFS in a pod, and so on. No snapshot is ever taken
- * of it.
+ * Checks a volume without a PVC: `emptyDir`, NFS in a pod, and so on. They never get a
+ * snapshot.
  */
 function checkPodVolume(mount: Mount, options: CheckOptions): CheckedVolume {
   const { pod, volume } = mount;
@@ -265,7 +262,7 @@ function judge(joined: Joined, options: CheckOptions): Verdict {
   return compose(joined, options, files, decideSnapshot(options, { view, hasPv, users }), 'none');
 }
 
-/** By the three views that Velero has of one volume, see `veleroViewOf`. */
+/** Uses Velero's three views of one volume, see `veleroViewOf`. */
 function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
   const { pvc, pv, mounts } = joined;
   const own = options.policies?.rules.find(({ action }) => !isOfVelero(action.type));
@@ -284,12 +281,12 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
   });
   const users = mounts.map(userOf);
   const whole = { view: veleroViewOf({ pv: bound, pvc }), hasPv, users };
-  // The snapshot of a CSI volume is decided at its PVC, and any other one at the PV, of which
-  // Velero knows no PVC.
+  // Velero decides about a CSI volume at its PVC. Any other volume is decided at the PV, whose PVC
+  // Velero does not look up.
   const isByPvc = pvc !== undefined && (!bound || bound.csi !== undefined);
   const atPv = { ...whole, view: veleroViewOf({ pv: bound }) };
   const decision = decideSnapshot(options, isByPvc ? whole : atPv);
-  // Looked at once more, with the PVC, right before a native snapshot.
+  // Velero matches again, with the PVC, right before a native snapshot.
   const again = options.policies?.ruleFor(whole.view);
   const isSkipped = !isByPvc && decision?.yes === true && again?.action.type === 'skip';
   return compose(
@@ -304,7 +301,7 @@ function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
 const refusedAction = (type: ActionType): string =>
   `Velero 1.18 refuses the whole document because of the action ${type}`;
 
-/** A pod that mounts it is in the backup all the same, and with it the files that are wanted. */
+/** Files of an excluded PVC are still backed up with the pod that mounts it. */
 function excludedVerdict(pvc: PvcFacts | undefined): Verdict | undefined {
   if (!pvc?.isExcluded) return undefined;
   return { outcome: 'skip', problem: 'the PVC has the label velero.io/exclude-from-backup=true' };
@@ -324,7 +321,7 @@ function compose(
       chosen[0].decision,
       chosen.map(({ mount }) => mount),
     );
-  // A pod comes before its PVCs: what it takes is not snapshotted any more.
+  // A pod comes before its PVCs: a volume with a file-system backup gets no snapshot.
   if (byFiles?.outcome === 'fs-backup') return byFiles;
   const excluded = excludedVerdict(pvc);
   if (excluded) return excluded;
@@ -358,7 +355,7 @@ function compose(
   return { outcome: 'snapshot', way: plan.way, because };
 }
 
-/** Why no pod's files are backed up although a rule, or a pod, wants that. */
+/** Why no pod's files are backed up although a rule or a pod requests it. */
 function noFiles(mounts: readonly Mount[], decision: Decision | undefined): string {
   if (mounts.length === 0) return 'no pod mounts it, so that nothing backs it up';
   if (decision?.because.by === 'backupExcludePVC') {
@@ -367,7 +364,7 @@ function noFiles(mounts: readonly Mount[], decision: Decision | undefined): stri
   return mountProblem(mounts) ?? 'no pod has its files backed up';
 }
 
-/** Of volumes whose files are wanted: what comes of it. */
+/** Verdict on volumes whose files are wanted. */
 function verdictOnFiles(decision: Decision | undefined, mounts: readonly Mount[]): Verdict {
   if (!decision) return { outcome: 'error', problem: 'its PVC has no volume' };
   const { yes, because } = decision;
@@ -388,7 +385,7 @@ function verdictOnFiles(decision: Decision | undefined, mounts: readonly Mount[]
 }
 
 /**
- * Undefined where one of the pods is good for a file-system backup. Velero:
+ * Returns undefined if at least one pod allows a file-system backup. Velero:
  * pkg/podvolume/backupper.go.
  */
 function mountProblem(mounts: readonly Mount[]): string | undefined {

@@ -2,7 +2,7 @@ import { matchesGlob } from '../base/index.ts';
 import type { IncludeExcludePolicy } from './filters.ts';
 
 /**
- * The resource filters of a backup, of one scope. Names are resolved, such as `pods` or
+ * A backup's resource filters of one scope. Names are resolved, such as `pods` or
  * `deployments.apps`.
  */
 export interface ScopedFilter {
@@ -11,9 +11,9 @@ export interface ScopedFilter {
 }
 
 /**
- * The filters of a backup with those of its policy: what the Backup says itself counts more.
- * `resolve` gives the full name of a resource, or undefined for one that the cluster does not have
- * in this scope, which is left out. Velero: pkg/util/collections/includes_excludes.go,
+ * Combines the Backup's filters with those of its policy; the Backup's own have priority. `resolve`
+ * returns the full name of a resource, or undefined if the cluster lacks it in this scope.
+ * Undefined names are dropped. Velero: pkg/util/collections/includes_excludes.go,
  * CombineWithPolicy.
  */
 export function combineWithPolicy(

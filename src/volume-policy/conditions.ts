@@ -7,7 +7,7 @@ export interface VolumeView {
   readonly storageClass: string;
   readonly nfs?: NfsSource | undefined;
   readonly csi?: CsiSource | undefined;
-  /** Velero's word for the source, such as `csi` or `nfs`; `''` for none of them. */
+  /** Velero's word for the source, such as `csi` or `nfs`; `''` for an unknown source. */
   readonly type: string;
   readonly pvcLabels: Readonly<Record<string, string>>;
   readonly pvcPhase: string;
@@ -25,24 +25,24 @@ export interface CsiSource {
   readonly volumeAttributes: Readonly<Record<string, string>>;
 }
 
-/** What is empty holds for every volume, as in Velero. */
+/** An empty condition matches every volume, as in Velero. */
 export interface Conditions {
   readonly capacity: CapacityRange;
   readonly storageClass: readonly string[];
-  /** `''` for any server, and any path; undefined also for what is no NFS. */
+  /** Empty `server` or `path` matches any. Undefined: the volume need not be NFS. */
   readonly nfs?: NfsSource | undefined;
-  /** `''` for any driver. */
+  /** Empty `driver` matches any. */
   readonly csi?:
     { readonly driver: string; readonly volumeAttributes: ReadonlyMap<string, string> } | undefined;
   readonly volumeTypes: readonly string[];
   readonly pvcLabels: ReadonlyMap<string, string>;
   readonly pvcPhase: readonly string[];
   readonly pvcVolumeMode: string;
-  /** All that the PVC has, and nothing else. */
+  /** Must equal the PVC's access modes. */
   readonly pvcAccessModes: readonly string[];
 }
 
-/** All must hold. Velero: internal/resourcepolicies/volume_resources.go. */
+/** All conditions must match. Velero: internal/resourcepolicies/volume_resources.go. */
 export const matchesVolume = (conditions: Conditions, volume: VolumeView): boolean =>
   isInRange(conditions.capacity, volume.capacity) &&
   (conditions.storageClass.length === 0 || isOneOf(volume.storageClass, conditions.storageClass)) &&
@@ -55,7 +55,7 @@ export const matchesVolume = (conditions: Conditions, volume: VolumeView): boole
   (conditions.pvcAccessModes.length === 0 ||
     hasModes(volume.pvcAccessModes, conditions.pvcAccessModes));
 
-/** Whether every volume has them, whatever it is. */
+/** Whether the conditions match every volume. */
 export const isForAll = (conditions: Conditions): boolean =>
   conditions.capacity.low === 0n &&
   conditions.capacity.high === 0n &&
@@ -83,7 +83,7 @@ function isCsi(wanted: Conditions['csi'], { csi }: VolumeView): boolean {
   if (wanted.driver === '') return true;
   if (wanted.driver !== csi.driver) return false;
   if (wanted.volumeAttributes.size === 0) return true;
-  // As Velero: of a volume that has some, one that it does not have is the same as an empty one.
+  // As in Velero: if a volume has any attributes, a missing attribute equals an empty one.
   return (
     Object.keys(csi.volumeAttributes).length > 0 &&
     [...wanted.volumeAttributes].every(

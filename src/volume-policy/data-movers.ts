@@ -1,17 +1,17 @@
 import { ruleText } from './because.ts';
 import type { VolumePolicies } from './policies.ts';
 
-/** A rule that has volumes moved. */
+/** A rule that moves volumes. */
 export interface MovingRule {
-  /** Such as `rule 2 of ConfigMap velero/policies, line 7`. */
+  /** For example `rule 2 of ConfigMap velero/policies, line 7`. */
   readonly rule: string;
-  /** The data mover that it names; undefined for that of the Backup. */
+  /** The rule's data mover; undefined for the Backup's. */
   readonly dataMover: string | undefined;
-  /** Whether it moves volumes whatever the Backup says. */
+  /** Moves volumes regardless of the Backup's `snapshotMoveData`. */
   readonly isAlways: boolean;
 }
 
-/** Rules that move volumes by themselves, or by a data mover of their own. */
+/** Rules that always move volumes, or that name a data mover. */
 export const movingRules = (policies: VolumePolicies): MovingRule[] =>
   policies.rules.flatMap((rule) => {
     const { type, parameters } = rule.action;

@@ -12,26 +12,25 @@ export interface Decision {
   readonly because: Because;
 }
 
-/** What a backup says about volumes beside its policies. */
+/** Settings of a Backup about volumes, beside its policies. */
 export interface BackupChoices {
   readonly policies: VolumePolicies | undefined;
-  /** Of the Backup; only an explicit `false` counts. */
+  /** From the Backup; only an explicit `false` counts. */
   readonly snapshotVolumes: boolean | null | undefined;
-  /** Of the Backup, `defaultVolumesToFsBackup`, or the older `defaultVolumesToRestic`. */
+  /** From the Backup: `defaultVolumesToFsBackup`, or the older `defaultVolumesToRestic`. */
   readonly defaultsToFiles: boolean;
-  /** The Backup leaves PVCs out: then their files are not backed up with pods either. */
+  /** The Backup excludes PVCs. Then their files are not backed up with pods either. */
   readonly backupExcludePvc: boolean;
 }
 
-/** A pod that mounts the volume. */
 export interface VolumeUser extends PodView {
   readonly pod: string;
 }
 
 /**
- * Whether a snapshot is taken of a volume. A rule counts more than everything else; then a pod that
- * asks for the files; then the Backup. Undefined for what cannot be decided without a volume: a PVC
- * that has none, and that no rule is about. Velero: internal/volumehelper, ShouldPerformSnapshot.
+ * Whether to take a snapshot of a volume. A rule has priority, then a pod that requests files, then
+ * the Backup. Returns undefined for a PVC without a volume and without a matching rule. Velero:
+ * internal/volumehelper, ShouldPerformSnapshot.
  */
 export function decideSnapshot(
   choices: BackupChoices,
@@ -51,9 +50,9 @@ export function decideSnapshot(
 }
 
 /**
- * Whether the files of a pod's volume are backed up. Velero: internal/volumehelper,
- * ShouldPerformFSBackup. `view` is undefined where there are no policies. Undefined as in
- * {@link decideSnapshot}.
+ * Whether to back up the files of a pod's volume. `view` is undefined if there are no policies.
+ * Returns undefined as {@link decideSnapshot} does. Velero: internal/volumehelper,
+ * ShouldPerformFSBackup.
  */
 export function decideFiles(
   choices: BackupChoices,
@@ -73,7 +72,7 @@ export function decideFiles(
   return { yes, because: legacyBecause(volume.user, choices.defaultsToFiles, yes) };
 }
 
-/** What is decided before any policy is asked. */
+/** A decision that needs no policy, if any. */
 export function refusalOf(
   { backupExcludePvc }: BackupChoices,
   { withoutFiles, claim }: PodVolumeFacts,
@@ -94,16 +93,16 @@ function legacyBecause({ pod }: VolumeUser, defaultsToFiles: boolean, yes: boole
 export type SnapshotWay = 'csi' | 'moved' | 'native';
 
 /**
- * How a snapshot is taken, or why none is. `isRefused`: a rule names a way that cannot be gone,
- * which is an error of the backup.
+ * How a snapshot is taken, or why none is. `isRefused`: a rule names an impossible way, which is an
+ * error of the backup.
  */
 export type SnapshotPlan =
   | { readonly way: SnapshotWay }
   | { readonly way: undefined; readonly reason: string; readonly isRefused: boolean };
 
 /**
- * Which of the three ways a snapshot is taken. `snapshot` leaves it to the volume and the Backup,
- * as Velero does; the actions that name a way take that one or none.
+ * Chooses one of the three ways of a snapshot. `snapshot` leaves the choice to the volume and the
+ * Backup, as in Velero. An action that names a way allows only that way.
  */
 export function planSnapshot({
   action,
@@ -113,14 +112,12 @@ export function planSnapshot({
   hasClaim = true,
   hasCsi = true,
 }: {
-  /** Undefined where no rule is about the volume. */
+  /** Undefined if no rule matches the volume. */
   readonly action: PolicyAction | undefined;
   readonly isCsi: boolean;
-  /**
-   * Whether a VolumeSnapshotter of the backup claims the volume; undefined where nobody has asked.
-   */
+  /** Whether a VolumeSnapshotter of the backup claims the volume; undefined if not asked yet. */
   readonly isKnownToSnapshotter: boolean | undefined;
-  /** Of the Backup: `snapshotMoveData`. */
+  /** The Backup's `snapshotMoveData`. */
   readonly movesData: boolean;
   /** Whether a PVC has the volume: CSI snapshots are taken of PVCs. */
   readonly hasClaim?: boolean;
@@ -147,6 +144,6 @@ const NOT_CSI = 'the volume is of no CSI driver';
 const NO_CLAIM = 'no PVC has the volume, and a CSI snapshot is taken of a PVC';
 const NO_CSI_FEATURE = 'the server runs without --features=EnableCSI';
 
-/** For a plan that is refused. */
+/** Message for a refused plan. */
 export const refusedText = (rule: VolumeRule, reason: string): string =>
   `${ruleText(rule)}, wants ${rule.action.type}, which cannot be done: ${reason}`;

@@ -3,7 +3,7 @@ import type { CsiSource, NfsSource, VolumeView } from './conditions.ts';
 import { fileAnnotationsOf } from './legacy.ts';
 import { sourceWithoutFiles, typeOfPodVolume, typeOfPv } from './volume-types.ts';
 
-/** The parts of objects of the API that are looked at. */
+/** The parts of API objects that policies read. */
 export interface Named {
   readonly metadata: {
     readonly name: string;
@@ -64,7 +64,6 @@ export interface PodObject extends Named {
   readonly status?: { readonly phase?: string | undefined } | undefined;
 }
 
-/** What is kept of a PersistentVolume. */
 export interface PvFacts {
   readonly name: string;
   readonly capacity: Quantity;
@@ -72,12 +71,11 @@ export interface PvFacts {
   readonly nfs?: NfsSource | undefined;
   readonly csi?: CsiSource | undefined;
   readonly type: string;
-  /** Undefined for a volume that nobody has claimed. */
+  /** Undefined for an unclaimed volume. */
   readonly claim?:
     { readonly namespace: string; readonly name: string; readonly uid: string } | undefined;
 }
 
-/** What is kept of a PersistentVolumeClaim. */
 export interface PvcFacts {
   readonly namespace: string;
   readonly name: string;
@@ -96,25 +94,24 @@ export interface PvcFacts {
   readonly groupClass?: string | undefined;
 }
 
-/** What is kept of a volume as a pod names it. */
+/** The kept facts of a volume in a pod's spec. */
 export interface PodVolumeFacts {
   readonly name: string;
   readonly type: string;
   readonly nfs?: NfsSource | undefined;
   readonly csi?: CsiSource | undefined;
   readonly claim?: string | undefined;
-  /** Why no file-system backup is ever made of it, where there is such a reason. */
+  /** Why the volume never gets a file-system backup; undefined if it may get one. */
   readonly withoutFiles?: string | undefined;
   readonly isMounted: boolean;
   readonly isBlock: boolean;
 }
 
-/** What is kept of a pod. */
 export interface PodFacts {
   readonly namespace: string;
   readonly name: string;
   readonly isRunning: boolean;
-  /** Only the two that decide about file-system backups. */
+  /** Only the two annotations about file-system backups. */
   readonly annotations: Readonly<Record<string, string>>;
   readonly volumes: readonly PodVolumeFacts[];
 }
@@ -179,7 +176,7 @@ export function factsOfPodVolume(
   const sidecars = (spec.initContainers ?? []).filter((each) => each.restartPolicy === 'Always');
   const claim = volume.persistentVolumeClaim?.claimName;
   const source = sourceWithoutFiles(volume);
-  // As Velero: the volume of a service account's token, as old clusters mount it.
+  // As in Velero: the service account token volume of old clusters.
   const withoutFiles = volume.name.startsWith('default-token') ? 'default-token' : source;
   return {
     name: volume.name,
@@ -194,10 +191,7 @@ export function factsOfPodVolume(
   };
 }
 
-/**
- * `keep` says which of its volumes are kept: pods of large clusters have many that no backup looks
- * at.
- */
+/** `keep` selects the volumes to keep: pods of large clusters have many irrelevant volumes. */
 export function factsOfPod(
   pod: PodObject,
   keep: (volume: PodVolumeFacts) => boolean = () => true,
@@ -215,21 +209,20 @@ export function factsOfPod(
   };
 }
 
-/** Whether a volume that a claim names is the claim's, and not another one's by now. */
+/** Whether a volume that a PVC names still belongs to this PVC. */
 export const isVolumeOf = ({ claim }: PvFacts, { namespace, name, uid }: PvcFacts): boolean =>
   claim === undefined ||
   (claim.namespace === namespace &&
     claim.name === name &&
     (claim.uid === '' || uid === '' || claim.uid === uid));
 
-/** Velero's rule for a PVC that has a volume: phase and name must be there. */
+/** Velero's rule for a PVC with a volume: both phase and name must be set. */
 export const isBound = ({ volumeName, phase }: PvcFacts): boolean =>
   volumeName !== '' && phase === 'Bound';
 
 /**
- * The one view of a volume: PV and PVC together, whichever of them is asked about. A PVC without a
- * volume is what it asks for. A volume that only a pod has is of its type, and has no capacity and
- * no class.
+ * The view of a volume: PV and PVC together, from either side. A PVC without a volume uses its
+ * request. A volume that only a pod has is matched by its type, without capacity and class.
  */
 export function viewOf({
   pv,
@@ -252,8 +245,8 @@ export function viewOf({
 }
 
 /**
- * The view that Velero 1.18 has (internal/resourcepolicies, GetMatchAction): of a PV it knows no
- * PVC, unless it came from there; a PVC without a volume has no capacity and no class.
+ * Velero 1.18's view (internal/resourcepolicies, GetMatchAction). Starting from a PV, Velero does
+ * not know the PVC. A PVC without a volume has no capacity and no class.
  */
 export function veleroViewOf({ pv, pvc, podVolume }: Parameters<typeof viewOf>[0]): VolumeView {
   const source = pv ?? podVolume;

@@ -5,7 +5,7 @@ import { globProblem, patternProblem } from './name-patterns.ts';
 import { cut, type YamlDocument } from './yaml-document.ts';
 import { type Field, fieldsOf, type TextAt, textsAt } from './yaml-fields.ts';
 
-/** Which resources a backup takes, as the fields of the same names in a Backup. */
+/** Resources that a backup includes, with the Backup's field names. */
 export interface IncludeExcludePolicy {
   readonly includedClusterScopedResources: readonly string[];
   readonly excludedClusterScopedResources: readonly string[];
@@ -14,7 +14,7 @@ export interface IncludeExcludePolicy {
 }
 
 export interface ResourceFilter {
-  /** None, or `*` alone: all kinds that no other filter of the policy names. */
+  /** Empty, or only `*`: all kinds that no other filter of the policy names. */
   readonly kinds: readonly string[];
   readonly names: readonly string[];
   readonly excludedNames: readonly string[];
@@ -22,10 +22,7 @@ export interface ResourceFilter {
   readonly orLabelSelectors: readonly PolicyLabelSelector[];
 }
 
-/**
- * The parts of a document that are not about volumes. They are checked here, and used by whoever
- * collects items.
- */
+/** The parts of a document that are not about volumes. Checked here, used by the item collector. */
 export interface FilterPolicies {
   readonly includeExcludePolicy?: IncludeExcludePolicy | undefined;
   readonly clusterScopedFilterPolicy?:

@@ -1,8 +1,7 @@
 /**
- * Velero's resource policies: which volumes of a backup are snapshotted, backed up file by file, or
- * skipped. Words: a document has rules, each with conditions and an action; a view is a volume as
- * conditions see it; a decision says what decided. Knows nothing of the API server that documents
- * and volumes come from.
+ * Velero's resource policies: which volumes of a backup get a snapshot, a file-system backup, or
+ * are skipped. Words: a document has rules, each with conditions and an action. A view is a volume
+ * as conditions see it. A decision includes its reason. Knows nothing of the API server.
  */
 export { isOfVelero, type PolicyAction } from './actions.ts';
 export {

@@ -12,7 +12,7 @@ export interface PolicyLabelSelector {
   }[];
 }
 
-/** Undefined for one that says nothing, as in Velero. */
+/** Undefined for an empty selector, as in Velero. */
 export function readLabelSelector(
   document: YamlDocument,
   node: Node | null,

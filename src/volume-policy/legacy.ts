@@ -1,16 +1,16 @@
 import { lookup } from '../base/index.ts';
-/** Annotations of a pod, with names of volumes: commas between, and nothing is trimmed. */
+/** Pod annotations with volume names, separated by commas. Names are not trimmed. */
 export const OPT_IN = 'backup.velero.io/backup-volumes';
 export const OPT_OUT = 'backup.velero.io/backup-volumes-excludes';
 
-/** What is looked at of a pod that mounts the volume. */
+/** The facts of a pod that mounts the volume. */
 export interface PodView {
   readonly annotations: Readonly<Record<string, string>>;
   /** The volume's name in the pod. */
   readonly volumeName: string;
 }
 
-/** Of a pod's annotations those that {@link asksForFiles} reads. */
+/** The annotations that {@link asksForFiles} reads. */
 export const fileAnnotationsOf = (
   annotations: Readonly<Record<string, string>> = {},
 ): typeof annotations =>
@@ -22,10 +22,9 @@ export const fileAnnotationsOf = (
   );
 
 /**
- * Whether a pod asks for a file-system backup of its volume, where no policy is about it. By
- * default volumes are opted in; with `defaultVolumesToFsBackup` they are opted out, and each
- * annotation counts in its own case only. Velero: internal/volumehelper,
- * shouldPerformFSBackupLegacy.
+ * Whether a pod requests a file-system backup of its volume, if no policy matches. By default pods
+ * opt in. With `defaultVolumesToFsBackup` they opt out. Each mode reads only its own annotation.
+ * Velero: internal/volumehelper, shouldPerformFSBackupLegacy.
  */
 export const asksForFiles = (
   { annotations, volumeName }: PodView,

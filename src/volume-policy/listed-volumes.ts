@@ -14,8 +14,7 @@ import type { VolumeUser } from './decisions.ts';
 import type { VolumeLookup } from './volume-helper.ts';
 
 /**
- * Lists of a cluster, each of which keeps only what `take` returns of an object. Without a
- * namespace all are listed.
+ * Lists objects of a cluster and keeps only the results of `take`. Without a namespace, lists all.
  */
 export interface VolumeReads {
   pvs<T>(take: (pv: PvObject) => readonly T[]): Promise<T[]>;
@@ -25,25 +24,24 @@ export interface VolumeReads {
 
 export interface ListedVolumesOptions {
   /**
-   * The namespaces of the backup, if it names a few: each is listed by itself. Otherwise the
-   * cluster is listed once.
+   * The namespaces of the backup. A few are listed one by one; otherwise the cluster is listed
+   * once.
    */
   readonly namespaces?: readonly string[] | undefined;
   /**
-   * Which volumes of pods are kept; by default those of PVCs, which is what other volumes are
-   * decided by.
+   * Selects the pod volumes to keep. Default: volumes with a PVC, because other volumes' decisions
+   * depend on them.
    */
   readonly keep?: (volume: PodVolumeFacts) => boolean;
 }
 
-/** More lists than these are slower than one of everything. Our choice. */
+/** More lists than this are slower than one list of all. Our choice. */
 const NAMESPACES_MAX = 10;
 
 /**
- * The volumes of a cluster for one backup: each resource is listed once, when it is first asked
- * for, and of each object only what policies look at is kept. A list that fails is asked for again.
- * A namespace that the backup does not name is listed when one of its objects is asked for: an
- * action may add a pod of another namespace.
+ * The volumes of a cluster for one backup. Each resource is listed once, on first use, and only the
+ * facts for policies are kept. A failed list is retried on the next use. Other namespaces are
+ * listed on demand, because an action may add a pod from another namespace.
  */
 export class ListedVolumes implements VolumeLookup {
   readonly #reads: VolumeReads;
@@ -70,7 +68,7 @@ export class ListedVolumes implements VolumeLookup {
     return (await this.#usersAround(namespace)).get(keyOf(namespace, claim)) ?? [];
   }
 
-  /** By name. */
+  /** PersistentVolumes by name. */
   pvs(): Promise<ReadonlyMap<string, PvFacts>> {
     return this.#once('pvs', async () => {
       const all = await this.#reads.pvs((pv) => [factsOfPv(pv)]);
@@ -78,7 +76,7 @@ export class ListedVolumes implements VolumeLookup {
     });
   }
 
-  /** By namespace and name, with a slash between. */
+  /** PVCs by `namespace/name`. */
   pvcs(): Promise<ReadonlyMap<string, PvcFacts>> {
     return this.#once('pvcs', () => this.#pvcsIn(this.#namespaces));
   }
@@ -99,7 +97,7 @@ export class ListedVolumes implements VolumeLookup {
     return all;
   }
 
-  /** Pods that have volumes that are kept. */
+  /** Pods with at least one kept volume. */
   pods(): Promise<readonly PodFacts[]> {
     return this.#once('pods', () => this.#podsIn(this.#namespaces));
   }

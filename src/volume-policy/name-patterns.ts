@@ -1,6 +1,6 @@
 /**
- * What is wrong with a pattern of namespaces; undefined where nothing is. Velero:
- * pkg/util/wildcard/expand.go, ValidateNamespaceName.
+ * The problem of a namespace pattern; undefined if valid. Velero: pkg/util/wildcard/expand.go,
+ * ValidateNamespaceName.
  */
 export function patternProblem(text: string): string | undefined {
   const letter = /[|()!{},]/.exec(text)?.[0];
@@ -20,8 +20,8 @@ function bracketProblem(text: string): string | undefined {
 const BRACKETS = /\[([^\]]+)\]/g;
 
 /**
- * What is wrong with a pattern of names of objects; undefined where nothing is. Globs of
- * github.com/gobwas/glob, which forgives all but brackets.
+ * The problem of an object name pattern; undefined if valid. These are globs of
+ * github.com/gobwas/glob, which rejects only bad brackets.
  */
 export function globProblem(text: string): string | undefined {
   const plain = text.replaceAll(/\\./g, '');

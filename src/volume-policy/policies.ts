@@ -6,23 +6,23 @@ import { readPolicies } from './read-policies.ts';
 import type { VolumeRule } from './rule.ts';
 
 export interface VolumePolicies extends FilterPolicies {
-  /** In the order in which they are asked. */
+  /** In order of evaluation. */
   readonly rules: readonly VolumeRule[];
-  /** What Velero accepts and is most likely not meant. */
+  /** Valid for Velero, but probably a mistake. */
   readonly warnings: readonly PolicyProblem[];
-  /** The first rule whose conditions all hold; undefined where none is about the volume. */
+  /** The first rule whose conditions all match, or undefined. */
   ruleFor(volume: VolumeView): VolumeRule | undefined;
   actionFor(volume: VolumeView): PolicyAction | undefined;
 }
 
 export interface PolicySource {
-  /** What messages call it: a file, or `velero/policies`. */
+  /** Name in messages: a file, or `velero/policies`. */
   readonly source?: string;
-  /** The line of the source that the text begins in, from 1. */
+  /** The line of the source where the text begins, from 1. */
   readonly firstLine?: number;
 }
 
-/** The YAML of a policy ConfigMap. Throws `BAD_VOLUME_POLICY` with all that is wrong. */
+/** Parses the YAML of a policy ConfigMap. Throws `BAD_VOLUME_POLICY` with all problems. */
 export function parseVolumePolicies(
   text: string,
   { source = 'the document', firstLine = 1 }: PolicySource = {},
@@ -32,7 +32,7 @@ export function parseVolumePolicies(
   return policiesOf(rules, [...warnings, ...unreachable(rules)], filters);
 }
 
-/** The ConfigMap that a Backup names: exactly one key, of any name. Throws `BAD_VOLUME_POLICY`. */
+/** Parses a Backup's policy ConfigMap: exactly one key, of any name. Throws `BAD_VOLUME_POLICY`. */
 export function parsePolicyConfigMap({
   metadata: { namespace = '', name },
   data,
@@ -53,8 +53,8 @@ export const oneKey = (what: string, count: number): string =>
   `${what} must have exactly one key whose value is the policies, and has ${count === 0 ? 'none' : count}`;
 
 /**
- * The policies of a backup with those for all backups behind, so that the backup's count first. Of
- * these only `volumePolicies` count.
+ * Appends the global policies to the backup's own, which match first. Only the global
+ * `volumePolicies` count.
  */
 export function withGlobalPolicies(
   own: VolumePolicies | undefined,
@@ -65,7 +65,7 @@ export function withGlobalPolicies(
   return policiesOf([...(own?.rules ?? []), ...global.rules], warnings, own ?? {});
 }
 
-/** Names of the parts of a document that do not count for all backups. */
+/** Parts of a global document that have no effect. */
 export const ignoredInGlobal = (global: VolumePolicies): string[] =>
   (
     ['includeExcludePolicy', 'clusterScopedFilterPolicy', 'namespacedFilterPolicies'] as const

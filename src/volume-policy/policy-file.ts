@@ -2,16 +2,15 @@ import { isMap, isScalar, LineCounter, parseDocument, Scalar } from 'yaml';
 import { oneKey, parseVolumePolicies, type VolumePolicies } from './policies.ts';
 import { BadVolumePolicyError } from './problems.ts';
 
-/** No ConfigMap with more can be stored: etcd takes 1.5 MiB. Our choice. */
+/** A larger ConfigMap cannot be stored: etcd allows 1.5 MiB. Our choice. */
 const CHARACTERS_MAX = 3 << 19;
 
 /**
- * A file with policies, or with the manifest of the ConfigMap that has them: lines are those of the
- * file in both cases, where the manifest has the policies as a block (`|`). Throws
- * `BAD_VOLUME_POLICY`.
+ * Reads a file with policies, or with the manifest of their ConfigMap. Lines are those of the file;
+ * in a manifest, only if the policies are a block (`|`). Throws `BAD_VOLUME_POLICY`.
  */
 export function readPolicyFile(text: string, source: string): VolumePolicies {
-  // The policies themselves have no such key.
+  // Policies have no `kind` key.
   if (!/^["']?kind["']?\s*:/m.test(text) && !text.trimStart().startsWith('{')) {
     return parseVolumePolicies(text, { source });
   }
@@ -41,7 +40,7 @@ export function readPolicyFile(text: string, source: string): VolumePolicies {
   return parseVolumePolicies(String(value.value), { source, firstLine });
 }
 
-/** Undefined for what cannot be read as a map: then the other reader says what is wrong with it. */
+/** Undefined if the text is not a map: the other reader then reports the problem. */
 function manifestIn(text: string, lineCounter: LineCounter) {
   try {
     const { contents, errors } = parseDocument(text, {
@@ -53,7 +52,7 @@ function manifestIn(text: string, lineCounter: LineCounter) {
     const isGood = errors.every(({ code }) => code === 'MULTIPLE_DOCS');
     return isGood && isMap(contents) ? contents : undefined;
   } catch (error) {
-    // Too deep for its reader.
+    // The document is too deep for the library.
     if (error instanceof RangeError) return undefined;
     throw error;
   }

@@ -1,30 +1,28 @@
 import { CodedError } from '../base/index.ts';
 
-/** Where a thing stands: a file or ConfigMap, and the line in it, from 1. */
+/** A position: a file or ConfigMap, and the line in it, from 1. */
 export interface Place {
   readonly source: string;
   readonly line: number;
 }
 
-/** One thing that is wrong, or that is allowed and most likely not meant. */
+/** A mistake, or a valid setting that is probably a mistake. */
 export interface PolicyProblem extends Place {
-  /** Such as `volumePolicies[0].conditions.capacity`; `''` for the whole document. */
+  /** For example `volumePolicies[0].conditions.capacity`; `''` for the whole document. */
   readonly path: string;
-  /** What is wrong, and what would be right. */
+  /** The problem and its fix. */
   readonly text: string;
 }
 
-/**
- * Of one document so many are kept; whoever has more will see them after mending these. Our choice.
- */
+/** Problems kept per document; the rest appears after these are fixed. Our choice. */
 const PROBLEMS_MAX = 100;
-/** So many are in the message, which may become the text of a status. Our choice. */
+/** Problems in the message, which may become a status text. Our choice. */
 const IN_MESSAGE_MAX = 10;
 
 export class ProblemList {
   readonly #all: PolicyProblem[] = [];
 
-  /** Something that is read twice is wrong once. */
+  /** Ignores duplicates: a value may be read twice. */
   add({ source, line, path, text }: PolicyProblem): void {
     if (this.#all.length >= PROBLEMS_MAX) return;
     const isKnown = this.#all.some(
@@ -33,7 +31,7 @@ export class ProblemList {
     if (!isKnown) this.#all.push({ source, line, path, text });
   }
 
-  /** Then nobody needs to find out what would be right. */
+  /** True: further checks can be skipped. */
   get isFull(): boolean {
     return this.#all.length >= PROBLEMS_MAX;
   }
@@ -43,10 +41,7 @@ export class ProblemList {
   }
 }
 
-/**
- * A document that is not what Velero's resource policies are: code `BAD_VOLUME_POLICY`, with all
- * that is wrong.
- */
+/** An invalid resource policy document: code `BAD_VOLUME_POLICY`, with all problems. */
 export class BadVolumePolicyError extends CodedError {
   readonly problems: readonly PolicyProblem[];
 

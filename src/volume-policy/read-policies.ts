@@ -24,7 +24,7 @@ export interface ReadPolicies {
 }
 
 /**
- * All of a document, and all that is wrong with it at once. Velero:
+ * Reads a document and collects all problems at once. Velero:
  * internal/resourcepolicies/resource_policies.go.
  */
 export function readPolicies(
@@ -216,7 +216,7 @@ function readCapacity(document: YamlDocument, { node, path }: At): Conditions['c
   return { low: NO_QUANTITY, high: NO_QUANTITY };
 }
 
-/** Null elements are none, as in Velero. */
+/** Null elements are skipped, as in Velero. */
 function readTexts(
   document: YamlDocument,
   { node, path }: Element,
@@ -343,7 +343,7 @@ function readVolumeMode(document: YamlDocument, { node, path, isThere }: At): st
   return value;
 }
 
-/** Velero takes nothing but texts here, where it takes numbers in other lists. */
+/** Velero accepts only strings here; its other lists accept numbers too. */
 function readAccessModes(document: YamlDocument, { node, path, isThere }: At): string[] {
   if (!isThere) return [];
   const what = `a list of access modes, such as [${ACCESS_MODES[0] ?? ''}]`;

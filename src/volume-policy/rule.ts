@@ -6,8 +6,8 @@ import type { Place } from './problems.ts';
 export interface VolumeRule {
   readonly conditions: Conditions;
   readonly action: PolicyAction;
-  /** Of its first line. */
+  /** Position of the rule's first line. */
   readonly place: Place;
-  /** From 1, within its source. */
+  /** Number within its source, from 1. */
   readonly number: number;
 }

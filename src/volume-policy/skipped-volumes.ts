@@ -1,10 +1,7 @@
-/**
- * How a volume would have been backed up: the key of a reason (Velero:
- * pkg/backup/pv_skip_tracker.go).
- */
+/** A way to back up a volume: the key of a skip reason (Velero: pkg/backup/pv_skip_tracker.go). */
 export type Approach = 'any' | 'podvolume' | 'volumeSnapshot' | 'csiSnapshot' | 'vsphereSnapshot';
 
-/** Velero's words, which tools and people look for. */
+/** Velero's words, which tools and people search for. */
 export const SKIP_REASONS = {
   matchedSkip: "matched action is 'skip' in chosen resource policies",
   noSnapshot: 'not satisfy the criteria for VolumePolicy or the legacy snapshot way',
@@ -16,16 +13,16 @@ export const SKIP_REASONS = {
 } as const;
 
 export interface SkippedVolume {
-  /** Of the PersistentVolume. */
+  /** Name of the PersistentVolume. */
   readonly name: string;
   readonly reasons: readonly { readonly approach: string; readonly reason: string }[];
-  /** What decided, such as `rule 2 (velero/policies, line 7)`; undefined where no rule did. */
+  /** For example `rule 2 (velero/policies, line 7)`; undefined if no rule decided. */
   readonly rule?: string;
 }
 
 /**
- * Volumes that a backup has left out, and why. A volume that is backed up in any way is taken off,
- * for good.
+ * Volumes that a backup skipped, with reasons. A volume that is backed up in any way is removed for
+ * good.
  */
 export class SkippedVolumes {
   readonly #reasons = new Map<string, Map<Approach, string>>();
@@ -45,7 +42,7 @@ export class SkippedVolumes {
     this.#rules.delete(name);
   }
 
-  /** By name, as Velero logs it. */
+  /** Sorted by name, as Velero logs it. */
   summary(): SkippedVolume[] {
     return [...this.#reasons.keys()].sort().map((name) => {
       const rule = this.#rules.get(name);
@@ -59,6 +56,5 @@ export class SkippedVolumes {
   }
 }
 
-/** The `skippedReason` of a volume info. */
 export const skippedReason = ({ reasons }: SkippedVolume): string =>
   reasons.map(({ approach, reason }) => `${approach}: ${reason};`).join('');

@@ -26,7 +26,7 @@ import {
 } from './facts.ts';
 import { fileAnnotationsOf } from './legacy.ts';
 
-/** Where a helper finds what belongs to a volume. Undefined for what is not there. */
+/** Looks up the objects around a volume. Undefined if an object does not exist. */
 export interface VolumeLookup {
   pv(name: string): Promise<PvFacts | undefined>;
   pvc(namespace: string, name: string): Promise<PvcFacts | undefined>;
@@ -34,18 +34,18 @@ export interface VolumeLookup {
   usersOf(namespace: string, claim: string): Promise<readonly VolumeUser[]>;
 }
 
-/** A PVC or a PV, as an item of a backup. */
+/** A PVC or PV as an item of a backup. */
 export type VolumeItem = { readonly pvc: PvcObject } | { readonly pv: PvObject };
 
 export interface VolumeHelperOptions extends BackupChoices {
   readonly volumes: VolumeLookup;
-  /** `velero` for the views that Velero 1.18 has, to compare with it; see {@link viewOf}. */
+  /** `velero`: use Velero 1.18's views, for a comparison; see {@link viewOf}. */
   readonly views?: 'joined' | 'velero';
 }
 
 /**
- * What Velero's VolumeHelper answers (pkg/util/volumehelper), for one backup. One view of each
- * volume is behind all answers: PV and PVC together.
+ * Velero's VolumeHelper (pkg/util/volumehelper) for one backup. All answers use one view of a
+ * volume: PV and PVC together.
  */
 export class VolumeHelper {
   readonly #options: VolumeHelperOptions;
@@ -56,17 +56,17 @@ export class VolumeHelper {
     this.#viewOf = options.views === 'velero' ? veleroViewOf : viewOf;
   }
 
-  /** Throws `NO_VOLUME` for a PVC without a volume that no rule is about, as Velero. */
+  /** Throws `NO_VOLUME` for a PVC without a volume and without a matching rule, as Velero does. */
   async shouldPerformSnapshot(item: VolumeItem): Promise<boolean> {
     return answerOf(await this.snapshotDecision(item));
   }
 
-  /** The same with what decided. A PVC without a volume that no rule is about is a no. */
+  /** The decision with its reason. A PVC without a volume and without a matching rule is a no. */
   async snapshotDecision(item: VolumeItem): Promise<Decision> {
     const { pv, pvc } = await this.#volumeOf(item);
     const view = this.#viewOf({ pv, pvc });
     const hasPv = pv !== undefined;
-    // Pods are asked for only where they count.
+    // Look up pods only if they matter.
     const first = decideSnapshot(this.#options, { view, hasPv, users: [] });
     if (first?.because.by === 'rule') return first;
     if (!first) return withoutVolume(pvc);
@@ -75,12 +75,12 @@ export class VolumeHelper {
     return decideSnapshot(this.#options, { view, hasPv, users }) ?? first;
   }
 
-  /** Throws `NO_PVC` for a volume whose PVC is not there, and `NO_VOLUME` as above. */
+  /** Throws `NO_PVC` if the volume's PVC does not exist, and `NO_VOLUME` as above. */
   async shouldPerformFsBackup(volume: PodVolumeObject, pod: PodObject): Promise<boolean> {
     return answerOf(await this.filesDecision(volume, pod));
   }
 
-  /** A volume whose PVC does not exist, or is not bound, is a no. */
+  /** If the volume's PVC does not exist or is not bound, the decision is no. */
   async filesDecision(volume: PodVolumeObject, pod: PodObject): Promise<Decision> {
     const facts = factsOfPodVolume(volume, pod);
     const { namespace = '', name } = pod.metadata;
@@ -106,10 +106,7 @@ export class VolumeHelper {
     return decision ?? withoutVolume(found.pvc);
   }
 
-  /**
-   * Names of the volumes of a pod whose files are backed up, and of those that its annotation keeps
-   * out.
-   */
+  /** Names of the pod's volumes with a file-system backup, and of the opted-out volumes. */
   async volumesForFsBackup(pod: PodObject): Promise<{ included: string[]; optedOut: string[] }> {
     const included: string[] = [];
     const optedOut: string[] = [];
@@ -122,9 +119,7 @@ export class VolumeHelper {
     return { included, optedOut };
   }
 
-  /**
-   * Whether a rule with the action `custom` is about the volume, and has all of these parameters.
-   */
+  /** Whether a `custom` rule with all of these parameters matches the volume. */
   async shouldPerformCustomAction(
     item: VolumeItem,
     parameters: Readonly<Record<string, unknown>> = {},
@@ -140,20 +135,20 @@ export class VolumeHelper {
   }
 
   /**
-   * The action of the first rule about the volume, with its parameters; undefined where there is
-   * none, and for a PVC without a volume.
+   * The first matching rule's action, with its parameters. Undefined without a match, and for a PVC
+   * without a volume.
    */
   async actionParameters(item: VolumeItem): Promise<PolicyAction | undefined> {
     const { pv, pvc } = await this.#volumeOf(item);
     return pv && this.#options.policies?.actionFor(this.#viewOf({ pv, pvc }));
   }
 
-  /** The VolumeSnapshotClass that a rule names for the snapshot of the volume. */
+  /** The VolumeSnapshotClass that the matching rule names. */
   snapshotClass(item: VolumeItem): Promise<string | undefined> {
     return this.#parameter(item, 'snapshotClass');
   }
 
-  /** The data mover that a rule names for the snapshot of the volume. */
+  /** The data mover that the matching rule names. */
   dataMover(item: VolumeItem): Promise<string | undefined> {
     return this.#parameter(item, 'dataMover');
   }
@@ -164,17 +159,16 @@ export class VolumeHelper {
     return typeof value === 'string' ? value : undefined;
   }
 
-  /** Whether any rule has this action. */
   hasAction(type: ActionType): boolean {
     return (this.#options.policies?.rules ?? []).some(({ action }) => action.type === type);
   }
 
-  /** Whether the PVC that a volume names is there, and is its own. */
+  /** Whether the PV's PVC exists and owns the PV. */
   async hasClaim(pv: PvObject): Promise<boolean> {
     return (await this.#volumeOf({ pv })).pvc !== undefined;
   }
 
-  /** Also for a PVC without a volume. */
+  /** Works also for a PVC without a volume. */
   async actionOf(item: VolumeItem): Promise<PolicyAction | undefined> {
     return this.#options.policies?.actionFor(this.#viewOf(await this.#volumeOf(item)));
   }
@@ -196,7 +190,7 @@ export class VolumeHelper {
   async #pvOf(pvc: PvcFacts): Promise<PvFacts | undefined> {
     if (!isBound(pvc)) return undefined;
     const pv = await this.#options.volumes.pv(pvc.volumeName);
-    // Velero does not look whether the volume is somebody else's by now.
+    // Velero does not check whether the volume now belongs to another PVC.
     return pv && (this.#options.views === 'velero' || isVolumeOf(pv, pvc)) ? pv : undefined;
   }
 
@@ -225,7 +219,7 @@ function answerOf({ yes, because }: Decision): boolean {
   return yes;
 }
 
-/** Velero's words (pkg/util/kube/pvc_pv.go). */
+/** Messages are Velero's (pkg/util/kube/pvc_pv.go). */
 export function whyUnbound({ volumeName, phase }: Pick<PvcFacts, 'volumeName' | 'phase'>): string {
   if (volumeName === '') return 'has no volume backing this claim';
   if (phase !== 'Bound') return `is in phase ${phase} and is not bound to a volume`;

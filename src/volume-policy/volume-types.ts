@@ -1,7 +1,7 @@
 import { lookup } from '../base/index.ts';
 /**
  * Sources of a PersistentVolume, in Velero's order
- * (internal/resourcepolicies/volume_types_conditions.go): the first one that is there counts.
+ * (internal/resourcepolicies/volume_types_conditions.go). The first present source counts.
  */
 const OF_PV = [
   'awsElasticBlockStore',
@@ -28,7 +28,7 @@ const OF_PV = [
   'vsphereVolume',
 ];
 
-/** The same of a volume of a pod. `image` is of the Velero after 1.18, which has it last. */
+/** Sources of a pod volume. `image` comes from Velero after 1.18, which has it last. */
 const OF_POD = [
   'awsElasticBlockStore',
   'azureDisk',
@@ -61,7 +61,7 @@ const OF_POD = [
   'image',
 ];
 
-/** As in a condition: Velero writes one of them otherwise than the API. */
+/** The name in a condition: Velero spells one of them differently from the API. */
 const nameOf = (field: string): string => (field === 'storageos' ? 'storageOS' : field);
 
 export const VOLUME_TYPES: ReadonlySet<string> = new Set([...OF_PV, ...OF_POD].map(nameOf));
@@ -78,15 +78,12 @@ export const typeOfPv = (spec: Readonly<Record<string, unknown>>): string => typ
 export const typeOfPodVolume = (volume: Readonly<Record<string, unknown>>): string =>
   typeOf(OF_POD, volume);
 
-/**
- * Nothing of these is backed up with the files of a pod: their data are objects of the API, or of
- * the node.
- */
+/** Volumes without a file-system backup: their data are API objects or files of the node. */
 const WITHOUT_FILES = ['hostPath', 'secret', 'configMap', 'projected', 'downwardAPI'] as const;
 
 /**
- * The source for which no file-system backup is made, whatever a policy or an annotation says;
- * undefined for others.
+ * The source that rules out a file-system backup, regardless of policies and annotations; undefined
+ * for other volumes.
  */
 export const sourceWithoutFiles = (volume: Readonly<Record<string, unknown>>): string | undefined =>
   WITHOUT_FILES.find((field) => isThere(volume[field]));

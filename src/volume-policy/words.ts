@@ -1,4 +1,4 @@
-/** The word that was most likely meant, for a message; undefined where none is near. */
+/** The probably intended word, for a message; undefined if no word is close. */
 export function nearest(text: string, words: readonly string[]): string | undefined {
   const plain = (word: string): string => word.toLowerCase().replaceAll(/[-_ ]/g, '');
   const wanted = plain(text);
@@ -8,7 +8,7 @@ export function nearest(text: string, words: readonly string[]): string | undefi
   return best && best.far <= Math.max(1, Math.floor(wanted.length / 4)) ? best.word : undefined;
 }
 
-/** Letters that are added, removed or replaced. */
+/** Number of letters added, removed or replaced. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i);
   for (let i = 1; i <= a.length; i++) {

@@ -14,9 +14,9 @@ import { messageOf } from '../base/index.ts';
 import { type Place, ProblemList } from './problems.ts';
 import { goText, type PlainValue, resolvePlain } from './yaml-scalars.ts';
 
-/** A ConfigMap holds no more (Kubernetes: MaxSecretSize, 1 MiB for all of its data). */
+/** Size limit of a ConfigMap (Kubernetes: MaxSecretSize, 1 MiB for all of its data). */
 const CHARACTERS_MAX = 1 << 20;
-/** What aliases may make of it. Real policies have some hundred values. Our choice. */
+/** Limit of values with aliases expanded. Real policies have some hundred values. Our choice. */
 const VALUES_MAX = 100_000;
 const DEPTH_MAX = 64;
 
@@ -27,10 +27,10 @@ export interface Entry {
 }
 
 /**
- * One YAML document, read as Velero reads it (go.yaml.in/yaml/v3 with known fields only): aliases
- * and merge keys work, a key may stand once, and plain scalars have the types of that library. All
- * that is wrong is collected, with its line. Hostile documents end as a problem: they may be large,
- * deep, or grow by aliases.
+ * A YAML document, read as Velero reads it (go.yaml.in/yaml/v3 with known fields only). Supports
+ * aliases and merge keys, rejects duplicate keys, and types plain scalars as that library does.
+ * Collects all problems with their lines. Documents that are too large, too deep, or grow by
+ * aliases end as a problem.
  */
 export class YamlDocument {
   readonly #source: string;
@@ -41,10 +41,10 @@ export class YamlDocument {
   readonly #warnings = new ProblemList();
   #values = 0;
   #isTooLarge = false;
-  /** Undefined where nothing can be read: then there is at least one problem. */
+  /** Undefined if nothing can be read: then there is at least one problem. */
   readonly root: Node | null | undefined;
 
-  /** `firstLine` is the line of the source that the text begins in. */
+  /** `firstLine`: the line of the source where the text begins. */
   constructor(text: string, { source, firstLine = 1 }: { source: string; firstLine?: number }) {
     this.#source = source;
     this.#firstLine = firstLine;
@@ -55,7 +55,7 @@ export class YamlDocument {
     return this.#problems.all;
   }
 
-  /** Whether as many problems are known as are ever said. */
+  /** Whether the number of problems has reached its limit. */
   get isFull(): boolean {
     return this.#problems.isFull;
   }
@@ -73,7 +73,7 @@ export class YamlDocument {
       const document = parseDocument(text, {
         schema: 'failsafe',
         lineCounter: this.#lines,
-        // Looked for here: the library compares each key with each.
+        // Checked here: the library compares every pair of keys.
         uniqueKeys: false,
         prettyErrors: false,
         keepSourceTokens: false,
@@ -99,7 +99,7 @@ export class YamlDocument {
     }
   }
 
-  /** By one walk: the library looks through the whole document for each. */
+  /** Resolves all aliases in one walk. The library searches the whole document for each alias. */
   #resolveAliases(root: Node | null): void {
     const anchors = new Map<string, Node>();
     visit(root, {
@@ -112,7 +112,7 @@ export class YamlDocument {
     });
   }
 
-  /** Where a node stands; the first line for none. */
+  /** Position of a node; the first line if there is no node. */
   placeOf(node: Node | null | undefined): Place {
     return this.#at(node?.range?.[0] ?? 0);
   }
@@ -131,8 +131,7 @@ export class YamlDocument {
   }
 
   /**
-   * What an alias stands for; counts what is read. `null` also for what is refused because there is
-   * too much of it.
+   * Resolves an alias and counts the values. Returns `null` also if the document exceeds a limit.
    */
   resolve(node: Node | null | undefined, path: string): Node | null {
     if (++this.#values > VALUES_MAX || path.split(/[.[]/, DEPTH_MAX + 1).length > DEPTH_MAX) {
@@ -151,7 +150,7 @@ export class YamlDocument {
     return node === null || this.plain(node) === null;
   }
 
-  /** The value of a scalar as the Go library has it; undefined for lists and maps. */
+  /** The value of a scalar as in the Go library; undefined for lists and maps. */
   plain(node: Node | null): PlainValue | undefined {
     if (node === null) return null;
     if (!isScalar(node)) return undefined;
@@ -171,8 +170,8 @@ export class YamlDocument {
   }
 
   /**
-   * The entries of a map, with those of merged maps; what is null has none. Keys that stand twice
-   * are problems, and so is what is no map: then `undefined`.
+   * The entries of a map, with merged maps; null has none. Duplicate keys are problems. If the node
+   * is not a map, reports a problem and returns `undefined`.
    */
   entries(node: Node | null, path: string, what = 'a map'): Entry[] | undefined {
     if (this.isNull(node)) return [];
@@ -224,8 +223,8 @@ export class YamlDocument {
   }
 
   /**
-   * The elements of a list, each resolved; what is null has none. What is no list is a problem:
-   * then `undefined`.
+   * The resolved elements of a list; null has none. If the node is not a list, reports a problem
+   * and returns `undefined`.
    */
   elements(
     node: Node | null,
@@ -243,7 +242,7 @@ export class YamlDocument {
     });
   }
 
-  /** A scalar as it is written; `''` for null, undefined for what is none, which is a problem. */
+  /** A scalar as written; `''` for null. Otherwise reports a problem and returns undefined. */
   text(node: Node | null, path: string): string | undefined {
     if (this.isNull(node)) return '';
     if (isScalar(node)) return writtenAs(node);
@@ -252,8 +251,8 @@ export class YamlDocument {
   }
 
   /**
-   * A scalar inside of conditions: Velero reads these as values, writes them as YAML and reads that
-   * as text, so that `017` becomes 15. `null` for null.
+   * A scalar inside conditions. Velero reads a value, writes it as YAML and reads that as text:
+   * `017` becomes 15. Returns `null` for null.
    */
   conditionText(node: Node | null, path: string): string | null {
     const value = this.plain(node);
@@ -274,7 +273,7 @@ export class YamlDocument {
     return text;
   }
 
-  /** Anything, as JSON would have it. */
+  /** Any value, as in JSON. */
   value(node: Node | null, path: string): unknown {
     if (isMap(node)) {
       const entries = this.entries(node, path) ?? [];
@@ -311,12 +310,12 @@ const TAGGED = new Map<string, (value: PlainValue) => boolean>([
   [`${TAGS}null`, (value) => value === null],
 ]);
 
-/** The text of a scalar, whatever its tag makes of it. */
+/** The text of a scalar, regardless of its tag. */
 const writtenAs = (node: Scalar): string => node.source ?? String(node.value);
 
 const TOO_DEEP = 'the document is too large or too deep, or grows too much by its aliases';
 const SHOWN_MAX = 60;
-/** As much of a text as is repeated in a message. */
+/** Shortens a text for a message. */
 export const cut = (text: string): string =>
   text.length <= SHOWN_MAX ? text : `${text.slice(0, SHOWN_MAX)}…`;
 

@@ -2,13 +2,13 @@ import type { Node } from 'yaml';
 import { nearest, orList } from './words.ts';
 import { joined, type YamlDocument } from './yaml-document.ts';
 
-/** A value under its key, resolved. */
+/** A resolved value and its key. */
 export interface Field {
   readonly node: Node | null;
   readonly keyNode: Node | null;
 }
 
-/** The fields of a map that has no others: each other one is a problem. */
+/** The fields of a map. An unknown field is a problem. */
 export function fieldsOf(
   document: YamlDocument,
   node: Node | null,
@@ -32,16 +32,14 @@ export function fieldsOf(
   return fields;
 }
 
-/** A text of a list, and where it stands. */
+/** A text of a list, with its position. */
 export interface TextAt {
   readonly text: string;
   readonly node: Node | null;
   readonly path: string;
 }
 
-/**
- * The texts of the list under a key; what is no text is a problem. Empty where there is no list.
- */
+/** The texts of the list under a key, or empty. An element that is not text is a problem. */
 export function textsAt(
   document: YamlDocument,
   fields: ReadonlyMap<string, Field> | undefined,

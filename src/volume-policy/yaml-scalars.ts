@@ -1,7 +1,7 @@
-/** What a plain scalar may be. Dates are kept as the text that Go writes for them. */
+/** Values of a plain scalar. Dates are kept as the text that Go writes. */
 export type PlainValue = string | boolean | number | bigint | null | GoTime;
 
-/** A date or time that was written without quotes. */
+/** A date or time written without quotes. */
 export interface GoTime {
   readonly goTime: string;
 }
@@ -29,8 +29,8 @@ const TIME =
   /^(\d{4})-(\d{1,2})-(\d{1,2})(?:(?:[Tt](\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?(Z|[-+]\d{2}:\d{2}))|(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(\.\d+)?))?$/;
 
 /**
- * The value of a scalar without quotes, by the rules of go.yaml.in/yaml/v3 (resolve.go), which are
- * not quite YAML 1.2.
+ * The value of an unquoted scalar by the rules of go.yaml.in/yaml/v3 (resolve.go). They differ
+ * slightly from YAML 1.2.
  */
 export function resolvePlain(text: string): PlainValue {
   if (NULLS.has(text)) return null;
@@ -49,7 +49,7 @@ export function resolvePlain(text: string): PlainValue {
   return FLOAT.test(digits) && Number.isFinite(Number(digits)) ? Number(digits) : text;
 }
 
-/** Decimal, 0b, 0o, 0x and the octal numbers of YAML 1.1; beyond 64 bits it is none. */
+/** Parses decimal, 0b, 0o and 0x numbers, and octal numbers of YAML 1.1. Limit: 64 bits. */
 function integerOf(text: string): bigint | undefined {
   const match = /^([-+]?)(?:(0b[01]+|0x[0-9a-f]+|0o[0-7]+|0|[1-9][0-9]*)|0([0-7]+))$/i.exec(text);
   if (!match) return undefined;
@@ -79,8 +79,8 @@ export function goText(value: Exclude<PlainValue, null>): string {
 }
 
 /**
- * As strconv.FormatFloat with 'g' and the fewest digits: an exponent below -4 and from 6 on, of two
- * digits at least.
+ * Like strconv.FormatFloat with 'g' and the fewest digits. Exponents below -4 and from 6 on are
+ * written, with at least two digits.
  */
 function goFloat(value: number): string {
   if (Number.isNaN(value)) return '.nan';
