@@ -1,16 +1,14 @@
 import type { BackupVolumeInfo, NativeSnapshot } from '../archive/index.ts';
 import type { PersistentVolume } from '../kube/index.ts';
 
-/** What is known of a PersistentVolume of a backup when its restore comes to it. */
+/** Facts about a PersistentVolume of a backup. */
 export interface VolumeFacts {
-  /**
-   * What the backup noted of it; undefined for backups of old servers, and for what nobody noted.
-   */
+  /** The volume info in the backup; undefined for backups of old servers. */
   readonly info: BackupVolumeInfo | undefined;
-  /** The snapshot by its provider. */
+  /** The native snapshot of the provider. */
   readonly native: NativeSnapshot | undefined;
   /**
-   * These three only matter where there is no note: a backup of the files of a pod's volume, a
+   * These three matter only without `info`: a backup of the files of a pod's volume, a
    * VolumeSnapshot, the result of a DataUpload.
    */
   readonly hasFileBackup: boolean;
@@ -20,21 +18,23 @@ export interface VolumeFacts {
   readonly restorePVs: boolean | null | undefined;
 }
 
-/** What a restore does about a PersistentVolume. */
+/** How to restore a PersistentVolume. */
 export type VolumePlan =
-  /** It is made anew, with a volume that its provider makes out of the snapshot. */
+  /** Create the PersistentVolume with a new volume, which the provider makes from the snapshot. */
   | { readonly kind: 'snapshot'; readonly native: NativeSnapshot; readonly why: string }
-  /** It is left out: its claim gets a new volume, which is filled by whoever has the data. `warning`: nobody has them. */
+  /**
+   * Skip it: the claim gets a new volume, which an operation fills. `warning`: there is no data.
+   */
   | { readonly kind: 'provision'; readonly why: string; readonly warning?: string }
-  /** It is restored as it was, and stands for the storage that it stood for. */
+  /** Restore it unchanged: it refers to the same storage. */
   | { readonly kind: 'asIs'; readonly why: string; readonly warning?: string }
-  /** As it was, in the way of one with a snapshot: renamed where its name is taken by the namespace that it comes from. */
+  /** Like `asIs`, but renamed if the volume in the original namespace still has the name. */
   | { readonly kind: 'withoutSnapshot'; readonly why: string; readonly warning?: string };
 
 /**
- * Velero: pkg/restore/restore.go, restoreItem (v1.18.3). The note of the backup decides; without
- * one the files of the backup do. Whatever Velero restores with nothing in it, or with the old
- * storage behind it, is done as there, with a warning that says so.
+ * Velero: pkg/restore/restore.go, restoreItem (v1.18.3). The volume info decides; without it, the
+ * files of the backup do. If Velero restores an empty volume, or keeps the old storage, so does
+ * this. A warning tells the user.
  */
 export function planVolume(pv: PersistentVolume, facts: VolumeFacts): VolumePlan {
   const { info, native } = facts;

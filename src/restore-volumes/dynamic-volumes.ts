@@ -1,27 +1,27 @@
 import type { BackupVolumeInfo } from '../archive/index.ts';
 import type { PersistentVolume, PersistentVolumeClaim, StorageClass } from '../kube/index.ts';
 
-/** What the cluster has of a restored claim at present. */
+/** The current state of a restored claim. */
 export interface DynamicVolume {
   readonly claim: PersistentVolumeClaim | undefined;
-  /** The one that the claim names. */
+  /** The volume that the claim names. */
   readonly pv: PersistentVolume | undefined;
-  /** Of the claim; undefined where it has none, or it is gone. */
+  /** The claim's StorageClass; undefined if there is none, or if it was deleted. */
   readonly storageClass: StorageClass | undefined;
-  /** Phase of the operation that fills the claim; undefined where there is none. */
+  /** Phase of the operation that fills the claim; undefined without an operation. */
   readonly operationPhase: string | undefined;
 }
 
-/** What is done about the volume of a claim that was provisioned anew. */
+/** The next step for a dynamically provisioned volume. */
 export type DynamicVolumePlan =
   | { readonly kind: 'wait' | 'skip' | 'fail'; readonly why: string }
   | { readonly kind: 'nothing' }
-  /** A merge patch of the PersistentVolume, which fails where somebody has changed it since. */
+  /** A merge patch of the PersistentVolume, which fails if the volume has changed since. */
   | { readonly kind: 'patch'; readonly patch: object };
 
 /**
- * A new volume gets the reclaim policy of the old one, and those of its labels that it lacks:
- * Velero replaces all labels, so that those of the provisioner, such as the zone, are lost. Velero:
+ * A new volume gets the reclaim policy of the old one, and the old labels that it lacks. Velero
+ * replaces all labels, and so loses those of the provisioner, such as the zone. Velero:
  * pkg/controller/restore_finalizer_controller.go, patchDynamicPVWithVolumeInfo.
  */
 export function planDynamicVolume(

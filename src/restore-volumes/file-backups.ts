@@ -1,20 +1,20 @@
 import type { Pod, PodVolumeBackup } from '../kube/index.ts';
 
-/** What a volume of a pod can be restored from. */
+/** The file backup of a pod's volume. */
 export interface FileBackup {
   readonly snapshotId: string;
-  /** In bytes; 0 where nobody knows. */
+  /** In bytes; 0 if unknown. */
   readonly size: number;
-  /** `kopia`, or `restic` of an old Velero. */
+  /** `kopia`, or `restic` from an old Velero. */
   readonly uploaderType: string;
 }
 
-/** Before Velero 1.0, pods said so themselves. */
+/** Before Velero 1.0, annotations of pods named their snapshots. */
 const ANNOTATION = 'snapshot.velero.io/';
 
 /**
- * The volumes of a restored pod that have a backup of their files, by name. `namespace`: the pod's
- * in the backup. As in Velero, the phase is not asked for, and what has no snapshot is none.
+ * The volumes of a restored pod that have file backups, by name. `namespace`: the pod's in the
+ * backup. As in Velero, the phase does not matter, and a backup without a snapshot does not count.
  * Velero: pkg/podvolume/util.go.
  */
 export function fileBackupsOf(

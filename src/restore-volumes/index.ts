@@ -1,9 +1,8 @@
 /**
- * What a restore does about volumes beside their objects: which PersistentVolumes are restored as
- * they were, from a snapshot of their provider, or provisioned anew; PodVolumeRestores as item
- * operations; what is noted of each; what dynamically provisioned volumes get of the old ones.
- * Moves no byte itself, and knows no journal: what must survive a restart are facts that it is
- * given back.
+ * The volumes of a restore. Decides which PersistentVolumes are restored unchanged, from a native
+ * snapshot, or provisioned again. Makes PodVolumeRestores as item operations, records volume infos,
+ * and updates dynamically provisioned volumes. Moves no data and knows no journal: the caller
+ * stores facts, and passes them back after a restart.
  */
 export { type VolumeFacts } from './decisions.ts';
 export { RestoredVolumes, type VolumeFact } from './persistent-volumes.ts';

@@ -18,19 +18,19 @@ import {
 import { isMadeBy } from '../restore/index.ts';
 import { planVolume, type VolumeFacts } from './decisions.ts';
 
-/** One thing that was done about a volume, as JSON, for whoever continues the restore. */
+/** A step for one volume, as JSON. The journal keeps it for a resumed restore. */
 export type VolumeFact =
   | { readonly kind: 'provision'; readonly pv: string }
   | { readonly kind: 'renamed'; readonly pv: string; readonly to: string }
-  /** The provider has made it; nobody uses it until its PersistentVolume is there. */
+  /** The provider has made a volume, which is unused until its PersistentVolume exists. */
   | { readonly kind: 'volume'; readonly pv: string; readonly volumeId: string };
 
 export interface VolumesOptions {
   readonly client: Pick<KubeClient, 'find'>;
   readonly restore: Restore;
-  /** What the backup has of a volume, by the name of its PersistentVolume. */
+  /** The backup's facts about a PersistentVolume, by its name. */
   readonly factsOf: (pv: PersistentVolume) => Promise<VolumeFacts>;
-  /** Those that native snapshots are in, with their credentials. */
+  /** The locations of native snapshots, with credentials. */
   readonly locations: readonly SnapshotLocation[];
   readonly snapshotters: Snapshotters;
   readonly log: BackupLog;
@@ -39,17 +39,17 @@ export interface VolumesOptions {
   readonly terminatingMs: number;
   readonly pollMs?: number;
   /**
-   * Each fact, when it is one: of a process that is killed before it, a volume that was made is not
-   * known. What is provisioned or renamed is found out again in the same way; it need only be there
-   * when the item is noted that it is about.
+   * Called with each fact right away. If the process is killed before, a volume that the provider
+   * made is lost. The kinds `provision` and `renamed` are decided again in the same way: they must
+   * only be stored before their item is.
    */
   readonly onFact?: (fact: VolumeFact) => Promise<void>;
 }
 
-/** What becomes of a PersistentVolume before its actions. */
+/** The result for a PersistentVolume, before its actions. */
 export type PreparedVolume =
   | { readonly isRestored: true; readonly item: PersistentVolume }
-  /** Its claim gets a new one. */
+  /** The claim gets a new volume. */
   | { readonly isRestored: false };
 
 /** A native snapshot that a PersistentVolume was made from. */
@@ -65,9 +65,9 @@ const ORIGINAL_NAME = 'velero.io/original-pv-name';
 const POLL_MS = 1000;
 
 /**
- * PersistentVolumes of one restore, and what they mean for the claims that name them: which are
- * provisioned anew, which have another name, which get a volume of their provider. Velero:
- * pkg/restore/restore.go and pv_restorer.go.
+ * The PersistentVolumes of one restore: which are provisioned again, which are renamed, and which
+ * get a volume of their provider. Adjusts the claims that name them. Velero: pkg/restore/restore.go
+ * and pv_restorer.go.
  */
 export class RestoredVolumes {
   readonly #options: VolumesOptions;
@@ -80,7 +80,7 @@ export class RestoredVolumes {
     this.#options = options;
   }
 
-  /** What an earlier try has done. Called before any volume. */
+  /** Loads the facts of an earlier try. Call it before any volume. */
   resume(facts: Iterable<VolumeFact>): void {
     for (const fact of facts) this.#learn(fact);
   }
@@ -102,9 +102,11 @@ export class RestoredVolumes {
   }
 
   /**
-   * Decides about a PersistentVolume and does it. The item is the one of the backup, and is not
-   * changed. Throws what Velero fails the item with, such as `PV_ACTION_FAILED` where the provider
-   * makes no volume, and `PV_STAYS` where one of the same name does not go.
+   *
+   * Decides about a PersistentVolume and carries the plan out. Does not change its input. Throws
+   * `PV_ACTION_FAILED` if the provider makes no volume. Throws `PV_STAYS` if a volume of the same
+   * name is not deleted in time.
+   *
    */
   async prepare(pv: PersistentVolume): Promise<PreparedVolume> {
     const { log } = this.#options;
@@ -131,8 +133,10 @@ export class RestoredVolumes {
   }
 
   /**
-   * A claim as it may be bound again: to the new name of its volume, or to none where it gets a new
-   * one. Velero does so after the actions.
+   *
+   * A claim without its old binding, with the new name of its volume or none. Velero does this
+   * after the actions.
+   *
    */
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim {
     const { volumeName = '' } = claim.spec;
@@ -142,10 +146,7 @@ export class RestoredVolumes {
     return { ...claim, metadata: withoutBinding(claim.metadata), spec };
   }
 
-  /**
-   * The claim of the volume is in the namespace that it is restored to, and it is bound to none
-   * yet.
-   */
+  /** The PersistentVolume without its binding. Its claim is in the target namespace. */
   #unbound(pv: PersistentVolume): PersistentVolume {
     const { claimRef } = pv.spec;
     if (!claimRef) return { ...pv, metadata: withoutBinding(pv.metadata) };
@@ -165,15 +166,14 @@ export class RestoredVolumes {
   ): Promise<PersistentVolume> {
     const { name: old } = pv.metadata;
     const isTaken = await this.#isTakenByOrigin(pv);
-    // A name that is free, or becomes so, is kept: nobody makes a volume for a PersistentVolume
-    // that is there.
+    // A free name is kept. An existing PersistentVolume gets no new volume.
     const isFree = isTaken || (await this.#isFree(old, native));
     let item = this.#unbound(pv);
     if (isFree && native) item = await this.#withVolume(item, native);
     const byPlugin = item.metadata.name;
     const isRenamed = isTaken || byPlugin !== old;
     const name = byPlugin !== old || !isTaken ? byPlugin : this.#cloneName(old);
-    // Also of an earlier try, whose PersistentVolume is there by now.
+    // This includes an earlier try, whose PersistentVolume now exists.
     if (native && this.#volumes.has(old)) this.#used.push({ pv: name, snapshot: native });
     if (!isRenamed) return item;
     await this.#note({ kind: 'renamed', pv: old, to: name });
@@ -182,8 +182,7 @@ export class RestoredVolumes {
   }
 
   /**
-   * Velero's form, with a number that follows from the restore: tried again, it finds the first
-   * one.
+   * Velero's form. The number is derived from the restore, so that a retry finds the first clone.
    */
   #cloneName(old: string): string {
     const { uid } = this.#options.restore.metadata;
@@ -193,9 +192,9 @@ export class RestoredVolumes {
   }
 
   /**
-   * The namespace of its claim is mapped to another one, and the volume that it was backed up from
-   * is still there. One that an earlier try of this restore has made is not that: a second one of
-   * another name would stand for the same storage.
+   * Whether the claim's namespace is mapped, and the original volume still exists. A volume of an
+   * earlier try of this restore does not count: a second PersistentVolume would refer to the same
+   * storage.
    */
   async #isTakenByOrigin(pv: PersistentVolume): Promise<boolean> {
     const { client, restore, signal } = this.#options;
@@ -205,15 +204,14 @@ export class RestoredVolumes {
     if (this.#renamed.has(name)) return true;
     const found = await client.find(PVS, { name }, { signal });
     if (found) return !isMadeBy(restore, found);
-    // The volume of the origin has gone since an earlier try was killed, which has made the one of
-    // another name.
+    // An earlier try made the renamed volume and was killed. The original volume was deleted since.
     const clone = await client.find(PVS, { name: this.#cloneName(name) }, { signal });
     return clone !== undefined && isMadeBy(restore, clone);
   }
 
   /**
-   * Whether nothing has the name, after waiting for what is about to go: a volume that is released
-   * or deleted, or whose claim or namespace is. Throws `PV_STAYS`.
+   * Whether the name is free. Waits for a volume that is released or deleted, or whose claim or
+   * namespace is. Throws `PV_STAYS`.
    */
   async #isFree(name: string, native: NativeSnapshot | undefined): Promise<boolean> {
     const { signal, terminatingMs, pollMs = POLL_MS } = this.#options;
@@ -240,11 +238,11 @@ export class RestoredVolumes {
     if (!pv) return 'gone';
     const { claimRef, persistentVolumeReclaimPolicy: policy } = pv.spec;
     const isReleased = pv.status?.phase === 'Released';
-    // Without a snapshot this very volume is used again.
+    // Without a snapshot, this volume is used again.
     const isKept = isReleased && policy === 'Retain' && !isLeaving(pv);
     if (isKept && !native) return 'stays';
     if (isReleased || isLeaving(pv)) return 'going';
-    // Of an earlier try, which was killed before it came to the claim.
+    // An earlier try was killed before it restored the claim.
     if (isMadeBy(restore, pv)) return 'stays';
     if (!claimRef?.name) {
       const text = `the data of PersistentVolume ${name} were not restored from its snapshot, because the volume exists. Delete it and restore again`;

@@ -18,13 +18,13 @@ import { podVolumeName } from '../backup-volumes/index.ts';
 import { type FileBackup, fileBackupsOf } from './file-backups.ts';
 import type { FileBackups } from './shared-claims.ts';
 
-/** The action that is asked about PodVolumeRestores. */
+/** The action that reports the progress of PodVolumeRestores. */
 export const POD_VOLUME_RESTORE_ACTION = 'longshore.io/pod-volume-restore';
 
-/** One that was begun: its progress is asked of {@link POD_VOLUME_RESTORE_ACTION}. */
+/** A started operation. {@link POD_VOLUME_RESTORE_ACTION} reports its progress. */
 export interface PodVolumeOperation {
   readonly action: string;
-  /** The pod, where it is restored to. */
+  /** The restored pod. */
   readonly item: {
     readonly group: string;
     readonly resource: string;
@@ -32,31 +32,31 @@ export interface PodVolumeOperation {
     readonly name: string;
   };
   readonly operationId: string;
-  /** In the namespace of the pod; undefined for a volume that is none of a claim. */
+  /** In the namespace of the pod; undefined if the volume has no claim. */
   readonly claim?: string;
 }
 
 export interface PodVolumeRestoresOptions {
   readonly client: KubeClient;
   readonly restore: Restore;
-  /** The backup's location as it is now. */
+  /** The backup's current location. */
   readonly storageLocation: string;
-  /** Of the restore's backup: the action that makes pods wait asks for the same. */
+  /** The file backups of the restore's backup. The wait-container action uses the same ones. */
   readonly files: Pick<FileBackups, 'of' | 'volumesOf'>;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /** How long a repository may take to be there. */
+  /** How long a repository may take to be ready. */
   readonly resourceTimeoutMs: number;
-  /** Left out: the cluster's. */
+  /** Default: the repositories of the cluster. */
   readonly repositories?: Pick<EnsuredRepositories, 'ensure'>;
 }
 
 const AGENT_LABELS = 'role=node-agent';
 
 /**
- * Restores of pods' volumes by their files, each an operation: nobody waits for one, so that a pod
- * that hangs holds up nothing. Velero: pkg/podvolume/restorer.go, RestorePodVolumes; it waits for
- * all of them before a restore is over.
+ * Restores the files of pods' volumes. Each restore is an operation that does not block the run, so
+ * a hanging pod delays nothing. Velero: pkg/podvolume/restorer.go, RestorePodVolumes. Velero waits
+ * for all of them before a restore ends.
  */
 export class PodVolumeRestores {
   readonly #options: PodVolumeRestoresOptions;
@@ -76,9 +76,9 @@ export class PodVolumeRestores {
   }
 
   /**
-   * Makes one for each volume of a pod that was created by this restore, and whose backup has its
-   * files. `namespace`: the pod's in the backup. Errors are of the pod; what could be begun is
-   * begun. Done again, it finds what it made.
+   * Creates a PodVolumeRestore for each volume with files, for a pod that this restore created.
+   * `namespace`: the pod's in the backup. Returns errors of the pod, and starts the other
+   * operations. Repeatable: it finds the objects that it created.
    */
   async begin(
     pod: Pod,
@@ -113,7 +113,7 @@ export class PodVolumeRestores {
     return { operations, errors };
   }
 
-  /** All that this restore has made, as they are now: for its volume infos. */
+  /** All PodVolumeRestores of this restore, in their current state. Its volume infos need them. */
   async list(): Promise<PodVolumeRestore[]> {
     const { client, restore, signal } = this.#options;
     const { namespace, uid } = restore.metadata;
@@ -121,7 +121,10 @@ export class PodVolumeRestores {
     return client.list(POD_VOLUME_RESTORES, { namespace, labelSelector, signal });
   }
 
-  /** Without any agent nothing would begin any of them. Asked once, unless there is none. */
+  /**
+   * Without a running agent, no PodVolumeRestore would start. Checked once, and again only after a
+   * failure.
+   */
   async #assertAgents(): Promise<void> {
     const { client, restore, signal } = this.#options;
     const { namespace } = restore.metadata;
@@ -146,7 +149,7 @@ export class PodVolumeRestores {
     }
   }
 
-  /** One repository for each namespace of volumes. */
+  /** A repository belongs to a namespace of volumes. */
   async #claimOf(pod: Pod, volume: string): Promise<PersistentVolumeClaim | undefined> {
     const { client, signal } = this.#options;
     const found = pod.spec.volumes?.find(({ name }) => name === volume);
@@ -161,7 +164,7 @@ export class PodVolumeRestores {
     }
   }
 
-  /** What this restore made is empty before. */
+  /** Volumes that this restore created were empty before. */
   #sayWhatStays({ metadata: pod }: Pod, claim: PersistentVolumeClaim | undefined): void {
     const { restore, log } = this.#options;
     const { existingVolumeDataPolicy: policy = '', uploaderConfig } = restore.spec;
@@ -191,13 +194,13 @@ interface RestoredVolume {
   readonly volume: string;
   readonly backup: FileBackup;
   readonly claim: PersistentVolumeClaim | undefined;
-  /** The pod's in the backup: it says in which repository the data are. */
+  /** The pod's namespace in the backup, which names the repository of the data. */
   readonly namespace: string;
 }
 
 /**
- * No agent of 1.18 and later without restic can read what it has written. Velero leaves these to
- * its node-agent, which ours is not.
+ * Agents of 1.18 and later have no restic, so they cannot read its backups. Velero leaves these to
+ * its node-agent, which Longshore does not use.
  */
 function assertReadable(found: ReadonlyMap<string, FileBackup>): void {
   const old = [...found].filter(([, { uploaderType }]) => uploaderType !== 'kopia');
@@ -253,7 +256,7 @@ function podVolumeRestoreOf(
         [RESTORE_NAME]: validLabel(restore.name),
         'velero.io/restore-uid': restore.uid,
         ...NOT_IN_BACKUPS,
-        // Agents find by it what is for a pod.
+        // Agents find the PodVolumeRestores of a pod by this label.
         'velero.io/pod-uid': uid,
         ...(claim && { 'velero.io/pvc-uid': claim.metadata.uid }),
       },
@@ -263,7 +266,7 @@ function podVolumeRestoreOf(
       volume,
       backupStorageLocation,
       repoIdentifier: '',
-      // Velero 1.19 requires it. What is there is overwritten in any case.
+      // Velero 1.19 requires it. Existing files are overwritten in any case.
       restoreType: ['full', 'incremental'].includes(policy) ? policy : '',
       uploaderType: 'kopia' as const,
       snapshotID: backup.snapshotId,
@@ -285,4 +288,4 @@ function settingsOf(spec: Restore['spec']): Record<string, string> | undefined {
   };
 }
 
-/** Begins as Velero's do; the same each time that it is made. */
+/** Begins like Velero's names. Repeated calls give the same name. */

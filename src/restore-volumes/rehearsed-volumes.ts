@@ -4,14 +4,15 @@ import type { PersistentVolumeSteps } from '../restore/index.ts';
 import { planVolume, type VolumeFacts } from './decisions.ts';
 
 export interface RehearsedVolumesOptions {
-  /** What the backup has of a volume. */
+  /** The backup's facts about a volume. */
   readonly factsOf: (pv: PersistentVolume) => Promise<VolumeFacts>;
   readonly log: BackupLog;
 }
 
 /**
- * Says what a restore would do about each PersistentVolume, and does nothing: no provider is asked,
- * and no name is waited for.
+ *
+ * Logs the plan for each PersistentVolume. Calls no provider, and waits for no name.
+ *
  */
 export class RehearsedVolumes implements PersistentVolumeSteps {
   readonly #options: RehearsedVolumesOptions;

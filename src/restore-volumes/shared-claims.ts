@@ -2,8 +2,8 @@ import type { Pod, PodVolumeBackup } from '../kube/index.ts';
 import { fileBackupsOf } from './file-backups.ts';
 
 /**
- * A claim whose files are restored through another pod than the one that they were backed up
- * through, as JSON, for whoever continues the restore.
+ * A claim whose files are restored through another pod than in the backup, as JSON. The journal
+ * keeps it for a resumed restore.
  */
 export interface FileRestoreFact {
   readonly kind: 'files';
@@ -20,39 +20,45 @@ interface NamedPlace {
 }
 
 export interface FileBackupsOptions {
-  /** Those of the restore's backup. */
+  /** The PodVolumeBackups of the restore's backup. */
   readonly backups: readonly PodVolumeBackup[];
   /**
-   * Whether this restore makes a pod of the backup, or has made it. Without it every pod is taken
-   * for one that is made.
+   * Whether this restore creates a pod of the backup, or has created it. Default: true for every
+   * pod.
    */
   readonly isMade?: (pod: NamedPlace) => Promise<boolean>;
   /**
-   * Whether this restore has made a claim of the backup, whose turn is before that of its pods.
-   * Without it every claim is taken for one that is made.
+   * Whether this restore has created a claim of the backup. Claims come before their pods. Default:
+   * true for every claim.
    */
   readonly isClaimMade?: (claim: NamedPlace) => boolean;
-  /** Told once of each claim that was there before, and is left as it is. */
+  /** Called once for each existing claim that is not changed. */
   readonly onLeft?: (claim: NamedPlace, pod: NamedPlace) => void;
-  /** When the call returns, whoever continues the restore knows it. */
+  /** The fact must be stored when the call resolves. */
   readonly onFact?: (fact: FileRestoreFact) => Promise<void>;
 }
 
-/** Of the claim that the volume of a pod is. Velero: pkg/podvolume/backupper.go. */
+/** The claim of a pod's volume. Velero: pkg/podvolume/backupper.go. */
 const CLAIM = 'velero.io/pvc-name';
 
 /**
- * Which files are restored through which pod. The files of a claim are in a backup once, with the
- * first of its pods. Where that one is not restored, as when it has ended or is in the cluster
- * already, they are restored through another pod of the claim, and through one only. Velero leaves
- * such a claim empty. A claim that was there before has data of its own, and may be in use by the
- * very pod that is there: nothing is written into it through another one.
+ *
+ *
+ *
+ * Decides through which pod the files of each claim are restored. The backup has the files of a
+ * claim once, with the first of its pods. If that pod is not restored, exactly one other pod of the
+ * claim restores them. (The first pod may have ended, or may exist already.) Velero leaves such a
+ * claim empty. An existing claim has its own data, and the existing pod may use it. The restore
+ * writes nothing into it through another pod.
+ *
+ *
+ *
  */
 export class FileBackups {
   readonly #options: FileBackupsOptions;
   readonly #byPod = new Map<string, PodVolumeBackup[]>();
   readonly #byClaim = new Map<string, PodVolumeBackup>();
-  /** Through which pod each claim is restored. */
+  /** The pod that restores each claim. */
   readonly #pods = new Map<string, string>();
   readonly #left = new Set<string>();
 
@@ -71,7 +77,7 @@ export class FileBackups {
     }
   }
 
-  /** What earlier tries have decided. Called before any pod. */
+  /** Loads decisions of earlier tries. Call it before any pod. */
   resume(facts: Iterable<FileRestoreFact>): void {
     for (const { claim, pod } of facts) this.#pods.set(claim, pod);
   }
@@ -81,14 +87,13 @@ export class FileBackups {
     return this.#byPod.has(`${namespace}/${name}`);
   }
 
-  /** Claims that the backup has the files of, as `namespace/name` in the backup. */
+  /** Claims whose files are in the backup, as `namespace/name` in the backup. */
   claims(): Iterable<string> {
     return this.#byClaim.keys();
   }
 
   /**
-   * Names of the volumes of a pod that the backup has files of, whichever pod they are restored
-   * through.
+   * Names of the pod's volumes whose files are in the backup, no matter which pod restores them.
    */
   volumesOf(pod: Pod, namespace: string): string[] {
     const own = this.#byPod.get(`${namespace}/${pod.metadata.name}`) ?? [];
@@ -100,8 +105,8 @@ export class FileBackups {
   }
 
   /**
-   * For a pod, by its place in the backup; each is of one of its volumes. Says the same whenever it
-   * is asked.
+   * File backups that this pod restores. `namespace`: the pod's in the backup. Repeated calls give
+   * the same answer.
    */
   async of(pod: Pod, namespace: string): Promise<readonly PodVolumeBackup[]> {
     const { name } = pod.metadata;
@@ -137,13 +142,12 @@ export class FileBackups {
     return known === undefined || known === pod;
   }
 
-  /** Whether the claim is restored through this pod, which it was not backed up through. */
+  /** Whether this pod restores the claim in place of its original pod. */
   async #inherits(claim: string, { spec }: PodVolumeBackup, pod: string): Promise<boolean> {
     const known = this.#pods.get(claim);
     const { isMade, onFact } = this.#options;
     const { namespace = '', name = '' } = spec.pod;
-    // Its own pod may have been asked for, and not be made after all: it is in the cluster, or was
-    // refused.
+    // The original pod may not be created after all: it already exists, or was refused.
     if (known !== undefined && known !== `${namespace}/${name}`) return known === pod;
     if ((await isMade?.({ namespace, name })) ?? true) return false;
     if (!this.#isNew(claim, pod)) return false;

@@ -9,14 +9,14 @@ import {
 } from '../kube/index.ts';
 import type { UsedSnapshot } from './persistent-volumes.ts';
 
-/** A claim that the restore has created, as it is now. */
+/** A claim that the restore has created, in its current state. */
 export interface RestoredClaim {
   readonly claim: PersistentVolumeClaim;
   /** The VolumeSnapshot that it was made from. */
   readonly snapshot?: VolumeSnapshot | undefined;
 }
 
-/** A claim that was there already. The backup has its data, and the restore left them alone. */
+/** A claim that existed before. The backup has its data, which the restore did not write. */
 export interface SkippedClaim {
   readonly namespace: string;
   readonly name: string;
@@ -25,7 +25,7 @@ export interface SkippedClaim {
 
 export interface RestoreInfoSources {
   readonly claims: readonly RestoredClaim[];
-  /** With the claim of each; `''` for a volume that has none, which is not noted. */
+  /** With the claim of each volume. A volume without a claim (`''`) is not recorded. */
   readonly podVolumes: readonly { readonly made: PodVolumeRestore; readonly claim: string }[];
   readonly natives: readonly UsedSnapshot[];
   readonly downloads: readonly DataDownload[];
@@ -37,9 +37,11 @@ const DRIVER = 'velero.io/csi-driver-name';
 const OPERATION_ID = 'velero.io/async-operation-id';
 
 /**
- * Velero's `restore-<name>-volumeinfo.json.gz`, in its order: pods' volumes, native snapshots, CSI
- * snapshots, moved data. Velero: internal/volume/volumes_information.go,
+ *
+ * Velero's `restore-<name>-volumeinfo.json.gz`. Pods' volumes come first, then native snapshots,
+ * CSI snapshots and moved data. Velero: internal/volume/volumes_information.go,
  * RestoreVolumeInfoTracker.Result.
+ *
  */
 export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolumeInfo[] {
   const bound = new Map(
@@ -71,7 +73,7 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
         snapshotHandle: status?.providerSnapshotID ?? '',
         volumeType: spec.volumeType ?? '',
         volumeAZ: spec.volumeAZ ?? '',
-        // Velero writes a number where the provider has none.
+        // Velero writes a number even if the provider has none.
         iops: String(spec.volumeIOPS ?? 0),
       },
     })),
@@ -113,7 +115,7 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
         },
       };
     }),
-    // Velero passes over an entry without a method.
+    // Velero ignores an entry without a method.
     ...(sources.skipped ?? []).map(({ namespace, name, why }) => ({
       pvcName: name,
       pvcNamespace: namespace,
@@ -124,8 +126,8 @@ export function restoreVolumeInfosOf(sources: RestoreInfoSources): RestoreVolume
 }
 
 /**
- * Of a PodVolumeRestore that is over; undefined of another one, and of one whose volume has no
- * claim (`''`).
+ * The volume info of a finished PodVolumeRestore. Undefined if it is unfinished, or if the volume
+ * has no claim (`''`).
  */
 export function podVolumeInfoOf(
   { spec, status = {} }: PodVolumeRestore,

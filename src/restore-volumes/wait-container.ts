@@ -5,18 +5,23 @@ import { PluginConfigs, readYamlObject, type RestoreAction } from '../restore/in
 import { fileBackupsOf } from './file-backups.ts';
 import type { FileBackups } from './shared-claims.ts';
 
-/** The action that puts the container into pods. Its ConfigMap has this label, too. */
+/** The action that adds the container to pods. Its ConfigMap has this label, too. */
 export const WAIT_ACTION = 'velero.io/pod-volume-restore';
 
 export interface WaitContainerOptions {
   readonly client: Pick<KubeClient, 'list'>;
-  /** Of the server and its ConfigMaps. */
+  /** The namespace of the server and its ConfigMaps. */
   readonly namespace: string;
-  /** With the helper in it, at `/velero-restore-helper`; where no ConfigMap names another one. */
+  /**
+   *
+   * The default image, with the helper at `/velero-restore-helper`. A ConfigMap may name another
+   * image.
+   *
+   */
   readonly image: string | ((context: ActionContext) => Promise<string>);
-  /** Of an image that a ConfigMap names without one. */
+  /** The tag of an image that a ConfigMap names without one. */
   readonly tag: string;
-  /** Of the restore's backup. */
+  /** The file backups of the restore's backup. */
   readonly files: Pick<FileBackups, 'of'>;
   readonly log: BackupLog;
 }
@@ -28,7 +33,7 @@ const HELPER = '/velero-restore-helper';
 const DEFAULT_CPU = '100m';
 const DEFAULT_MEMORY = '128Mi';
 /**
- * Level `restricted` of Pod Security. Velero: pkg/restore/actions/pod_volume_restore_action.go,
+ * The level `restricted` of Pod Security. Velero: pkg/restore/actions/pod_volume_restore_action.go,
  * defaultSecurityCtx.
  */
 const DEFAULT_SECURITY = {
@@ -40,8 +45,8 @@ const DEFAULT_SECURITY = {
 };
 
 /**
- * Makes pods wait for their volumes: an init container that ends when each has the mark of this
- * restore. One of an earlier restore goes, also where the pod has nothing to wait for. Velero:
+ * Adds an init container that waits until each volume has the mark of this restore. Removes the
+ * container of an earlier restore, even if the pod has nothing to wait for. Velero:
  * pkg/restore/actions/pod_volume_restore_action.go (v1.18.3).
  */
 export function waitContainerAction(options: WaitContainerOptions): RestoreAction {
@@ -101,7 +106,7 @@ function container(
   };
 }
 
-/** A name without a registry counts as none. */
+/** A name without a registry counts as no image. */
 async function imageOf(
   { image = '' }: Config,
   options: WaitContainerOptions,
@@ -127,7 +132,7 @@ function resourcesOf(config: Config, log: BackupLog): object {
     const all = { cpu: DEFAULT_CPU, memory: DEFAULT_MEMORY };
     return { requests: all, limits: { ...all } };
   }
-  // What is 0 is not bounded.
+  // 0 means no limit.
   const kept = (cpu: string, memory: string): Record<string, string> => ({
     ...(amountOf(cpu) > 0 && { cpu }),
     ...(amountOf(memory) > 0 && { memory }),
@@ -140,7 +145,7 @@ function resourcesOf(config: Config, log: BackupLog): object {
 
 const QUANTITY = /^\d+(\.\d+)?(m|[kMGTPE]i?|e\d+)?$/;
 
-/** As a number of cores, or bytes; NaN for what is neither. */
+/** A number of cores or bytes; NaN for other texts. */
 function amountOf(text: string): number {
   if (!QUANTITY.test(text)) return NaN;
   return text.endsWith('m') ? Number(text.slice(0, -1)) / 1000 : quantityBytes(text);
@@ -165,7 +170,8 @@ function whyNoResources(said: Readonly<Record<string, string>>): string | undefi
 type SecurityContext = Readonly<Record<string, unknown>>;
 
 /**
- * The ConfigMap's, or that of the first container, or a safe one as the user that the pod runs as.
+ * The security context of the ConfigMap, or of the first container, or a safe default with the user
+ * of the pod.
  */
 function securityOf(pod: Pod, config: Config, log: BackupLog): SecurityContext {
   try {
@@ -200,7 +206,9 @@ const SECURITY_FIELDS = [
   ...['seccompProfile', 'appArmorProfile'],
 ];
 
-/** Throws a sentence. `secCtx` is YAML of all of it, and counts more than the others. */
+/**
+ * Throws a sentence. `secCtx` is a whole security context in YAML, and overrides the other keys.
+ */
 function configuredSecurity(config: Config): SecurityContext | undefined {
   const { secCtxRunAsUser, secCtxRunAsGroup, secCtxAllowPrivilegeEscalation, secCtx } = config;
   const result: Record<string, unknown> = {

@@ -2,38 +2,34 @@ import type { ActionContext, ActionSelector, ResourceIdentifier } from '../backu
 import type { Backup, KubeObject, Restore } from '../kube/index.ts';
 
 export interface RestoreActionInput {
-  /** As earlier actions left it. Namespaces are those of the backup. */
+  /** The item after the earlier actions, in the namespace of the backup. */
   readonly item: KubeObject;
-  /** As it is in the backup, with its status. */
+  /** The item in the backup, with its status. */
   readonly itemFromBackup: KubeObject;
   readonly restore: Restore;
-  /**
-   * Of a PVC: the PersistentVolume that it had, as it is in the backup; undefined where the backup
-   * does not have it.
-   */
+  /** PVCs only: loads their PersistentVolume from the backup. Undefined if the backup lacks it. */
   readonly volumeFromBackup?: () => Promise<KubeObject | undefined>;
-  /** The Backup, as the run of the restore found it. The cluster may have lost it since. */
+  /** The Backup when the run began. The cluster may have lost it since. */
   readonly backup?: Backup | undefined;
 }
 
 export interface RestoreActionOutput {
-  /** Undefined where it stays as it was. */
+  /** Undefined if the action did not change the item. */
   readonly item?: KubeObject;
-  /** What is restored before it. */
+  /** Restored before this item. */
   readonly additionalItems?: readonly ResourceIdentifier[];
-  /** The item is not restored. */
   readonly isSkipped?: boolean;
-  /** `''` or nothing: no operation was started. */
+  /** `''` or undefined if no operation was started. */
   readonly operationId?: string;
-  /** The item is there already, and its volume is brought back by the operation. */
+  /** The item exists, and the operation restores the data of its volume. */
   readonly isInPlace?: boolean;
-  /** The item is made once {@link RestoreAction.areAdditionalItemsReady} says so. */
+  /** Creates the item only after {@link RestoreAction.areAdditionalItemsReady} returns true. */
   readonly waitForAdditionalItems?: boolean;
-  /** 0 or nothing: as long as the server waits for resources. */
+  /** 0 or undefined: the server's resource timeout. */
   readonly additionalItemsReadyTimeoutMs?: number;
 }
 
-/** Velero's RestoreItemAction, both versions. Inputs are not changed. */
+/** Velero's RestoreItemAction, v1 and v2. Actions must not change their input. */
 export interface RestoreAction {
   readonly name: string;
   readonly appliesTo: ActionSelector;

@@ -5,12 +5,12 @@ import type { RestoreHook, RestoreHookSpec, RestoreSpec } from '../kube/index.ts
 const NOT_WHOLE =
   "invalid InitContainer in restore hook, it doesn't have Command, Name or Image field";
 
-/** Where a message says which hook it is about. */
+/** The hook's name in a message. */
 const quoted = ({ name = '' }: RestoreHookSpec): string => JSON.stringify(name);
 
 /**
- * What Velero refuses a Restore for, in its words. Of a hook whose selector is wrong it looks at no
- * other one any more.
+ * Reasons for which Velero refuses a Restore, in its words. Velero stops at a wrong selector; this
+ * function continues.
  */
 export function refusedHooks(hooks: RestoreSpec['hooks']): string[] {
   const all = hooks?.resources ?? [];
@@ -26,7 +26,7 @@ export function refusedHooks(hooks: RestoreSpec['hooks']): string[] {
   ];
 }
 
-/** What Velero's programs cannot read: none of them would see the Restore. */
+/** Values that Velero's programs cannot parse. They would not see the Restore at all. */
 export function unreadableHooks(hooks: RestoreSpec['hooks']): string[] {
   return (hooks?.resources ?? []).flatMap((hook) =>
     (hook.postHooks ?? [])

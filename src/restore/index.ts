@@ -1,7 +1,6 @@
 /**
- * What is done with the objects of a backup on their way into a cluster. Velero's pkg/restore is
- * the rule. Knows the API server only by what it asks of it; knows no archive, no storage and no
- * phases.
+ * Restores the objects of a backup into a cluster, as Velero's pkg/restore does. Uses the API
+ * server through the interfaces in its options. Knows no archive, no storage and no phases.
  */
 export {
   leftOutText,

@@ -21,7 +21,7 @@ import {
 } from '../kube/index.ts';
 import { refusedHooks, unreadableHooks } from './hook-errors.ts';
 
-/** What validation must know of the resource policies of a Restore. */
+/** Facts about the resource policies of a Restore that validation needs. */
 export interface RestorePolicySummary {
   readonly hasVolumePolicies: boolean;
   readonly hasIncludeExclude: boolean;
@@ -29,17 +29,17 @@ export interface RestorePolicySummary {
 
 export interface RestoreValidationSources {
   readonly client: Pick<KubeClient, 'find' | 'list'>;
-  /** For Restores that say nothing, as Go writes durations. */
+  /** The default for Restores without a value; a Go duration. */
   readonly itemOperationTimeout: string;
-  /** Both throw with a sentence that says what is wrong with the ConfigMap. */
+  /** Both throw a sentence about the problem in the ConfigMap. */
   readonly readPolicies?: (config: ConfigMap) => RestorePolicySummary;
   readonly readModifiers?: (config: ConfigMap) => void;
 }
 
 export interface ValidatedRestore {
-  /** A copy in which everything that was open is decided; the reasons are in its status, too. */
+  /** A copy with all defaults set. Its status has the errors, too. */
   readonly restore: Restore;
-  /** All reasons why it cannot run; empty where it can. */
+  /** All reasons why it cannot run; empty if it can. */
   readonly errors: readonly string[];
   readonly backup: KubeObject | undefined;
   readonly location: KubeObject | undefined;
@@ -54,7 +54,7 @@ interface Location extends KubeObject {
   readonly status?: { readonly phase?: string };
 }
 
-/** Velero: pkg/controller/restore_controller.go. Names are compared as they are written. */
+/** Velero: pkg/controller/restore_controller.go. Names are compared as written. */
 export const NON_RESTORABLE = [
   'nodes',
   'events',
@@ -72,12 +72,13 @@ const NO_SOURCE =
 const SCHEDULE_NAME = 'velero.io/schedule-name';
 
 /**
- * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and
- * words (validateAndComplete); where Velero stops at one reason, the next ones are looked for all
- * the same. What Velero finds only later, or never, comes last: selectors, durations, names of
- * namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet
- * or is being deleted. What the API server refuses while it looks is among the reasons, as there.
- * That it is away is none, other than there: it is thrown, as a cancel is.
+ *
+ * Sets the defaults of a Restore and returns all errors, in Velero's order and words
+ * (validateAndComplete). Velero stops at some errors; this function continues. Errors that Velero
+ * finds late or never come last, such as selectors, durations, ignored modifiers, and unfinished
+ * backups. A refusal by the API server is an error of the Restore, as in Velero. If the API server
+ * is away, it throws, and so does a cancel.
+ *
  */
 export async function validateRestore(
   given: Restore,
@@ -113,8 +114,8 @@ export async function validateRestore(
     isSourceKnown && spec.backupName ? await look.backup(spec.backupName) : { errors: [] };
   errors.push(...fetched.errors);
   const scheduleLabel = backup?.metadata.labels?.[SCHEDULE_NAME];
-  // Metrics tell restores by it. Of a name that is too long for a label the whole is kept, where it
-  // is given.
+  // Metrics group restores by this label. If the name is too long for a label, a given full name is
+  // kept.
   if (scheduleLabel !== undefined && validLabel(spec.scheduleName ?? '') !== scheduleLabel) {
     spec.scheduleName = scheduleLabel;
   }
@@ -160,7 +161,7 @@ function listsErrors(spec: RestoreSpec): string[] {
   ];
 }
 
-/** What the cluster has to say. */
+/** Lookups in the cluster. */
 class Look {
   readonly #sources: RestoreValidationSources;
   readonly #namespace: string | undefined;
@@ -176,11 +177,11 @@ class Look {
     this.#signal = signal;
   }
 
-  /** The last backup of a schedule that is complete. */
+  /** The newest completed backup of a schedule. */
   async newestOf(schedule: string): Promise<{
     readonly errors: string[];
     readonly backup?: RestorableBackup;
-    /** The name of a newer one without proof of where it comes from. */
+    /** The name of a newer backup whose origin is not proven. */
     readonly leftOut?: string | undefined;
   }> {
     const { client } = this.#sources;
@@ -296,9 +297,9 @@ class Look {
 const isConfigMap = ({ kind }: LocalReference): boolean => kind.toLowerCase() === 'configmap';
 
 /**
- * Leaves out backups that a Schedule of another cluster has made under this name: a bucket may
- * serve two clusters. All backups count if the cluster's own Schedule has made none of them, as
- * after it was made again. Velero writes no UID.
+ * Leaves out backups that another cluster's Schedule of the same name made, because two clusters
+ * may share a bucket. All backups count if the cluster's Schedule has made none of them, for
+ * example after it was recreated. Velero writes no UID.
  */
 export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
   backups: readonly T[],
@@ -311,9 +312,9 @@ export function ofSchedule<T extends Pick<KubeObject, 'metadata'>>(
 }
 
 /**
- * The newest backup. A backup that came from a bucket without a signature counts only if there is
- * no other: a writer to the bucket could have stored it. Backups that this cluster made always
- * count. `leftOut` is a newer backup that did not count.
+ * The newest backup. A backup from a bucket without a signature counts only if there is no other:
+ * any writer to the bucket could have stored it. Backups that this cluster made always count.
+ * `leftOut` is a newer backup that did not count.
  */
 export function newestProven<T extends Pick<KubeObject, 'metadata'>>(
   backups: readonly T[],
@@ -331,7 +332,6 @@ const isProven = (backup: Pick<KubeObject, 'metadata'>): boolean =>
 /** Annotation of a Restore: the newer backup of the schedule that it left out. */
 const NEWER_LEFT_OUT = 'longshore.io/newer-backup-left-out';
 
-/** A sentence about a newer backup that was left out. */
 export const leftOutText = (name: string, chosen: string): string =>
   `backup ${name} of this schedule is newer than ${chosen}, and was left out: it came from the bucket, and this cluster has not found its signature to be right. If it is yours, restore it by its name`;
 
@@ -342,7 +342,7 @@ export function leftOutWarning({ metadata, spec }: Restore): string | undefined 
 }
 
 /**
- * Undefined if the cluster has no such Schedule, or does not tell. Throws if the API server is
+ * Undefined if the cluster has no such Schedule, or denies the lookup. Throws if the API server is
  * away.
  */
 export async function scheduleUidOf(
@@ -358,7 +358,7 @@ export async function scheduleUidOf(
   }
 }
 
-/** The Unix epoch for one that does not say. */
+/** The Unix epoch for backups without a start time. */
 const startOf = ({ status }: RestorableBackup): number =>
   Date.parse(status?.startTimestamp ?? '') || 0;
 

@@ -22,9 +22,8 @@ type Run = (
 ) => RestoreActionOutput | Promise<RestoreActionOutput>;
 
 /**
- * The actions that Velero's server has of its own for plain objects (pkg/restore/actions, v1.18.3),
- * by its names and in its order. `namespace`: the server's, where the ConfigMaps are that some of
- * them read.
+ * Velero's built-in actions for plain objects (pkg/restore/actions, v1.18.3), with its names and in
+ * its order. `namespace`: the server's. Some actions read ConfigMaps there.
  */
 export function openRestoreActions(
   client: RestoreActionClient,
@@ -102,7 +101,6 @@ const KINDS_WITH_IMAGES = [
 const fields = (item: KubeObject): Fields => item as unknown as Fields;
 const object = (item: Fields): KubeObject => item as unknown as KubeObject;
 
-/** A copy, changed. */
 function changed(item: KubeObject, change: (copy: Fields) => void): KubeObject {
   const copy = jsonCopy(fields(item));
   change(copy);
@@ -127,7 +125,7 @@ function claimsOf(pod: KubeObject): ResourceIdentifier[] {
   );
 }
 
-/** Webhooks of an old API may have side effects that the present one does not take. */
+/** Webhooks of v1beta1 may declare side effects that v1 refuses. */
 const withValidSideEffects = (item: KubeObject): KubeObject =>
   item.apiVersion === 'admissionregistration.k8s.io/v1'
     ? changed(item, (copy) => {
@@ -139,7 +137,7 @@ const withValidSideEffects = (item: KubeObject): KubeObject =>
       })
     : item;
 
-/** Where the containers of a kind are. */
+/** Finds the pod spec, which has the containers. */
 function podSpecOf(item: Fields): Fields | undefined {
   if (item.kind === 'Pod') return fieldsAt(item, 'spec');
   const path = item.kind === 'CronJob' ? ['spec', 'jobTemplate', 'spec'] : ['spec'];
@@ -147,8 +145,8 @@ function podSpecOf(item: Fields): Fields | undefined {
 }
 
 /**
- * Values are `old,new`: the first whose old part is in an image changes that part of it, wherever
- * it is. Ours go by their keys, Velero's at random.
+ * Each value is `old,new`. The first rule whose `old` is part of an image replaces it. Our rules
+ * are sorted by key; Velero's order is random.
  */
 function withImages(item: KubeObject, config: Readonly<Record<string, string>>): KubeObject {
   const rules = Object.keys(config)
@@ -168,7 +166,7 @@ function withImages(item: KubeObject, config: Readonly<Record<string, string>>):
   });
 }
 
-/** Throws `NO_STORAGE_CLASS`, and what the client throws. */
+/** Throws `NO_STORAGE_CLASS`, and errors of the client. */
 async function existingClass(
   client: RestoreActionClient,
   name: string,
@@ -205,10 +203,7 @@ function withSubjects(item: KubeObject, restore: Restore): KubeObject {
   });
 }
 
-/**
- * What the first version of the API said for a whole definition the present one says in each
- * schema.
- */
+/** v1beta1 sets `preserveUnknownFields` for a whole definition. v1 sets it in each schema. */
 function withPreservedFields(item: KubeObject): KubeObject {
   const isOfFirstKind = fieldsAt(item, 'spec')?.preserveUnknownFields === true;
   if (item.apiVersion !== 'apiextensions.k8s.io/v1' || !isOfFirstKind) return item;
@@ -221,10 +216,10 @@ function withPreservedFields(item: KubeObject): KubeObject {
   });
 }
 
-/** Labels with a Job's UID, on the Job's pod template and on its pods. */
+/** Labels with the UID of a Job, on its pod template and its pods. */
 export const CONTROLLER_LABELS = ['batch.kubernetes.io/controller-uid', 'controller-uid'];
 
-/** A Job gets another UID, by which its pods are told. */
+/** Removes the labels with the old UID. The new Job gets another UID, which selects its pods. */
 const withoutController = (item: KubeObject): KubeObject =>
   changed(item, (copy) => {
     const selector = fieldsAt(copy, 'spec', 'selector', 'matchLabels');
@@ -235,9 +230,7 @@ const withoutController = (item: KubeObject): KubeObject =>
     }
   });
 
-/**
- * A pod that any node may run, without the token that its ServiceAccount had in the old cluster.
- */
+/** Removes the node, the priority and the ServiceAccount token of the old cluster from a pod. */
 function placeablePod(item: KubeObject): RestoreActionOutput {
   const priorityClass = textOf(fieldsAt(item, 'spec')?.priorityClassName);
   const pod = changed(item, (copy) => {
@@ -245,7 +238,7 @@ function placeablePod(item: KubeObject): RestoreActionOutput {
     if (!spec) return;
     delete spec.nodeName;
     delete spec.priority;
-    // A pod cannot be created with the containers of kubectl debug.
+    // The API server refuses new pods with ephemeral containers (kubectl debug).
     delete spec.ephemeralContainers;
     const prefix = `${textOf(spec.serviceAccountName)}-token-`;
     const keepOthers = (owner: Fields, key: string): void => {
@@ -273,7 +266,7 @@ const BINDING_ANNOTATIONS = [
   'velero.io/data-upload-name',
 ];
 
-/** Its volume comes before it. */
+/** The volume is restored before its claim. */
 function unboundClaim(item: KubeObject, itemFromBackup: KubeObject): RestoreActionOutput {
   const claim = changed(item, (copy) => {
     const annotations = fieldsAt(copy, 'metadata', 'annotations');
@@ -287,7 +280,8 @@ function unboundClaim(item: KubeObject, itemFromBackup: KubeObject): RestoreActi
 }
 
 /**
- * Tokens of ServiceAccounts are made anew: by whoever made them, or in this Secret, by the cluster.
+ * Skips the Secret if its ServiceAccount exists, which gets a new token. Otherwise removes the
+ * token, and the cluster sets a new one.
  */
 async function tokenSecret(
   client: RestoreActionClient,
@@ -296,7 +290,7 @@ async function tokenSecret(
 ): Promise<RestoreActionOutput> {
   if (fields(item).type !== 'kubernetes.io/service-account-token') return { item };
   const { name, namespace = '' } = item.metadata;
-  // Where the Secret comes to; Velero looks where it was.
+  // Looks in the target namespace. Velero looks in the original one.
   const accounts = await client.list(SERVICE_ACCOUNTS, {
     namespace: targetNamespace(namespace, restore),
     signal,
@@ -313,7 +307,7 @@ async function tokenSecret(
   return { item: secret };
 }
 
-/** The last Secret with a token of the old cluster. */
+/** Removes the last Secret with a token of the old cluster. */
 const withoutToken = (item: KubeObject): KubeObject =>
   changed(item, (copy) => {
     const secrets = listAt(copy, 'secrets');

@@ -4,11 +4,10 @@ import { CONFIG_MAPS, type KubeClient } from '../../kube/index.ts';
 type PluginConfig = Readonly<Record<string, string>>;
 
 /**
- * What actions were told by the ConfigMaps that have their labels, in the server's namespace; `{}`
- * where there is none. Velero: pkg/plugin/framework/common/plugin_config.go, which asks for each
- * item. One instance serves one restore and reads each ConfigMap once: a mapping of storage classes
- * that somebody edits meanwhile must not hold for a volume and not for its claim. A failed read is
- * repeated.
+ * Configuration of actions, from labelled ConfigMaps in the server's namespace. `{}` if an action
+ * has none. Velero: pkg/plugin/framework/common/plugin_config.go, which reads them for each item.
+ * Here one instance serves one restore and reads each ConfigMap once. A mapping of storage classes
+ * edited meanwhile must not differ between a volume and its claim. A failed read is retried.
  */
 export class PluginConfigs {
   readonly #client: Pick<KubeClient, 'list'>;
@@ -20,12 +19,12 @@ export class PluginConfigs {
     this.#namespace = namespace;
   }
 
-  /** `action`: by its whole name. Throws `AMBIGUOUS_CONFIG`, and what the client throws. */
+  /** `action`: the full name. Throws `AMBIGUOUS_CONFIG`, and errors of the client. */
   async of(action: string, signal: AbortSignal): Promise<PluginConfig> {
     const known = this.#known.get(action);
     if (known) return known;
     const config = await pluginConfig(this.#client, { namespace: this.#namespace, action, signal });
-    // Another item may have been faster: all of them use the first answer.
+    // Concurrent items all use the first answer.
     const first = this.#known.get(action) ?? config;
     this.#known.set(action, first);
     return first;

@@ -4,8 +4,10 @@ import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
 const LAST_APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 
 /**
- * A copy that gets addresses and ports anew, except those that somebody chose. Velero:
+ *
+ * Copies a Service without assigned addresses and ports. Keeps user-chosen values. Velero:
  * pkg/restore/actions/service_action.go.
+ *
  */
 export function withoutGivenPorts(service: Fields, preservesNodePorts: boolean): Fields {
   const copy = jsonCopy(service);
@@ -25,7 +27,7 @@ export function withoutGivenPorts(service: Fields, preservesNodePorts: boolean):
   return copy;
 }
 
-/** What `kubectl apply` was given last. Throws `BAD_ANNOTATION`. */
+/** The object in the last-applied annotation of `kubectl apply`. Throws `BAD_ANNOTATION`. */
 function lastAppliedTo(service: Fields): Fields | undefined {
   const text = fieldsAt(service, 'metadata', 'annotations')?.[LAST_APPLIED];
   if (typeof text !== 'string') return undefined;
@@ -39,15 +41,15 @@ function lastAppliedTo(service: Fields): Fields | undefined {
   }
 }
 
-/** The sets of fields that somebody owns. */
+/** The field sets in `managedFields`. */
 const ownedFields = (service: Fields): Fields[] =>
   listAt(service, 'metadata', 'managedFields').flatMap(({ fieldsV1 }) =>
     isFields(fieldsV1) ? [fieldsV1] : [],
   );
 
 /**
- * By name, as unnamed ports by value, or by the fields that somebody owns where nothing was
- * applied.
+ * Whether a user chose a node port. The last-applied annotation decides by name, or by value for
+ * unnamed ports. Without the annotation, `managedFields` decides.
  */
 function chosenPorts(service: Fields): (port: Fields) => boolean {
   const applied = lastAppliedTo(service);

@@ -2,8 +2,8 @@ import { isSameJson, type KubeObject, type Restore, targetNamespace } from '../.
 import { type Fields, listAt, textOf } from './fields.ts';
 
 /**
- * Subjects of RoleBindings and ClusterRoleBindings when namespaces are mapped. A ServiceAccount is
- * also a User and a member of Groups, and their names contain its namespace. Velero only maps
+ * Maps namespaces in the subjects of RoleBindings and ClusterRoleBindings. A ServiceAccount is also
+ * a User and a member of Groups whose names contain its namespace. Velero maps only
  * ServiceAccounts.
  */
 
@@ -17,7 +17,7 @@ function partsOf({ kind, name }: Fields): readonly string[] | undefined {
   return pattern?.exec(textOf(name))?.slice(1);
 }
 
-/** The namespace that a subject names; undefined if it names none. */
+/** The namespace of a subject, or undefined. */
 export function namespaceOf(subject: Fields): string | undefined {
   return typeof subject.namespace === 'string' ? subject.namespace : partsOf(subject)?.[1];
 }
@@ -31,15 +31,15 @@ export function mappedSubject(subject: Fields, restore: Restore): Fields {
   return { ...subject, name: `${prefix}${targetNamespace(namespace, restore)}${rest}` };
 }
 
-/** In words, for messages. */
+/** Text for messages. */
 export function subjectText({ kind, namespace, name }: Fields): string {
   const place = typeof namespace === 'string' ? `${namespace}/` : '';
   return `${textOf(kind)} ${place}${textOf(name)}`;
 }
 
 /**
- * Subjects of a binding that another one lacks. An empty apiGroup of a ServiceAccount is the same
- * as none.
+ * Subjects of `wanted` that `present` lacks. For a ServiceAccount, an empty apiGroup equals a
+ * missing one.
  */
 export function missingSubjects(wanted: KubeObject, present: KubeObject): Fields[] {
   const plain = ({ apiGroup, ...subject }: Fields): Fields =>
@@ -50,7 +50,7 @@ export function missingSubjects(wanted: KubeObject, present: KubeObject): Fields
   );
 }
 
-/** Whether a subject is of a namespace that the restore makes a copy into. */
+/** Whether the subject's namespace is a copy that this restore makes. */
 export function isOfCopy(subject: Fields, restore: Restore): boolean {
   const namespace = namespaceOf(subject);
   return namespace !== undefined && isCopy(namespace, restore);

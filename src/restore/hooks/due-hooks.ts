@@ -2,7 +2,7 @@ import { lookup, type Selector, selectorOf } from '../../base/index.ts';
 import { commandOf, goDurationNs, NameLists } from '../../backup/index.ts';
 import type { KubeObject, Pod, RestoreHook, RestoreSpec } from '../../kube/index.ts';
 
-/** The hooks of a Restore, with whom they are for. */
+/** Hooks of a Restore, with the pods that they apply to. */
 export interface HookGroup {
   readonly name: string;
   readonly namespaces: NameLists;
@@ -10,23 +10,22 @@ export interface HookGroup {
   readonly hooks: readonly RestoreHook[];
 }
 
-/** A command that is run in a container of a restored pod. */
 export interface RestoreExecHook {
   readonly name: string;
   readonly source: 'annotation' | 'spec';
-  /** Its place among the hooks of that name. */
+  /** The index among hooks of the same name. */
   readonly index: number;
   readonly container: string;
   readonly command: readonly string[];
   readonly onError: string;
-  /** As Go writes durations; `''` for the default. */
+  /** A Go duration; `''` for the default. */
   readonly execTimeout: string;
-  /** So long its container may take to come up; 0 for as long as it takes. */
+  /** How long the hook waits for its container. 0: without a limit. */
   readonly waitMs: number;
   readonly waitForReady: boolean;
 }
 
-/** Throws `BAD_SELECTOR`, which validation has found before. */
+/** Throws `BAD_SELECTOR`. Validation reports it earlier. */
 export const hookGroups = (spec: RestoreSpec['hooks']): readonly HookGroup[] =>
   (spec?.resources ?? []).map((hook) => ({
     name: hook.name ?? '',
@@ -35,7 +34,7 @@ export const hookGroups = (spec: RestoreSpec['hooks']): readonly HookGroup[] =>
     hooks: hook.postHooks ?? [],
   }));
 
-/** Of the namespace that the pod is restored to. */
+/** `namespace`: the target namespace of the pod. */
 export const groupsFor = (
   groups: readonly HookGroup[],
   namespace: string,
@@ -44,12 +43,12 @@ export const groupsFor = (
   groups.filter((group) => group.namespaces.takes(namespace) && group.selector.matches(labels));
 
 const KEY = 'post.hook.restore.velero.io/';
-/** Velero's name of a hook that a pod brings along. */
+/** Velero's name of a hook in a pod's annotations. */
 const FROM_ANNOTATION = '<from-annotation>';
 
 /**
- * The hooks that are due in a pod as it was created: those of its annotations, or else those of the
- * Restore. `onWrong` is told of what cannot be read, and counts as not said. Velero:
+ * Hooks of a created pod: those in its annotations, or else those of the Restore. `onWrong` gets a
+ * warning for each unreadable value, which is then ignored. Velero:
  * internal/hook/item_hook_handler.go, GroupRestoreExecHooks.
  */
 export function dueExecHooks(

@@ -5,7 +5,7 @@ import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from '
 import { PodState, TIMER_MS_MAX } from './pod-state.ts';
 import type { PodWatch } from './pod-watch.ts';
 
-/** What is known of a hook that is over, for whoever continues the restore. */
+/** A finished hook. The journal keeps it for a resumed restore. */
 export interface HookRecord {
   /** The pod's UID and the hook. */
   readonly id: string;
@@ -14,19 +14,16 @@ export interface HookRecord {
   readonly hasFailed: boolean;
 }
 
-/**
- * A pod whose hooks are not over when the run of its restore is: whoever ends the restore goes on
- * with them.
- */
+/** A pod with unfinished hooks at the end of the run. The finalizer continues them. */
 export interface PodHooksLeft {
   readonly namespace: string;
   readonly name: string;
   readonly uid: string;
-  /** How long its hooks have waited so far. */
+  /** Time that its hooks have waited so far. */
   readonly waitedMs: number;
-  /** {@link HookRecord.id} of each hook that is not over. */
+  /** {@link HookRecord.id} of each unfinished hook. */
   readonly open: readonly string[];
-  /** Those of them that were begun, and may have run. */
+  /** Unfinished hooks that were started, and may have run. */
   readonly begun?: readonly string[] | undefined;
 }
 
@@ -34,48 +31,42 @@ export interface RestoreHooksOptions {
   readonly spec: RestoreSpec['hooks'];
   readonly watch: PodWatch;
   readonly exec: PodExec;
-  /** Errors are results of the restore, in the namespace of their pod. */
+  /** Errors become results of the restore, in the namespace of their pod. */
   readonly log: BackupLog;
-  /** Hooks that an earlier try has run: they are counted, and not run again. */
+  /** Hooks that an earlier try has finished. They are counted, and not run again. */
   readonly earlier?: Iterable<HookRecord>;
   /**
-   * Hooks that an earlier try has begun, and of which it does not say that they are over: they may
-   * have run, and are not run again.
+   * Hooks that an earlier try started and did not finish. They may have run, so they are not run
+   * again.
    */
   readonly begun?: Iterable<string>;
-  /**
-   * Right before a hook is run, which is when this resolves: then it is noted. Where it rejects
-   * nothing more is run here.
-   */
+  /** Records the hook before it runs. If it rejects, no more hooks run here. */
   readonly onBegin?: (id: string) => Promise<void>;
-  /** Told of each hook that is over. */
+  /** Called for each finished hook. */
   readonly onRecord?: (record: HookRecord) => void;
-  /**
-   * A pod that the watch says nothing of is asked for so often; {@link LOOK_AGAIN_MS}, or less in
-   * tests.
-   */
+  /** Interval of lookups for a pod that the watch does not have. Default: {@link LOOK_AGAIN_MS}. */
   readonly lookAgainMs?: number;
 }
 
 /**
- * Hooks that run at once, of one restore. Each is a connection to the API server and to a kubelet.
- * Our choice.
+ * Hooks of one restore that run at once. Each holds a connection to the API server and to a
+ * kubelet. Our choice.
  */
 const RUNNING_MAX = 16;
-/** Whoever takes the label of a restore off a pod takes it out of the watch. */
+/** The watch loses a pod if a user removes the restore's label from it. */
 const LOOK_AGAIN_MS = 15_000;
-/** Why nothing more is done with a pod here: {@link RestoreHooks.handOver} names it. */
+/** The reason for stopping that {@link RestoreHooks.handOver} sets. */
 const LEAVING = 'the run is over';
 const GONE_BEFORE = 'the pod was deleted before this server took over; the command may have run';
 const MAY_HAVE_RUN =
   'it was begun by a server that has ended since, and the command may have run; it is not run again';
 
 /**
- * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one
- * watch. Velero: internal/hook/wait_exec_hook_handler.go. Other than there, a hook that has expired
- * is not run, one for a container that the pod lacks is not waited for, and a failure whose onError
- * is Fail ends the hooks of its own pod only. A hook that may have run is not run again: not where
- * its answer is lost, and not where a process was killed that had begun it.
+ * Runs the exec hooks of restored pods, each when its container is up. All pods share one watch.
+ * Velero: internal/hook/wait_exec_hook_handler.go.
+ * Differences from Velero: an expired hook does not run. A hook for a missing container is not
+ * waited for. A failure with onError=Fail ends the hooks of its own pod only. A hook that may have
+ * run does not run again, even after a lost answer or a killed process.
  */
 export class RestoreHooks {
   readonly #options: RestoreHooksOptions;
@@ -90,7 +81,7 @@ export class RestoreHooks {
   #attempted = 0;
   #failed = 0;
 
-  /** Throws `BAD_SELECTOR`, which validation has found before. */
+  /** Throws `BAD_SELECTOR`. Validation reports it earlier. */
   constructor(options: RestoreHooksOptions) {
     this.#options = options;
     this.#groups = hookGroups(options.spec);
@@ -102,19 +93,19 @@ export class RestoreHooks {
     });
   }
 
-  /** For `status.hookStatus`. Hooks count as attempted from when their pod is there. */
+  /** For `status.hookStatus`. A hook counts as attempted when its pod exists. */
   get counts(): HookCounts {
     return { hooksAttempted: this.#attempted, hooksFailed: this.#failed };
   }
 
-  /** Pods whose hooks are not over. */
+  /** Number of pods with unfinished hooks. */
   get waiting(): number {
     return this.#pods.size;
   }
 
   /**
-   * A pod that this restore has created, as the server returned it. Returns at once: its hooks run
-   * when their containers are up.
+   * Starts the hooks of a pod that this restore created. Returns at once; hooks run when their
+   * containers are up.
    */
   podCreated(pod: Pod): void {
     if (this.#pods.has(pod.metadata.uid)) return;
@@ -135,9 +126,9 @@ export class RestoreHooks {
   }
 
   /**
-   * Counts the hooks of a pod that an earlier try has created and that is deleted by now. `pod` is
-   * the pod of the backup under its new namespace and name. Hooks that the earlier try has run
-   * count as they ended. The others count as failed.
+   * Counts the hooks of a deleted pod that an earlier try created. `pod`: the pod in the backup,
+   * under its new namespace and name. Hooks that the earlier try finished count with their result.
+   * The others count as failed.
    */
   podGone(pod: Pod): void {
     const { namespace = '', name } = pod.metadata;
@@ -152,9 +143,8 @@ export class RestoreHooks {
   }
 
   /**
-   * Goes on with a pod that {@link RestoreHooks.handOver} has named. `pod` as the server has it
-   * now; undefined, or another one of its name, where it is gone. Its hooks are not counted as
-   * attempted: the run has done that. Returns at once.
+   * Continues a pod that {@link RestoreHooks.handOver} returned. `pod`: the pod of this name in the
+   * cluster, if any. Does not count attempts: the run has counted them. Returns at once.
    */
   podLeft(left: PodHooksLeft, pod: Pod | undefined): void {
     if (this.#pods.has(left.uid)) return;
@@ -176,8 +166,10 @@ export class RestoreHooks {
   }
 
   /**
-   * Hooks that were begun have failed, and those of their pod after one whose onError is Fail.
-   * Returns the others.
+   *
+   * Fails the hooks that were started. With onError=Fail, the pod's later hooks fail, too. Returns
+   * the other hooks.
+   *
    */
   #withoutBegun(
     pod: Pod,
@@ -195,7 +187,7 @@ export class RestoreHooks {
   #follow(state: PodState): void {
     const { namespace = '', name, uid } = state.pod.metadata;
     this.#pods.set(uid, state);
-    // The watch may have been faster than the answer to whoever created it.
+    // The watch may have seen the pod before its creation returned.
     const known = this.#options.watch.get({ namespace, name });
     if (known?.metadata.uid === uid) state.see(known);
     const wait = this.#runPod(state).finally(() => {
@@ -206,9 +198,9 @@ export class RestoreHooks {
   }
 
   /**
-   * Begins no hook any more, waits for those that run, each of which ends by its time-out, and
-   * returns the pods that have hooks left, with `counts` as they are then. Rejects only when it is
-   * aborted. Nothing more is said of hooks afterwards.
+   * Starts no more hooks and waits for the running ones, which end by their time-out. Returns the
+   * pods with unfinished hooks, and sets the final `counts`. Rejects only on abort. Logs nothing
+   * about hooks afterwards.
    */
   async handOver(signal: AbortSignal): Promise<readonly PodHooksLeft[]> {
     this.#isLeaving = true;
@@ -231,9 +223,10 @@ export class RestoreHooks {
   }
 
   /**
-   * Resolves when the hooks of all pods are over. Pods that are not up by then do not come any
-   * more: after `timeoutMs` each hook that is left is an error. Rejects only when it is aborted:
-   * nothing is said of hooks then, which whoever continues the restore runs.
+   *
+   * Resolves when all hooks are finished. After `timeoutMs` each unfinished hook is an error.
+   * Rejects only on abort. Then nothing is reported, because a resumed restore runs the rest.
+   *
    */
   async finish({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<void> {
     const timer = setTimeout(
@@ -254,7 +247,10 @@ export class RestoreHooks {
     }
   }
 
-  /** Until nothing is waited for; an abort ends what runs. Rejects only with its reason. */
+  /**
+   * Resolves when no pod waits. An abort also stops the running hooks. Rejects only with the reason
+   * of the signal.
+   */
   async #allOver(signal: AbortSignal): Promise<void> {
     const stop = (): void => {
       this.#end.abort(signal.reason);
@@ -269,13 +265,13 @@ export class RestoreHooks {
     signal.throwIfAborted();
   }
 
-  /** Ends all that runs, and says nothing of it: the restore goes on elsewhere, or later. */
+  /** Stops all hooks without a report: the restore continues elsewhere, or later. */
   async close(): Promise<void> {
     this.#end.abort(new CodedError('HOOKS_CLOSED', 'the restore goes on elsewhere'));
     await Promise.allSettled(this.#waits);
   }
 
-  /** What becomes of the hooks of one pod, until they are over or are handed over. */
+  /** Runs the hooks of one pod until they are finished or handed over. */
   async #runPod(state: PodState): Promise<void> {
     const why = await this.#untilOver(state);
     if (why === LEAVING) return;
@@ -291,7 +287,7 @@ export class RestoreHooks {
     this.#record(pod, hook, `${what} not executed: ${why}`);
   }
 
-  /** Why nothing more is done with the pod. Only matters where hooks are left. */
+  /** Returns why the pod was given up. The reason matters only if hooks are left. */
   async #untilOver(state: PodState): Promise<string> {
     const { signal } = this.#end;
     const waits = state.open.map(({ waitMs }) => waitMs);
@@ -318,10 +314,7 @@ export class RestoreHooks {
     return '';
   }
 
-  /**
-   * All hooks of one container, one after the other. Returns what one failed with that must not be
-   * followed by others.
-   */
+  /** Runs the hooks of one container in turn. Returns the failure of a hook with onError=Fail. */
   async #runContainer(state: PodState, container: string): Promise<string | undefined> {
     const { signal } = this.#end;
     for (const hook of state.open.filter((each) => each.container === container)) {
@@ -349,8 +342,7 @@ export class RestoreHooks {
     const { signal } = this.#end;
     try {
       return await this.#running.run(async () => {
-        // It has waited for its turn: there may be thousands before it, and the run waits for none
-        // of them.
+        // Thousands of hooks may have been ahead in the queue. The run does not wait for this hook.
         if (this.#isLeaving) return LEAVING;
         await this.#begin(pod, hook);
         const about = { exec, log, signal, isOnce: true };
@@ -368,7 +360,7 @@ export class RestoreHooks {
       signal.throwIfAborted();
       await this.#options.onBegin?.(idOf(pod, hook));
     } catch (error) {
-      // Whoever goes on would not know of it, and would run it again.
+      // Without this record a resumed restore would run the hook again.
       this.#end.abort(error);
     }
     signal.throwIfAborted();
@@ -385,8 +377,8 @@ export class RestoreHooks {
   }
 
   /**
-   * Until the watch says something of the pod, or it is time to give up. A pod that is not in the
-   * watch is asked for.
+   * Waits for a change of the pod, or until the time is over. Looks up a pod that is not in the
+   * watch.
    */
   async #nextChange(state: PodState, leftMs: number): Promise<void> {
     const { lookAgainMs = LOOK_AGAIN_MS, watch } = this.#options;
@@ -398,7 +390,7 @@ export class RestoreHooks {
     try {
       state.found(await watch.look({ namespace, name }, signal));
     } catch {
-      // The server is away: it is asked again.
+      // The API server is away. The next round retries.
     }
   }
 }
@@ -412,5 +404,5 @@ const hookIdOf = ({ source, name, container, index }: RestoreExecHook): string =
 const idOf = ({ metadata }: Pod, hook: RestoreExecHook): string =>
   `${metadata.uid}/${hookIdOf(hook)}`;
 
-/** The name of the hook, which may have slashes, in what {@link idOf} made. */
+/** The hook's name in an {@link idOf}. Names may contain slashes. */
 const nameIn = (id: string): string => id.split('/').slice(2, -2).join('/');

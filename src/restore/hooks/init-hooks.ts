@@ -13,16 +13,13 @@ import type { RestoreAction } from '../contract.ts';
 import { groupsFor, hookGroups } from './due-hooks.ts';
 
 const KEY = 'init.hook.restore.velero.io/';
-/**
- * Velero: pkg/restorehelper/util.go, WaitInitContainer. Data must be there before a hook looks at
- * it.
- */
+/** Velero: pkg/restorehelper/util.go, WaitInitContainer. Hooks run after the data is restored. */
 const WAIT_CONTAINER = 'restore-wait';
 
 /**
- * Puts the init containers of restore hooks into pods, behind the one that waits for their volumes
- * and before their own. Velero: pkg/restore/actions/init_restorehook_pod_action.go. The time-outs
- * of init hooks have no effect, as there: Kubernetes has none for init containers.
+ * Adds the init containers of restore hooks to pods: after the container that waits for volumes,
+ * before the pod's own. Velero: pkg/restore/actions/init_restorehook_pod_action.go. As in Velero,
+ * their time-outs have no effect, because Kubernetes has none for init containers.
  */
 export const initHookAction = (): RestoreAction => ({
   name: 'velero.io/init-restore-hook',
@@ -50,13 +47,13 @@ function annotated({ metadata }: Pod, restore: Restore): Fields[] | undefined {
     {
       name: name === '' ? `velero-restore-init-${suffixOf(metadata, restore)}` : name,
       image,
-      // Velero's own program crashes without a command; the image has one.
+      // Velero crashes without a command. The image has one.
       ...(command !== '' && { command: commandOf(command) }),
     },
   ];
 }
 
-/** Eight letters, as Velero has them; the same ones when the restore is tried again. */
+/** Eight letters, as in Velero. A retry of the restore gives the same ones. */
 const suffixOf = ({ namespace = '', name }: Pod['metadata'], { metadata }: Restore): string =>
   createHash('sha256').update(`${metadata.uid}/${namespace}/${name}`).digest('hex').slice(0, 8);
 

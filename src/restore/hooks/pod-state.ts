@@ -1,10 +1,10 @@
 import { containerStatusesOf, type Pod } from '../../kube/index.ts';
 import type { RestoreExecHook } from './due-hooks.ts';
 
-/** The longest that a timer knows. */
+/** The longest delay of a timer. */
 export const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** A pod as it was last seen, and its hooks that are not over. */
+/** The last seen state of a pod, and its unfinished hooks. */
 export class PodState {
   readonly pod: Pod;
   readonly #sinceMs: number;
@@ -40,25 +40,25 @@ export class PodState {
     this.#open = this.#open.filter((each) => each !== hook);
   }
 
-  /** Whoever waits for a change looks again. */
+  /** Makes a waiting {@link PodState.change} return. */
   wake(): void {
     this.#onChange?.();
   }
 
-  /** What the watch says. A pod that leaves it may have lost its label only. */
+  /** An event of the watch. A pod that leaves the watch may only have lost its label. */
   see(pod: Pod | undefined): void {
     this.#isWatched = pod !== undefined;
     if (pod) this.#now = pod;
     this.wake();
   }
 
-  /** What the server says. */
+  /** The pod in an answer of the API server. */
   found(pod: Pod | undefined): void {
     if (this.#isWatched) return;
     this.#now = pod?.metadata.uid === this.pod.metadata.uid ? pod : 'gone';
   }
 
-  /** Resolves with the next change, after `ms`, or when it is aborted. */
+  /** Resolves on the next change, after `ms`, or on abort. */
   async change(ms: number, signal: AbortSignal): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<undefined>();
     const wake = (): void => {
@@ -74,7 +74,11 @@ export class PodState {
     signal.removeEventListener('abort', wake);
   }
 
-  /** The first container with hooks that is up, or ready where one of its hooks asks for that. */
+  /**
+   *
+   * The first running container with hooks. If a hook has `waitForReady`, it must be ready.
+   *
+   */
   firstUp(pod: Pod): string | undefined {
     const statuses = containerStatusesOf(pod);
     return this.#open.find(({ container }) => {

@@ -9,19 +9,19 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 
-/** Pods of one restore, as the cluster has them. */
+/** The pods of one restore in the cluster. */
 export interface PodWatch {
-  /** Told of every pod that is there, and of each that changes or goes. */
+  /** Calls the listener for each existing pod, and for each change and deletion. */
   onChange(listener: (after: Pod | undefined, before: Pod | undefined) => void): void;
-  /** As the watch has it. */
+  /** Reads the watch's cache. */
   get(ref: { namespace: string; name: string }): Pod | undefined;
-  /** Asks the server. */
+  /** Reads from the API server. */
   look(ref: { namespace: string; name: string }, signal: AbortSignal): Promise<Pod | undefined>;
 }
 
 /**
- * One watch for all pods that a restore has created, by the label that it has put on them. Only
- * what hooks ask about is kept of each. `run` goes on until it is aborted.
+ * Watches all pods of a restore by its label. Keeps only the fields that hooks need. `run` returns
+ * on abort.
  */
 export function watchRestoredPods({
   client,
@@ -29,7 +29,7 @@ export function watchRestoredPods({
   logger,
 }: {
   readonly client: KubeClient;
-  /** Its name. */
+  /** The name of the Restore. */
   readonly restore: string;
   readonly logger: Logger;
 }): PodWatch & { run(signal: AbortSignal): Promise<void> } {
@@ -51,7 +51,7 @@ export function watchRestoredPods({
   };
 }
 
-/** As much of a pod as hooks ask about. */
+/** The fields of a pod that hooks need. */
 export function trimmedPod({ metadata, spec, status }: Pod): Pod {
   const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } = metadata;
   return {

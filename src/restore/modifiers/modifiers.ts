@@ -14,19 +14,16 @@ import { type ModifierPatch, type ModifierRule, readRules } from './read-rules.t
 
 export interface ModifiedItem {
   readonly item: KubeObject;
-  /**
-   * Of rules that could not be applied, as Velero words them. The item has what the others made of
-   * it.
-   */
+  /** Errors of rules, in Velero's words. The item has the changes of the other rules. */
   readonly errors: readonly string[];
 }
 
 /** The resource modifiers of a restore. Velero: internal/resourcemodifiers (v1.18.3). */
 export class ResourceModifiers {
   readonly #rules: readonly ModifierRule[];
-  /** The most conditions that an item has met so far, by rule. */
+  /** For each rule, the most conditions that an item has met so far. */
   readonly #met: number[];
-  /** The last failed test in the patch of each rule. */
+  /** For each rule, the last failed test of its patch. */
   readonly #failedTests: string[] = [];
 
   private constructor(rules: readonly ModifierRule[]) {
@@ -34,7 +31,7 @@ export class ResourceModifiers {
     this.#met = rules.map(() => 0);
   }
 
-  /** Rules that have matched no item so far, in words. */
+  /** Sentences about rules that have matched no item so far. */
   get unmatched(): string[] {
     return this.#rules.flatMap(({ groupText }, i) => {
       const lacking = CONDITIONS[this.#met[i] ?? 0];
@@ -44,7 +41,7 @@ export class ResourceModifiers {
     });
   }
 
-  /** Names in rules that have matched items, if the backup has nothing of that name, in words. */
+  /** Sentences about names in matching rules that do not exist in the backup. */
   deadNames(backup: Pick<BackedUpItems, 'directories' | 'names'>): string[] {
     const folders = [...backup.directories()];
     return this.#rules.flatMap((rule, i) => {
@@ -57,8 +54,8 @@ export class ResourceModifiers {
   }
 
   /**
-   * Of the ConfigMap that a Restore names: exactly one key, of any name. Throws `BAD_MODIFIERS`
-   * with all that is wrong.
+   * Reads the ConfigMap of a Restore: exactly one key, of any name. Throws `BAD_MODIFIERS` with all
+   * problems.
    */
   static fromConfigMap({
     metadata: { namespace = '', name },
@@ -78,9 +75,9 @@ export class ResourceModifiers {
   }
 
   /**
-   * What the rules make of an item, which is not changed. All conditions are about the item as it
-   * comes here, in the namespace of the backup; `groupResource` is such as `deployments.apps`. A
-   * rule whose `test` fails, or that fails itself, changes nothing.
+   * Applies the rules to a copy of the item. All conditions see the unmodified item, in the
+   * namespace of the backup. `groupResource`: for example `deployments.apps`. A rule changes
+   * nothing if it fails or if its `test` fails.
    */
   apply(item: KubeObject, groupResource: string): ModifiedItem {
     let current = item;
@@ -118,7 +115,7 @@ const CONDITIONS = [
   'that its other conditions select matches its tests ("matches")',
   'that its conditions select passes the test operations of its patch',
 ];
-/** An item meets all conditions of a rule. The tests of the patch follow. */
+/** The item met all conditions of the rule. The tests of the patch follow. */
 const SELECTED = CONDITIONS.length - 1;
 
 const ruleText = (i: number, groupText: string): string =>
@@ -165,7 +162,7 @@ function deadNamesOf(
   ];
 }
 
-/** How many conditions of the rule the item meets, until the first that it does not meet. */
+/** Counts the conditions that the item meets before the first that it does not meet. */
 function metBy(rule: ModifierRule, item: KubeObject, groupResource: string): number {
   const { namespace = '', name, labels } = item.metadata;
   if (!rule.groupResource(groupResource)) return 0;
@@ -196,7 +193,7 @@ function patched(item: KubeObject, patch: ModifierPatch): KubeObject {
   return result as KubeObject;
 }
 
-/** As much of an object as an error repeats. */
+/** Characters of an object in an error. */
 const SHOWN_MAX = 200;
 
 const failed = (why: string): CodedError =>

@@ -1,7 +1,7 @@
 import { CodedError, parseJsonExact } from '../../base/index.ts';
 import { PATCH_FAILED, type PatchOperation } from '../../kube/index.ts';
 
-/** A step as a rule writes it: every value is a text. */
+/** An operation in a rule: every value is a text. */
 export interface WrittenOperation {
   readonly operation: string;
   readonly from: string;
@@ -10,13 +10,13 @@ export interface WrittenOperation {
 }
 
 /**
- * The step that is meant. Velero (internal/resourcemodifiers/json_patch.go, ToString) writes its
- * parts into a text that it reads as JSON: what is between quotes has JSON's escapes, and what has
- * none must be JSON. Throws `PATCH_FAILED` where that is none.
+ * Parses an operation. Velero (internal/resourcemodifiers/json_patch.go, ToString) writes its parts
+ * into a text and parses it as JSON. Quoted parts may have JSON's escapes, and other parts must be
+ * JSON. Throws `PATCH_FAILED` if the text is not JSON.
  */
 export function operationOf({ operation, from, path, value }: WrittenOperation): PatchOperation {
   return {
-    // Velero takes `Add` when it checks a rule, and fails on every item then.
+    // Velero's check accepts `Add`, and then fails on every item.
     op: operation.toLowerCase(),
     from: parsed(`"${from}"`) as string,
     path: parsed(`"${path}"`) as string,
@@ -33,7 +33,7 @@ function valueOf(value: string): unknown {
 const isRaw = (value: string): boolean =>
   value === 'null' || /^(true|false)$/i.test(value) || /^[{[]/.test(value) || isGoFloat(value);
 
-/** What strconv.ParseFloat takes: more than JSON does. */
+/** strconv.ParseFloat accepts more numbers than JSON. */
 function isGoFloat(text: string): boolean {
   if (/^[+-]?(inf|infinity)$/i.test(text) || /^nan$/i.test(text)) return true;
   if (/^[+-]?0x_?([0-9a-f_]+\.?[0-9a-f_]*|\.[0-9a-f_]+)p[+-]?\d+$/i.test(text)) return true;
@@ -44,7 +44,7 @@ function isGoFloat(text: string): boolean {
 function parsed(text: string): unknown {
   try {
     const list = parseJsonExact(`[${text}]`) as unknown[];
-    // Commas in it would be more parts of the text.
+    // A comma in it would add parts to the text.
     if (list.length === 1) return list[0];
   } catch (cause) {
     throw new CodedError(PATCH_FAILED, 'error in decoding json patch invalid state detected', {

@@ -20,7 +20,7 @@ export interface ModifierRule {
   readonly groupResource: Glob;
   /** The pattern of `groupResource`, for messages. */
   readonly groupText: string;
-  /** Undefined where every name fits. */
+  /** Undefined if every name matches. */
   readonly name: ((name: string) => boolean) | undefined;
   /** The alternatives of `groupResource` and `resourceNameRegex`, if there are several. */
   readonly alternatives: {
@@ -28,7 +28,7 @@ export interface ModifierRule {
     readonly name: readonly Alternative[];
   };
   readonly selector: Selector | undefined;
-  /** Tests that must all hold. */
+  /** Tests that must all pass. */
   readonly matches: readonly PatchOperation[];
   readonly patch: ModifierPatch;
 }
@@ -43,16 +43,14 @@ export type ModifierPatch =
   | { readonly kind: 'merge' | 'strategic'; readonly patches: readonly object[] };
 
 /**
- * So many are in the message, which becomes a text of a status. Our choice, as for resource
- * policies.
+ * Problems in the message, which becomes part of a status. Our choice, as for resource policies.
  */
 const IN_MESSAGE_MAX = 10;
 
 /**
- * The rules of a document of resource modifiers, or `BAD_MODIFIERS` with everything that is wrong,
- * and what would be right. Refused is also what Velero finds only when it comes to an item, and
- * then for each one: a pattern that cannot be read, a rule without patches, a value that is no
- * JSON.
+ * Reads the rules of a document. Throws `BAD_MODIFIERS` with all problems, and how to correct them.
+ * Also refuses rules that Velero accepts and then fails on each item: unreadable patterns, rules
+ * without patches, invalid JSON values.
  */
 export function readRules(text: string, source: string): readonly ModifierRule[] {
   const document = new YamlDocument(text, { source });
@@ -276,7 +274,7 @@ class Reader {
     return isKnown ? this.#operation({ operation, from, path, value }, element) : [];
   }
 
-  /** A place in an object. */
+  /** A JSON pointer. */
   #pointer(fields: Fields, element: Element, name: string, ifEmpty: string): string {
     const text = this.#text(fields, name, element.path);
     if (text.startsWith('/')) return text;

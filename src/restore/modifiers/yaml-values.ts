@@ -3,14 +3,14 @@ import { joined, YamlDocument } from '../../volume-policy/index.ts';
 import { CodedError, numberText, parseJsonExact } from '../../base/index.ts';
 
 /**
- * Words that are truth values for go.yaml.in/yaml/v2, which is under sigs.k8s.io/yaml: YAML 1.1 has
- * more of them than YAML 1.2.
+ * Booleans of YAML 1.1 that YAML 1.2 lacks. sigs.k8s.io/yaml accepts them through
+ * go.yaml.in/yaml/v2.
  */
 const TRUE = new Set(['y', 'Y', 'yes', 'Yes', 'YES', 'on', 'On', 'ON']);
 const FALSE = new Set(['n', 'N', 'no', 'No', 'NO', 'off', 'Off', 'OFF']);
 
 /**
- * A scalar as sigs.k8s.io/yaml reads it; undefined for lists and maps. Numbers beyond 2^53 keep
+ * A scalar as sigs.k8s.io/yaml parses it; undefined for lists and maps. Numbers beyond 2^53 keep
  * their digits.
  */
 function scalarOf(document: YamlDocument, node: Node | null): unknown {
@@ -29,8 +29,10 @@ const writtenAs = (node: Node | null): string =>
 const numberOf = (value: bigint): unknown => (parseJsonExact(`[${value}]`) as unknown[])[0];
 
 /**
- * As strconv.FormatFloat(value, 'g', -1, 32): the fewest digits that a number of 32 bits needs.
- * Whole numbers are not written this way.
+ *
+ * The fewest digits for a 32-bit float, as `strconv.FormatFloat(value, 'g', -1, 32)` writes.
+ * Integers are not written this way.
+ *
  */
 function goFloat32(value: number): string {
   if (Number.isInteger(value)) return String(value);
@@ -43,8 +45,8 @@ function goFloat32(value: number): string {
 }
 
 /**
- * Where text is wanted, numbers and truth values are texts, too. `''` for null; undefined for lists
- * and maps, which are a problem.
+ * Numbers and booleans count as text. Returns `''` for null. Lists and maps give undefined and a
+ * problem.
  */
 export function textOf(
   document: YamlDocument,
@@ -63,7 +65,7 @@ export function textOf(
   return Number.isFinite(value) ? goFloat32(value) : writtenAs(node);
 }
 
-/** Anything, as JSON has it. */
+/** Converts any node to JSON. */
 export function jsonOf(document: YamlDocument, node: Node | null, path: string): unknown {
   if (isMap(node)) {
     const fields: Record<string, unknown> = {};
@@ -91,8 +93,8 @@ export function jsonOf(document: YamlDocument, node: Node | null, path: string):
 }
 
 /**
- * An object in YAML or JSON, such as a part of a pod in a ConfigMap; none is `{}`. Throws
- * `BAD_YAML` with all that is wrong.
+ * Reads an object in YAML or JSON, such as a part of a pod in a ConfigMap. Returns `{}` for an
+ * empty document. Throws `BAD_YAML` with all problems.
  */
 export function readYamlObject(text: string, source: string): Readonly<Record<string, unknown>> {
   const document = new YamlDocument(text, { source });

@@ -1,11 +1,11 @@
 import { isFields } from '../actions/fields.ts';
 
-/** Our choice: whoever wants all of them looks into the object. */
+/** Our choice: a reader who wants more can look at the object. */
 const FIELDS_MAX = 10;
 
 /**
- * The paths that a merge patch changes, such as `spec.replicas`; of many the first ones, and how
- * many more there are.
+ * The paths that a merge patch changes, such as `spec.replicas`. Long lists end with the number of
+ * further paths.
  */
 export function changedFields(patch: object): string[] {
   const paths = [...pathsOf(patch, [])].filter(

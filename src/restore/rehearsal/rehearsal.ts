@@ -12,8 +12,8 @@ export interface RehearsalNote {
 }
 
 /**
- * What would become of one item, and why. An item with warnings alone is "skipped": the restore is
- * Completed. Velero's list of restored resources says "failed" of it.
+ * The predicted outcome of one item, with reasons. An item with only warnings is "skipped", because
+ * the restore is Completed. Velero's list of restored resources calls it "failed".
  */
 export interface RehearsedItem extends Pick<
   FinishedRestoreItem,
@@ -22,7 +22,7 @@ export interface RehearsedItem extends Pick<
   readonly notes: readonly RehearsalNote[];
 }
 
-/** The volumes of a rehearsed run, with the warnings that follow the items. */
+/** The volumes of a rehearsed run, with warnings that follow the items. */
 export interface RehearsedVolumeSteps {
   volumes(log: BackupLog): Pick<RestoreRunOptions, 'volumes' | 'podVolumes' | 'volumesInPlace'>;
   begun(operations: readonly StartedRestoreOperation[]): void;
@@ -36,40 +36,36 @@ export interface RehearsalOptions extends Pick<
 > {
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
-  /** The volumes of the run, whose steps change nothing. */
+  /** The volume steps of the run, which change nothing. */
   readonly run?: RehearsedVolumeSteps | undefined;
-  /** How long something that is about to end is waited for; a second if left out. */
+  /** Wait for objects that are being deleted. Default: one second. */
   readonly waitMs?: number;
   /** Called for each item in the order of the restore. */
   readonly onItem: (item: RehearsedItem) => void;
-  /** What is said of no item that would be restored: what is left out, and what cannot be read. */
+  /** Called for notes about no restored item, such as items left out or unreadable. */
   readonly onNote: (note: RehearsalNote, about: About | undefined) => void;
 }
 
 export interface RehearsalResult {
   readonly items: number;
-  /** As the status of the restore would have them. */
+  /** The counts that the status of the restore would have. */
   readonly warnings: number;
   readonly errors: number;
-  /**
-   * Made in namespaces or of kinds that are not there yet: nobody could be asked whether they are
-   * valid.
-   */
+  /** Items in new namespaces or of new kinds. The API server cannot validate them yet. */
   readonly unchecked: number;
 }
 
 /**
- * Lines that wait for their item. Items need few others first; what is left out has no end that
- * would be told.
+ * Lines that wait for their item. Items need few other items first. Items left out never finish, so
+ * their lines would stay.
  */
 const WAITING_MAX = 200;
-/** So long one that is going is waited for: a rehearsal tells, and does not wait. */
+/** Wait for objects that are being deleted. A rehearsal reports, and does not wait for them. */
 const SOON_MS = 1000;
 
 /**
- * Goes through a restore as the server would, and changes nothing: what would be made or changed is
- * sent to the API server as a dry run. Plugins of others are not asked, nor is anything begun that
- * moves data. Throws as {@link runRestore} does.
+ * Runs a restore as the server would, and changes nothing: creations and patches are dry runs.
+ * Calls no plugins of others, and starts no data movement. Throws as {@link runRestore} does.
  */
 export async function rehearseRestore(options: RehearsalOptions): Promise<RehearsalResult> {
   const { client, discovery, run, waitMs = SOON_MS, onItem, onNote } = options;
@@ -104,7 +100,7 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
         return discovery.find(name) ?? kinds.findIn(group.join('.'), resource);
       },
       findIn: (group, name) => discovery.findIn(group, name) ?? kinds.findIn(group, name),
-      // What would be served is known from the definitions.
+      // New kinds are known from the definitions in the backup.
       refresh: () => Promise.resolve(),
     },
     ...run?.volumes(lines),
@@ -144,7 +140,7 @@ interface Line {
   readonly about: About;
 }
 
-/** What is said while the run goes on, until the item that it is about is done. */
+/** Keeps log lines until their item is finished. */
 class ItemLines implements BackupLog {
   readonly #onNote: RehearsalOptions['onNote'];
   readonly #kindOf: (resource: string) => string | undefined;
@@ -185,7 +181,7 @@ class ItemLines implements BackupLog {
     if (oldest) this.#onNote(oldest.note, oldest.about);
   }
 
-  /** Of an item that is done. Older lines are of items that came to nothing: they were left out. */
+  /** Returns the notes of a finished item. Older lines belong to items that were left out. */
   take(item: Pick<RehearsedItem, 'kind' | 'namespace' | 'name'>): RehearsalNote[] {
     const isOf = ({ about }: Line): boolean =>
       about.name === item.name &&
@@ -196,7 +192,7 @@ class ItemLines implements BackupLog {
     return own.map(({ note }) => note);
   }
 
-  /** What is left at the end. */
+  /** Reports the remaining lines. */
   flush(): void {
     for (const { note, about } of this.#waiting) this.#onNote(note, about);
     this.#waiting = [];
@@ -206,7 +202,7 @@ class ItemLines implements BackupLog {
     if (resource === undefined) return true;
     const known = this.#kindOf(resource);
     if (known !== undefined) return kind.endsWith(`/${known}`);
-    // The cluster does not serve the type. Its group and the first letters of its plural tell.
+    // The cluster does not serve the type. Compare its group and the first letters of its plural.
     const [plural = '', ...group] = resource.split('.');
     const [name = '', , groupOfKind = ''] = kind.split('/').reverse();
     return groupOfKind === group.join('.') && plural.startsWith(name.toLowerCase().slice(0, -1));

@@ -12,11 +12,11 @@ import type { NewKinds } from '../run/new-kinds.ts';
 export interface RehearsedClusterOptions {
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly kinds: NewKinds;
-  /** Whether the API server has the kind now. */
+  /** Whether the API server serves the kind now. */
   readonly isServed: (resource: Resource<KubeObject>) => boolean;
-  /** Told of each object that would be changed, with the merge patch. */
+  /** Called for each object that would change, with the merge patch. */
   readonly onChange: (ref: ObjectRef, change: object) => void;
-  /** Told of each object that would be made and that the API server cannot judge yet. */
+  /** Called for each new object that the API server cannot validate yet. */
   readonly onUnchecked: () => void;
 }
 
@@ -24,15 +24,14 @@ const DEFINITIONS = 'customresourcedefinitions';
 const VOLUMES = 'persistentvolumes';
 
 /**
- * The cluster as a restore would leave it, without a change to the one that is there. What would be
- * made is sent to the API server as a dry run, so that quotas, webhooks and validation say what
- * they would say; where its namespace or its kind are not there yet, nobody can be asked.
+ * The cluster after the restore, simulated without changes. Creations are dry runs, so that quotas,
+ * webhooks and validation answer. Objects in new namespaces or of new kinds are not sent.
  */
 export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'> {
   readonly #options: RehearsedClusterOptions;
   readonly #namespaces = new Set<string>();
   readonly #made = new ObjectNames();
-  /** As the restore would leave them: claims look at the volumes that they name. */
+  /** Volumes that the restore would create. Claims look up the volumes that they name. */
   readonly #volumes = new Map<string, KubeObject>();
 
   constructor(options: RehearsedClusterOptions) {
@@ -76,7 +75,7 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | '
     }
     let made: T;
     if (this.#isUnknown(resource, namespace)) {
-      // In a new namespace nobody can be asked about the object, but the kind is known.
+      // The API server cannot validate an object in a new namespace, but knows its kind.
       if (!kinds.has(resource) && !isServed(resource)) {
         const text = `the server could not find the requested resource: the cluster has no ${keyOf(resource)}`;
         throw new CodedError('KUBE_NOT_FOUND', text);
@@ -99,7 +98,7 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | '
     patch: object,
     options: WriteOptions & { subresource?: string } = {},
   ): Promise<T> {
-    // Of what would be made, its status and the managers of its fields.
+    // A patch of the status or the managed fields of a simulated object.
     if (this.#has(resource, ref)) return { ...patch, metadata: { ...ref } } as T;
     const changed = await this.#options.client.patch(resource, ref, patch, {
       ...options,
@@ -114,7 +113,7 @@ export class RehearsedCluster implements Pick<KubeClient, 'find' | 'collect' | '
     return this.#made.find(keyOf(resource), { namespace, name: name ?? '' }) >= 0;
   }
 
-  /** Whether the API server does not have the namespace or the kind. */
+  /** Whether the API server lacks the namespace or the kind. */
   #isUnknown(resource: Resource<KubeObject>, namespace: string | undefined): boolean {
     return this.#options.kinds.has(resource) || this.#namespaces.has(namespace ?? '');
   }

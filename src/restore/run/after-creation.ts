@@ -19,7 +19,7 @@ import { statusOf, wantsStatus } from './object-form.ts';
 import type { RestoreSelection } from './selection.ts';
 import { untilTrue } from './until-true.ts';
 
-/** What is done with an object that was made, and with whom. */
+/** The steps after the creation of an object. */
 export interface AfterCreation {
   readonly client: Pick<KubeClient, 'find' | 'patch'>;
   readonly patience: Patience;
@@ -27,31 +27,31 @@ export interface AfterCreation {
   readonly hooks?: Pick<RestoreHooks, 'podCreated' | 'podGone'> | undefined;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /** How long what was made may take to be ready. Velero: `--resource-timeout`. */
+  /** How long a created object may take to be ready. Velero: `--resource-timeout`. */
   readonly resourceTimeoutMs: number;
   readonly pollMs: number;
 }
 
 export interface Created {
-  /** As the server has it. */
+  /** The object that the server returned. */
   readonly made: KubeObject;
-  /** As it was sent. */
+  /** The object that was sent. */
   readonly object: KubeObject;
   readonly resource: Resource<KubeObject>;
   readonly file: ItemFile;
-  /** In the backup. */
+  /** The status in the backup. */
   readonly status: unknown;
 }
 
 type Options = AfterCreation & {
   readonly notes: ItemNotes;
-  /** What is begun is added. */
+  /** Started operations are added here. */
   readonly operations: StartedRestoreOperation[];
 };
 
 /**
- * Status, the managers of fields, data of a pod's volumes, hooks, and definitions that are waited
- * for. Done again after a kill, each finds what it did. Throws what fails the item.
+ * Restores the status and managed fields, starts volume data and hooks, and waits for definitions.
+ * Repeatable: after a kill, each step finds its earlier work. Throws errors that fail the item.
  */
 export async function finishCreated(
   created: Created,
@@ -72,7 +72,7 @@ export async function finishCreated(
 
 async function restoreStatus({ made, resource, status }: Created, options: Options): Promise<void> {
   if (status === undefined) return;
-  // Whatever the server has put there goes, and what controllers write meanwhile stays.
+  // The patch replaces the server's initial status. Fields that controllers add meanwhile stay.
   const before = statusOf(made);
   const change = createMergePatch({ status: before ?? {} }, { status });
   if (!change) return;
@@ -81,8 +81,8 @@ async function restoreStatus({ made, resource, status }: Created, options: Optio
 }
 
 /**
- * Who applied which field: without it the next `kubectl apply` would take back nothing of what it
- * no longer says.
+ * Restores field ownership. Without it the next `kubectl apply` would not remove fields that its
+ * input no longer has.
  */
 async function restoreManagers(
   { made, object, resource }: Created,
@@ -102,7 +102,7 @@ async function restoreManagers(
   }
 }
 
-/** What it failed with; undefined where it did not. */
+/** Returns the failure, or undefined. */
 async function patched(
   { metadata: { name, namespace } }: KubeObject,
   resource: Resource<KubeObject>,
@@ -118,19 +118,19 @@ async function patched(
     return undefined;
   } catch (error) {
     signal.throwIfAborted();
-    // Many kinds serve no status.
+    // Many kinds have no status subresource.
     if (isExtensionAway(error) && !isCode(error, 'KUBE_NOT_FOUND')) throw error;
     return error;
   }
 }
 
-/** Nobody waits for its data here: they are operations, and hooks come when its containers run. */
+/** Does not wait for the data: volumes are operations, and hooks run when containers are up. */
 async function beginPod(pod: Pod, { namespace }: ItemFile, options: Options): Promise<void> {
   const begun = await options.podVolumes?.begin(pod, namespace);
   if (begun) {
     options.operations.push(...begun.operations);
     const { name } = pod.metadata;
-    // Velero has these with no namespace.
+    // Velero reports these without a namespace.
     for (const error of begun.errors) {
       options.log.error(messageOf(error), { resource: 'pods', name });
     }
@@ -138,7 +138,9 @@ async function beginPod(pod: Pod, { namespace }: ItemFile, options: Options): Pr
   options.hooks?.podCreated(pod);
 }
 
-/** Objects of a definition can only be made once the server serves it. Throws `CRD_NOT_READY`. */
+/**
+ * The API server must serve a definition before its objects can be created. Throws `CRD_NOT_READY`.
+ */
 async function waitServed({ metadata: { name } }: KubeObject, options: Options): Promise<void> {
   const { client, patience, signal, resourceTimeoutMs: timeoutMs, pollMs } = options;
   let isServed: boolean;

@@ -19,8 +19,8 @@ import type { ItemNotes } from './existing.ts';
 import { readItem } from './item-file.ts';
 
 /**
- * Loads the volume object that a PVC of a backup had; undefined for what is no PVC. The loader
- * throws what is wrong with its file.
+ * Returns a loader of the volume object that a PVC had in the backup. Undefined for other kinds.
+ * The loader throws the problems of its file.
  */
 export function volumeReaderOf(
   { groupResource }: ItemFile,
@@ -40,10 +40,10 @@ export function volumeReaderOf(
 
 /** A claim that names its volume, with the known facts about both. */
 export interface NamedVolume {
-  /** As the cluster has it. */
+  /** The claim in the cluster. */
   readonly claim: PersistentVolumeClaim;
   readonly given: PersistentVolumeClaim;
-  /** Undefined if this restore did not come to the PersistentVolume, which the backup may lack. */
+  /** Undefined if this restore has not restored the PersistentVolume. The backup may lack it. */
   readonly standing: Pick<DoneItem, 'exists'> | undefined;
   /** The PersistentVolume in the backup. */
   readonly volumeFromBackup: (() => Promise<KubeObject | undefined>) | undefined;
@@ -62,8 +62,8 @@ export interface ClaimedVolumeOptions {
 /** A claim whose volume is not released yet. */
 export interface WaitingVolume {
   /**
-   * Looks again. True if the volume is settled, as `notes` then say. The last look always settles
-   * it.
+   * Checks again. Returns true if the volume is settled; `notes` then say how. The last look always
+   * settles it.
    */
   readonly look: (how: { readonly isLast: boolean }) => Promise<boolean>;
 }
@@ -76,17 +76,17 @@ type VolumeStep =
  * The volume controller releases a volume within seconds after its claim is deleted. Our choice.
  */
 const RELEASE_MS = 15_000;
-/** Volumes asked for at once. Our choice. */
+/** Concurrent lookups of volumes. Our choice. */
 const LOOKS_AT_ONCE = 8;
-/** Fields that all PersistentVolumes have. The other ones say which volume of the storage it is. */
+/** Fields that all PersistentVolumes have. The other fields identify the volume in its storage. */
 const COMMON_FIELDS = new Set([
   ...['accessModes', 'capacity', 'claimRef', 'mountOptions', 'nodeAffinity', 'storageClassName'],
   ...['persistentVolumeReclaimPolicy', 'volumeMode', 'volumeAttributesClassName'],
 ]);
 
 /**
- * Lets a restored claim bind to the volume that it names. If the volume was released from this very
- * claim and kept (`Retain`), its reference to the deleted claim is freed. If the claim can never
+ * Lets a restored claim bind to the volume that it names. If the volume was released from this
+ * claim and kept (`Retain`), its reference to the deleted claim is removed. If the claim can never
  * bind, an error says why. Returns a volume that is not released yet, for {@link UnsettledClaims}.
  */
 export async function settleNamedVolume(
@@ -118,7 +118,7 @@ function sayStep(step: VolumeStep, name: string, named: NamedVolume, notes: Item
 }
 
 interface UnsettledClaim extends WaitingVolume {
-  /** Called when the volume is settled. Never two at once. */
+  /** Called when the volume is settled. Never two calls at once. */
   readonly over: () => Promise<void>;
 }
 
@@ -131,7 +131,7 @@ interface SettleOptions {
 /** More claims are settled before the next item. Our choice: 10 MB of claims. */
 const UNSETTLED_MAX = 1000;
 
-/** Claims of the cluster whose volumes are not released yet. */
+/** Claims in the cluster whose volumes are not released yet. */
 export class UnsettledClaims {
   readonly #options: SettleOptions;
   #all: UnsettledClaim[] = [];
@@ -153,7 +153,7 @@ export class UnsettledClaims {
   }
 }
 
-/** Waits for all volumes at once: hundreds of claims must not each take their own time. */
+/** Waits for all volumes at once. With hundreds of claims, single waits would add up. */
 async function settleTogether(
   all: readonly UnsettledClaim[],
   { signal, resourceTimeoutMs, pollMs }: SettleOptions,
@@ -200,7 +200,7 @@ async function stepOf(
     return { kind: 'stuck', why };
   }
   if ((claimRef.uid ?? '') === '' && isNamed) return { kind: 'fine' };
-  // The old claim is gone: this one has its name and another UID.
+  // The old claim is deleted. The restored claim has the same name and another UID.
   if (phase === 'Failed') {
     const why = `is Failed (${pv.status?.message ?? 'no message'}). Repair it, remove spec.claimRef.uid from it, and the claim binds`;
     return { kind: 'stuck', why };
@@ -236,8 +236,8 @@ async function stepOf(
 }
 
 /**
- * Whether a volume refers to the claim as it was in the backup, which is gone, and is now restored
- * into another namespace.
+ * Whether a volume refers to the backed-up claim, which is deleted and now restored into another
+ * namespace.
  */
 async function isOfGoneOriginal(
   { namespace = '', name = '', uid = '' }: ObjectReference,
@@ -250,7 +250,7 @@ async function isOfGoneOriginal(
   return (await client.find(PVCS, { namespace, name }, { signal, isExact: true })) === undefined;
 }
 
-/** Attributes of a CSI volume may change; its handle does not. */
+/** The attributes of a CSI volume may change. Its handle does not. */
 function sourceOf({ spec }: PersistentVolume): unknown {
   const { csi } = spec;
   if (csi) return { driver: csi.driver, volumeHandle: csi.volumeHandle };

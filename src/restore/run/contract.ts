@@ -2,18 +2,18 @@ import type { ResourceIdentifier } from '../../backup/index.ts';
 import type { PersistentVolume, PersistentVolumeClaim, Pod } from '../../kube/index.ts';
 
 /**
- * What the parts around a run of a restore have to do. Archives, journals and what is done about
- * volumes fit these; none of them is known here.
+ * Interfaces that a restore run needs from archives, journals and volumes. The run knows none of
+ * them.
  */
 
-/** Items of one type and namespace, as they lie in a backup. */
+/** Items of one type and namespace in a backup. */
 export interface ItemFolder {
-  /** `pods`, `deployments.apps`. */
+  /** For example `pods` or `deployments.apps`. */
   readonly groupResource: string;
-  /** Undefined in the folder that names none, where the preferred version is. */
+  /** Undefined for the folder without a version in its name, which has the preferred version. */
   readonly version: string | undefined;
   readonly isPreferred: boolean;
-  /** `''` for the cluster's own. */
+  /** `''` for cluster-scoped items. */
   readonly namespace: string;
 }
 
@@ -21,41 +21,41 @@ export interface ItemFile extends ItemFolder {
   readonly name: string;
 }
 
-/** The items of a backup. `load` may throw; the run ends then. */
+/** The items of a backup. If `load` throws, the run ends. */
 export interface BackedUpItems {
   readonly isEmpty: boolean;
   directories(): Iterable<ItemFolder>;
   /** Sorted. */
   names(folder: ItemFolder): readonly string[];
   has(file: ItemFile): boolean;
-  /** Undefined where there is none. */
+  /** Undefined if the backup lacks the file. */
   load(file: ItemFile): Promise<Buffer | undefined>;
 }
 
-/** What became of an item: Velero's words in the list of restored resources. */
+/** The outcome of an item, in Velero's words for the list of restored resources. */
 export type RestoreOutcome = 'created' | 'updated' | 'skipped' | 'failed';
 
-/** Of an item, by the name that it has in the backup. */
+/** Identifies an item by its name in the backup. */
 export interface ItemKey {
-  /** `apiVersion/Kind`, as in the backup. */
+  /** `apiVersion/Kind` in the backup. */
   readonly kind: string;
-  /** That it is restored to; `''` for the cluster's own. */
+  /** The target namespace; `''` for cluster-scoped items. */
   readonly namespace: string;
   readonly name: string;
 }
 
 export interface StartedRestoreOperation {
   readonly action: string;
-  /** In the namespace that it is restored to, under its name in the backup. */
+  /** The target namespace, with the item's name in the backup. */
   readonly item: ResourceIdentifier;
   readonly operationId: string;
 }
 
 export interface DoneItem extends ItemKey {
   readonly outcome: RestoreOutcome;
-  /** The cluster has it now, whoever made it: what comes later may need it. */
+  /** The object exists in the cluster, no matter who created it. Later items may need it. */
   readonly exists: boolean;
-  /** Under its name in the cluster, which an action or a volume may have given it. */
+  /** The name in the cluster, if an action or a volume changed it. */
   readonly restoredAs?: string;
 }
 
@@ -64,48 +64,51 @@ export interface FinishedRestoreItem extends DoneItem {
 }
 
 /**
- * Takes what is done with. One call at a time; each has happened whole or not at all, also for a
- * process that is killed in it. A call that throws ends the run.
+ * Records finished items. The run makes one call at a time. Each call is atomic, even if the
+ * process is killed. If a call throws, the run ends.
  */
 export interface RestoreSink {
   put(item: FinishedRestoreItem): Promise<void>;
   /**
-   * Operations of an item that is not over yet, which may take hours. They are in its record again.
+   * Records operations of an unfinished item, which may take hours. The item's record repeats them.
    */
   begun?(operations: readonly StartedRestoreOperation[]): void;
   /**
-   * Right before a namespace is made, which has no label by which whoever continues recognises it.
+   * Called right before a namespace is created. Namespaces have no restore label, so a resumed run
+   * needs this note.
    */
   willCreateNamespace?(name: string): Promise<void>;
 }
 
-/** What an earlier try of the same restore has handed to its sink. */
+/** The records of earlier tries of the same restore. */
 export interface RestoreJournal {
   all(): Iterable<DoneItem>;
-  /** Whether it was about to make a namespace. */
+  /** Whether an earlier try was about to create the namespace. */
   wasNamespaceBegun?(name: string): boolean;
 }
 
 /**
- * What becomes of PersistentVolumes and of claims that name them. An error that is thrown is one of
- * the item.
+ * Handles PersistentVolumes and the claims that name them. A thrown error is an error of the item.
  */
 export interface PersistentVolumeSteps {
-  /** Before the actions; what is not restored is provisioned anew for its claim. */
+  /** Runs before the actions. If a volume is not restored, its claim gets a new one. */
   prepare(
     pv: PersistentVolume,
   ): Promise<
     { readonly isRestored: true; readonly item: PersistentVolume } | { readonly isRestored: false }
   >;
-  /** After the actions. */
+  /** Runs after the actions. */
   claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim;
 }
 
-/** What fills volumes of pods. May be asked again for a pod: it finds what it has begun. */
+/**
+ * Fills the volumes of pods. `begin` may be repeated for a pod: it finds the operations that it
+ * started.
+ */
 export interface PodVolumeSteps {
-  /** Names of the volumes of a pod in the backup, if the backup has their files. */
+  /** Names of the pod's volumes whose files are in the backup. */
   filesOf?(pod: Pod, namespace: string): readonly string[];
-  /** Of a pod as the cluster has it now; `namespace` is the pod's in the backup. */
+  /** `pod`: the pod in the cluster. `namespace`: its namespace in the backup. */
   begin(
     pod: Pod,
     namespace: string,

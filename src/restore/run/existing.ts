@@ -25,7 +25,7 @@ export interface ExistingOptions {
   readonly serverObjects?: Pick<ServerObjects, 'has'>;
 }
 
-/** Where what is to be said of an item goes. */
+/** Receives messages about one item. */
 export interface ItemNotes {
   info(message: string): void;
   warn(message: string): void;
@@ -34,18 +34,20 @@ export interface ItemNotes {
 
 /** The backed-up version of an object that exists in the cluster. */
 export interface BackedUp {
-  /** The object as it is in the backup, in the namespace that it is restored to. */
+  /** The object in the backup, moved to its target namespace. */
   readonly given?: KubeObject | undefined;
   /** The modifiers of the Restore changed it, so that the backed-up version is not wanted. */
   readonly isModified?: boolean;
 }
 
 /**
- * What is done with an object that the cluster has already: nothing where it is the same, a patch
- * where it is to be updated, else a warning in Velero's words. One that is being deleted will be
- * missing in the cluster, whatever it is like now. `wanted` has the labels of the restore. Returns
- * what became of it; undefined where that depends on what was said. Velero: pkg/restore/restore.go,
- * restoreItem, and merge_service_account.go.
+ *
+ * Handles an object that the cluster already has. Equal objects need nothing. The policy `update`
+ * patches the object, and other policies warn in Velero's words. For an object that is being
+ * deleted it reports an error, because the object will be missing soon. `wanted` has the labels of
+ * the restore. Returns the outcome; undefined if the notes decide it. Velero:
+ * pkg/restore/restore.go, restoreItem, and merge_service_account.go.
+ *
  */
 export async function settleExisting(
   found: KubeObject,
@@ -64,7 +66,7 @@ export async function settleExisting(
   const { namespace, name } = wanted.metadata;
   if (found.metadata.deletionTimestamp !== undefined) {
     const text = `could not restore, ${wanted.kind ?? ''} ${JSON.stringify(name)} is there and being deleted: restore again when it is gone`;
-    // Who has made it makes another one, as of a pod that is replaced.
+    // Its controller creates a new object, for example a replaced pod.
     if (hasController(found)) notes.warn(text);
     else notes.error(text);
     return undefined;
@@ -82,7 +84,7 @@ export async function settleExisting(
       return undefined;
     } catch (error) {
       options.signal.throwIfAborted();
-      // It is tried again after all other items.
+      // The item is retried after all other items.
       if (isExtensionAway(error) && !isCode(error, 'KUBE_NOT_FOUND')) throw error;
       return messageOf(error);
     }
@@ -96,7 +98,7 @@ export async function settleExisting(
     : undefined;
   const current = bound?.current ?? found;
   const present = withoutServersFields(current);
-  // It lacks these by nature, and that is no difference.
+  // Missing labels of the restore are no difference.
   const labelled = withLabels(present, labels);
   const form = settledForm(bound?.wanted ?? wanted, labelled, resource, given);
   const settled = policy === 'update' ? withFinalizersOf(form, present) : form;
@@ -151,7 +153,7 @@ const ENDPOINTS_MARKS = {
 };
 const SLICE_LABEL = 'endpointslice.kubernetes.io/managed-by';
 
-/** The cluster decides what these objects hold. An update would be undone, or do harm. */
+/** The cluster decides the contents of these objects. An update would be undone, or do harm. */
 function isClustersOwn(
   { metadata: { name, namespace, labels, annotations } }: KubeObject,
   { group, plural }: Resource<KubeObject>,
@@ -168,7 +170,7 @@ function isClustersOwn(
       );
     case 'endpointslices.discovery.k8s.io':
       return isOfApiServer || labels?.[SLICE_LABEL]?.endsWith('.k8s.io') === true;
-    // A holder renews it every few seconds. An update would depose a living leader.
+    // The holder renews it every few seconds. An update would depose a living leader.
     case 'leases.coordination.k8s.io':
       return true;
     default:
@@ -200,9 +202,9 @@ function settledForm(
 }
 
 /**
- * A finalizer belongs to a controller of this cluster. Without a living one, its controller could
- * not clean up. With one of the backup whose controller is gone, nobody could ever delete the
- * object.
+ * A finalizer belongs to a controller of this cluster. If its finalizer were lost, the controller
+ * could not clean up. If a finalizer came from the backup without its controller, the object could
+ * never be deleted.
  */
 function withFinalizersOf<T extends KubeObject>(wanted: T, { metadata }: KubeObject): T {
   const { finalizers, ...others } = wanted.metadata;
@@ -245,7 +247,7 @@ const CLUSTERS_FINALIZER = /^(foregroundDeletion|orphan|([a-z0-9.-]+\.)?kubernet
 const isSameObject = (a: KubeObject, b: KubeObject): boolean =>
   isSameJson(usersPart(a), usersPart(b));
 
-/** Without what servers and controllers note in an object. */
+/** Removes the fields that servers and controllers write. */
 function usersPart(object: KubeObject): KubeObject {
   const metadata: Fields = { ...object.metadata };
   delete metadata.managedFields;
@@ -263,9 +265,9 @@ const isBinding = ({ group, plural }: Resource<KubeObject>): boolean =>
   group === 'rbac.authorization.k8s.io' && /^(cluster)?rolebindings$/.test(plural);
 
 interface SettledSubjects {
-  /** As the cluster has the binding now. */
+  /** The binding in the cluster. */
   readonly current: KubeObject;
-  /** Has all subjects of the present one. */
+  /** Has all subjects of the present binding. */
   readonly wanted: KubeObject;
   readonly outcome: RestoreOutcome | undefined;
 }
@@ -309,7 +311,7 @@ async function settleSubjects(
           await client.patch(resource, ref, change, { signal });
           current = { ...current, subjects } as KubeObject;
         } catch (error) {
-          // Somebody else changed it. The next try starts from the new version.
+          // The binding was changed meanwhile. The next try starts from the new version.
           if (isCode(error, 'KUBE_CONFLICT')) {
             current = (await client.find(resource, ref, { signal, isExact: true })) ?? current;
           }
@@ -331,7 +333,7 @@ async function settleSubjects(
 const hasController = ({ metadata: { ownerReferences = [] } }: KubeObject): boolean =>
   ownerReferences.some(({ controller }) => controller === true);
 
-/** What the cluster has stays, and what the backup has more comes along. */
+/** Keeps the account of the cluster, and adds Secrets, labels and annotations of the backup. */
 function mergedAccount(present: KubeObject, wanted: KubeObject): KubeObject {
   const merged = { ...present } as KubeObject & Fields;
   for (const key of ['secrets', 'imagePullSecrets']) {

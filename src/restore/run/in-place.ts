@@ -1,24 +1,23 @@
 /**
- * Volumes that are there, and are being brought back while the restore goes on: what may use one
- * waits for the end. A claim of such a volume stays bound meanwhile, so that nothing else would
- * keep a pod from it.
+ * Existing volumes whose data is restored during the run. Items that may use such a volume wait
+ * until its data is written. The claim stays bound meanwhile, so nothing else would stop a pod.
  */
 export interface VolumesInPlace {
   /**
-   * Until none of this restore is being written any more, and none of the namespace that anybody
-   * else brings back. Throws the reason of the signal of the run.
+   * Resolves when the namespace has no volume that a restore is still writing. This includes other
+   * restores. Throws the reason of the signal of the run.
    */
   settled(namespace: string): Promise<void>;
   /**
-   * Of a namespace whose volumes were not all brought back: why nothing that may use them is
-   * restored. Once all are settled.
+   * Why items that may use volumes of the namespace are not restored: some volumes failed. Call it
+   * after `settled`.
    */
   problemOf(namespace: string): string | undefined;
 }
 
 /**
- * Types that start nothing: they are restored while volumes are being written. Of any other one it
- * is not known.
+ * Types that start no pods. They are restored while volumes are being written. All other types
+ * wait.
  */
 const HARMLESS = new Set([
   ...['customresourcedefinitions.apiextensions.k8s.io', 'namespaces'],

@@ -3,7 +3,7 @@ import type { KubeObject } from '../../kube/index.ts';
 import { isFields } from '../actions/fields.ts';
 import type { ItemFile } from './contract.ts';
 
-/** As Velero's errors name a file of a backup. */
+/** The path of a file, in the form of Velero's errors. */
 export const pathOf = ({
   groupResource,
   version,
@@ -18,14 +18,13 @@ export const pathOf = ({
     `${name}.json`,
   ].join('/');
 
-/** Both are parts of the path of a request, and are none of its other parts. */
+/** Both become parts of a request path, so they must contain no separators. */
 const RESOURCE = /^[a-z0-9][-a-z0-9.]*$/;
 const VERSION = /^[a-z0-9]+$/i;
 
 /**
- * An item as it is stored. Its place in the archive says what it is, and in which namespace:
- * whoever has written something else into the file must not reach another one by it. Throws
- * `BAD_ITEM`.
+ * Parses a stored item. Its path in the archive decides its type and namespace: a forged file must
+ * not reach another object. Throws `BAD_ITEM`.
  */
 export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
   const bad = (why: string, cause?: unknown): CodedError =>
@@ -52,7 +51,7 @@ export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
     throw bad('its name or namespace is not that of its file');
   }
   for (const [key, texts] of Object.entries({ labels, annotations })) {
-    // As Go writes a map that was never made.
+    // Go writes an unset map as null.
     if (texts === null) Reflect.deleteProperty(metadata, key);
     if (texts === undefined || texts === null) continue;
     const isMap = isFields(texts) && Object.values(texts).every((text) => typeof text === 'string');

@@ -73,8 +73,8 @@ import { type ChosenVersions, inChosenVersion } from './versions.ts';
 
 export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own.
-   * Without it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by its own annotation. Otherwise
+   * only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
@@ -91,13 +91,15 @@ export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
   readonly volumesInPlace?: VolumesInPlace | undefined;
   readonly sink: RestoreSink;
   readonly log: BackupLog;
-  /** An earlier try of this restore may have made what it did not journal any more. */
+  /** An earlier try may have created objects that it did not journal. */
   readonly isResumed: boolean;
-  /** Times of objects do not tell which of them this restore has made. */
+  /** If true, creation times do not prove that this restore created an object. */
   readonly isClockSetBack?: (() => boolean) | undefined;
 }
 
-/** What the types of a cluster decide: it is made anew when definitions were restored. */
+/**
+ * Rules that depend on the types of the cluster. They are rebuilt after definitions are restored.
+ */
 export interface TypeRules {
   readonly selection: RestoreSelection;
   readonly actions: readonly Resolved<RestoreAction>[];
@@ -106,22 +108,22 @@ export interface TypeRules {
 
 const MUST_INCLUDE_ANNOTATION = 'restore.velero.io/must-include-additional-items';
 
-/** What an item came to, for the one that wanted it. */
+/** The result of an item for the item that needs it. */
 interface Result {
   readonly exists: boolean;
-  /** Nothing was said against it. */
+  /** No warning or error. */
   readonly isClean: boolean;
 }
 
-/** One item on its way. */
+/** An item in progress. */
 interface Work {
   readonly file: ItemFile;
   readonly given: KubeObject;
-  /** That it is restored to. */
+  /** The target namespace. */
   readonly namespace: string;
   readonly notes: ItemNotes;
   readonly operations: StartedRestoreOperation[];
-  /** It is there already, and its volume is brought back. */
+  /** The item exists, and the data of its volume is being restored. */
   isInPlace: boolean;
   /** The modifiers of the Restore changed it. */
   isModified: boolean;
@@ -135,11 +137,11 @@ interface Work {
   readonly isRetried: boolean;
   /** How many of `operations` the sink has. */
   begun: number;
-  /** The volume of a claim that exists now. The item is over when the volume is settled. */
+  /** The volume of an existing claim. The item is finished when the volume is settled. */
   volume: WaitingVolume | undefined;
 }
 
-/** How an item is restored. */
+/** Options for one item. */
 interface Way {
   readonly mustInclude: boolean;
   /** Set if the item was put aside. */
@@ -152,10 +154,10 @@ interface Way {
  */
 export class ItemRestorer {
   readonly #options: ItemRestorerOptions;
-  /** Namespaces of which it was said that a part of them is left out. */
+  /** Namespaces with a logged warning that some of their items are held back. */
   readonly #heldBack = new Set<string>();
   readonly #merged: MergedNamespaces;
-  /** Namespaces that a Velero or Longshore runs in, or ran in when the backup was made. */
+  /** Namespaces of running Velero or Longshore servers, and of the server that made the backup. */
   readonly #ownNamespaces: ReadonlySet<string>;
   readonly #serverObjects: ServerObjects;
   readonly #leftOut = new Map<string, number>();
@@ -177,23 +179,20 @@ export class ItemRestorer {
   }
 
   /**
-   * Of a file of the backup; what is wrong with it is in the log. Throws where the run has to end:
-   * a sink that fails, a cancel.
+   * Restores one file of the backup. The log has the problems of the item. Throws only if the run
+   * must end: a failed sink or a cancel.
    */
   async restore(file: ItemFile): Promise<void> {
     await this.#restoreFile(file, { mustInclude: false });
   }
 
-  /** An item that was put aside. It may be put aside again. */
+  /** Retries an item that was put aside, and may put it aside again. */
   async retry(before: AsideItem): Promise<void> {
     const { file, mustInclude } = before;
     await this.#restoreFile(file, { mustInclude, before });
   }
 
-  /**
-   * Waits for the volumes of claims that exist by now, all at once. Throws where the run has to
-   * end.
-   */
+  /** Waits for the volumes of all existing claims at once. Throws if the run must end. */
   async settleVolumes(): Promise<void> {
     await this.#unsettled.settle();
   }
@@ -220,8 +219,8 @@ export class ItemRestorer {
   }
 
   /**
-   * How many objects were left out because they are no application's, by type. Undefined if there
-   * were none.
+   * How many objects were left out because they belong to no application, by type. Undefined if
+   * there were none.
    */
   get leftOut(): string | undefined {
     if (this.#leftOut.size === 0) return undefined;
@@ -229,11 +228,11 @@ export class ItemRestorer {
     return counts.map(([type, count]) => `${type} (${count})`).join(', ');
   }
 
-  /** Why an object may not be restored, whatever the Restore or an action asks for. */
+  /** Why an object must not be restored, even if the Restore or an action includes it. */
   #ownRefusal(type: string, given: KubeObject, namespace: string): string | undefined {
     const { backup } = this.#options;
     if (type !== UPLOADS_TYPE) {
-      // The server takes an object for its own by the namespace that it comes to.
+      // The server treats an object as its own based on its target namespace.
       const mapped = { ...given, metadata: { ...given.metadata, namespace } };
       const isOwn = [given, mapped].some((each) => isOwnObject(type, each, this.#ownNamespaces));
       return isOwn ? `left out, ${NEVER_RESTORED}` : undefined;
@@ -270,7 +269,7 @@ export class ItemRestorer {
     }
     const key: ItemKey = { kind: kindOf(given), namespace, name };
     const known = restored.get(key);
-    // One that was put aside is begun, and not over.
+    // An item that was put aside has begun, and is not finished.
     if (known && !(before && known.outcome === undefined)) {
       log.info(`Skipping ${idOfItem(type, key)} because it's already been restored.`, about);
       const problem = await this.#merged.problemOf(file, given);
@@ -286,7 +285,7 @@ export class ItemRestorer {
       } catch (error) {
         this.#assertGoesOn(error);
         if (aside.takesWithoutNamespace(error, begun)) return PUT_ASIDE;
-        // Of no namespace, since it has none.
+        // Logged without a namespace, because the target does not exist.
         log.error(messageOf(error), { resource: type, name });
         return { exists: false, isClean: false };
       }
@@ -331,7 +330,7 @@ export class ItemRestorer {
     } catch (error) {
       this.#assertGoesOn(error);
       if (aside.takesRefused(error, work, mustInclude)) {
-        // The retry does not begin these operations a second time.
+        // The retry must not start these operations a second time.
         this.#noteBegun(work);
         return PUT_ASIDE;
       }
@@ -351,7 +350,10 @@ export class ItemRestorer {
     return { exists, isClean };
   }
 
-  /** Until its volume is settled, a claim is in no journal: the next server must settle it. */
+  /**
+   * The journal gets a claim only after its volume is settled. Otherwise the next server would not
+   * settle it.
+   */
   async #settleLater(
     volume: WaitingVolume,
     { notes }: Work,
@@ -372,20 +374,20 @@ export class ItemRestorer {
     });
   }
 
-  /** Pods wait for volumes that are brought back in place, and have to know of them before. */
+  /** Pods wait for volumes that are restored in place, so the claims must come first. */
   #mayHoldPods(type: string): boolean {
     const policy = this.#options.restore.spec.existingVolumeDataPolicy ?? '';
     return type === 'persistentvolumeclaims' && !['', 'none'].includes(policy);
   }
 
-  /** A cancel or the next server must find them, however long the item takes. */
+  /** A cancel or the next server must find these operations, even if the item takes long. */
   #noteBegun(work: Work): void {
     const begun = work.operations.slice(work.begun);
     work.begun = work.operations.length;
     if (begun.length > 0) this.#options.sink.begun?.(begun);
   }
 
-  /** Also of namespaces, which are no items of their own. */
+  /** Also records namespaces, which are no items of their own. */
   async put(item: FinishedRestoreItem): Promise<void> {
     const { sink, restored, signal } = this.#options;
     try {
@@ -417,7 +419,7 @@ export class ItemRestorer {
     if (work.isInPlace) work.outcome = 'updated';
   }
 
-  /** The object as it is sent; undefined if it is not. */
+  /** The object to send; undefined if it is not restored. */
   async #prepare(work: Work): Promise<KubeObject | undefined> {
     const { restore, volumes, modifiers } = this.#options;
     const { file, notes, namespace } = work;
@@ -473,7 +475,7 @@ export class ItemRestorer {
     });
     if (!job) return false;
     const volumes = podVolumes?.filesOf?.(given as Pod, file.namespace) ?? [];
-    // Files come only through a pod. The Job takes the pod over.
+    // Files are restored only through a pod. The Job takes the pod over.
     if (job.is === 'restored' && volumes.length > 0) return false;
     const text = leftToJob(job, volumes);
     if (volumes.length > 0) notes.warn(text);
@@ -481,7 +483,7 @@ export class ItemRestorer {
     return true;
   }
 
-  /** The Job takes over pods that were restored before it and that no other object controls. */
+  /** The Job takes over restored pods without another controller. */
   async #withItsPods(job: KubeObject, { given, namespace }: Work): Promise<KubeObject> {
     const labelSelector = oldPodsSelector(given);
     if (labelSelector === undefined) return job;
@@ -499,8 +501,8 @@ export class ItemRestorer {
   }
 
   /**
-   * What may use volumes that are being brought back waits for them, and is left out where they are
-   * not as they should be.
+   * Waits for volumes that are restored in place, if the item may use them. Returns true if a
+   * volume failed: the item is then left out.
    */
   async #isHeldBack({ file, namespace, notes }: Work): Promise<boolean> {
     const { volumesInPlace, signal } = this.#options;
@@ -516,8 +518,8 @@ export class ItemRestorer {
   }
 
   /**
-   * The item as the actions leave it; undefined where one of them takes it out. What it needs is
-   * restored before it.
+   * Runs the actions and returns the changed item; undefined if one of them skips it. Additional
+   * items are restored first.
    */
   async #runActions(item: KubeObject, work: Work): Promise<KubeObject | undefined> {
     const { restore, backupObject: backup, signal } = this.#options;
@@ -573,7 +575,7 @@ export class ItemRestorer {
     return object;
   }
 
-  /** The annotation in the backup was written by a user of the namespace, and not by an action. */
+  /** False if a user of the namespace wrote the annotation in the backup, and not an action. */
   #mayMustInclude({ metadata: { namespace, annotations } }: KubeObject): boolean {
     const { restore, trustsMustInclude = false } = this.#options;
     if (lookup(annotations, MUST_INCLUDE_ANNOTATION) === undefined) return true;
@@ -618,7 +620,7 @@ export class ItemRestorer {
     }
   }
 
-  /** By its own version and kind, which an action may have changed. */
+  /** The resource of the object's own version and kind, which an action may have changed. */
   #resourceOf({ apiVersion = '', kind = '' }: KubeObject, work: Work): Resource<KubeObject> {
     const { file, given, namespace, notes } = work;
     const at = apiVersion.indexOf('/');
@@ -646,7 +648,7 @@ export class ItemRestorer {
     try {
       made = await patience.ask(askedFor('create', resource, namespace), async (isAgain) => {
         isUnsure ||= isAgain;
-        // The request before this one had no answer: admission may still be asked about it.
+        // The previous request had no answer. Admission may still be working on it.
         const before = isAgain ? await this.#madeBefore(resource, object) : undefined;
         return (
           before ??
@@ -702,7 +704,8 @@ export class ItemRestorer {
   }
 
   /**
-   * The claim names its volume: see that it can bind. Returns a volume that is to be settled later.
+   * Checks that a claim can bind to the volume that it names. Returns a volume that must be settled
+   * later.
    */
   async #settleVolume(
     claim: KubeObject,
@@ -711,7 +714,7 @@ export class ItemRestorer {
     const { items, restored } = this.#options;
     const { volumeName: name = '' } = (given as PersistentVolumeClaim).spec;
     const standing = restored.get({ kind: 'v1/PersistentVolume', namespace: '', name });
-    // A volume that this restore made refers to the claim by its name.
+    // A volume that this restore created refers to the claim by its name.
     if (standing?.outcome === 'created') return undefined;
     const volumeFromBackup = volumeReaderOf(file, given, items);
     return await settleNamedVolume(
@@ -735,7 +738,9 @@ export class ItemRestorer {
     return found && isMadeBy(restore, found, isClockSetBack?.()) ? found : undefined;
   }
 
-  /** If the API server itself answers, a gateway's answer is about the own server of the kind. */
+  /**
+   * If the API server itself is up, a gateway error comes from the extension server of the kind.
+   */
   async #askExtension<T>({ group }: Resource<KubeObject>, task: () => Promise<T>): Promise<T> {
     try {
       return await task();
@@ -752,8 +757,10 @@ export class ItemRestorer {
   }
 
   /**
-   * An object that could not be made may be there all the same, whatever the server says: it may
-   * have looked at ports or quotas first.
+   *
+   * Looks for the object after a failed creation. The server may have checked ports or quotas
+   * before the name.
+   *
    */
   async #find(
     resource: Resource<KubeObject>,
@@ -776,7 +783,7 @@ export class ItemRestorer {
   }
 }
 
-/** What an item that was put aside is for those that want it: it may come. */
+/** The result of an item that was put aside: it may still be created. */
 const PUT_ASIDE: Result = { exists: false, isClean: true };
 const NOT_PREPARED = {
   object: undefined,
@@ -786,10 +793,7 @@ const NOT_PREPARED = {
   isClean: true,
 };
 
-/**
- * Whether a claim is there that names the same volume and is not bound, such as one of an earlier
- * restore.
- */
+/** Whether a pending claim for the same volume exists, such as a claim of an earlier restore. */
 function isWaitingFor(wanted: KubeObject, found: KubeObject): boolean {
   const [asked, claim] = [wanted, found] as [PersistentVolumeClaim, PersistentVolumeClaim];
   if (wanted.kind !== 'PersistentVolumeClaim' || claim.status?.phase !== 'Pending') return false;
@@ -803,7 +807,7 @@ function givenIn({ given, namespace }: Work, object: KubeObject): KubeObject | u
   return namespace === '' ? given : { ...given, metadata: { ...given.metadata, namespace } };
 }
 
-/** As Velero's errors name an item. */
+/** The name of an item, in the form of Velero's errors. */
 const idOfItem = (
   type: string,
   { namespace, name }: { namespace: string; name: string },

@@ -25,7 +25,7 @@ export interface JobPodOptions {
     resource: Resource<T>,
     ref: ObjectRef,
   ) => Promise<T | undefined>;
-  /** Whether this restore has made a Job already. */
+  /** Whether this restore has already created the Job. */
   readonly hasMade?: (ref: JobRef) => boolean;
   readonly restore: Restore;
   readonly items: Pick<BackedUpItems, 'load'>;
@@ -46,9 +46,9 @@ export interface JobOfPod {
 const TYPE = 'jobs.batch';
 
 /**
- * The Job that does the work of a pod without it. `file`: the pod's in the backup. Undefined where
- * there is no such Job, and where the cluster has the pod already. Throws errors of the cluster and
- * of the backup, and `BAD_ITEM`.
+ * The Job that does the work of a pod without it. `file`: the pod in the backup. Undefined if there
+ * is no such Job, or if the cluster has the pod already. Throws errors of the cluster and of the
+ * backup, and `BAD_ITEM`.
  */
 export async function jobOfPod(
   item: KubeObject,
@@ -101,8 +101,7 @@ const isJob = ({ controller, kind, apiVersion }: Fields): boolean =>
   controller === true && kind === 'Job' && textOf(apiVersion).startsWith('batch/');
 
 /**
- * Selects the pods that a Job had in the backup. Undefined where a Job keeps its selector in a
- * restore.
+ * Selects the pods that a Job had in the backup. Undefined if the restored Job keeps its selector.
  */
 export function oldPodsSelector(job: KubeObject): string | undefined {
   if (fieldsAt(job, 'spec')?.manualSelector === true) return undefined;
@@ -114,8 +113,10 @@ export function oldPodsSelector(job: KubeObject): string | undefined {
 }
 
 /**
- * The Job with the selector of the backup: it takes over pods that were restored before it.
- * `inBackup`: the Job with the labels in {@link CONTROLLER_LABELS}.
+ *
+ * The Job with the selector of the backup, which takes over pods restored before it. `inBackup`:
+ * the Job with the labels in {@link CONTROLLER_LABELS}.
+ *
  */
 export function withOldPods(job: KubeObject, inBackup: KubeObject): KubeObject {
   const copy = jsonCopy(job as unknown as Record<string, unknown>);

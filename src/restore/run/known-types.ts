@@ -17,7 +17,7 @@ export interface KnownTypesOptions {
   readonly restored: Restored;
 }
 
-/** A server that is away, with one of its types in the backup. */
+/** An unavailable extension server, with one of its types in the backup. */
 export interface AwayServer extends DiscoveryFailure {
   readonly type: string;
 }
@@ -25,8 +25,8 @@ export interface AwayServer extends DiscoveryFailure {
 const DEFINITIONS = typeOf(CUSTOM_RESOURCE_DEFINITIONS);
 
 /**
- * The types that the cluster serves. The list of an API server lacks the types of an aggregated
- * server that is away, and for a moment those of new definitions. The backup tells their names.
+ * The types that the cluster serves. The API server's list lacks types of unavailable extension
+ * servers, and for a moment types of new definitions. The backup has their names.
  */
 export class KnownTypes {
   readonly #options: KnownTypesOptions;
@@ -37,7 +37,7 @@ export class KnownTypes {
     this.#options = options;
   }
 
-  /** Servers that are away and have types in the backup. */
+  /** Unavailable servers with types in the backup. */
   get away(): readonly AwayServer[] {
     return this.#away;
   }
@@ -51,7 +51,7 @@ export class KnownTypes {
     return this.#options.discovery.findIn(group, name) ?? this.#more.findIn(group, name);
   }
 
-  /** Call this whenever the list of the API server was read. Throws errors of the contents. */
+  /** Call this after each read of the API server's list. Throws errors of the contents. */
   async update(): Promise<void> {
     const { discovery, items } = this.#options;
     this.#more = new NewKinds();
@@ -107,7 +107,7 @@ export class KnownTypes {
     });
   }
 
-  /** Undefined for an item that cannot be read: its own turn reports that. */
+  /** Undefined for an unreadable item. Its own restore reports the error. */
   async #read(folder: ItemFolder, name: string): Promise<KubeObject | undefined> {
     const file = { ...folder, name };
     const bytes = await this.#options.items.load(file);

@@ -4,16 +4,16 @@ import { pathOf, readItem } from './item-file.ts';
 import { withoutServersFields } from './object-form.ts';
 
 /**
- * Namespaces of the backup that are restored into one. Of items that have one name and type there
- * only the first is restored, as Velero does; of the others, and of the data of their volumes,
- * somebody has to hear.
+ * Namespaces of the backup that map to the same target. If two items have the same type and name
+ * there, only the first is restored, as in Velero. The user is warned about the others, and about
+ * the data of their volumes.
  */
 export class MergedNamespaces {
   readonly #items: Pick<BackedUpItems, 'directories' | 'load'>;
   readonly #restore: Restore;
-  /** Targets that several namespaces of the backup have; looked up once. */
+  /** Targets of several namespaces of the backup. Computed once. */
   #merged: ReadonlySet<string> | undefined;
-  /** Where the item came from that is restored, by type, target and name. */
+  /** The source namespace of each restored item, by type, target and name. */
   readonly #sources = new Map<string, string>();
   readonly #told = new Set<string>();
 
@@ -22,15 +22,15 @@ export class MergedNamespaces {
     this.#restore = restore;
   }
 
-  /** This very file is the one that is restored. */
+  /** Records the file that is restored. */
   begin(file: ItemFile): void {
     if (this.#isMerged(file)) this.#sources.set(this.#keyOf(file), file.namespace);
   }
 
   /**
-   * Says once of a file that is not restored what became of it. Undefined where it is the one that
-   * was, or is the same as that one; also where that is not known, as of what an earlier try has
-   * restored. Throws what reading the other file throws.
+   * Explains once why a file is not restored. Undefined if the file itself was restored, or an
+   * equal one. Also undefined if an earlier try restored the item. Throws errors of reading the
+   * other file.
    */
   async problemOf(file: ItemFile, given: KubeObject): Promise<string | undefined> {
     const source = this.#sources.get(this.#keyOf(file));
@@ -70,7 +70,7 @@ export class MergedNamespaces {
   }
 }
 
-/** What is the user's of an object, wherever it is. */
+/** The fields that a user set, without the namespace. */
 function bare(object: KubeObject): KubeObject {
   const own = withoutServersFields(object);
   for (const field of ['namespace', 'managedFields']) Reflect.deleteProperty(own.metadata, field);

@@ -20,39 +20,41 @@ export interface NamespacesOptions {
   readonly patience: Patience;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
-  /** How long one that is being deleted is waited for. Velero: `--terminating-resource-timeout`. */
+  /**
+   * How long to wait for a namespace that is being deleted. Velero:
+   * `--terminating-resource-timeout`.
+   */
   readonly terminatingMs: number;
   readonly pollMs: number;
   readonly restore: Restore;
   /**
-   * Told of each that is missing, right before it is made: it has no label by which it is
-   * recognised.
+   * Called right before a missing namespace is created. Namespaces have no restore label, so a
+   * resumed run needs this note.
    */
   readonly willCreate?: ((name: string) => Promise<void>) | undefined;
-  /** Whether an earlier try was about to make it. */
+  /** Whether an earlier try was about to create it. */
   readonly wasBegun?: ((name: string) => boolean) | undefined;
   readonly isClockSetBack?: (() => boolean) | undefined;
-  /** Told of each that was made. */
+  /** Called for each created namespace. */
   readonly onCreated: (name: string) => Promise<void>;
 }
 
 /**
- * Namespaces that items are restored into: each is looked at once, and made where it is missing,
- * with labels, annotations and spec of the backup. One that exists stays as it is. Velero:
- * pkg/util/kube/utils.go, EnsureNamespaceExistsAndIsReady; it waits for a namespace that does not
- * go anew with each item.
+ * Target namespaces. Each is looked up once, and created if it is missing, with labels, annotations
+ * and spec of the backup. An existing namespace is not changed. Velero: pkg/util/kube/utils.go,
+ * EnsureNamespaceExistsAndIsReady. Velero waits for a terminating namespace again with each item.
  */
 export class RestoredNamespaces {
   readonly #options: NamespacesOptions;
   readonly #ready = new Set<string>();
-  /** Why nothing can be restored into a namespace. */
+  /** Why a namespace cannot be used. */
   readonly #stuck = new Map<string, string>();
 
   constructor(options: NamespacesOptions) {
     this.#options = options;
   }
 
-  /** `from`: in the backup. Throws `NAMESPACE_NOT_READY`. */
+  /** `from`: the name in the backup. Throws `NAMESPACE_NOT_READY`. */
   async ensure(from: string, target: string): Promise<void> {
     if (this.#ready.has(target)) return;
     const stuck = this.#stuck.get(target);
@@ -74,8 +76,8 @@ export class RestoredNamespaces {
   }
 
   /**
-   * Made by an earlier try, which was killed before it could say so. Both times are the API
-   * server's.
+   * True if an earlier try created it and was killed before it journaled that. Both times come from
+   * the API server.
    */
   #isOwn({ metadata }: KubeObject): boolean {
     const { wasBegun, restore, isClockSetBack } = this.#options;
@@ -86,7 +88,7 @@ export class RestoredNamespaces {
     );
   }
 
-  /** Undefined where the name is free. */
+  /** Undefined if the name is free. */
   async #found(name: string): Promise<KubeObject | undefined> {
     const { client, patience, signal, terminatingMs, pollMs, log } = this.#options;
     const untilMs = performance.now() + terminatingMs;
@@ -119,7 +121,7 @@ export class RestoredNamespaces {
           await client.create(NAMESPACES, made, { signal });
         } catch (error) {
           if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
-          // The request before this one may have made it.
+          // The previous request may have created it.
           isNew = isAgain;
         }
       });
@@ -144,7 +146,7 @@ export class RestoredNamespaces {
     try {
       const { metadata, spec } = readItem(file, bytes) as KubeObject & { spec?: object };
       const { annotations } = metadata;
-      // The API server has it on each namespace. Policies select namespaces by it.
+      // The API server sets this label on each namespace. Policies select namespaces by it.
       const labels = metadata.labels?.[NAME_LABEL]
         ? { ...metadata.labels, [NAME_LABEL]: target }
         : metadata.labels;

@@ -7,8 +7,8 @@ import {
 import { isFields, listAt, textOf } from '../actions/fields.ts';
 
 /**
- * Kinds that a restore would define, since their definitions are in the backup and not in the
- * cluster.
+ * Kinds that the restore would define. The backup has their definitions, and the cluster lacks
+ * them.
  */
 export class NewKinds {
   readonly #definitions = new Map<string, KubeObject>();
@@ -23,7 +23,7 @@ export class NewKinds {
     this.#resources.push(resource);
   }
 
-  /** A definition as the server has it once it serves the kind. */
+  /** A definition with the status that the server sets once it serves the kind. */
   definition(name: string): KubeObject | undefined {
     const definition = this.#definitions.get(name);
     if (!definition) return undefined;
@@ -37,10 +37,7 @@ export class NewKinds {
     );
   }
 
-  /**
-   * By the parts of an identifier: plural, singular or short name, with or without the beginning of
-   * the group.
-   */
+  /** `name`: plural, singular or short name. `group`: the group or its beginning. */
   findIn(group: string, name: string): ServedResource | undefined {
     const wanted = name.toLowerCase();
     return this.#resources.find(
@@ -50,7 +47,7 @@ export class NewKinds {
   }
 }
 
-/** One for each version that it serves; the one that is stored is the first. */
+/** The resources of all served versions. The stored version is first. */
 function resourcesOf(definition: KubeObject): ServedResource[] {
   const { spec } = definition as KubeObject & { spec?: unknown };
   if (!isFields(spec) || !isFields(spec.names)) return [];

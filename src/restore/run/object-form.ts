@@ -8,17 +8,17 @@ import {
 } from '../../kube/index.ts';
 import { fieldsAt, listAt, textOf } from '../actions/fields.ts';
 
-/** Forms that an object has on its way into the cluster. None of these changes what it is given. */
+/** Forms of an object on its way into the cluster. These functions do not change their input. */
 
 const MIRROR_ANNOTATION = 'kubernetes.io/config.mirror';
 const STATUS_ANNOTATION = 'velero.io/restore-status';
-/** Set by the server that it was on. Velero: pkg/restore/restore.go, resetMetadata. */
+/** Fields that the old server set. Velero: pkg/restore/restore.go, resetMetadata. */
 const SERVERS_FIELDS = [
   ...['generateName', 'selfLink', 'uid', 'resourceVersion', 'generation', 'creationTimestamp'],
   ...['deletionTimestamp', 'deletionGracePeriodSeconds', 'ownerReferences'],
 ];
 
-/** Without its status, and what a server says of it. */
+/** Removes the status and the fields that a server sets. */
 export function withoutServersFields<T extends KubeObject>(object: T): T {
   const copy = { ...object, metadata: { ...object.metadata } };
   for (const field of SERVERS_FIELDS) Reflect.deleteProperty(copy.metadata, field);
@@ -40,10 +40,7 @@ export const withLabels = <T extends KubeObject>(object: T, labels: RestoreLabel
   metadata: { ...object.metadata, labels: { ...object.metadata.labels, ...labels } },
 });
 
-/**
- * When an object of a kind that runs once has ended: its phases, and its conditions with their
- * status.
- */
+/** The phases and conditions (`type=status`) of a finished object. */
 interface End {
   readonly phases?: readonly string[];
   readonly conditions?: readonly `${string}=${string}`[];
@@ -51,9 +48,9 @@ interface End {
 
 const SUCCEEDED_OR_NOT: End = { conditions: ['Succeeded=True', 'Succeeded=False'] };
 /**
- * Velero only skips Jobs with a completionTime, and a Job that failed has none. With
- * SuccessCriteriaMet or FailureTarget the outcome is decided, and only pods are still ending (KEP
- * 3850, KEP 3998).
+ * Velero skips only Jobs with a completionTime, and a failed Job has none. SuccessCriteriaMet and
+ * FailureTarget mean that the outcome is decided, and that only pods are still ending (KEP 3850,
+ * KEP 3998).
  */
 const ENDS: ReadonlyMap<string, End> = new Map<string, End>([
   ['pods', { phases: ['Succeeded', 'Failed'] }],
@@ -68,7 +65,7 @@ const ENDS: ReadonlyMap<string, End> = new Map<string, End>([
   ['pipelineruns.tekton.dev', SUCCEEDED_OR_NOT],
 ]);
 
-/** Objects that have done their work. A restore does not run them again. */
+/** Whether the object has done its work. A restore does not run it again. */
 export function isCompleted(type: string, object: KubeObject): boolean {
   const end = ENDS.get(type);
   if (!end) return false;
@@ -83,20 +80,20 @@ export function isCompleted(type: string, object: KubeObject): boolean {
   );
 }
 
-/** A node makes it by itself. */
+/** The kubelet creates mirror pods. */
 export const isMirrorPod = (type: string, { metadata }: KubeObject): boolean =>
   type === 'pods' && (metadata.annotations?.[MIRROR_ANNOTATION] ?? '') !== '';
 
-/** What an object says of itself; undefined where it says nothing. */
+/** The object's own wish; undefined without the annotation. */
 export function wantsStatus({ metadata }: KubeObject): boolean | undefined {
   const said = metadata.annotations?.[STATUS_ANNOTATION]?.trim().toLowerCase();
   return said === 'true' ? true : said === 'false' ? false : undefined;
 }
 
 /**
- * Whether this restore, and no other of its name, has made an object that was found: by its labels,
- * and since the Restore is younger than whatever one of its name before it has made. Both times are
- * the API server's: where its clock was set back since, they tell nothing.
+ * Whether this restore created the object. Its labels must match, and it must not be older than the
+ * Restore: an earlier Restore may have had the same name. Both times come from the API server. If
+ * its clock was set back, the labels alone decide.
  */
 export function isMadeBy(
   restore: Restore,

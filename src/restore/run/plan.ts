@@ -18,24 +18,22 @@ export interface PlanOptions {
   readonly signal: AbortSignal;
 }
 
-/** Objects that a line of the log names. Our choice. */
+/** Names of objects in one log line. Our choice. */
 const NAMED_MAX = 50;
-/** Why objects of Velero and Longshore are left out. */
 export const NEVER_RESTORED =
   'since Velero or Longshore made it for itself, and no restore may create it';
 
-/** Items of a folder that are restored. */
 export interface PlannedFolder {
   readonly folder: ItemFolder;
-  /** Undefined for all: then nothing is held of them before their turn. */
+  /** Undefined for all items. Then no names are kept in memory. */
   readonly names: readonly string[] | undefined;
   readonly count: number;
 }
 
 /**
- * What of a backup is restored, in which order: types by their priorities, and in each type one
- * folder for each namespace. `only`: one type, ahead of the others. What cannot be read where
- * labels decide is an error, and the rest goes on.
+ * Selects the items to restore and their order: types by priority, and one folder per namespace in
+ * each type. `only`: one type, which is restored before the others. If labels decide and an item is
+ * unreadable, the plan logs an error and continues.
  */
 export async function planRestore(
   options: PlanOptions,
@@ -106,7 +104,7 @@ async function planFolder(
   return { folder, names: taken, count: taken.length };
 }
 
-/** Of its first item that can be read: all are of one kind. */
+/** The kind of the first readable item. All items of a folder have the same kind. */
 async function kindIn(
   folder: ItemFolder,
   names: readonly string[],
@@ -118,7 +116,7 @@ async function kindIn(
     try {
       if (bytes) return readItem(file, bytes).kind;
     } catch {
-      // Said when it is looked at.
+      // The restore of the item reports the error.
     }
   }
   return undefined;

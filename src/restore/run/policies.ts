@@ -13,10 +13,10 @@ const silent: BackupLog = {
 };
 
 /**
- * The filters of the policies that a Restore names, with what the cluster serves now. What does not
- * fit is said once all definitions are restored, to `log`. Throws `AMBIGUOUS_FILTERS` where one
- * policy names a kind by two names, as Velero does: it cannot be known which filter is meant.
- * Velero: pkg/restore/restore.go, resolveRestoreNamespacedFilterPolicies (v1.18.3).
+ * The filters of a Restore's policies, for the types that the cluster serves now. Mismatches go to
+ * `log`, once all definitions are restored. Throws `AMBIGUOUS_FILTERS` if one policy names a kind
+ * twice, as Velero does. Velero: pkg/restore/restore.go, resolveRestoreNamespacedFilterPolicies
+ * (v1.18.3).
  */
 export function fineFiltersOf(
   policies: FinePolicies | undefined,

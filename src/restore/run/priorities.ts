@@ -1,15 +1,15 @@
 import { type ResourceFinder, typeOf } from '../../backup/index.ts';
 import { CodedError } from '../../base/index.ts';
 
-/** Resources that come before all others, and after them, as users write them. */
+/** Resources that come first and last, with the names that users wrote. */
 export interface RestorePriorities {
   readonly high: readonly string[];
   readonly low: readonly string[];
 }
 
 /**
- * Velero: pkg/cmd/server/config/config.go, defaultRestorePriorities (v1.18.3). The singular in it
- * is Velero's: discovery knows what is meant.
+ * Velero: pkg/cmd/server/config/config.go, defaultRestorePriorities (v1.18.3). Velero's list also
+ * has a singular name. Discovery resolves it.
  */
 export const RESTORE_PRIORITIES: RestorePriorities = {
   high: [
@@ -32,7 +32,7 @@ export const RESTORE_PRIORITIES: RestorePriorities = {
 const SEPARATOR = '-';
 
 /**
- * Of the server's flag: `-` parts those that come first from those that come last. Throws
+ * Parses the server's flag: `-` separates the first resources from the last ones. Throws
  * `BAD_PRIORITIES`.
  */
 export function parsePriorities(text: string): RestorePriorities {
@@ -49,8 +49,8 @@ export function parsePriorities(text: string): RestorePriorities {
 }
 
 /**
- * The types of a backup in the order of a restore, each once. Names are looked up when their turn
- * comes: the definition of one may have been restored just before. Velero: pkg/restore/restore.go,
+ * The types of a backup in the order of a restore, each once. Names are resolved late, because
+ * their definitions may have just been restored. Velero: pkg/restore/restore.go,
  * getOrderedResources and getOrderedResourceCollection.
  */
 export function* orderedTypes(
@@ -75,6 +75,6 @@ export function* orderedTypes(
     const type = named(name);
     if (left.delete(type)) yield type;
   }
-  // A name that meant something else before a definition was restored.
+  // Types whose name had another meaning before a definition was restored.
   for (const type of [...left].sort()) yield type;
 }

@@ -26,7 +26,7 @@ export interface PutAsideOptions {
   readonly log: BackupLog;
 }
 
-/** Work done for an item before it was refused. The retry does not repeat this work. */
+/** Work done for an item before it was refused. The retry does not repeat it. */
 export interface PreparedItem {
   /** The object as sent. */
   readonly object: KubeObject;
@@ -42,20 +42,23 @@ export interface AsideItem {
   readonly mustInclude: boolean;
   /** The reason for the wait, in the words of the API server. */
   readonly why: string;
-  /** False if this restore cannot bring the missing extension. One more try is enough then. */
+  /** False if this restore cannot bring the missing extension. Then a single retry is enough. */
   readonly isHopeful: boolean;
-  /** False: it was put aside because another one of its group was refused. */
+  /** False if the item was not tried, because another item of its group was refused. */
   readonly isTried: boolean;
   /** The restore counts the item already. */
   readonly isBegun: boolean;
-  /** Undefined: it was not begun, or there is too much to keep. Its actions run again then. */
+  /**
+   * Undefined if the item was not begun, or if too much is kept already. Its actions then run
+   * again.
+   */
   readonly prepared?: PreparedItem | undefined;
 }
 
 /** An item whose turn has come. */
 export interface ItemInTurn {
   readonly file: ItemFile;
-  /** The target of the restore. */
+  /** The target namespace. */
   readonly namespace: string;
   readonly mustInclude: boolean;
   /** Set if the item was put aside before. */
@@ -63,7 +66,7 @@ export interface ItemInTurn {
   readonly isBegun: boolean;
 }
 
-/** An item that was begun, with the work that was done for it. */
+/** A begun item, with the work that was done for it. */
 export interface BegunItem extends Omit<PreparedItem, 'object'> {
   readonly file: ItemFile;
   readonly given: KubeObject;
@@ -75,31 +78,28 @@ export interface BegunItem extends Omit<PreparedItem, 'object'> {
 }
 
 export interface LastPassOptions {
-  /** Returns when the item is over, or was put aside again. */
+  /** Resolves when the item is finished, or is put aside again. */
   readonly retry: (item: AsideItem) => Promise<void>;
-  /** Takes an item that the cluster refused until the end. */
+  /** Records an item that the cluster refused until the end. */
   readonly failed: (item: FinishedRestoreItem) => Promise<void>;
   /** Velero: `--resource-timeout`. */
   readonly timeoutMs: number;
-  /** Between two rounds at first. */
+  /** The first pause between two rounds. */
   readonly pollMs: number;
   readonly signal: AbortSignal;
 }
 
 const ASIDE = 'Put aside until all other items are restored';
 const PAUSE_MS_MAX = 15_000;
-/** For all prepared objects together. Our choice: tens of thousands are refused at worst. */
+/** Limit for all prepared objects. Our choice: tens of thousands are refused at worst. */
 const KEPT_BYTES_MAX = 16 << 20;
-/**
- * When the time is over, items that were never tried get their try until so many of a group are
- * refused.
- */
+/** After the time limit, untried items get one try. A group stops after this many refusals. */
 const LAST_REFUSALS_MAX = 3;
 
 /**
- * Items that are tried again after all others: what refuses them, such as a webhook, may be among
- * those. Items of one group are refused by the same extension. Webhooks may take 30 s to fail, so
- * that only one item of a group is tried at a time.
+ * Items that are retried after all others. The cause of the refusal, such as a webhook, may be
+ * restored later. The same extension refuses all items of a group. Webhooks may take 30 s to fail,
+ * so only one item of a group is tried at a time.
  */
 export class PutAside {
   readonly #groups = new Map<string, AsideItem[]>();
@@ -116,7 +116,6 @@ export class PutAside {
     return [...this.#groups.values()].reduce((sum, { length }) => sum + length, 0);
   }
 
-  /** How many of them were begun. */
   get begunCount(): number {
     return this.#all().filter(({ isBegun }) => isBegun).length;
   }
@@ -129,7 +128,7 @@ export class PutAside {
     return why !== undefined;
   }
 
-  /** Takes an item if its namespace cannot be made yet. */
+  /** Takes an item if its namespace cannot be created yet. */
   takesWithoutNamespace(error: unknown, item: ItemInTurn): boolean {
     if (!isExtensionAway(error)) return false;
     const why = messageOf(error);
@@ -139,7 +138,7 @@ export class PutAside {
     return true;
   }
 
-  /** Takes a namespace of the backup if it cannot be made yet. */
+  /** Takes a namespace of the backup if it cannot be created yet. */
   takesNamespace(error: unknown, name: string): boolean {
     if (!isExtensionAway(error)) return false;
     this.#add(namespaceGroup(targetNamespace(name, this.#options.restore)), {
@@ -159,7 +158,7 @@ export class PutAside {
     return true;
   }
 
-  /** Takes an item if another one of its type and namespace was refused. */
+  /** Takes an item if another item of its type and namespace was refused. */
   takesOfClosedType(item: ItemInTurn): boolean {
     const group = typeGroup(item);
     const why = this.#whyClosed(group);
@@ -169,8 +168,8 @@ export class PutAside {
   }
 
   /**
-   * Takes an item that was refused, if it may be tried again. The prepared object of a volume is
-   * always kept: its data and snapshots must not be begun twice.
+   * Takes a refused item if it may be retried. The prepared object of a volume is always kept: its
+   * data and snapshots must not be started twice.
    */
   takesRefused(error: unknown, item: BegunItem, mustInclude: boolean): boolean {
     if (!isExtensionAway(error) || !this.#mayRunAgain(item)) return false;
@@ -188,8 +187,8 @@ export class PutAside {
   }
 
   /**
-   * False if work that must not be repeated was begun before the object was known. Also false if
-   * the volume is brought back in place: pods would be made meanwhile.
+   * False if unrepeatable work was started before the object was known. Also false if the data of
+   * an existing volume is being restored: pods would be created meanwhile.
    */
   #mayRunAgain({ object, operations, file, isInPlace }: BegunItem): boolean {
     if (isInPlace) return false;
@@ -202,7 +201,7 @@ export class PutAside {
     return groupResource === 'persistentvolumes' && this.#options.volumes !== undefined;
   }
 
-  /** A path that is not served stays so, unless this restore made or changed its definition. */
+  /** A missing path stays missing, unless this restore created or changed its definition. */
   #isHopeful(error: unknown, { file, given }: BegunItem): boolean {
     const isMissing = (cause: unknown): boolean =>
       isCode(cause, 'KUBE_NOT_FOUND') || (cause instanceof Error && isMissing(cause.cause));
@@ -237,7 +236,7 @@ export class PutAside {
   }
 
   /**
-   * Tries all of them in rounds, each group in the order of the restore, until the time is over.
+   * Retries all items in rounds, each group in the order of the restore, until the time is over.
    */
   async lastPass(options: LastPassOptions): Promise<void> {
     const { failed, timeoutMs, pollMs, signal } = options;
@@ -263,7 +262,7 @@ export class PutAside {
     this.#groups.clear();
   }
 
-  /** Says that an item could not be made. Returns an item that the restore counts. */
+  /** Logs that an item could not be created. Returns an item that the restore counts. */
   async #giveUp(
     { file, why, prepared }: AsideItem,
     seconds: number,
@@ -300,11 +299,11 @@ export class PutAside {
     }
   }
 
-  /** Whether an item came to its end. */
+  /** Returns whether an item was finished. */
   async #round({ retry, signal }: LastPassOptions, untilMs: number): Promise<boolean> {
     let isAnyDone = false;
     for (const [group, items] of [...this.#groups]) {
-      // Later rounds begin with other items: what refuses one of them may not be asked about all.
+      // Later rounds begin with other items: an extension may refuse one item and accept others.
       for (let left = items.length; left > 0; left--) {
         signal.throwIfAborted();
         if (performance.now() >= untilMs) return isAnyDone;

@@ -19,9 +19,9 @@ export interface RestoredPodOptions {
 const TYPE = 'pods';
 
 /**
- * Whether a restore makes a pod of the backup when its turn comes, or has made it: it is in the
- * backup, selected, has not ended, and is no other's in the cluster, nor left to its Job. Throws
- * what the cluster and the contents throw, and `BAD_ITEM`.
+ * Whether this restore creates a pod of the backup, or has created it. The pod must be in the
+ * backup, selected and not ended. The cluster must not have another pod of its name, and no Job may
+ * replace it. Throws errors of the cluster and the contents, and `BAD_ITEM`.
  */
 export async function isPodRestored(
   { namespace, name }: { readonly namespace: string; readonly name: string },

@@ -3,7 +3,7 @@ import { assert, Column, ObjectNames } from '../../base/index.ts';
 import type { DoneItem, ItemKey, RestoreOutcome } from './contract.ts';
 
 interface Standing {
-  /** Undefined while it is under way. */
+  /** Undefined while the item is in progress. */
   readonly outcome: RestoreOutcome | undefined;
   readonly exists: boolean;
 }
@@ -13,22 +13,22 @@ const OUTCOMES: readonly (RestoreOutcome | undefined)[] = [
   undefined,
 ];
 const UPLOAD_KIND = /^velero\.io\/[^/]+\/DataUpload$/;
-/** All that there are; of an item its place in here is kept. */
+/** All possible standings. An item stores its index in this list. */
 const STANDINGS: readonly Standing[] = OUTCOMES.flatMap((outcome) => [
   { outcome, exists: true },
   { outcome, exists: false },
 ]);
 
 /**
- * What a restore has come to, each item once. There may be hundreds of thousands: in memory are
- * their names ({@link ObjectNames}) and one byte of what became of each.
+ * The items of a restore with their outcomes. There may be hundreds of thousands. Memory holds
+ * their names ({@link ObjectNames}) and one byte for each outcome.
  */
 export class Restored {
   readonly #names = new ObjectNames();
   readonly #standings = new Column(Uint8Array);
   #uploads = 0;
 
-  /** Without DataUploads: they lead to data, and no restore creates them. */
+  /** Without DataUploads, because no restore creates them. */
   get count(): number {
     return this.#names.size - this.#uploads;
   }
@@ -61,7 +61,7 @@ export class Restored {
     return standing;
   }
 
-  /** Whether anything of these kinds is other than it was before. */
+  /** Whether the restore created or changed an object of these kinds. */
   hasChanged(kinds: RegExp): boolean {
     for (let number = 0; number < this.#names.size; number++) {
       const { outcome } = this.#standingOf(number);
@@ -72,8 +72,8 @@ export class Restored {
   }
 
   /**
-   * By `apiVersion/Kind`, `namespace/name(outcome)`: Velero's list of restored resources. What is
-   * not over has failed.
+   * Velero's list of restored resources: `namespace/name(outcome)` by `apiVersion/Kind`. Unfinished
+   * items count as failed.
    */
   get resourceList(): ResourceNames {
     const outcomeOf = (number: number): string =>

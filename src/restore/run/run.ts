@@ -48,58 +48,54 @@ import { chosenVersions, type VersionChoice } from './versions.ts';
 
 export interface RestoreRunOptions {
   /**
-   * Whether any object may bring additional items past the filters by an annotation of its own.
-   * Without it, only actions and objects in Velero's namespace may.
+   * Whether any object may bring additional items past the filters by its own annotation. Otherwise
+   * only actions and objects in Velero's namespace may.
    */
   readonly trustsMustInclude?: boolean | undefined;
   readonly client: Pick<KubeClient, 'find' | 'collect' | 'create' | 'patch'>;
   readonly discovery: KnownTypesOptions['discovery'] & Pick<Discovery, 'refresh'>;
-  /** As {@link validateRestore} left it. */
+  /** The Restore after {@link validateRestore}. */
   readonly restore: Restore;
-  /** Its backup, as it was stored. DataUploads of other backups are left out. */
+  /** The stored backup. DataUploads of other backups are left out. */
   readonly backup?: BackupIdentity | undefined;
-  /** For actions. */
+  /** Passed to actions. */
   readonly backupObject?: Backup | undefined;
-  /** The contents of its backup. */
+  /** The contents of the backup. */
   readonly items: BackedUpItems;
-  /** In the order in which they are asked. */
+  /** In the order of their calls. */
   readonly actions: readonly RestoreAction[];
   readonly modifiers?: ResourceModifiers | undefined;
-  /** That the Restore names. */
+  /** The policies that the Restore names. */
   readonly policies?: FinePolicies | undefined;
-  /**
-   * Where the backup has several versions of its types, and not only those that its cluster
-   * preferred.
-   */
+  /** Set if the backup has several versions of a type, and not only the preferred one. */
   readonly versions?: VersionChoice | undefined;
   readonly volumes?: PersistentVolumeSteps | undefined;
   readonly podVolumes?: PodVolumeSteps | undefined;
   readonly volumesInPlace?: VolumesInPlace | undefined;
-  /** Told of pods; it is the caller who waits for them. */
+  /** Receives pods. The caller waits for their hooks. */
   readonly hooks?: Pick<RestoreHooks, 'podCreated' | 'podGone'> | undefined;
   readonly sink: RestoreSink;
-  /** What its warnings and errors are about decides where Velero's results have them. */
+  /** The object of a warning or an error decides its place in Velero's results. */
   readonly log: BackupLog;
-  /** Of an earlier try of this very restore; undefined where there was none. */
+  /** The journal of an earlier try of this restore, if there was one. */
   readonly journal?: RestoreJournal | undefined;
   /**
-   * The API server's clock was behind the time of the Restore at some moment of this try or an
-   * earlier one.
+   * Whether the API server's clock was behind the time of the Restore in this try or an earlier
+   * one.
    */
   readonly isClockSetBack?: (() => boolean) | undefined;
   readonly priorities?: RestorePriorities;
   /**
-   * Velero: `--terminating-resource-timeout` and `--resource-timeout`; 10 minutes each where
-   * nothing is said.
+   * Velero: `--terminating-resource-timeout` and `--resource-timeout`. Default: 10 minutes each.
    */
   readonly terminatingMs?: number;
   readonly resourceTimeoutMs?: number;
-  /** So long an API server may be away. */
+  /** How long the API server may be away. */
   readonly patienceMs?: number;
   readonly pollMs?: number;
   /**
-   * Called when an item is over, not more often than each second, and once at the end. Never two at
-   * once; an error is a warning.
+   * Called when an item is finished, at most once a second, and once at the end. Never two calls at
+   * once. An error becomes a warning.
    */
   readonly onProgress?: (progress: RestoreProgress) => Promise<void>;
   readonly progressMs?: number;
@@ -113,7 +109,9 @@ export interface RestoreProgress {
 }
 
 export interface RestoreRunResult extends RestoreProgress {
-  /** By `apiVersion/Kind`, `namespace/name(outcome)`; both sorted, and read once for each call. */
+  /**
+   * `namespace/name(outcome)` by `apiVersion/Kind`. Both are sorted, and recomputed on each read.
+   */
   readonly resourceList: ResourceNames;
 }
 
@@ -122,18 +120,18 @@ const TIMEOUT_MS = 600_000;
 const POLL_MS = 1000;
 const DEFINITIONS = 'customresourcedefinitions.apiextensions.k8s.io';
 const DEFINITION_KIND = /^apiextensions\.k8s\.io\/[^/]+\/CustomResourceDefinition$/;
-/** Pods of an earlier try that are looked up at once. */
+/** Concurrent lookups of pods of an earlier try. */
 const LOOKS_AT_ONCE = 8;
 
 /**
- * Brings the items of a backup into the cluster, one after the other: definitions first, then by
- * priorities. Errors of single items are in the log and the rest goes on. What has an end of its
- * own (data of volumes, operations of actions, exec hooks) is begun and handed out, and not waited
- * for. With the journal of an earlier try, what is in there is not touched again, and what it has
- * made last and not journaled is recognised. Velero: pkg/restore/restore.go, execute. Throws
- * `RESTORE_NOT_STORED` when the sink fails, `AMBIGUOUS_FILTERS`, `BAD_SELECTOR` for actions whose
- * selector cannot be read, what the contents throw where labels are looked at, and the reason of
- * the signal.
+ * Restores the items of a backup one after the other: definitions first, then by priority. Errors
+ * of items go to the log. Long operations (volume data, operations of actions, exec hooks) are
+ * started and returned, and not waited for.
+ * With the journal of an earlier try, finished items are skipped. The run recognises objects that
+ * the earlier try created and did not journal. Velero: pkg/restore/restore.go, execute.
+ * Throws `RESTORE_NOT_STORED` if the sink fails, `AMBIGUOUS_FILTERS`, and `BAD_SELECTOR` for
+ * unreadable selectors of actions. Also throws errors of the contents if labels decide, and the
+ * reason of the signal.
  */
 export async function runRestore(options: RestoreRunOptions): Promise<RestoreRunResult> {
   const { items, restore, log, signal, journal } = options;
@@ -213,7 +211,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
     restorer.rules = rules();
   }
   warnOfAway(options, types);
-  // A kind that the cluster does not have is no warning, as in Velero: it may be of another
+  // A kind that the cluster lacks is no warning, as in Velero. The backup may come from another
   // cluster.
   const info: BackupLog['info'] = (text, about) => {
     log.info(text, about);
@@ -282,7 +280,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
 }
 
-/** Warnings of one kind. Our choice: more help nobody. */
+/** Warnings of one kind. Our choice: more would not help. */
 const RULES_MAX = 20;
 
 /** A typo would leave objects unmodified. The matches of an earlier try are not known. */
@@ -294,7 +292,7 @@ function warnOfRules({ modifiers, journal, items, log }: RestoreRunOptions): voi
   if (more > 0) log.warn(`${more} more rules and names of the resource modifiers change nothing`);
 }
 
-/** Short names of types are known from their server only. */
+/** Only the server of a type knows its short names. */
 function warnOfAway({ restore: { spec }, log }: RestoreRunOptions, types: KnownTypes): void {
   const { includedResources, excludedResources, restoreStatus } = spec;
   const status = restoreStatus ?? {};
@@ -311,7 +309,7 @@ function warnOfAway({ restore: { spec }, log }: RestoreRunOptions, types: KnownT
   }
 }
 
-/** Names in the spec that select nothing in the backup. Returns how many there are. */
+/** Warns of names in the spec that select nothing in the backup. Returns how many there are. */
 function warnOfNames(
   { restore, items, types: known, log }: RestoreRunOptions & { readonly types: KnownTypes },
   selections: readonly RestoreSelection[],
@@ -351,7 +349,7 @@ function warnOfNames(
   unmatched.namespaces('excludedNamespaces', excluded, namespaces, 'excludes');
   const mapped = Object.keys(spec.namespaceMapping ?? {});
   unmatched.namespaces('namespaceMapping', mapped, namespaces);
-  // Hooks go by the namespaces that pods are restored to.
+  // Hooks select pods by their target namespaces.
   const targets = new Set([...namespaces].map((name) => targetNamespace(name, restore)));
   new UnmatchedNames('restore', log).hooks(spec.hooks, targets);
   const policyNamespaces = selections.flatMap((each) => each.policyNamespaces);
@@ -367,7 +365,7 @@ function warnOfNames(
   return unmatched.count;
 }
 
-/** Each selection has seen its part of the backup: definitions, and all else. */
+/** Each selection has seen its part of the backup: the definitions, or all else. */
 function unmatchedByAll(
   [first, ...others]: readonly RestoreSelection[],
   namespaces: readonly string[],
@@ -391,7 +389,8 @@ async function journaled(noting: Promise<void> | undefined, signal: AbortSignal)
 }
 
 /**
- * Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource.
+ * Creates a namespace, and never changes one. Velero: pkg/restore/restore.go,
+ * processSelectedResource.
  */
 async function ensure(
   name: string,
@@ -412,7 +411,9 @@ async function ensure(
   }
 }
 
-/** The cluster serves more than before, or it does so no longer under the same names. */
+/**
+ * Reads the served types again. The cluster serves more types, or serves them under other names.
+ */
 async function refresh(
   { discovery, log, signal }: RestoreRunOptions,
   patience: Patience,
@@ -428,10 +429,7 @@ async function refresh(
   await types.update();
 }
 
-/**
- * Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still
- * there.
- */
+/** Takes over the work of an earlier try. Passes its existing pods to the hooks. */
 async function resume(
   options: RestoreRunOptions,
   patience: Patience,
@@ -465,7 +463,7 @@ async function resume(
   });
 }
 
-/** The pod as the backup has it, under its new namespace and name. */
+/** The pod in the backup, under its new namespace and name. */
 async function podInBackup(
   target: { readonly namespace: string; readonly name: string },
   inBackup: string,

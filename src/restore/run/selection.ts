@@ -10,11 +10,11 @@ import { type Selector, selectorOf } from '../../base/index.ts';
 import type { KubeObject, Restore } from '../../kube/index.ts';
 import type { ItemFolder } from './contract.ts';
 
-/** Restored whatever the lists say: they lead to the data of volumes. */
+/** Always restored, because they lead to the data of volumes. */
 const MUST_HAVE = new Set(['datauploads.velero.io']);
 
 /**
- * What of a backup is restored. Namespaces are those of the backup. Velero: pkg/restore/restore.go,
+ * Selects items of a backup. Namespaces are those of the backup. Velero: pkg/restore/restore.go,
  * getOrderedResourceCollection and restoreItem.
  */
 export class RestoreSelection {
@@ -27,8 +27,8 @@ export class RestoreSelection {
   readonly #fine: FineFilters | undefined;
 
   /**
-   * `fine`: of the policies of the Restore. Throws `BAD_SELECTOR`, which validation has found
-   * before.
+   * `fine`: the filters of the Restore's policies. Throws `BAD_SELECTOR`. Validation reports it
+   * earlier.
    */
   constructor({ spec }: Restore, resources: ResourceFinder, fine?: FineFilters) {
     this.#fine = fine;
@@ -46,14 +46,14 @@ export class RestoreSelection {
   }
 
   /**
-   * Whether the kind of a folder's items must be known: a policy names one that the cluster does
-   * not have.
+   * Whether the kind of a folder's items must be known, because a policy names a kind that the
+   * cluster lacks.
    */
   asksForKind({ groupResource: type, namespace }: ItemFolder): boolean {
     return !MUST_HAVE.has(type) && this.#fine?.asksForKind(type, namespace) === true;
   }
 
-  /** Label selectors of the spec, and those that an item of the backup has matched. */
+  /** Label selectors of the spec, and which of them an item has matched. */
   get selectors(): readonly Selector[] {
     return this.#selectors;
   }
@@ -62,7 +62,7 @@ export class RestoreSelection {
     return this.#matched.texts;
   }
 
-  /** Namespaces that the policies of the restore are about. */
+  /** Namespaces in the policies of the restore. */
   get policyNamespaces(): readonly string[] {
     return this.#fine?.namespaces ?? [];
   }
@@ -72,13 +72,13 @@ export class RestoreSelection {
     return this.#fine?.unmatched('backup', existing) ?? [];
   }
 
-  /** Whether items have to be looked into to know whether they are taken. */
+  /** Whether the items themselves decide, so that they must be read. */
   looksAtItems({ groupResource: type, namespace }: ItemFolder, kind?: string): boolean {
     if (MUST_HAVE.has(type)) return false;
     return this.#fine?.decides(type, namespace, kind) === true || this.#selectors.length > 0;
   }
 
-  /** Why nothing of a folder is taken by itself; undefined where it is. */
+  /** Why no item of a folder is selected; undefined if the folder is included. */
   folderRefusal({ groupResource: type, namespace }: ItemFolder): string | undefined {
     if (MUST_HAVE.has(type)) return this.#clusterRefusal(namespace);
     if (!this.#types.takes(type)) {
@@ -90,7 +90,7 @@ export class RestoreSelection {
     return this.#clusterRefusal(namespace);
   }
 
-  /** Why the policies of the restore leave out all of a folder; undefined where they do not. */
+  /** Why the policies leave out a whole folder; undefined if they do not. */
   policyRefusal({ groupResource: type, namespace }: ItemFolder, kind?: string): string | undefined {
     if (MUST_HAVE.has(type) || this.#fine?.canTake(type, namespace, kind) !== false)
       return undefined;
@@ -106,8 +106,8 @@ export class RestoreSelection {
   }
 
   /**
-   * By a policy that is about the type and its namespace; or else by a label selector, or any of
-   * several. Items that an action asks for pass all the same.
+   * A policy for the type and namespace decides. Without one, a label selector must match, or any
+   * of several. Additional items of actions always pass.
    */
   takesItem(
     { groupResource: type, namespace }: ItemFolder,
@@ -125,7 +125,7 @@ export class RestoreSelection {
     );
   }
 
-  /** Why an item is not restored, also where an action asks for it; undefined where it is. */
+  /** Why an item is not restored, even as an additional item; undefined if it is. */
   itemRefusal(type: string, namespace: string): string | undefined {
     if (!this.#types.takes(type) && !MUST_HAVE.has(type)) {
       return 'Not restoring item because resource is excluded';
@@ -138,7 +138,7 @@ export class RestoreSelection {
     return this.#cluster === false ? "Not restoring item because it's cluster-scoped" : undefined;
   }
 
-  /** Whether the spec wants the status of its items restored. */
+  /** Whether the spec restores the status of these items. */
   takesStatus(type: string): boolean {
     return this.#statuses?.takes(type) ?? false;
   }

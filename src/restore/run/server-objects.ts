@@ -37,7 +37,7 @@ export class ServerObjects {
   }
 
   /**
-   * Whether an existing object is one of them. Lists bindings once, for the first Role or
+   * Whether an existing object belongs to a server. Lists bindings once, for the first Role or
    * ClusterRole.
    */
   async has(found: KubeObject, { group, plural }: Resource<KubeObject>): Promise<boolean> {
@@ -50,7 +50,7 @@ export class ServerObjects {
       case `clusterroles.${RBAC}`:
       case `roles.${RBAC}`: {
         this.#roles ??= this.#boundRoles();
-        // The next role lists again after a failure.
+        // After a failure, the next role lists again.
         this.#roles.catch(() => (this.#roles = undefined));
         return (await this.#roles).has(`${namespace}/${name}`);
       }
@@ -61,7 +61,7 @@ export class ServerObjects {
     }
   }
 
-  /** Whether a binding has a subject that is a service account of the server, or all of them. */
+  /** Whether a subject is a service account of the server, or the group of all of them. */
   #isBound(binding: KubeObject): boolean {
     return listAt(binding, 'subjects').some((subject) =>
       this.#namespaces.has(namespaceOf(subject) ?? ''),

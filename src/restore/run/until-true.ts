@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /**
- * Asks every so often, first at once. False where it was not so in time. Throws what the question
- * throws, and the reason of the signal.
+ * Polls a condition, first at once. Returns false after the time-out. Throws errors of the
+ * condition, and the reason of the signal.
  */
 export async function untilTrue(
   question: () => Promise<boolean>,

@@ -1,27 +1,34 @@
 import type { BackedUpItems, ItemFile, ItemFolder } from './contract.ts';
 
-/** Versions of a type that a cluster serves. */
 export interface ServedVersions {
-  /** Undefined where it serves none. */
+  /** Undefined if the cluster serves no version. */
   readonly preferred: string | undefined;
   readonly all: readonly string[];
 }
 
 export interface VersionChoice {
   readonly served: (type: string) => ServedVersions;
-  /** By type, the first of them that backup and cluster have is taken. */
+  /**
+   * The user's order by type. The first version that both the backup and the cluster have is used.
+   */
   readonly wanted: ReadonlyMap<string, readonly string[]>;
 }
 
-/** By type. Of one that is not in it the version is taken that the backup's cluster preferred. */
+/** The version by type. Other types use the preferred version of the backup's cluster. */
 export type ChosenVersions = ReadonlyMap<string, string>;
 
 /**
- * Which version of each type is restored, where a backup has several: the one that the user wants,
- * the one that the cluster prefers, the one that the backup's cluster preferred, or else the newest
- * that both have. Velero: pkg/restore/prioritize_group_version.go, chooseAPIVersionsToRestore
- * (v1.18.3); it goes by the versions of whole groups, and restores what an action asks for in the
- * version of the backup's cluster.
+ *
+ *
+ *
+ * Chooses the version of each type that has several in the backup. First the user's choice, then
+ * the cluster's preferred version. Next come the backup's preferred version and the newest common
+ * version. Velero: pkg/restore/prioritize_group_version.go, chooseAPIVersionsToRestore (v1.18.3).
+ * Velero compares versions of whole groups. Velero also restores additional items in the version of
+ * the backup's cluster.
+ *
+ *
+ *
  */
 export function chosenVersions(
   folders: Iterable<ItemFolder>,
@@ -47,8 +54,8 @@ export function chosenVersions(
 }
 
 /**
- * The file of an item in the version that is chosen for its type; as it is given where the backup
- * does not have the item in that one.
+ * The item's file in the chosen version of its type. Returns the given file if the backup lacks the
+ * item in that version.
  */
 export function inChosenVersion(
   file: ItemFile,
@@ -62,8 +69,8 @@ export function inChosenVersion(
 }
 
 /**
- * Lines such as `rockbands.music.example.io=v2beta1,v2beta2`; what is no such line says nothing, as
- * with Velero.
+ * Reads lines such as `rockbands.music.example.io=v2beta1,v2beta2`. Ignores other lines, as Velero
+ * does.
  */
 export function wantedVersions(text: string): ReadonlyMap<string, readonly string[]> {
   const lines = text.split('\n').map((line) => line.replaceAll(/[ \r]/g, ''));
@@ -78,8 +85,8 @@ export function wantedVersions(text: string): ReadonlyMap<string, readonly strin
 const FORM = /^v([1-9]\d*)(?:(alpha|beta)([1-9]\d*))?$/;
 
 /**
- * As Kubernetes orders versions (k8s.io/apimachinery/pkg/version): alpha, beta, stable; those of
- * another form before all of them.
+ * Orders versions as Kubernetes does (k8s.io/apimachinery/pkg/version): alpha, beta, stable. Other
+ * forms come first.
  */
 function byAge(a: string, b: string): number {
   const [first, second] = [ageOf(a), ageOf(b)];
