@@ -8,30 +8,30 @@ import { packsInIndex } from './maintenance/delete-packs.ts';
 import type { Repository } from './repository.ts';
 
 /**
- * Sessions up to this age are adopted. Maintenance deletes packs of sessions that are older than 96
- * hours, so packs that are adopted now cannot be on the list of a run that began yesterday.
+ * Maximum age of adopted sessions. Maintenance deletes packs of sessions older than 96 hours. A
+ * maintenance run that began yesterday cannot have listed the packs adopted now.
  */
 const AGE_NS_MAX = 72n * HOUR_NS;
 const READS_AT_ONCE = 8;
-/** Markers that are read; a shared repository has one for each running upload. Our choice. */
+/** Maximum markers read. A shared repository has one for each running upload. Our choice. */
 const MARKERS_MAX = 1000;
-/** Entries between two flushes, some 300 bytes each. Our choice. */
+/** Entries between two flushes, about 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
 
 export interface AdoptOptions {
-  /** Sessions of other sources are left alone: they may still run. */
+  /** Only sessions of this source are adopted. Other sessions may still run. */
   readonly source: UploadSource;
-  /** Markers that were put before are of no use. */
+  /** Ignores markers older than this. */
   readonly sinceNs: Nanoseconds;
   readonly signal: AbortSignal;
   readonly logger: Logger;
 }
 
 /**
- * Adds the packs of killed uploads of the same source to the index, by the indexes in the packs
- * themselves. Without it, the next upload would store again what no index blob named before the
- * kill. A session that still runs is not harmed: its packs are only named earlier.
- * Lists the session markers, and the packs only after a kill. Throws errors of the storage.
+ * Adds packs of killed uploads of the same source to the index, from the packs' local indexes.
+ * Otherwise the next upload would store their contents again. A running session is not harmed: its
+ * packs are only named earlier. Lists session markers, and packs only after a kill. Throws storage
+ * errors.
  */
 export async function adoptKilledSessions(
   repository: Repository,
@@ -49,7 +49,7 @@ export async function adoptKilledSessions(
     const entries = await loadLocalIndex(storage, codec, pack).catch(unlessGone);
     if (!entries) return;
     for (const entry of wantedOf(repository, pack, entries)) {
-      // As if it were written now: garbage collection frees unused contents by their age.
+      // Use the current time, because garbage collection frees unused contents by age.
       const timestampSeconds = contents.timestampAfter(entry);
       contents.session.addEntry({ ...entry, timestampSeconds });
       adopted++;
@@ -65,7 +65,7 @@ export async function adoptKilledSessions(
   logger.info(fields, 'an earlier backup of this path was killed; its packs are used again');
 }
 
-/** Sessions of the source whose marker is left, and which maintenance takes for running ones. */
+/** Sessions of the source that still have a marker and are too young for maintenance to delete. */
 async function killedSessions(
   { storage, codec, contents }: Repository,
   { source, sinceNs }: AdoptOptions,
@@ -78,7 +78,7 @@ async function killedSessions(
   }
   const left: { session: string; checkpointNs: Nanoseconds }[] = [];
   await mapLimited(markers, READS_AT_ONCE, async ({ id, timestampNs }) => {
-    // An unreadable marker names no source.
+    // An unreadable marker has no known source.
     const marker = await readMarker(storage, codec, id).catch(() => undefined);
     if (!marker || !isMarkerOf(marker, source)) return;
     const { session, checkpointNs } = marker;
@@ -101,16 +101,16 @@ async function unnamedPacks(
     }
   }
   if (packs.length === 0) return [];
-  // After the packs: the session may have ended meanwhile, with an index that names them.
+  // Refresh after listing packs: the session may have ended meanwhile and written its index.
   await repository.contents.refreshIfChanged();
   const named = packsInIndex(repository, { ofDeleted: true });
   return packs.filter(({ id }) => !named.has(id));
 }
 
 /**
- * Entries of a pack that the index lacks. A pack with a manifest or a deletion is left alone: a
- * snapshot that was never flushed must not appear. An index that names part of a pack would keep
- * maintenance from deleting packs, so it names the whole pack or nothing of it.
+ * Entries of a pack that the index lacks. Packs with a manifest or a deletion are skipped, because
+ * an unflushed snapshot must not appear. The index names the whole pack or nothing: a partly named
+ * pack could never be deleted.
  */
 function wantedOf(
   { contents }: Repository,

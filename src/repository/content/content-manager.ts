@@ -17,15 +17,14 @@ import type { UploadSource } from './session-marker.ts';
 import { WriteSession } from './write-session.ts';
 
 /**
- * Flushes at once. Our choice: while one waits for the storage the next one collects what it will
- * flush, so that flushes in a row pile up nothing.
+ * Flushes running at once. Our choice: while a flush waits for the storage, all later writes join
+ * the next flush.
  */
 const FLUSHES_MAX = 1;
 
 /**
- * Entries that wait for an index, some 300 bytes each, while one is being written that does not
- * come to its end. Our choice: twice what an upload lets wait before it asks for the next one
- * (uploader/checkpoint.ts).
+ * Entries not yet in an index, about 300 bytes each, while an index is being written. Our choice:
+ * twice the count that makes an upload request the next index (uploader/checkpoint.ts).
  */
 const UNNAMED_ENTRIES_MAX = 1 << 18;
 
@@ -34,30 +33,31 @@ interface ReadPackedOptions {
   readonly fresh?: boolean;
 }
 
-/** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
+/**
+ * Finds, reads and writes contents by ID. Packs become durable before the index that names them.
+ */
 export class ContentManager {
   /**
-   * What is not to be relied on, though the index names it. Empty unless somebody has told of
-   * damage.
+   * Contents that the index names but that are missing or damaged. Empty until damage is reported.
    */
   readonly damaged = new DamagedContents();
   readonly #options: ContentManagerOptions;
   readonly #loaded: LoadedIndex;
-  /** The session that takes writes, and those whose flush is under way. */
+  /** The session that takes writes, and the sessions that are being flushed. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
   #uploadSource: UploadSource | undefined;
   readonly #blocks: MetadataBlocks;
   /**
-   * After a failed put or flush contents that others refer to may be missing: it takes nothing any
-   * more.
+   * Refuses all writes after a failed put or flush, because contents that others refer to may be
+   * missing.
    */
   readonly #packs: OpenPacks;
   readonly #writer: ContentWriter;
   #flushQueue: Promise<void> = Promise.resolve();
-  /** Flushes and checkpoints under way, all of them in {@link #flushQueue}. */
+  /** Running flushes and checkpoints, all of them in {@link #flushQueue}. */
   #naming = 0;
-  /** The flush that waits for its turn; all that is written until then is part of it. */
+  /** The flush that waits for its turn. Everything written until it starts is part of it. */
   #nextFlush: Promise<void> | undefined;
 
   private constructor(options: ContentManagerOptions) {
@@ -70,35 +70,30 @@ export class ContentManager {
     this.#writer = new ContentWriter(options, this);
   }
 
-  /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
+  /** Loads the index. Throws `DAMAGED_BLOB` and storage errors. */
   static async open(options: ContentManagerOptions): Promise<ContentManager> {
     const manager = new ContentManager(options);
     await manager.refresh();
     return manager;
   }
 
-  /** Session markers name the source, so that the upload after a kill finds the packs. */
+  /** Session markers name the source. After a kill, the next upload finds the packs by it. */
   set uploadSource(source: UploadSource) {
     this.#uploadSource = source;
     this.#session.uploadSource = source;
   }
 
-  /**
-   * The time of the storage's clock: that of a blob which is put now. Throws what the storage
-   * throws.
-   */
+  /** The current time of the storage, taken from a blob put now. Throws storage errors. */
   storageTime(): Promise<Nanoseconds> {
     return this.#session.storageTime();
   }
 
-  /** Reads the index blobs anew: what others have written since. */
+  /** Reads the index blobs again, with the writes of other clients. */
   refresh(options?: SignalOptions): Promise<void> {
     return this.#loaded.refresh(options);
   }
 
-  /**
-   * Lists the index blobs anew, and reads them when there are others. Returns whether there were.
-   */
+  /** Lists the index blobs, and reads them if they changed. Returns whether they changed. */
   refreshIfChanged(): Promise<boolean> {
     return this.#loaded.refreshIfChanged();
   }
@@ -107,19 +102,24 @@ export class ContentManager {
     return this.#loaded.refreshIfOld(options);
   }
 
-  /** `DAMAGED_BLOB` for each unreadable index blob in force. Contents may be missing or moved. */
+  /**
+   * `DAMAGED_BLOB` for each unreadable index blob in use. Contents may be missing or have moved.
+   */
   get unreadableIndexes(): readonly CodedError[] {
     return this.#loaded.unreadable;
   }
 
   /**
-   * Maintenance needs the whole index. Throws `INDEX_UNREADABLE` as {@link LoadedIndex.require}.
+   * Maintenance needs the whole index. Throws `INDEX_UNREADABLE` like {@link LoadedIndex.require}.
    */
   requireIndex(need: IndexNeed): void {
     this.#loaded.require(need);
   }
 
-  /** The entry of a content, written here or by others; deleted ones too. Synchronous. */
+  /**
+   * The entry of a content, written by this or another client. Includes deleted contents.
+   * Synchronous.
+   */
   find(id: ContentId): IndexEntry | undefined {
     return this.#findPending(id) ?? this.#loaded.index.find(id);
   }
@@ -134,23 +134,23 @@ export class ContentManager {
     return undefined;
   }
 
-  /** Whether writing this content would store nothing. */
+  /** Whether the content is already stored, so that writing it would store nothing. */
   has(id: ContentId): boolean {
     return this.isStored(this.find(id));
   }
 
   /**
-   * Whether an entry that was found since the last await lets its content count as stored: neither
-   * deleted nor damaged.
+   * Whether the content of this entry is neither deleted nor damaged. Pass an entry found since the
+   * last await.
    */
   isStored(entry: IndexEntry | undefined): boolean {
     return entry !== undefined && !entry.deleted && !this.damaged.has(entry);
   }
 
   /**
-   * {@link has} for many, of what an index names already; `keys` as in
-   * {@link CommittedIndex.hasAll}. Where contents are damaged it is false for indexes of objects as
-   * well: what they lead to would have to be looked at.
+   * {@link has} for many contents of the committed index. `keys` as in {@link
+   * CommittedIndex.hasAll}. If the repository has damage, this returns false for index objects
+   * (`x`), because their parts are not checked.
    */
   hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
     if (!this.#loaded.index.hasAll(keys, keyBytes)) return false;
@@ -163,24 +163,24 @@ export class ContentManager {
   }
 
   /**
-   * Committed entries in key order, deleted ones included. Flush first to see what was written
-   * here.
+   * Committed entries in key order, including deleted contents. Flush first to include your own
+   * writes.
    */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
     return this.#loaded.index.entries(range);
   }
 
   /**
-   * All of {@link entries}, for those who need little of each: a row is valid until the next one is
-   * taken.
+   * All {@link entries}, for callers that need few fields. A row is valid until the next row is
+   * read.
    */
   rows(): Iterable<IndexRow> {
     return this.#loaded.index.rows();
   }
 
   /**
-   * Marks on the committed contents as they are now, which the caller closes; and whether the index
-   * has been read anew since then.
+   * Marks on the committed contents of this moment, and whether the index is still the same. The
+   * caller closes the marks.
    */
   openMarks(): { readonly marks: IndexMarks; readonly isCurrent: () => boolean } {
     const { index } = this.#loaded;
@@ -188,7 +188,7 @@ export class ContentManager {
     return { marks, isCurrent: () => this.#loaded.index === index };
   }
 
-  /** Version 1 of the index knows no compressed contents. */
+  /** Index version 1 cannot store compressed contents. */
   get storesCompressed(): boolean {
     return this.#options.indexVersion >= 2;
   }
@@ -197,7 +197,7 @@ export class ContentManager {
     return this.#options.maxPackBytes;
   }
 
-  /** Memory of a pack's size each, shared by those who fill packs and those who read from them. */
+  /** Pack-sized buffers, shared by writers and readers of packs. */
   get packBuffers(): PackBuffers {
     return this.#options.packBuffers;
   }
@@ -207,18 +207,18 @@ export class ContentManager {
   }
 
   /**
-   * Rows of the committed index, hidden ones included; up to a few times the number of contents.
+   * Rows of the committed index, including hidden rows. Up to a few times the number of contents.
    */
   get rowCount(): number {
     return this.#loaded.index.rowCount;
   }
 
-  /** What the scratch directory must have room for when the index is read anew. */
+  /** Scratch space needed to read the index again. */
   get scratchBytesMax(): number {
     return this.#loaded.index.scratchBytesMax;
   }
 
-  /** The same while marks are held. */
+  /** Scratch space needed to read the index again while marks are open. */
   get scratchBytesBesideMarksMax(): number {
     return this.#loaded.index.scratchBytesBesideMarksMax;
   }
@@ -227,7 +227,7 @@ export class ContentManager {
     return this.#loaded.index.contentCount;
   }
 
-  /** What the committed index says about a content, even when a watermark hides it. */
+  /** The committed entry of a content, even if a watermark hides it. */
   findHidden(id: ContentId): IndexEntry | undefined {
     return this.#loaded.index.findHidden(id);
   }
@@ -255,7 +255,7 @@ export class ContentManager {
     try {
       return await this.#withPacked(entry, options, open);
     } catch (error) {
-      // A blob that is missing or too short is asked for again by nobody.
+      // A retry cannot help if the blob is missing or too short.
       if (!isCode(error, 'DAMAGED_BLOB') || isCode(error.cause, 'BLOB_NOT_FOUND', 'INVALID_RANGE'))
         throw error;
       return await this.#withPacked(entry, { ...options, fresh: true }, open);
@@ -263,8 +263,8 @@ export class ContentManager {
   }
 
   /**
-   * The bytes themselves when they can be opened, else what the storage says when asked once more:
-   * they may have changed on their way, or in a cache. Throws `DAMAGED_BLOB`.
+   * Returns `packed` if it can be opened. Otherwise reads it again from the storage, because the
+   * bytes may have changed in transit or in a cache. Throws `DAMAGED_BLOB`.
    */
   async soundPacked(entry: IndexEntry, packed: Uint8Array): Promise<Uint8Array> {
     try {
@@ -279,9 +279,8 @@ export class ContentManager {
   }
 
   /**
-   * Where the content lies of an entry whose pack is gone: maintenance moves contents and deletes
-   * their old packs later, and a long restore or verification has its index from before. Undefined
-   * when no index says another place.
+   * The new place of a content whose pack is missing, or undefined. Maintenance moves contents and
+   * deletes their old packs later. A long restore or verification may use an older index.
    */
   async findMoved({ contentId, packBlobId }: IndexEntry): Promise<IndexEntry | undefined> {
     const find = (): IndexEntry | undefined => {
@@ -302,12 +301,12 @@ export class ContentManager {
     });
   }
 
-  /** The bytes of a content as they lie in its pack. */
+  /** The packed bytes of a content, still encrypted. */
   getPacked(entry: IndexEntry, options: ReadPackedOptions = {}): Promise<Uint8Array> {
     return this.#withPacked(entry, options, (packed) => new Uint8Array(packed));
   }
 
-  /** Calls back with them: they are good until it returns. */
+  /** The bytes passed to `use` are valid until it returns. */
   async #withPacked<T>(
     entry: IndexEntry,
     options: ReadPackedOptions,
@@ -324,7 +323,7 @@ export class ContentManager {
     try {
       return await this.#blocks.read(entry, options, use);
     } catch (cause) {
-      // What was written here and could not be put is missing for that reason.
+      // The pack was written here and its put failed: report that failure.
       if (this.#packs.failure && this.#findPending(entry.contentId)) throw this.#packs.failure;
       if (isCode(cause, 'BLOB_NOT_FOUND'))
         throw damagedContent(entry, 'the blob is missing', cause);
@@ -356,9 +355,8 @@ export class ContentManager {
   }
 
   /**
-   * What to wait for before something is written: packs may be put fast while the storage takes no
-   * index, and the entries that no index names are held in memory. Ask before {@link session},
-   * which a flush waits for.
+   * Await this before you write. Limits the entries in memory while the storage takes packs but no
+   * index. Call it before {@link session}, because a flush waits for the session.
    */
   whenRoom(): Promise<void> | undefined {
     return this.#hasRoom() ? undefined : this.#waitForRoom();
@@ -372,11 +370,11 @@ export class ContentManager {
   }
 
   async #waitForRoom(): Promise<void> {
-    // Whoever asked for the flush meets its failure, and so do those who write after it.
+    // Callers of flush() and later writers see the failure.
     while (!this.#hasRoom()) await this.#flushQueue.catch(() => undefined);
   }
 
-  /** Writes one content from this thread; nothing is stored when it is there already. */
+  /** Writes one content in this thread. Stores nothing if the content exists. */
   async write(
     data: Uint8Array,
     options: WriteContentOptions,
@@ -387,42 +385,43 @@ export class ContentManager {
   }
 
   /**
-   * Throws the failure after which nothing can be written any more. For those who would otherwise
-   * go on reading for hours what can no longer be stored.
+   * Throws the failure that makes all writes impossible. Long reads call this, so that they stop
+   * early.
    */
   assertWritable(): void {
     if (this.#packs.failure) throw this.#packs.failure;
   }
 
-  /** The session that takes writes now. Hold on to it only between two awaits. */
+  /** The session that takes writes. Do not keep it across an await. */
   get session(): WriteSession {
     return this.#session;
   }
 
   /**
-   * Timestamp for a new entry: now, and later than what it replaces. That may be a deletion which
-   * the watermark hides: to a clock that is behind it would stay the newer entry, and hide the new
-   * one too.
+   * Timestamp of a new entry: now, and later than `previous`. A watermark may hide a deletion. If
+   * this clock is behind, an older timestamp would lose to that deletion, and both would be hidden.
    */
   timestampAfter(previous: IndexEntry | undefined): number {
     const now = Math.max(unixSeconds(this.#options.clock.nowNs()), this.watermarkSeconds + 1);
     return previous ? Math.max(now, previous.timestampSeconds + 1) : now;
   }
 
-  /** Marks a content deleted, or brings it back, in place. Throws `CONTENT_NOT_FOUND`. */
+  /**
+   * Marks a content as deleted, or undeletes it, without rewriting it. Throws `CONTENT_NOT_FOUND`.
+   */
   setDeleted(id: ContentId, deleted: boolean): void {
     this.setEntryDeleted(this.findOrThrow(id), deleted);
   }
 
-  /** The same for an entry that was found since the last await. */
+  /** {@link setDeleted} for an entry found since the last await. */
   setEntryDeleted(entry: IndexEntry, deleted: boolean): void {
     const timestampSeconds = this.timestampAfter(entry);
     this.#session.addEntry({ ...entry, deleted, timestampSeconds });
   }
 
   /**
-   * Makes everything durable that was written before the call: packs, then index blobs, then the
-   * session marker goes. Writes may go on meanwhile; they belong to the next session.
+   * Makes all earlier writes durable: first packs, then index blobs, then it deletes the session
+   * marker. Writes during a flush belong to the next session.
    */
   flush(): Promise<void> {
     if (this.#packs.failure) return Promise.reject(this.#packs.failure);
@@ -433,7 +432,7 @@ export class ContentManager {
       this.#nextFlush = undefined;
       return this.flush();
     });
-    // Whoever called meets the failure.
+    // The caller handles the failure.
     this.#nextFlush.catch(() => undefined);
     return this.#nextFlush;
   }
@@ -442,12 +441,12 @@ export class ContentManager {
     const session = this.#session;
     this.#session = new WriteSession(this.#options, this.#packs, this.#uploadSource);
     this.#flushing.add(session);
-    // Packs are put at once; only the index blobs keep the order of flushes and checkpoints.
+    // Packs are put at once. Index blobs keep the order of flushes and checkpoints.
     const finished = session.finish();
     finished.catch(() => undefined);
     const flushed = this.#flushQueue.then(async () => {
       await finished;
-      // What a checkpoint has named meanwhile is not named again.
+      // Leaves out entries that a checkpoint has written meanwhile.
       await this.#commit(session, session.entries());
     });
     this.#enqueue(flushed);
@@ -455,8 +454,8 @@ export class ContentManager {
   }
 
   /**
-   * Puts the packs that are being filled, without an index blob. If this process is killed, the
-   * next upload finds them by the session marker. A failed put fails every later write.
+   * Puts the open packs without an index blob. If this process is killed, the next upload finds
+   * them by the session marker. A failed put fails every later write.
    */
   async closePacks(): Promise<void> {
     await this.#session.closePacks();
@@ -464,8 +463,8 @@ export class ContentManager {
   }
 
   /**
-   * Makes the packs count that are put already, without closing those that are being filled:
-   * nothing gets shorter by it, and what lies in them is all that a kill can lose.
+   * Writes an index for the packs that are already put. Open packs stay open, so no pack gets
+   * shorter. A kill can then lose only the open packs.
    */
   checkpoint(): Promise<void> {
     if (this.#packs.failure) return Promise.reject(this.#packs.failure);

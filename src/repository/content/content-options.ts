@@ -4,7 +4,7 @@ import type { IndexStore } from './index-store.ts';
 import type { PackBuffers } from './pack-buffers.ts';
 import type { BlobCodec } from './sealed-blob.ts';
 
-/** What a content manager and its sessions work with. */
+/** The dependencies of a content manager and its sessions. */
 export interface ContentManagerOptions {
   storage: BlobStorage;
   codec: BlobCodec;
@@ -16,13 +16,13 @@ export interface ContentManagerOptions {
   indexVersion: number;
   formatVersion: number;
   maxPackBytes: number;
-  /** What precedes the preamble of each pack; empty in repositories whose password can change. */
+  /** Bytes before the preamble of each pack. Empty in repositories whose password can change. */
   replica: Uint8Array;
-  /** For packs and index blobs: object lock. */
+  /** Object lock of packs and index blobs. */
   putOptions: PutOptions;
   packBuffers: PackBuffers;
-  /** Packs of file data that are filled at once. */
+  /** Packs of file data that are filled in parallel. */
   dataLanes: number;
-  /** Above it, merged indexes go to scratch files. */
+  /** Merged indexes above this size go to scratch files. */
   indexMemoryBytes: number;
 }

@@ -5,12 +5,12 @@ import type { ContentManagerOptions } from './content-options.ts';
 import type { DamagedContents } from './damaged-contents.ts';
 import type { WriteSession } from './write-session.ts';
 
-/** What is stored already, by whomever, and the session that takes what is new. */
+/** The stored contents of all clients, and the session that takes new contents. */
 interface StoredContents {
   find(id: ContentId): IndexEntry | undefined;
   isStored(entry: IndexEntry | undefined): boolean;
   readonly damaged: DamagedContents;
-  /** For a new entry of the same content: later than that of `present`, in seconds. */
+  /** Timestamp in seconds of a new entry for the same content: later than `present`. */
   timestampAfter(present: IndexEntry | undefined): number;
   readonly session: WriteSession;
 }
@@ -20,13 +20,16 @@ export interface WriteContentOptions {
   readonly compressor?: Compressor | undefined;
 }
 
-/** Hashes, compresses and seals contents in this thread: metadata and other small ones. */
+/**
+ * Hashes, compresses and encrypts contents in this thread. Used for metadata and other small
+ * contents.
+ */
 export class ContentWriter {
   readonly #options: ContentManagerOptions;
   readonly #contents: StoredContents;
   /**
-   * What is about to be appended: hundreds of links have one target, and the first is not found
-   * yet.
+   * Contents being appended. Hundreds of symbolic links may share a target, and find() does not
+   * return it yet.
    */
   readonly #writing = new Map<ContentId, Promise<void>>();
 
@@ -35,7 +38,7 @@ export class ContentWriter {
     this.#contents = contents;
   }
 
-  /** Stores nothing when the content is there already. Throws what kept it from a pack. */
+  /** Stores nothing if the content exists. Throws the error that kept the content out of a pack. */
   async write(
     data: Uint8Array,
     { prefix, compressor }: WriteContentOptions,

@@ -3,9 +3,9 @@ import type { IndexEntry } from '../index/entry.ts';
 import type { ContentId } from '../index/content-id.ts';
 
 /**
- * Damage that is told apart, some 150 bytes each. A pack with more damaged contents counts as
- * damaged as a whole: then what is sound in it is stored again too, which is a pack's size at most.
- * Our choice.
+ * Limits of recorded damage, about 150 bytes an item. Our choice. A pack with more damaged contents
+ * counts as entirely damaged. Then its healthy contents are stored again too, at most one pack's
+ * size.
  */
 export const DAMAGED_PACKS_MAX = 10_000;
 export const DAMAGED_CONTENTS_MAX = 20_000;
@@ -13,20 +13,19 @@ const CONTENTS_PER_PACK_MAX = 200;
 
 type Where = Pick<IndexEntry, 'packBlobId' | 'contentId'>;
 
-/** Packs whose presence is known, as a listing told it. */
+/** Packs that a listing has found. */
 export interface ListedPacks {
   readonly has: (packBlobId: string) => boolean;
-  /** Entries from this second on may lie in packs that came after the listing. */
+  /** Entries from this Unix second on may lie in packs newer than the listing. */
   readonly atSeconds: number;
 }
 
 /**
- * What is known to be missing or damaged in the packs of a repository. A content counts as damaged
- * at one place: once the index names another pack for it, it is whole. So nothing here has to be
- * taken back when a content is stored again.
+ * Contents known to be missing or damaged, by content and pack. If the index later names another
+ * pack for a content, the content is healthy. So a stored-again content needs no removal here.
  */
 export class DamagedContents {
-  /** An empty set: the whole pack. */
+  /** Damaged contents by pack. An empty set means the whole pack. */
   readonly #packs = new Map<string, Set<ContentId>>();
   #contents = 0;
   #hasMore = false;
@@ -38,17 +37,17 @@ export class DamagedContents {
     return this.#packs.size === 0 && !this.#hasMore && !this.#listed;
   }
 
-  /** There is damage beyond what is held. */
+  /** More damage exists than is recorded here. */
   get hasMore(): boolean {
     return this.#hasMore;
   }
 
-  /** Contents that were damaged and have been stored again by this process. */
+  /** Damaged contents that this process has stored again. */
   get storedAgain(): number {
     return this.#storedAgain;
   }
 
-  /** What this process has come across itself. */
+  /** Number of damaged reads in this process. */
   get found(): number {
     return this.#found;
   }
@@ -78,7 +77,7 @@ export class DamagedContents {
     this.#contents++;
   }
 
-  /** All that lies in a pack is damaged. */
+  /** Marks all contents of a pack as damaged. */
   addPack(packBlobId: string): void {
     const contents = this.#packs.get(packBlobId);
     if (!contents && this.#packs.size >= DAMAGED_PACKS_MAX) {
@@ -108,16 +107,13 @@ export class DamagedContents {
   }
 
   /**
-   * With more damage than is held, what lies in packs that are not listed counts as damaged too.
+   * Used if there is more damage than fits: all contents of unlisted packs then count as damaged.
    */
   setListed(listed: ListedPacks): void {
     this.#listed = listed;
   }
 
-  /**
-   * Takes note of a read that failed for good: `DAMAGED_BLOB`. Other errors tell nothing about a
-   * content.
-   */
+  /** Records a read that failed permanently (`DAMAGED_BLOB`). Other errors do not prove damage. */
   note(error: unknown): void {
     if (!isCode(error, 'DAMAGED_BLOB')) return;
     const { blobId, contentId } = error.facts;
@@ -131,16 +127,13 @@ export class DamagedContents {
     this.#storedAgain++;
   }
 
-  /**
-   * What was stored again and found so far is recorded: the next backup of this process counts
-   * anew.
-   */
+  /** Resets the counters after they were recorded, for the next backup of this process. */
   startCounting(): void {
     this.#storedAgain = 0;
     this.#found = 0;
   }
 
-  /** Each pack with its damaged contents; none of them: all. */
+  /** Each pack with its damaged contents. An empty list means the whole pack. */
   *packs(): Generator<[string, ContentId[]]> {
     for (const [pack, contents] of this.#packs) yield [pack, [...contents]];
   }

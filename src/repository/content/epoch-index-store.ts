@@ -19,18 +19,18 @@ import { type BlobCodec, damagedBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
 /**
- * The state may be used for writing for three quarters of the refresh interval (Kopia:
+ * A state may be used for writing for three quarters of the refresh interval (Kopia:
  * epoch_manager.go).
  */
 const REFRESH_SHARE = 0.75;
 /**
- * The shortest life of a state. A repository may ask for none at all, and then no state would ever
- * be new enough to be used. Kopia's shortest epoch of 10 minutes allows three times this
+ * The minimum lifetime of a state. A repository may set an interval of 0, and then no state would
+ * ever be valid. Kopia's shortest epoch of 10 minutes allows three times this
  * (`Parameters.Validate`).
  */
 const REFRESH_MIN_NS = MINUTE_NS;
 /**
- * States that are too old when they have been read, before we give up: the storage is too slow. Our
+ * Give up after this many states that expired while they were read: the storage is too slow. Our
  * choice.
  */
 const ATTEMPTS_MAX = 10;
@@ -39,17 +39,20 @@ export interface EpochIndexStoreOptions {
   storage: BlobStorage;
   codec: BlobCodec;
   clock: Clock;
-  /** How long what was listed may be used; less than a minute counts as a minute. */
+  /** How long a listing may be used. Values under a minute count as a minute. */
   refreshFrequencyNs: number;
   putOptions: PutOptions;
 }
 
-/** Index blobs in epochs: each writer puts into the current one and never compacts or deletes. */
+/**
+ * Index blobs in epochs. A writer puts into the current epoch. This class never compacts, and
+ * deletes only its own late blobs.
+ */
 export class EpochIndexStore implements IndexStore {
   readonly #options: EpochIndexStoreOptions;
   #state: EpochState | undefined;
   readonly #validNs: Nanoseconds;
-  /** Since the listing of the state began. */
+  /** Time since the listing of the state began. */
   #age: Stopwatch;
 
   constructor(options: EpochIndexStoreOptions) {
@@ -64,7 +67,7 @@ export class EpochIndexStore implements IndexStore {
       signal?.throwIfAborted();
       const state = await this.#refresh({ signal });
       const blobs = completeIndexSet(state);
-      // A set that took longer than a state is valid may miss what happened meanwhile.
+      // The state expired while it was read, so the list may lack recent changes.
       if (!this.#isValid(1)) continue;
       const { watermarkSeconds } = state;
       const lost = lostCompactions(state).map(({ blobs: [first], min, max }) => {
@@ -78,9 +81,8 @@ export class EpochIndexStore implements IndexStore {
   }
 
   /**
-   * A failure leaves what was put: others may have read it already, and rely on the contents that
-   * it names, whose packs are durable. Only what came so late that its epoch may have been
-   * compacted is taken back.
+   * A failed write keeps the index blobs it has put: others may have read them and rely on their
+   * durable packs. Only blobs of an epoch that may be compacted already are deleted.
    */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     let written: BlobId[] = [];
@@ -98,13 +100,13 @@ export class EpochIndexStore implements IndexStore {
     }
     const after = await this.#refresh();
     if (after.writeEpoch < epoch + 2) return written;
-    // The failure itself matters more than a blob that stays.
+    // Report the first failure, not a failed clean-up.
     await this.#deleteAll(written).catch(() => undefined);
     const text = 'writing the index took longer than two epochs; no index was added';
     throw new CodedError('INDEX_WRITE_TOO_SLOW', text, { retry: 'backoff' });
   }
 
-  /** False when the state ran out on the way. */
+  /** Returns false if the state expired between two puts. */
   async #writeInto(
     epoch: number,
     bodies: readonly Uint8Array[],
@@ -127,8 +129,8 @@ export class EpochIndexStore implements IndexStore {
   }
 
   async #refresh(options: SignalOptions = {}): Promise<EpochState> {
-    // From the moment before the listing, and only once there is one: an old state must not pass
-    // for a new one.
+    // Measure from before the listing, and keep it only if the listing succeeds. Otherwise an old
+    // state could look new.
     const age = new Stopwatch(this.#options.clock);
     const state = await loadEpochState(this.#options.storage, options);
     this.#age = age;

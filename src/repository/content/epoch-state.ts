@@ -2,22 +2,22 @@ import { CodedError, lookup, SECOND_NS } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
 import type { SignalOptions } from './index-store.ts';
 
-/** What the `x*` blobs say at one moment (Kopia: internal/epoch/epoch_manager.go). */
+/** The `x*` blobs at one moment (Kopia: internal/epoch/epoch_manager.go). */
 export interface EpochState {
   readonly writeEpoch: number;
   readonly watermarkSeconds: number;
-  /** `xe` and `xw` blobs, for clean-up. */
+  /** `xe` and `xw` blobs, for cleanup. */
   readonly markers: readonly BlobMetadata[];
   readonly watermarks: readonly BlobMetadata[];
-  /** The chain of range compactions from epoch 0 on. */
+  /** The chain of range compactions from epoch 0. */
   readonly ranges: readonly RangeSet[];
-  /** Complete single-epoch compactions by epoch. */
+  /** Complete single-epoch compactions, by epoch. */
   readonly compacted: ReadonlyMap<number, readonly BlobMetadata[]>;
-  /** What writers put, by epoch. */
+  /** Index blobs put by writers, by epoch. */
   readonly written: ReadonlyMap<number, readonly BlobMetadata[]>;
   /** All index blobs. */
   readonly indexes: readonly BlobMetadata[];
-  /** Compactions that lack some of their blobs: unfinished, or lost in part. */
+  /** Compactions with missing blobs: unfinished, or partly lost. */
   readonly incomplete: readonly RangeSet[];
 }
 
@@ -33,24 +33,23 @@ const SINGLE = /^xs(\d+)_/;
 const RANGE = /^xr(\d+)_(\d+)_/;
 const WRITTEN = /^xn(\d+)_/;
 /**
- * Names of index blobs; Kopia's `index recover` leaves the session out. Sync programs leave copies
- * beside them, such as `….sync-conflict-20260101-…`, and these may be cut short. A copy of one
- * shard must not pass for a whole compaction.
+ * Names of index blobs. Kopia's `index recover` omits the session. Sync programs leave copies, such
+ * as `….sync-conflict-20260101-…`, that may be cut short. A copy of one shard must not count as a
+ * whole compaction.
  */
 const INDEX_NAME = /^x(n\d+|s\d+|r\d+_\d+)_[0-9a-f]+(-(s[0-9a-z]*)?(-c\d+)?)?$/;
 /**
- * Higher numbers name no epoch and are ignored: epochs of 10 minutes, the shortest that Kopia
- * allows, get there in 190 years, and Kopia itself runs out of memory before. Names are not
- * authenticated: whoever may write to the bucket can make one up.
+ * Higher numbers are ignored. With Kopia's shortest epoch of 10 minutes, reaching this takes 190
+ * years. Names are not authenticated: anyone who can write to the bucket can invent one.
  */
 const EPOCH_MAX = 10_000_000;
-/** A watermark is older than its blob, as far as the clocks of writer and storage agree. */
+/** A watermark is older than its blob, within the clock difference of writer and storage. */
 const WATERMARK_AHEAD_NS_MAX = 3600n * SECOND_NS;
 
 export const epochMarkerId = (epoch: number): string => `xe${epoch}`;
 export const epochPrefix = (epoch: number): string => `xn${epoch}_`;
 
-/** The last epoch that an index blob is about; -1 where its name tells none. */
+/** The last epoch covered by an index blob, or -1 if its name has no epoch. */
 export const lastEpochOf = (id: BlobId): number =>
   [WRITTEN, SINGLE, RANGE]
     .map((kind) => numbersOf(id, kind))
@@ -58,8 +57,8 @@ export const lastEpochOf = (id: BlobId): number =>
     ?.at(-1) ?? -1;
 
 /**
- * The first complete group of blobs named `<any>-s<set>-c<count>`; a name without that form is
- * complete alone.
+ * The first complete group of blobs named `<any>-s<set>-c<count>`. A name without that form is a
+ * complete group of one.
  */
 export function findCompleteSet(
   blobs: readonly BlobMetadata[],
@@ -78,7 +77,7 @@ export function findCompleteSet(
   return undefined;
 }
 
-/** The epochs that a name tells; undefined where it tells none. */
+/** The epoch numbers in a name, or undefined. */
 function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
   const numbers = pattern.exec(id)?.slice(1).map(Number);
   return numbers?.every((number) => number <= EPOCH_MAX) === true ? numbers : undefined;
@@ -87,8 +86,8 @@ function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
 const epochOf = (id: BlobId, pattern: RegExp): number => numbersOf(id, pattern)?.[0] ?? -1;
 
 /**
- * Unix seconds of a watermark; 0 for one of the future, which would hide what was deleted a moment
- * ago.
+ * Unix seconds of a watermark. Future watermarks count as 0, because they would hide fresh
+ * deletions.
  */
 function watermarkOf({ id, timestampNs }: BlobMetadata): number {
   const seconds = Number(WATERMARK.exec(id)?.[1] ?? 0);
@@ -97,9 +96,9 @@ function watermarkOf({ id, timestampNs }: BlobMetadata): number {
 }
 
 /**
- * Lists all of it at once, where Kopia lists each kind: buckets are paid by the request, and what
- * is seen is of one moment. What takes several pages loses nothing: compactions delete their inputs
- * hours later.
+ * Loads the state with one listing, because requests cost money and one listing shows one moment.
+ * (Kopia lists each kind.) A listing of several pages loses nothing: compactions delete their
+ * inputs hours later.
  */
 export async function loadEpochState(
   storage: BlobStorage,
@@ -122,7 +121,7 @@ function epochStateOf(blobs: readonly BlobMetadata[]): EpochState {
     watermarkSeconds: watermarks.reduce((max, blob) => Math.max(max, watermarkOf(blob)), 0),
     markers,
     watermarks,
-    // A range is made of settled epochs. One beyond them would hide what writers put now.
+    // Ranges consist of settled epochs. A later range would hide new writes.
     ranges: longestChain(groupRanges(xr).filter(({ max }) => max <= writeEpoch - 2)),
     compacted: groupSingles(xs),
     written: Map.groupBy(xn, ({ id }) => epochOf(id, WRITTEN)),
@@ -141,8 +140,8 @@ function incompleteSets(blobs: readonly BlobMetadata[], kind: RegExp): RangeSet[
 }
 
 /**
- * Incomplete compactions whose inputs are deleted, so that entries are lost. A compaction that was
- * killed leaves its inputs.
+ * Incomplete compactions whose inputs are deleted, so entries are lost. (A killed compaction keeps
+ * its inputs.)
  */
 export const lostCompactions = (state: EpochState): RangeSet[] =>
   state.incomplete.filter(({ min, max }) => {
@@ -151,13 +150,13 @@ export const lostCompactions = (state: EpochState): RangeSet[] =>
     return !state.written.has(first) && !state.compacted.has(first);
   });
 
-/** Index blobs that newer ones replaced, and parts of unfinished compactions. */
+/** Index blobs replaced by newer ones, and parts of unfinished compactions. */
 export function supersededIndexes(state: EpochState): BlobMetadata[] {
   const active = new Set(completeIndexSet(state));
   return state.indexes.filter((blob) => !active.has(blob));
 }
 
-/** The state as it would be without some index blobs. */
+/** The state without some index blobs. */
 export function stateWithout(state: EpochState, ids: ReadonlySet<string>): EpochState {
   const { markers, watermarks, indexes } = state;
   return epochStateOf([...markers, ...watermarks, ...indexes.filter(({ id }) => !ids.has(id))]);
@@ -183,14 +182,17 @@ function groupRanges(blobs: readonly BlobMetadata[]): RangeSet[] {
   });
 }
 
-/** A range and those before it, down to epoch 0. */
+/** A range and the ranges before it, down to epoch 0. */
 interface Chain {
   readonly last: RangeSet;
   readonly length: number;
   readonly before: Chain | undefined;
 }
 
-/** Ranges that follow one another from epoch 0 to the highest possible, the fewest on ties. */
+/**
+ * Consecutive ranges from epoch 0 to the highest possible epoch. If several chains reach it, the
+ * one with the fewest ranges.
+ */
 export function longestChain(ranges: readonly RangeSet[]): RangeSet[] {
   const bestEndingAt = new Map<number, Chain>();
   let best: Chain | undefined;
@@ -201,7 +203,7 @@ export function longestChain(ranges: readonly RangeSet[]): RangeSet[] {
     const present = bestEndingAt.get(range.max);
     if (present && present.length <= chain.length) continue;
     bestEndingAt.set(range.max, chain);
-    // By their ends, the later ones are never lower.
+    // Ranges are sorted by their ends, so a later chain never ends lower.
     best = chain;
   }
   const chain: RangeSet[] = [];
@@ -209,13 +211,13 @@ export function longestChain(ranges: readonly RangeSet[]): RangeSet[] {
   return chain.reverse();
 }
 
-/** Last epoch that the range chain covers, -1 for none. */
+/** Last epoch that the range chain covers, or -1. */
 export const lastRangeEpoch = (state: EpochState): number => state.ranges.at(-1)?.max ?? -1;
 
 /**
- * An epoch is started only when the one before it has index blobs, and those or their compaction
- * stay. A marker beyond a gap was made by nobody who follows the rules; compactions and deletions
- * that went by it would hide what writers put into the true epoch. Throws `EPOCH_IMPLAUSIBLE`.
+ * Throws `EPOCH_IMPLAUSIBLE` if an epoch before the current epoch lacks index blobs. An epoch
+ * starts only after the epoch before it has index blobs. So a marker after a gap is forged, and
+ * compacting or deleting by it would hide entries of the true epoch.
  */
 export function assertEpochsFollow(state: EpochState): void {
   for (let epoch = lastRangeEpoch(state) + 1; epoch < state.writeEpoch; epoch++) {
@@ -231,16 +233,16 @@ export function assertEpochsFollow(state: EpochState): void {
 }
 
 /**
- * The index blobs that together hold every entry. More are read than the rules of epochs ask for:
- * another writer may have advanced already, and a marker that was taken back may have led writers
- * to later epochs and compactions to earlier ones. What is read besides changes nothing, since the
- * newest entry of a content counts.
+ * The index blobs that together hold every entry. Includes more epochs than the rules require:
+ * another writer may have advanced already. A deleted marker may also have led writers to later
+ * epochs and compactions to earlier ones. The extra blobs are harmless, because the newest entry of
+ * a content wins.
  */
 export function completeIndexSet(state: EpochState): BlobMetadata[] {
   const blobs: BlobMetadata[] = [];
   let start = 0;
   for (const range of state.ranges) {
-    // Kopia's condition: a range 0..0 alone is ignored in favour of epoch 0 itself.
+    // Kopia's condition: it ignores a range 0..0 and reads epoch 0 instead.
     if (range.max <= start) continue;
     for (const blob of range.blobs) blobs.push(blob);
     start = range.max + 1;
@@ -255,17 +257,15 @@ export function completeIndexSet(state: EpochState): BlobMetadata[] {
   return blobs;
 }
 
-/**
- * The compactions that are read in place of what writers put into an epoch: a range, and its own.
- */
+/** The compactions read instead of an epoch's written blobs: its range, and its own compaction. */
 export function compactionsOf(state: EpochState, epoch: number): (readonly BlobMetadata[])[] {
-  // The range 0..0 alone is not read.
+  // Kopia does not read a range 0..0.
   const range = state.ranges.find(({ min, max }) => min <= epoch && epoch <= max && max > 0);
   const own = epoch <= state.writeEpoch - 2 ? state.compacted.get(epoch) : undefined;
   return [range?.blobs, own].filter((blobs) => blobs !== undefined);
 }
 
-/** The blobs of one epoch: its compaction once it is settled, else all that writers put. */
+/** The blobs of one epoch: its compaction if the epoch is settled, otherwise all written blobs. */
 export function epochBlobs(state: EpochState, epoch: number): readonly BlobMetadata[] {
   const compacted = state.compacted.get(epoch);
   if (epoch <= state.writeEpoch - 2 && compacted) return compacted;

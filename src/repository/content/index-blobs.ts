@@ -9,17 +9,17 @@ import { type BlobCodec, damagedBlob, ivOfBlob, openBlob } from './sealed-blob.t
 
 /** Kopia: repo/content/content_manager_indexes.go, parallelFetches. */
 const INDEX_READS_MAX = 5;
-/** A longer index blob is decrypted in pieces to a scratch file. Our choice. */
+/** Longer index blobs are decrypted in pieces to a scratch file. Our choice. */
 const IN_MEMORY_BYTES_MAX = 8 << 20;
-/** Kopia puts up to 16 million entries into one, of 34 to 52 bytes and the names of their packs. */
+/** Kopia puts up to 16 million entries of 34 to 52 bytes into one index blob, plus pack names. */
 const INDEX_BYTES_MAX = 2 * 2 ** 30;
 const READ_BYTES = 4 << 20;
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
 /**
- * Loads index blobs, some at a time, and hands each on as it comes; the receiver owns it.
- * Throws `BLOB_NOT_FOUND` when one went away, `DAMAGED_BLOB`.
+ * Loads several index blobs at a time and passes each to `receive`, which owns it. Throws
+ * `DAMAGED_BLOB`, or `BLOB_NOT_FOUND` if a blob was deleted.
  */
 export async function forEachIndexBlob(
   storage: BlobStorage,
@@ -28,7 +28,7 @@ export async function forEachIndexBlob(
   receive: (body: IndexBody) => void,
   { signal, onDamaged }: ForEachOptions = {},
 ): Promise<void> {
-  // Reused: what reads leave behind is collected late.
+  // Read buffers are reused, because garbage collection frees them late.
   const idle: Uint8Array[] = [];
   await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
     signal?.throwIfAborted();
@@ -50,20 +50,18 @@ export async function forEachIndexBlob(
 }
 
 interface ForEachOptions extends SignalOptions {
-  /**
-   * Takes `DAMAGED_BLOB`, with the fact `writtenSeconds`; the other blobs are loaded all the same.
-   */
+  /** Receives `DAMAGED_BLOB` with the fact `writtenSeconds`. The other blobs are still loaded. */
   readonly onDamaged?: (error: CodedError) => void;
 }
 
 interface ReadOptions {
-  /** Memory for what is read; less than the blob is long is not used. */
+  /** Memory to read into. Ignored if shorter than the blob. */
   readonly into?: Uint8Array | undefined;
   readonly signal?: AbortSignal | undefined;
   readonly fresh?: boolean;
 }
 
-/** One index blob, which the caller closes. Throws as {@link forEachIndexBlob} does. */
+/** Loads one index blob. The caller closes it. Throws like {@link forEachIndexBlob}. */
 export async function loadIndexBlob(
   storage: BlobStorage,
   codec: BlobCodec,
@@ -74,7 +72,7 @@ export async function loadIndexBlob(
     return await readIndexBlob(storage, codec, blob, options);
   } catch (error) {
     if (!isCode(error, 'DAMAGED_BLOB')) throw error;
-    // Bytes may have changed on their way, or in a cache: the storage has the last word.
+    // The bytes may have changed in transit or in a cache: read them from the storage again.
     return readIndexBlob(storage, codec, blob, { ...options, fresh: true });
   }
 }
@@ -86,7 +84,7 @@ async function readIndexBlob(
   options: ReadOptions,
 ): Promise<IndexBody> {
   assertLength(blob.id, blob.lengthBytes, INDEX_BYTES_MAX);
-  // The blob may have been replaced since it was listed.
+  // The blob may have been replaced since the listing.
   const whole = { ...options, lengthMax: IN_MEMORY_BYTES_MAX };
   const source =
     blob.lengthBytes > IN_MEMORY_BYTES_MAX
@@ -100,7 +98,7 @@ async function readIndexBlob(
   }
 }
 
-/** Throws `SCRATCH_FULL` where the file does not fit. */
+/** Throws `SCRATCH_FULL` if the file does not fit. */
 async function decryptToFile(
   storage: BlobStorage,
   codec: BlobCodec,

@@ -5,9 +5,9 @@ import type { SessionId } from './session.ts';
 export interface ActiveIndexSet {
   readonly blobs: readonly BlobMetadata[];
   readonly watermarkSeconds: number;
-  /** Replaced index blobs that are not deleted yet. They add nothing to the active ones. */
+  /** Replaced index blobs that are not deleted yet. They add nothing to the active blobs. */
   readonly superseded: readonly BlobMetadata[];
-  /** Why entries are missing for certain: `DAMAGED_BLOB`. */
+  /** Known losses of entries: `DAMAGED_BLOB` each. */
   readonly lost: readonly CodedError[];
 }
 
@@ -15,13 +15,13 @@ export interface SignalOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Where index blobs live: the epoch manager of formats 2 and 3, or the legacy one of format 1. */
+/** The index blobs: managed by epochs in formats 2 and 3, by the legacy store in format 1. */
 export interface IndexStore {
-  /** The blobs that together hold every entry. Always read anew. */
+  /** The blobs that together hold every entry. Always lists the storage. */
   listActive(options?: SignalOptions): Promise<ActiveIndexSet>;
   /**
-   * Makes bodies durable; a failure may leave some of them, which others may have read. Returns
-   * their ids.
+   * Makes bodies durable and returns their IDs. A failure may leave some blobs that others have
+   * read.
    */
   write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]>;
 }

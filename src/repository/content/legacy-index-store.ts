@@ -12,15 +12,15 @@ import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts
 import { type BlobCodec, damagedBlob, openBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
-/** Blob that a format upgrade leaves for old programs to fall over. */
+/** A format upgrade puts this blob to make old programs fail. */
 export const POISON_BLOB =
   'n00000000000000000000000000000000-repository_unreadable_by_this_kopia_version_upgrade_required';
 
-/** As writers and compactions name them; other names are copies of sync programs. */
+/** Names given by writers and compactions. Other names are copies of sync programs. */
 const INDEX_NAME = /^n[0-9a-f]+(-(s[0-9a-z]*)?)?$/;
 const LOG_NAME = /^m[0-9a-f]+$/;
 
-/** 150 bytes for each index blob that a compaction took. */
+/** A log takes 150 bytes for each input of its compaction. */
 const LOG_BYTES_MAX = 16 << 20;
 
 const logSchema = z.object({
@@ -41,14 +41,12 @@ export interface LegacyIndexStoreOptions {
 }
 
 /**
- * The index blobs `n` of format 1, and the logs `m` of their compactions (Kopia:
+ * The `n` index blobs of format 1, and the `m` logs of their compactions (Kopia:
  * index_blob_manager_v0.go).
  */
 export class LegacyIndexStore implements IndexStore {
   readonly #options: LegacyIndexStoreOptions;
-  /**
-   * Whether an upgrade had left its blob when this was opened: one that did not come to its end.
-   */
+  /** Whether the poison blob existed when this was opened: an upgrade did not finish. */
   #hadPoison: boolean | undefined;
 
   constructor(options: LegacyIndexStoreOptions) {
@@ -63,8 +61,8 @@ export class LegacyIndexStore implements IndexStore {
       all.filter(({ id }) => INDEX_NAME.test(id)).map((b) => [String(b.id), b]),
     );
     const active = new Map(present);
-    // A compaction counts once all of its outputs can be seen, also those that a later one took as
-    // its inputs.
+    // A compaction counts if all of its outputs are listed. Outputs may be inputs of a later
+    // compaction.
     const lost: CodedError[] = [];
     const logs = await loadCompactionLogs(storage, codec, options, (error) => lost.push(error));
     for (const { inputs } of logs.filter((log) => log.outputs.every((id) => present.has(id)))) {
@@ -75,8 +73,8 @@ export class LegacyIndexStore implements IndexStore {
   }
 
   /**
-   * Throws `REPOSITORY_UPGRADED` when the repository got epochs meanwhile: nobody reads these blobs
-   * any more.
+   * Throws `REPOSITORY_UPGRADED` if the repository got epochs meanwhile. Clients no longer read `n`
+   * blobs then.
    */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     const { storage, codec, putOptions } = this.#options;
@@ -90,7 +88,7 @@ export class LegacyIndexStore implements IndexStore {
     return written;
   }
 
-  /** After the put: an upgrade reads the index before it leaves its blob. */
+  /** Check after the put, because an upgrade reads the index before it puts the poison blob. */
   async #assertNotUpgraded(): Promise<void> {
     const { storage } = this.#options;
     if (this.#hadPoison === true || !(await hasBlob(storage, blobId(POISON_BLOB)))) return;
@@ -103,7 +101,7 @@ const throwIt = (error: CodedError): never => {
   throw error;
 };
 
-/** Throws `DAMAGED_BLOB`, unless the caller takes that and goes on without the log. */
+/** Throws `DAMAGED_BLOB`, unless `onDamaged` accepts it. Then the log is skipped. */
 export async function loadCompactionLogs(
   storage: BlobStorage,
   codec: BlobCodec,

@@ -16,23 +16,20 @@ import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts
 import { forEachIndexBlob, loadIndexBlob } from './index-blobs.ts';
 import { type BlobCodec } from './sealed-blob.ts';
 
-/**
- * Kopia refreshes loaded indexes at most this often while it runs
- * (repo/content/committed_read_manager.go).
- */
+/** Kopia refreshes loaded indexes at most this often (repo/content/committed_read_manager.go). */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
 /**
- * Whoever misses a pack looks again for index blobs at most this often, and for half of the time at
- * most: a look reads all of them where others write. Our choice: packs are deleted an hour after
- * the rewrite that moved what they held.
+ * Limits of lookups after a missing pack: the minimum and maximum pause, and the pause as a
+ * multiple of the lookup's time. A lookup reads all index blobs if others write. Our choice: packs
+ * are deleted an hour after the rewrite that moved their contents.
  */
 const LOOK_HOLDS_NS_MIN = MINUTE_NS;
 const LOOK_HOLDS_NS_MAX = 30n * MINUTE_NS;
 const LOOK_HOLDS_TIMES = 2n;
-/** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
+/** Retries if a compaction deletes index blobs during the load. Kopia's number. */
 const LOAD_ATTEMPTS_MAX = 10;
 /**
- * Share of the index's memory for what is written while the index is read anew; more goes to
+ * Divides the index memory: entries written during a refresh get this share, and the rest go to
  * scratch files. Our choice.
  */
 const WRITTEN_MEANWHILE_PARTS = 4;
@@ -42,7 +39,7 @@ export interface LoadedIndexOptions {
   readonly codec: BlobCodec;
   readonly indexStore: IndexStore;
   readonly clock: Clock;
-  /** Above it, merged indexes go to scratch files. */
+  /** Merged indexes above this size go to scratch files. */
   readonly indexMemoryBytes: number;
 }
 
@@ -50,31 +47,27 @@ export interface LoadedIndexOptions {
 export type IndexNeed = 'whatever can be read' | 'all of it';
 
 /**
- * The index as it was read from its blobs, with what was written here since. Reading it anew goes
- * on beside flushes.
+ * The index loaded from its blobs, plus entries written here since. A refresh can run during
+ * flushes.
  */
 export class LoadedIndex {
   readonly #options: LoadedIndexOptions;
   #index: CommittedIndex;
-  /** Since the listing of the loaded index began. */
+  /** Time since the listing of the loaded index began. */
   #age: Stopwatch;
-  /**
-   * Since the last look for those who miss something; one under way serves all who ask meanwhile.
-   */
+  /** Time since the last lookup of a missing pack. Callers share a running lookup. */
   #sinceLook: Stopwatch;
   #lookHoldsNs = LOOK_HOLDS_NS_MIN;
   #look: Promise<void> | undefined;
-  /** The blobs and the watermark that the index was loaded from. */
+  /** Hash of the blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
-  /** Readings are counted as they begin; the one that the index comes from. */
+  /** Number of refreshes started, and the number of the refresh that loaded the current index. */
   #readings = 0;
   #loadedReading = 0;
-  /** Index blobs in force that could not be read. */
+  /** Active index blobs that could not be read. */
   #unreadable: readonly CodedError[] = [];
   #need: IndexNeed = 'whatever can be read';
-  /**
-   * For each refresh under way, the indexes that were written meanwhile: its listing may lack them.
-   */
+  /** For each running refresh, the indexes written meanwhile, because its listing may lack them. */
   readonly #refreshing = new Set<CommittedIndex>();
 
   constructor(options: LoadedIndexOptions) {
@@ -84,17 +77,17 @@ export class LoadedIndex {
     this.#sinceLook = new Stopwatch(options.clock);
   }
 
-  /** Hold on to it only between two awaits. */
+  /** Do not keep it across an await. */
   get index(): CommittedIndex {
     return this.#index;
   }
 
-  /** `DAMAGED_BLOB` for each unreadable index blob in force. */
+  /** `DAMAGED_BLOB` for each unreadable index blob in use. */
   get unreadable(): readonly CodedError[] {
     return this.#unreadable;
   }
 
-  /** Sets the need of this and of each later refresh. An unmet one throws `INDEX_UNREADABLE`. */
+  /** Sets the need of this and each later refresh. Throws `INDEX_UNREADABLE` if it is not met. */
   require(need: IndexNeed): void {
     this.#need = need;
     this.#assertReadable(this.#unreadable);
@@ -106,8 +99,8 @@ export class LoadedIndex {
   }
 
   /**
-   * Reads the index blobs anew. An abort ends it at once, also while the storage does not answer:
-   * the index stays as it is.
+   * Reads the index blobs again. An abort ends this at once, even if the storage hangs, and keeps
+   * the old index.
    */
   async refresh({ signal }: SignalOptions = {}): Promise<void> {
     signal?.throwIfAborted();
@@ -144,11 +137,11 @@ export class LoadedIndex {
       const onDamaged = (error: CodedError): void => void unreadable.push(error);
       await forEachIndexBlob(storage, codec, blobs, receive, { signal, onDamaged });
       this.#assertReadable(unreadable);
-      // The inputs of a damaged compaction may still be there.
+      // The inputs of a damaged compaction may still exist.
       if (unreadable.length > 0) await this.#loadSuperseded(active.superseded, receive, signal);
-      // Nobody waits any more, and the repository may be closed.
+      // The caller has gone, and the repository may be closed.
       signal?.throwIfAborted();
-      // One that began later has ended: what it saw must not be unseen again.
+      // A refresh that started later has already finished: keep its newer index.
       if (reading < this.#loadedReading) {
         loaded.close();
         return;
@@ -182,16 +175,14 @@ export class LoadedIndex {
     }
   }
 
-  /**
-   * Lists the index blobs anew, and reads them when there are others. Returns whether there were.
-   */
+  /** Lists the index blobs, and reads them if they changed. Returns whether they changed. */
   async refreshIfChanged(): Promise<boolean> {
     if (await this.#isAsListed()) return false;
     await this.refresh();
     return true;
   }
 
-  /** {@link refreshIfChanged}, unless that was a moment ago. */
+  /** {@link refreshIfChanged}, unless the last lookup was a moment ago. */
   async lookAgain(): Promise<void> {
     if (this.#sinceLook.elapsedNs < this.#lookHoldsNs) return;
     this.#look ??= this.#lookNow().finally(() => {
@@ -215,7 +206,7 @@ export class LoadedIndex {
     try {
       return nameOf(await this.#options.indexStore.listActive()) === this.#loadedFrom;
     } catch (error) {
-      // A compaction took away what was just listed.
+      // A compaction deleted a blob that was just listed.
       if (isCode(error, 'BLOB_NOT_FOUND')) return false;
       throw error;
     }
@@ -225,15 +216,15 @@ export class LoadedIndex {
     if (this.#age.elapsedNs > REFRESH_AFTER_NS) await this.refresh(options);
   }
 
-  /** Adds what was written here; takes over the bytes. */
+  /** Adds an index written here. Takes ownership of the bytes. */
   add(body: Uint8Array): void {
-    // Copies: whoever merges a body gives its memory back.
+    // Copy, because a merge frees the memory of its inputs.
     for (const written of this.#refreshing) {
       written.add(new IndexBody(memorySource(new Uint8Array(body))));
     }
     this.#index.add(new IndexBody(memorySource(body)));
     this.#index.settle();
-    // What others wrote meanwhile is not in it: the next look reads everything.
+    // The index lacks concurrent writes of others, so the next lookup must read everything.
     this.#loadedFrom = '';
   }
 
@@ -248,8 +239,8 @@ function clamp(value: bigint, min: bigint, max: bigint): bigint {
 }
 
 /**
- * Ends with the task or with the signal, whichever is first. What the storage does not end goes on,
- * and nobody heeds it.
+ * Settles with the task or the abort, whichever comes first. An aborted task may run on, and its
+ * result is ignored.
  */
 async function orAborted(task: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
   if (!signal) return task;
@@ -271,14 +262,14 @@ function indexUnreadable(first: CodedError, count: number): CodedError {
   return new CodedError('INDEX_UNREADABLE', text, { cause: first, facts: first.facts });
 }
 
-/** A compaction took away what was just listed: everything is listed anew. */
+/** A compaction deleted a blob that was just listed: list again. */
 function asChanging(cause: unknown): never {
   if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
   const text = `index ${cause.message}`;
   throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
 }
 
-/** Tells one set of index blobs from another: their bytes never change under their names. */
+/** Identifies a set of index blobs. Blobs never change under their names. */
 function nameOf({
   blobs,
   watermarkSeconds,

@@ -6,20 +6,21 @@ import { IndexBody } from '../index/index-body.ts';
 import { decodePostamble } from './pack.ts';
 import type { BlobCodec } from './sealed-blob.ts';
 
-/** Holds the whole local index of most packs: 40 bytes for each content. Our choice. */
+/** Holds the whole local index of most packs, 40 bytes a content. Our choice. */
 const TAIL_BYTES = 64 << 10;
 
 /**
- * The index at the end of a pack, for lost index blobs; Kopia reads it too. Besides its own
- * contents a pack may name contents of other packs that were deleted while it was filled. Undefined
- * if the end of the pack cannot be read. Throws `BLOB_NOT_FOUND`.
+ * The index at the end of a pack, in case index blobs are lost. Kopia reads it too. A pack may also
+ * name contents of other packs that were deleted while it was filled. Returns undefined if the end
+ * of the pack is unreadable. Throws `BLOB_NOT_FOUND`.
  */
 export async function loadLocalIndex(
   storage: BlobStorage,
   codec: BlobCodec,
   pack: BlobMetadata,
 ): Promise<IndexEntry[] | undefined> {
-  // Past the cache: such a pack is read once, before it is deleted.
+  // Bypasses the cache, because such a pack is read once. Reads twice in case the first bytes were
+  // damaged in transit.
   return (await read(storage, codec, pack)) ?? (await read(storage, codec, pack));
 }
 

@@ -2,35 +2,33 @@ import { type BlobId, blobId, type BlobStorage } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 
 /**
- * What is read of a metadata pack at once: directories of one tree lie side by side. Our choice.
+ * Bytes read at once from a metadata pack, because directories of one tree are adjacent. Our
+ * choice.
  */
 const BLOCK_BYTES = 1 << 20;
-/** Blocks held; packs never change, so they stay good. */
+/** Blocks in the cache. Packs never change, so blocks stay valid. */
 export const BLOCKS_MAX = 6;
 
 interface Block {
   readonly bytes: Promise<Uint8Array>;
-  /** What it was read into, to be read into again. */
+  /** The buffer of `bytes`, for reuse. */
   readonly memory: Uint8Array;
-  /** Reads that have not looked at the bytes yet. */
+  /** Reads that still need the bytes. */
   users: number;
   isHeld: boolean;
-  /** A read that was given up may still write into it. */
+  /** The failed read may still write into the memory. */
   isFailed: boolean;
 }
 
-/**
- * Packed contents from the storage; those of metadata packs through blocks that serve their
- * neighbours too.
- */
+/** Reads packed contents. Metadata packs are read in blocks that also serve adjacent contents. */
 export class MetadataBlocks {
   readonly #storage: BlobStorage;
   readonly #lengths = new Map<BlobId, Promise<number>>();
-  /** By `pack offset`, the one used longest ago first. */
+  /** Blocks by `pack offset`, least recently used first. */
   readonly #blocks = new Map<string, Block>();
   /**
-   * Memory of blocks that nobody uses: made anew for each, it would have the heap collected every
-   * few blocks.
+   * Buffers of dropped blocks, for reuse. A new buffer for each block would trigger a collection
+   * every few blocks.
    */
   readonly #idle: Uint8Array[] = [];
 
@@ -39,8 +37,8 @@ export class MetadataBlocks {
   }
 
   /**
-   * Calls back with the bytes, which are good until it returns. Throws what `getBlob` and the
-   * callback throw.
+   * Passes the bytes to `use`. They are valid until it returns. Throws errors of `getBlob` and
+   * `use`.
    */
   async read<T>(
     { packBlobId, packOffset, packedLength }: IndexEntry,
@@ -80,7 +78,7 @@ export class MetadataBlocks {
     const memory = this.#idle.pop() ?? Buffer.allocUnsafeSlow(BLOCK_BYTES);
     const bytes = this.#load(id, offset, end, memory);
     const block = { bytes, memory, users: 0, isHeld: true, isFailed: false };
-    // A failed read is not kept.
+    // Failed reads are not cached.
     bytes.catch(() => {
       block.isFailed = true;
       if (this.#blocks.get(key) === block) this.#drop(key);
@@ -103,7 +101,7 @@ export class MetadataBlocks {
 
   async #load(id: BlobId, offset: number, end: number, into: Uint8Array): Promise<Uint8Array> {
     const length = await this.#packLength(id);
-    // A pack that is too short for the content is reported by the read itself.
+    // If the pack is too short for the content, the read itself reports it.
     const until = Math.max(end, Math.min(length, offset + BLOCK_BYTES));
     return this.#storage.getBlob(id, { offset, lengthBytes: until - offset, into });
   }
@@ -120,9 +118,9 @@ export class MetadataBlocks {
 }
 
 /**
- * Things in the order of the places of their contents, those together that {@link MetadataBlocks}
- * read with one request. Whoever reads a group one after the other, and no more groups beside each
- * other than there are blocks, reads each block once.
+ * Sorts things by the place of their contents. A group holds the things that {@link MetadataBlocks}
+ * reads with one request. Read each group in sequence, and at most BLOCKS_MAX groups in parallel.
+ * Then each block is read once.
  */
 export function groupByBlock<T>(
   things: readonly T[],

@@ -2,33 +2,33 @@ import { asError, assert, Semaphore } from '../../base/index.ts';
 import type { BufferTaker, PackBuffers } from './pack-buffers.ts';
 import type { Pack } from './pack.ts';
 
-/** File data, or metadata: contents with a prefix. */
+/** `p` is file data. `q` is metadata: contents with a prefix. */
 export type PackKind = 'p' | 'q';
 
-/** Maintenance rewrites packs that are filled less than this (maintenance/rewrite-packs.ts). */
+/** Maintenance rewrites packs filled below this share (maintenance/rewrite-packs.ts). */
 const LONG_ENOUGH_SHARE = 0.6;
 /**
- * Kopia lets a pack grow by the chunk that fills it; fewer and longer packs are fewer requests, and
+ * Kopia lets a pack grow by the chunk that fills it. Fewer, longer packs need fewer requests and
  * more memory.
  */
 const LENGTH_SHARE_MAX = 1.2;
-/** A new pack has room for what is asked for after its preamble and the replica of the format. */
+/** The most bytes that a preamble and the format replica take in a new pack. */
 const PREAMBLE_BYTES_MAX = 4096;
 
-/** Whose packs they are: a session. */
+/** The session that owns packs. */
 export interface PackOwner {
   newPack(kind: PackKind, buffer: Uint8Array): Pack;
-  /** Whether more contents of this kind will come soon; otherwise the pack is closed. */
+  /** Whether more contents of this kind are expected. If not, the pack is closed. */
   wants(kind: PackKind): boolean;
-  /** Makes a pack durable. It is not appended to any more. */
+  /** Makes a pack durable. The pack takes no more contents. */
   put(pack: Pack): Promise<void>;
-  /** The pack will not be put: something failed. */
+  /** The pack will not be put because of a failure. */
   drop(pack: Pack, failure: unknown): void;
 }
 
 export interface OpenPacksOptions {
   readonly buffers: PackBuffers;
-  /** Packs of file data that are filled at once. */
+  /** Packs of file data that are filled in parallel. */
   readonly dataLanes: number;
   readonly maxPackBytes: number;
 }
@@ -39,7 +39,7 @@ interface OpenPack {
   readonly pack: Pack;
 }
 
-/** An append that waits: for a buffer, or for a pack of its session that is given back. */
+/** An append that waits for a buffer, or for a pack of its session. */
 interface Waiting {
   readonly owner: PackOwner;
   readonly kind: PackKind;
@@ -50,23 +50,23 @@ interface Waiting {
 }
 
 /**
- * The packs that are being filled, of all sessions of one repository. Waits go one way only, so
- * that none goes in a circle: an append waits for a lane, then for a pack, which needs a buffer.
- * Buffers come back from appends that run, which wait for threads only, and from puts, which wait
- * for the storage only. Idle packs hold buffers too; when more wait for a buffer than puts will
- * bring back, idle packs are put, whoever they belong to.
+ * The packs being filled, for all sessions of one repository. Waits cannot form a circle:
+ * - An append waits for a lane, then for a pack, which needs a buffer.
+ * - Running appends and puts return buffers. Appends wait only for threads, and puts only for the
+ *   storage.
+ * - Idle packs hold buffers too. If more appends wait than puts will return buffers, idle packs of
+ *   any owner are put.
  */
 export class OpenPacks {
   readonly #options: OpenPacksOptions;
   /**
-   * Appends of each kind that hold a pack or wait for one. More would spread contents over short
-   * packs.
+   * Limits the appends of each kind that hold or await a pack. More would leave many short packs.
    */
   readonly #lanes: Record<PackKind, Semaphore>;
-  /** Packs that nobody writes to right now. */
+  /** Packs without a writer. */
   #idle: OpenPack[] = [];
   readonly #waiting = new Set<Waiting>();
-  /** Puts under way: each brings a buffer back. */
+  /** Running puts. Each returns a buffer. */
   #puts = 0;
   #failure: Error | undefined;
 
@@ -78,7 +78,7 @@ export class OpenPacks {
     };
   }
 
-  /** Why nothing can be appended any more. */
+  /** The reason why appends fail. */
   get failure(): Error | undefined {
     return this.#failure;
   }
@@ -106,7 +106,7 @@ export class OpenPacks {
     }
   }
 
-  /** Puts the idle packs of an owner that are closed or of no more use. */
+  /** Puts the owner's idle packs that are full or no longer needed. */
   closeIdle(owner: PackOwner): void {
     for (const open of this.#idle.filter((each) => each.owner === owner)) {
       const isFull = open.pack.isFull(this.#options.maxPackBytes);
@@ -114,10 +114,7 @@ export class OpenPacks {
     }
   }
 
-  /**
-   * Ends all waits with this error, and all later appends. Packs that are not being put are given
-   * up.
-   */
+  /** Fails all waiting and later appends with this error. Drops packs that are not being put. */
   fail(cause: unknown): void {
     if (this.#failure) return;
     const failure = asError(cause);
@@ -131,7 +128,7 @@ export class OpenPacks {
   }
 
   /**
-   * An idle pack with room, the fullest first, so that few are short at the end; else a new one.
+   * An idle pack with room, fullest first, so that few short packs remain. Otherwise a new pack.
    */
   #take(owner: PackOwner, kind: PackKind, roomBytes: number): OpenPack | Promise<OpenPack> {
     if (this.#failure) throw this.#failure;
@@ -184,9 +181,7 @@ export class OpenPacks {
     else this.#close(open);
   }
 
-  /**
-   * While more wait for a buffer than puts will bring back, an idle pack is put: the longest first.
-   */
+  /** Puts the longest idle packs while more appends wait than puts will return buffers. */
   #relieve(): void {
     while (this.#options.buffers.waiting > this.#puts && this.#idle.length > 0) {
       this.#close(this.#idle.reduce((a, b) => (b.pack.length > a.pack.length ? b : a)));
@@ -194,7 +189,8 @@ export class OpenPacks {
   }
 
   /**
-   * Whether to append here: a pack that is long enough is rather closed than made much too long.
+   * Whether to append to this pack. A pack that is long enough is closed if the append would make
+   * it too long.
    */
   #fits(pack: Pack, roomBytes: number): boolean {
     const { maxPackBytes } = this.#options;
@@ -203,7 +199,7 @@ export class OpenPacks {
     return pack.room >= roomBytes && !(isLongEnough && isTooLong);
   }
 
-  /** Starts the put; its buffer is free again when the blob is durable. */
+  /** Starts the put. The buffer is free when the put settles. */
   #close(open: OpenPack): void {
     const at = this.#idle.indexOf(open);
     if (at >= 0) this.#idle.splice(at, 1);

@@ -2,43 +2,43 @@ import { assert } from '../../base/index.ts';
 import type { Arena } from '../../codec/index.ts';
 
 /**
- * Room for a full pack, or for one at 60 % (below which maintenance rewrites it) and the longest
- * content.
+ * Room for a full pack, or for a 60 % full pack plus the longest content. (Maintenance rewrites
+ * packs below 60 %.)
  */
 export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): number {
   const slack = 256 << 10;
   return slack + Math.max(maxPackBytes, Math.ceil(maxPackBytes * 0.6) + contentBytesMax);
 }
 
-/** Called with a buffer when it is the caller's turn. */
+/** Called with a buffer on the caller's turn. */
 export type BufferTaker = (buffer: Uint8Array) => void;
 
 /**
- * Memory for packs: a fixed number of buffers, so that packs being filled and put have a bound.
- * Who finds none waits in line; buffers that come back go to the first in line.
+ * A fixed number of buffers, which bounds the memory of packs. Callers wait in line for a free
+ * buffer.
  */
 export class PackBuffers {
   readonly bufferBytes: number;
-  /** Called when somebody begins to wait: whoever sits on buffers without need should let go. */
+  /** Called when a caller starts to wait. Release buffers that you do not need. */
   onShortage: () => void = () => undefined;
   readonly #free: Uint8Array[] = [];
   readonly #make: () => Uint8Array;
   #unmade: number;
   readonly #waiting = new Set<BufferTaker>();
 
-  /** Buffers are made when they are first needed. */
+  /** Creates buffers on first use. */
   constructor(count: number, bufferBytes: number, make: () => Uint8Array) {
     this.bufferBytes = bufferBytes;
     this.#unmade = count;
     this.#make = make;
   }
 
-  /** How many wait for a buffer. */
+  /** Number of callers that wait for a buffer. */
   get waiting(): number {
     return this.#waiting.size;
   }
 
-  /** How many buffers nobody holds. */
+  /** Number of free buffers. */
   get free(): number {
     return this.#free.length + this.#unmade;
   }
@@ -59,7 +59,7 @@ export class PackBuffers {
     });
   }
 
-  /** Gets in line. Each taker is called once, unless it is withdrawn before. */
+  /** Joins the line. Calls each taker once, unless it is withdrawn first. */
   enqueue(taker: BufferTaker): void {
     this.#waiting.add(taker);
     this.onShortage();
@@ -81,7 +81,7 @@ export class PackBuffers {
   }
 }
 
-/** Buffers that the threads can write to. */
+/** Buffers that worker threads can write to. */
 export function arenaPackBuffers(arena: Arena, count: number, bufferBytes: number): PackBuffers {
   const addresses = Array.from({ length: count }, () => arena.allocate(bufferBytes));
   return new PackBuffers(count, bufferBytes, () =>
@@ -89,9 +89,7 @@ export function arenaPackBuffers(arena: Arena, count: number, bufferBytes: numbe
   );
 }
 
-/**
- * Buffers on the heap, for commands that write a little metadata. Pages cost nothing until touched.
- */
+/** Heap buffers, for commands that write a little metadata. Untouched pages use no memory. */
 export function heapPackBuffers(count: number, bufferBytes: number): PackBuffers {
   return new PackBuffers(count, bufferBytes, () => Buffer.allocUnsafeSlow(bufferBytes));
 }

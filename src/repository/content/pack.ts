@@ -7,18 +7,19 @@ import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 
 /**
- * 32 random bytes lead each pack: Kopia's minimum and maximum (repo/content/content_manager.go).
+ * Each pack starts with 32 random bytes. In Kopia this is minimum and maximum
+ * (repo/content/content_manager.go).
  */
 const PREAMBLE_BYTES = 32;
 /** The local index starts at a multiple of this. */
 const ALIGNMENT = 4096;
-/** Random bytes after a local index, so that its blob is unique. */
+/** Random bytes after a local index, to make its blob unique. */
 const INDEX_SUFFIX_BYTES = 32;
 
 /**
- * A pack of so many contents is full, however short it is: each takes some 350 bytes in memory
- * until an index names it, and of tiny files there would be half a million. Our choice: that is as
- * much again as a pack itself takes.
+ * A pack with this many contents is full, even if it is short. Each entry takes about 350 bytes of
+ * memory until an index names it, and a pack could hold half a million tiny files. Our choice:
+ * entries take at most as much memory as the pack itself.
  */
 export const PACK_ENTRIES_MAX = 1 << 16;
 
@@ -30,15 +31,15 @@ export interface PackCodec {
 }
 
 /**
- * One pack being filled. Contents are appended in place to `buffer`, which may be shared memory;
- * what `finish` returns is the whole blob.
+ * A pack being filled. Contents are appended to `buffer`, which may be shared memory. `finish`
+ * returns the whole blob.
  */
 export class Pack {
   readonly blobId: BlobId;
   readonly buffer: Uint8Array;
   readonly entries: IndexEntry[] = [];
   /**
-   * Contents of other packs that its local index calls deleted, for whoever rebuilds a lost index.
+   * Deleted contents of other packs, written to the local index so that a rebuilt index knows them.
    */
   marks: readonly IndexEntry[] = [];
   #length = 0;
@@ -56,7 +57,7 @@ export class Pack {
     return this.#length;
   }
 
-  /** Takes no more contents. */
+  /** Makes the pack count as full. */
   close(): void {
     this.#isClosing = true;
   }
@@ -70,7 +71,7 @@ export class Pack {
     return this.buffer.length - this.#length;
   }
 
-  /** Books bytes that were written at `length`. */
+  /** Counts bytes written at `length`, and returns their offset. */
   advance(bytes: number): number {
     const offset = this.#length;
     this.#length += bytes;
@@ -79,8 +80,8 @@ export class Pack {
   }
 
   /**
-   * The whole blob, with padding, local index and postamble, as pieces that follow one another; the
-   * first is a view of the buffer.
+   * The whole blob in pieces, with padding, local index and postamble. The first piece is a view of
+   * the buffer.
    */
   finish(codec: PackCodec): Uint8Array[] {
     const padding = codec.random(ALIGNMENT - (this.#length % ALIGNMENT));
@@ -111,7 +112,7 @@ function encodePostamble(iv: Uint8Array, offset: number, length: number): Uint8A
   return Buffer.concat([fields, checksum, lengthByte]);
 }
 
-/** Reads the end of a pack; undefined when it is not a valid postamble. */
+/** Reads the end of a pack. Returns undefined if the postamble is invalid. */
 export function decodePostamble(
   tail: Uint8Array,
 ): { iv: Uint8Array; offset: number; length: number } | undefined {
@@ -135,7 +136,7 @@ export function decodePostamble(
 }
 
 /**
- * What precedes the preamble where `enablePasswordChange` is off: kopia.repository, for disaster
+ * The bytes before the preamble if `enablePasswordChange` is off: kopia.repository, for disaster
  * recovery.
  */
 export function formatReplica(formatBlob: Uint8Array): Uint8Array {

@@ -15,14 +15,14 @@ export function damagedBlob(id: string, what: string, cause?: unknown): CodedErr
   });
 }
 
-/** The IV that a blob's own name gives: the last 32 hex digits before the first dash. */
+/** The IV in a blob's name: the last 32 hex digits before the first dash. */
 export function ivOfBlob(id: BlobId): Uint8Array {
   const digits = (id.split('-')[0] ?? '').slice(-32);
   if (!/^[0-9a-f]{32}$/.test(digits)) throw damagedBlob(id, 'its name holds no hash');
   return Buffer.from(digits, 'hex');
 }
 
-/** Seals a blob whose name is made of its hash; `suffix` is what follows the hash. */
+/** Seals a blob and names it by its hash. `suffix` follows the hash. */
 export function sealBlob(
   codec: BlobCodec,
   prefix: string,

@@ -5,15 +5,15 @@ import type { ContentManagerOptions } from './content-options.ts';
 import { type BlobCodec, openBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
-/** Names, times and a path. */
+/** A marker holds names, times and a path. */
 const MARKER_BYTES_MAX = 64 << 10;
-/** Six bytes each in JSON at most. */
+/** JSON takes at most six bytes a character. */
 const PATH_MAX = 8 << 10;
 const OWNER_MAX = 1 << 10;
 const markerSchema = z.looseObject({
   id: z.string(),
   checkpointTime: z.string(),
-  // Ours. Kopia ignores them. Markers of older versions have no owner.
+  // Longshore's own fields, which Kopia ignores. Markers of older versions have no owner.
   longshorePath: z.string().optional(),
   longshoreOwner: z.string().optional(),
 });
@@ -30,20 +30,20 @@ const ownerOf = ({ userName, host }: UploadSource): string => `${userName}@${hos
 export interface StoredMarker {
   readonly session: string;
   readonly checkpointNs: Nanoseconds;
-  /** Unknown for Kopia's sessions. */
+  /** Undefined for Kopia's sessions. */
   readonly uploadPath: string | undefined;
-  /** `user@host`. Unknown for Kopia's sessions, and for those of older versions. */
+  /** `user@host`. Undefined for sessions of Kopia and older versions. */
   readonly uploadOwner: string | undefined;
 }
 
-/** Whether the session is of an upload of this source. Without an owner, the path decides. */
+/** Whether the session belongs to an upload of this source. Without an owner, the path decides. */
 export const isMarkerOf = (
   { uploadPath, uploadOwner }: StoredMarker,
   source: UploadSource,
 ): boolean =>
   uploadPath === source.path && (uploadOwner === undefined || uploadOwner === ownerOf(source));
 
-/** Throws `BLOB_NOT_FOUND`, and other errors if the marker cannot be read. */
+/** Throws `BLOB_NOT_FOUND`, and other errors if the marker is unreadable. */
 export async function readMarker(
   storage: BlobStorage,
   codec: BlobCodec,
@@ -60,7 +60,7 @@ export async function readMarker(
   };
 }
 
-/** A marker that is too long to be read would keep its session from being deleted. */
+/** Omits a long source: an unreadable marker would keep its session from being deleted. */
 function sourceFields(source: UploadSource | undefined): Record<string, string> {
   if (!source || source.path.length > PATH_MAX || ownerOf(source).length > OWNER_MAX) return {};
   return { longshorePath: source.path, longshoreOwner: ownerOf(source) };
@@ -72,16 +72,16 @@ interface SealedMarker {
 }
 
 /**
- * The blob that keeps other clients' pack deletion away until an index names the session's packs.
+ * The blob that stops other clients from deleting the session's packs until an index names them.
  */
 export class SessionMarker {
   readonly #options: ContentManagerOptions;
   readonly #session: SessionId;
   readonly #startedAtNs: Nanoseconds;
-  /** For the upload after a kill. */
+  /** Lets the next upload find the session after a kill. */
   uploadSource: UploadSource | undefined;
   #sealed: SealedMarker | undefined;
-  /** Put since, to learn the time. */
+  /** Further markers, put to read the storage's clock. */
   readonly #later: BlobId[] = [];
   #firstPut: Promise<void> | undefined;
 
@@ -91,12 +91,12 @@ export class SessionMarker {
     this.#startedAtNs = options.clock.nowNs();
   }
 
-  /** Whether it is put, or may be: then it has to be deleted at the end. */
+  /** Whether the marker may exist, so that it must be deleted at the end. */
   get isMade(): boolean {
     return this.#sealed !== undefined;
   }
 
-  /** Resolves when it is there; puts it once. Throws what the storage throws. */
+  /** Puts the marker once, and resolves when it exists. Throws storage errors. */
   async put(): Promise<SealedMarker> {
     const { storage } = this.#options;
     this.#sealed ??= this.#seal();
@@ -105,7 +105,7 @@ export class SessionMarker {
     try {
       await this.#firstPut;
     } catch (error) {
-      // Whoever only asked for the time does without it: the next one tries again.
+      // Callers that only need the time ignore this failure. The next call tries again.
       this.#firstPut = undefined;
       throw error;
     }
@@ -126,9 +126,9 @@ export class SessionMarker {
   }
 
   /**
-   * The time of the storage's clock: that of a marker, which is put now. Each has a name of its
-   * own, as Kopia's have when it checkpoints a session: in a bucket with object lock a blob that is
-   * put again would be another version. Throws what the storage throws.
+   * The storage's current time, as stamped on a marker put now. Each marker has its own name, like
+   * Kopia's checkpoints: with object lock, a second put to one name would add a version. Throws
+   * storage errors.
    */
   async storageTime(): Promise<Nanoseconds> {
     const { storage } = this.#options;
@@ -141,7 +141,7 @@ export class SessionMarker {
     return (await storage.getMetadata(id)).timestampNs;
   }
 
-  /** The index names every pack now. */
+  /** Call this when the index names every pack. */
   async delete(): Promise<void> {
     const { storage } = this.#options;
     for (const id of this.#later) await storage.deleteBlob(id);

@@ -12,7 +12,7 @@ export function newSessionId(clock: Clock, random: RandomBytes): SessionId {
   return `s${digits}${months.toString(16)}` as SessionId;
 }
 
-/** Session of a pack or marker: the first part after the first `-` that starts with `s`. */
+/** Session of a pack or marker: the first part that starts with `s`, after the first `-`. */
 export function sessionOfBlob(id: string): string {
   return (
     id

@@ -9,37 +9,37 @@ import { Pack } from './pack.ts';
 import { newSessionId, type SessionId } from './session.ts';
 import { SessionMarker, type UploadSource } from './session-marker.ts';
 
-/** A content whose bytes are about to be sealed. */
+/** A content to be sealed. */
 export interface NewContent {
   readonly contentId: ContentId;
   readonly originalLength: number;
   readonly timestampSeconds: number;
-  /** Rewritten while marked deleted. */
+  /** The content is marked as deleted and being rewritten. */
   readonly deleted?: boolean;
 }
 
-/** Seals contents at the given place in a pack's buffer. */
+/** Seals contents into a pack's buffer at this address. */
 export type SealInto = (address: Uint8Array) => Promise<SealedItem[]> | SealedItem[];
 
-/** What is written between two flushes: its packs, its index entries, its marker blob. */
+/** The writes between two flushes: packs, index entries and marker blob. */
 export class WriteSession implements PackOwner {
   readonly id: SessionId;
   readonly #options: ContentManagerOptions;
   readonly #packs: OpenPacks;
   readonly #marker: SessionMarker;
   readonly #entries = new Map<ContentId, IndexEntry>();
-  /** Deleted lists of manifests; there are never many. */
+  /** Deleted manifest contents, always few. */
   readonly #marks = new Map<ContentId, IndexEntry>();
-  /** Every pack whose bytes are still in memory, for reading back. */
+  /** Packs whose bytes are still in memory and can be read. */
   readonly #inMemory = new Map<string, Pack>();
   readonly #appends = new Set<Promise<unknown>>();
-  /** Appends of each kind that have no pack yet. */
+  /** Appends of each kind that wait for a pack. */
   readonly #unplaced: Record<PackKind, number> = { p: 0, q: 0 };
   readonly #puts = new Set<Promise<void>>();
-  /** Set by {@link finish}: nothing will be appended but what waits already. */
+  /** Set by {@link finish}: only waiting appends still run. */
   #isFinishing = false;
   #failure: unknown;
-  /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
+  /** Entries of durable packs that no index names yet, and the bytes of those packs. */
   #durable: IndexEntry[] = [];
   #durableBytes = 0;
 
@@ -51,7 +51,7 @@ export class WriteSession implements PackOwner {
     this.#marker.uploadSource = uploadSource;
   }
 
-  /** Takes effect if the marker is not made yet. */
+  /** Ignored if the marker exists already. */
   set uploadSource(source: UploadSource) {
     this.#marker.uploadSource = source;
   }
@@ -60,17 +60,17 @@ export class WriteSession implements PackOwner {
     return this.#entries.size === 0 && this.#appends.size === 0 && !this.#marker.isMade;
   }
 
-  /** Bytes of packs that are put and wait for an index to name them. */
+  /** Bytes of durable packs that no index names yet. */
   get durableBytes(): number {
     return this.#durableBytes;
   }
 
-  /** Their index entries. */
+  /** Entries of durable packs that no index names yet. */
   get durableEntries(): number {
     return this.#durable.length;
   }
 
-  /** Hands over the entries of the packs that are put; `forget` them once an index names them. */
+  /** Takes the entries of durable packs. Call `forget` once an index names them. */
   takeDurable(): IndexEntry[] {
     const taken = this.#durable;
     this.#durable = [];
@@ -80,7 +80,7 @@ export class WriteSession implements PackOwner {
 
   forget(entries: readonly IndexEntry[]): void {
     for (const entry of entries) {
-      // One that was marked deleted meanwhile is another entry.
+      // A content marked as deleted meanwhile has another entry, which stays.
       if (this.#entries.get(entry.contentId) === entry) this.#entries.delete(entry.contentId);
     }
   }
@@ -89,7 +89,7 @@ export class WriteSession implements PackOwner {
     return this.#entries.get(id);
   }
 
-  /** Bytes of a content whose pack is still in memory. */
+  /** Bytes of a content whose pack is in memory. */
   packedBytes(entry: IndexEntry): Uint8Array | undefined {
     const pack = this.#inMemory.get(entry.packBlobId);
     return (
@@ -98,15 +98,15 @@ export class WriteSession implements PackOwner {
     );
   }
 
-  /** An entry about a content in another pack: a deletion, an undeletion. */
+  /** Adds an entry for a content in another pack: a deletion or an undeletion. */
   addEntry(entry: IndexEntry): void {
     this.#entries.set(entry.contentId, entry);
     if (entry.deleted && prefixOf(entry.contentId) === 'm') this.#marks.set(entry.contentId, entry);
   }
 
   /**
-   * Appends contents to one pack. `roomBytes` bounds what `seal` writes. The entries can be found
-   * once the promise settles. Several appends run at once, each with a pack of its own.
+   * Appends contents to one pack. `seal` writes at most `roomBytes`. Entries are found once the
+   * promise resolves. Several appends can run at once, each with its own pack.
    */
   append(
     kind: PackKind,
@@ -160,8 +160,8 @@ export class WriteSession implements PackOwner {
       encryptionKeyId: 0,
     };
     pack.entries.push(entry);
-    // Two may store the same at once, in two packs: named is what the packs' own indexes call the
-    // newer one.
+    // Two appends may store the same content in two packs. Keep the entry that the packs' local
+    // indexes call newer.
     const known = this.#entries.get(entry.contentId);
     if (!known || comparePrecedence(entry, known) > 0) this.#entries.set(entry.contentId, entry);
   }
@@ -197,7 +197,7 @@ export class WriteSession implements PackOwner {
       pack.marks = this.#takeMarks(pack);
       const pieces = pack.finish({ ...codec, indexVersion, random });
       await storage.putBlob(pack.blobId, pieces, putOptions);
-      // One by one: a pack of tiny files holds more entries than a call takes parameters.
+      // Not with a spread: a pack of tiny files has more entries than a call takes parameters.
       for (const entry of pack.entries) this.#durable.push(entry);
       this.#durableBytes += pack.length;
     } finally {
@@ -206,8 +206,8 @@ export class WriteSession implements PackOwner {
   }
 
   /**
-   * Deletions that no local index names yet. Kopia records them as well. Without them a rebuilt
-   * index would bring back merged lists of snapshots.
+   * Deletions that no local index names yet. Kopia records them too. Without them, a rebuilt index
+   * would bring back merged snapshot lists.
    */
   #takeMarks(pack: Pack): IndexEntry[] {
     const own = new Set(pack.entries.map(({ contentId }) => contentId));
@@ -221,12 +221,12 @@ export class WriteSession implements PackOwner {
     if (pack.entries.length > 0) this.#failure ??= failure;
   }
 
-  /** The time of the storage's clock. Throws what the storage throws. */
+  /** The storage's current time. Throws storage errors. */
   storageTime(): Promise<Nanoseconds> {
     return this.#marker.storageTime();
   }
 
-  /** How many entries no index names yet. */
+  /** Number of entries that no index names yet. */
   get entryCount(): number {
     return this.#entries.size;
   }
@@ -236,20 +236,17 @@ export class WriteSession implements PackOwner {
     return [...this.#entries.values()];
   }
 
-  /** Puts the packs that are being filled. Later contents get new packs. */
+  /** Puts the open packs. Later contents get new packs. */
   async closePacks(): Promise<void> {
     for (const pack of this.#inMemory.values()) pack.close();
     this.#packs.closeIdle(this);
-    // A pack that is being appended to is put after it.
+    // A pack in use is put after its append.
     const appends = [...this.#appends];
     await Promise.allSettled(appends);
     await Promise.allSettled(this.#puts);
   }
 
-  /**
-   * Puts all packs; nothing may be appended after this call. Throws what a put of this session
-   * threw.
-   */
+  /** Puts all packs. Do not append after this call. Throws the failure of a put. */
   async finish(): Promise<void> {
     this.#isFinishing = true;
     this.#packs.closeIdle(this);
@@ -259,7 +256,7 @@ export class WriteSession implements PackOwner {
     if (this.#failure !== undefined) throw asError(this.#failure);
   }
 
-  /** Deletes the marker: the index names every pack now. */
+  /** Deletes the marker. Call it when the index names every pack. */
   end(): Promise<void> {
     return this.#marker.delete();
   }

@@ -17,14 +17,12 @@ import {
 import { deriveFormatKey, sealFormat } from './keys.ts';
 import { putRecoveryCopy, sealBlobcfg } from './recovery-copy.ts';
 
-/**
- * How long a run with the same passwords may still be at work that seems to be killed. Our choice.
- */
+/** Time for a run with the same passwords to end, if it only seems killed. Our choice. */
 const SETTLE_MS = 10_000;
 
 /**
- * The format for {@link changePassword}. The old password opens it, or the new one, where an
- * earlier run was killed when the new one was in force already. Throws what `loadFormat` throws.
+ * The format for {@link changePassword}. Tries the old password, then the new one: a killed run may
+ * have put the new one in force. Throws errors of `loadFormat`.
  */
 export async function loadFormatToChange(
   options: Omit<OpenFormatOptions, 'password'>,
@@ -43,10 +41,9 @@ export async function loadFormatToChange(
 }
 
 /**
- * Throws `LOCATION_WRITE_ONCE` where a password cannot be changed: a repository has one password,
- * which is that of its `kopia.repository`, and every program looks for it under this name. There is
- * no second blob that could stand for it, and with a lock the old one, which the old password
- * opens, would stay beside it.
+ * Throws `LOCATION_WRITE_ONCE` if the location is write-once. A repository has one password, that
+ * of its `kopia.repository`, and every program reads this name. With a lock, the old blob and its
+ * old password would remain readable.
  */
 export function assertPasswordMayChange(storage: BlobStorage): void {
   if (storage.isWriteOnce !== true) return;
@@ -55,16 +52,13 @@ export function assertPasswordMayChange(storage: BlobStorage): void {
 }
 
 export interface ChangePasswordOptions {
-  /** Waits before it goes on from a run that seems to be killed; by default for 10 s. */
+  /** Waits before it continues a run that seems killed. The default is 10 s. */
   readonly settle?: () => Promise<void>;
-  /** Of the new password, where it was derived before ({@link deriveNewKey}). */
+  /** The key of the new password, if already derived ({@link deriveNewKey}). */
   readonly newKey?: Uint8Array;
 }
 
-/**
- * The key that {@link changePassword} seals with. Takes 64 MiB and a fifth of a second. Changes
- * nothing.
- */
+/** The key that {@link changePassword} seals with. Takes 64 MiB and 0.2 s. Writes nothing. */
 export function deriveNewKey(
   { formatBlobBytes }: Format,
   newPassword: Secret,
@@ -74,14 +68,14 @@ export function deriveNewKey(
 }
 
 /**
- * Re-encrypts both format blobs under a new password. The put of kopia.repository decides which
- * password is in force, in one moment; a copy of all that is needed lies beside it until the end.
- * So a kill at any point leaves a repository that one of the two passwords opens, and a second run
- * finishes. The real Kopia opens it too at every point, except under object lock between the two
- * puts: without kopia.blobcfg it would write blobs that are not locked. Of several at once one
- * succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED` and
- * `LOCATION_WRITE_ONCE`, when nothing was changed; `PASSWORD_CHANGE_RACED`;
- * `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
+ * Re-encrypts both format blobs under a new password. The put of kopia.repository switches the
+ * password in one step. A recovery copy of both blobs exists until the end. After a kill at any
+ * point, one of the two passwords opens the repository, and a second run finishes the change.
+ * Kopia can open it at every point too. Exception: with object lock, between the two puts, Kopia
+ * would write unlocked blobs because kopia.blobcfg is missing.
+ * At most one of several concurrent runs succeeds, see {@link takeTurn}.
+ * Throws `PASSWORD_CHANGE_UNSUPPORTED` or `LOCATION_WRITE_ONCE` before any change,
+ * `PASSWORD_CHANGE_RACED`, and `PASSWORD_CHANGE_UNFINISHED` if it stopped midway.
  */
 export async function changePassword(
   storage: BlobStorage,
@@ -113,8 +107,8 @@ export async function changePassword(
     await storage.deleteBlob(turn.id);
   } catch (cause) {
     if (isCode(cause, 'PASSWORD_CHANGE_RACED')) {
-      // Whoever it was may know nothing of this run's last requests: with the copy each state can
-      // be read.
+      // The other run may not expect this run's last requests. With this copy, every resulting
+      // state can be read.
       await putRecoveryCopy(storage, turn.id, { ...copy, isOver: true });
       throw cause;
     }
@@ -123,10 +117,7 @@ export async function changePassword(
   }
 }
 
-/**
- * Makes both format blobs whole as they were loaded, so that the copies of earlier runs are of no
- * more use.
- */
+/** Puts both format blobs again as loaded, and deletes the recovery copies of killed runs. */
 async function finishKilledChanges(
   storage: BlobStorage,
   format: Format,
@@ -142,7 +133,7 @@ async function finishKilledChanges(
   for (const id of leftovers) await storage.deleteBlob(id);
 }
 
-/** Object lock, as the format blobs carry it. */
+/** Object lock of the format blobs. */
 const putOptionsOf = (storage: BlobStorage, { retention }: Format): PutOptions =>
   retention && storage.hasObjectLock ? { retention } : {};
 
@@ -160,9 +151,10 @@ async function putFormatBlobs(
   const options = putOptionsOf(storage, format);
   const { uniqueId, retention } = format;
   const blobcfg = format.blobcfg && sealFormat(newKey, uniqueId, format.blobcfg);
-  // Kopia refuses a blobcfg under another password, and takes a missing one as "no object lock".
+  // Kopia rejects a blobcfg under another password, and takes a missing blobcfg as "no object
+  // lock".
   if (blobcfg && !retention) await storage.deleteBlob(BLOBCFG_BLOB);
-  // Somebody who took this run for killed has deleted its copy.
+  // A run that took this run for killed has deleted its copy.
   if (!(await hasBlob(storage, turn.id))) throw changedByOther();
   await storage.putBlob(FORMAT_BLOB, [repository], options);
   if (!(await isStored(storage, FORMAT_BLOB, repository))) throw changedByOther();

@@ -20,36 +20,38 @@ import {
 } from './recovery-copy.ts';
 
 /**
- * A run with other passwords may go on from a copy that is older by the storage's clock. Our
- * choice: a change makes a dozen requests, none of which is tried again for longer than 5 minutes.
+ * Age of a recovery copy, by the storage's clock, after which a run with other passwords may
+ * replace its run. Our choice: a change makes a dozen requests, and each is retried for at most 5
+ * minutes.
  */
 const ABANDONED_NS: Nanoseconds = 3_600_000_000_000n;
 
 export interface Turn {
-  /** Name of the run's own recovery copy. It is there until the turn ends. */
+  /** Name of this run's recovery copy, which exists until the turn ends. */
   readonly id: BlobId;
-  /** Copies of runs that were killed. */
+  /** Recovery copies of killed runs. */
   readonly leftovers: readonly BlobId[];
-  /** Whether kopia.repository is missing, or what a put left that stopped half way. */
+  /** Whether kopia.repository is missing or half-written. */
   readonly isLost: boolean;
 }
 
 export interface TurnOptions {
-  /** As it was loaded. */
+  /** The format as loaded. */
   readonly format: Format;
   /** The key of the new password. */
   readonly newKey: Uint8Array;
   readonly copy: RecoveryCopy;
-  /** Waits as long as a run may take that uses the same passwords and was not killed after all. */
+  /** Waits as long as a run with the same passwords may take, in case it was not killed. */
   readonly settle: () => Promise<void>;
 }
 
 /**
- * Makes this run the only one that changes the format blobs. Each run puts its recovery copy first
- * and lists those of others then, so of two at once one at least sees the other, and takes its own
- * away again. This needs no conditional puts, only what every storage promises: a list shows what
- * was put before it began. Who goes on saw nobody, and whoever comes later sees it. Throws
- * `PASSWORD_CHANGE_RACED` when nothing was changed because of somebody else.
+ * Gives this run the sole right to change the format blobs. Throws `PASSWORD_CHANGE_RACED` if
+ * another run is active; then nothing was changed.
+ * Each run puts its recovery copy and then lists all copies. So at least one of two concurrent runs
+ * sees the other and removes its own copy. A run that continues saw no other copy, and later runs
+ * see its copy.
+ * This needs no conditional puts, only that a listing shows every blob put before it began.
  */
 export async function takeTurn(storage: BlobStorage, options: TurnOptions): Promise<Turn> {
   const { format, settle, copy } = options;
@@ -79,15 +81,15 @@ export async function takeTurn(storage: BlobStorage, options: TurnOptions): Prom
       isLost: await isLost(storage, format, others),
     };
   } catch (error) {
-    // Nobody else deletes it soon. What failed is what counts.
+    // Try to delete the copy, because no other run will soon. Report the first failure.
     await storage.deleteBlob(id).catch(() => undefined);
     throw error;
   }
 }
 
 /**
- * Whether the copy is of the command that runs now, or of the one that it takes back: it goes on
- * from there.
+ * Whether the copy is from a run of this command, or of the opposite change. This run then
+ * continues it.
  */
 function isSamePassword({ copy }: StoredRecoveryCopy, { newKey }: TurnOptions): boolean {
   return copy !== undefined && (opens(newKey, copy.after) || opens(newKey, copy.before));
@@ -104,23 +106,21 @@ function opens(key: Uint8Array, repository: Uint8Array): boolean {
   }
 }
 
-/**
- * Whether the run that wrote the copy will write no format blob any more, even when it still runs.
- */
+/** Whether the copy's run will write no more format blobs, even if it still runs. */
 async function isOver(
   storage: BlobStorage,
   { copy }: StoredRecoveryCopy,
   format: Format,
 ): Promise<boolean> {
-  // Its put has not ended, so its list is yet to come and will show this run.
+  // The put of the copy has not finished. That run will list this run's copy later and stop.
   if (!copy || copy.isOver === true) return true;
   const isInForce = (bytes: Uint8Array): boolean =>
     Buffer.compare(bytes, format.formatBlobBytes) === 0;
-  // It goes on only while the state it began with is in force, which never comes again: seals are
-  // random.
+  // The other run continues only from the state it began with. That state never returns, because
+  // seals are random.
   if (isInForce(copy.before)) return false;
   if (!isInForce(copy.after) || !format.blobcfg) return true;
-  // kopia.blobcfg comes last.
+  // kopia.blobcfg is written last.
   try {
     const sealed = await storage.getBlob(BLOBCFG_BLOB, { lengthMax: FORMAT_BYTES_MAX });
     openFormat(format.formatKey, format.uniqueId, sealed);
@@ -131,7 +131,9 @@ async function isOver(
   }
 }
 
-/** Throws `PASSWORD_CHANGE_RACED` when kopia.repository is whole and not what was loaded. */
+/**
+ * Throws `PASSWORD_CHANGE_RACED` if kopia.repository is complete and differs from the loaded one.
+ */
 async function isLost(
   storage: BlobStorage,
   { formatBlobBytes }: Format,

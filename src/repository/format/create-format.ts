@@ -24,23 +24,23 @@ export interface NewFormat {
   hash: string;
   encryption: string;
   splitter: string;
-  /** 1 is for tests of old repositories only; the command line offers 2 and 3. */
+  /** Version 1 exists only to test old repositories. The command line offers 2 and 3. */
   version: 1 | 2 | 3;
   /**
-   * For how long packs and indexes are locked. Throws `UNSUPPORTED_PUT` where the storage has no
-   * object lock.
+   * How long packs and indexes are locked. Throws `UNSUPPORTED_PUT` if the storage has no object
+   * lock.
    */
   retention?: Retention | undefined;
 }
 
-/** What a slower creator may need between its look at an empty storage and its put. */
+/** Time for a slower creator between its check for an empty storage and its put. */
 const SETTLE_MS = 2000;
 
 /**
- * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators
- * at once one succeeds at most: who puts blobcfg first goes on, where the storage has
- * put-if-absent; elsewhere who puts it last, unless a format is there by then. Throws
- * `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`, `REPOSITORY_UNFINISHED`.
+ * Creates both format blobs in an empty storage, blobcfg first like Kopia. At most one of several
+ * concurrent creators succeeds. With put-if-absent, the first put of blobcfg wins. Otherwise the
+ * last put wins, unless a format exists by then. Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`,
+ * `REPOSITORY_UNFINISHED`.
  */
 export async function createFormat(
   storage: BlobStorage,
@@ -84,12 +84,12 @@ export async function createFormat(
   };
   const blobcfg = sealFormat(formatKey, uniqueId, Buffer.from(blobcfgOf(options.retention)));
   const repository = serializeFormatBlob(outer);
-  // Once more right before the first put: deriving the key takes a while.
+  // Check again before the first put, because deriving the key takes time.
   for (const id of [FORMAT_BLOB, BLOBCFG_BLOB]) {
     if (await hasBlob(storage, id)) throw createdByOther(storage);
   }
   await putNew(storage, BLOBCFG_BLOB, blobcfg, options.retention);
-  // Some services take the condition and do not keep it, so it is tried on what is there now.
+  // Some services accept the condition but ignore it, so test it on the existing blob.
   const isAlone = await refusesToOverwrite(storage, blobcfg);
   if (!isAlone) await settle();
   if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw createdByOther(storage);
@@ -104,10 +104,9 @@ export async function createFormat(
 }
 
 /**
- * Whoever comes later than the other one waited has put its blobcfg over one that is in use, and
- * would go on to put its format over the other's, with all keys of what is stored there. It stops,
- * and takes its blobcfg away: a repository may be opened without one, or get a new one by a change
- * of its password. Throws `REPOSITORY_EXISTS`.
+ * Stops if another creator has already put a format. This creator has replaced its blobcfg, and
+ * must not replace its format with all the keys. Deletes blobcfg: a repository can be opened
+ * without one, or get a new one by a password change. Throws `REPOSITORY_EXISTS`.
  */
 async function giveWay(storage: BlobStorage): Promise<void> {
   if (!(await hasBlob(storage, FORMAT_BLOB))) return;
@@ -115,7 +114,7 @@ async function giveWay(storage: BlobStorage): Promise<void> {
   throw createdByOther(storage);
 }
 
-/** Puts a blob that must not be there yet, as far as the storage can say so. */
+/** Puts a blob that must not exist yet, as far as the storage can check. */
 async function putNew(
   storage: BlobStorage,
   id: BlobId,

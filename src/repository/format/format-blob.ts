@@ -20,10 +20,10 @@ import {
 export const FORMAT_BLOB = blobId('kopia.repository');
 export const BLOBCFG_BLOB = blobId('kopia.blobcfg');
 
-/** How the blob begins that an upgrade to format 3 leaves for old programs to fall over. */
+/** Name prefix of the blob that an upgrade to format 3 puts to make old programs fail. */
 const POISON_PREFIX = 'n00000000000000000000000000000000-';
 
-/** The plain part of kopia.repository. Field order is Kopia's; unknown fields are kept. */
+/** The unencrypted part of kopia.repository. Field order is Kopia's. Unknown fields are kept. */
 const formatBlobSchema = z.looseObject({
   tool: z.string().optional(),
   buildVersion: z.string().optional(),
@@ -40,18 +40,18 @@ const blobcfgSchema = z.looseObject({
   retentionPeriod: z.union([z.number(), z.bigint()]).optional().default(0),
 });
 
-/** An opened format: keys and parameters. Holds secrets; never log it. */
+/** An opened format with keys and parameters. Contains secrets: never log it. */
 export interface Format {
   readonly uniqueId: Uint8Array;
   /** Derived from the password. */
   readonly formatKey: Uint8Array;
   readonly keyAlgorithm: string;
   readonly parameters: RepositoryParameters;
-  /** kopia.repository as stored, for the replica in packs of old repositories. */
+  /** kopia.repository as stored. Packs of old repositories contain a replica of it. */
   readonly formatBlobBytes: Uint8Array;
-  /** kopia.blobcfg, decrypted; undefined where there is none. */
+  /** kopia.blobcfg, decrypted. Undefined if missing. */
   readonly blobcfg: Uint8Array | undefined;
-  /** Options of every put whose blob id object lock covers. */
+  /** Object lock for every put of a blob that it covers. */
   readonly retention: PutOptions['retention'];
 }
 
@@ -62,13 +62,13 @@ export interface OpenFormatOptions {
   warn: (message: string) => void;
 }
 
-/** A change of the password takes some writes; a reader that fell between them starts again. */
+/** A password change takes several writes. A reader between them retries. */
 const LOAD_ATTEMPTS_MAX = 5;
 
 /**
- * Loads and decrypts. Where a password change was killed, its recovery copy stands in for what it
- * left unreadable. Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`,
- * `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`.
+ * Loads and decrypts the format. If a killed password change left it unreadable, uses the recovery
+ * copy. Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`, `UNSUPPORTED_REPOSITORY`,
+ * `REPOSITORY_LOCKED`.
  */
 export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
   const { storage } = options;
@@ -87,9 +87,8 @@ export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
 }
 
 /**
- * Derives the key that {@link loadFormat} will need, which then finds it in memory. Throws
- * `NOT_A_REPOSITORY`, `DAMAGED_BLOB`, and what the storage throws; a wrong password is found by
- * what opens the format.
+ * Derives and caches the key that {@link loadFormat} needs. Throws `NOT_A_REPOSITORY`,
+ * `DAMAGED_BLOB` and storage errors. A wrong password is reported later by loadFormat.
  */
 export async function deriveKeyAhead(
   storage: BlobStorage,
@@ -119,7 +118,7 @@ async function openFormatBlobs(bytes: Uint8Array, options: OpenFormatOptions): P
   };
 }
 
-/** Whether the storage holds these bytes. */
+/** Whether the stored blob has exactly these bytes. */
 export async function isStored(
   storage: BlobStorage,
   id: BlobId,
@@ -134,8 +133,8 @@ export async function isStored(
 }
 
 /**
- * The format by the copies that password changes make before they write. It counts only where
- * kopia.repository itself was lost half way: a whole one alone decides which password is in force.
+ * Opens the format from a recovery copy of a password change. Used only if kopia.repository is
+ * missing or half-written. A complete kopia.repository alone decides the valid password.
  */
 async function openRecoveryCopy(
   bytes: Uint8Array | undefined,
@@ -207,7 +206,7 @@ export function openInner(key: Uint8Array, uniqueId: Uint8Array, sealed: Uint8Ar
   }
 }
 
-/** Damage and a wrong key look alike to AES-GCM, and the password is the likelier of the two. */
+/** AES-GCM cannot tell damage from a wrong key. A wrong password is more likely. */
 function wrongPassword(cause: unknown): CodedError {
   return new CodedError(
     'WRONG_PASSWORD',
@@ -225,7 +224,7 @@ function parseParameters(plaintext: Uint8Array): RepositoryParameters {
   }
 }
 
-/** Key lengths that the hash could not use would fail late, in a worker. */
+/** Check key lengths now. Otherwise the hash would fail later, in a worker. */
 function assertKeysFit({ hash, secret, masterKey }: RepositoryParameters): void {
   const secretMax = hash.startsWith('BLAKE2S') ? 32 : 64;
   if (secret.length === 0 || (hash.startsWith('BLAKE2') && secret.length > secretMax)) {
@@ -234,7 +233,7 @@ function assertKeysFit({ hash, secret, masterKey }: RepositoryParameters): void 
   if (masterKey.length === 0) throw damaged(FORMAT_BLOB, 'its master key is empty');
 }
 
-/** The decrypted kopia.blobcfg; undefined where there is none. */
+/** The decrypted kopia.blobcfg. Undefined if missing. */
 async function loadBlobcfg(
   storage: BlobStorage,
   formatKey: Uint8Array,
@@ -251,11 +250,10 @@ async function loadBlobcfg(
   };
   const stored = open(await getIfThere(storage, BLOBCFG_BLOB));
   if (stored) return stored;
-  // A password change takes it away, or has it under the next key already, and keeps a copy
-  // meanwhile.
+  // A password change deletes this blob or seals it with the next key, and keeps a copy meanwhile.
   const copied = await loadCopiedBlobcfg(storage, parameters, uniqueId);
   if (copied) return copied;
-  // The change may have ended between the two reads.
+  // The change may have finished between the two reads.
   const sealed = await getIfThere(storage, BLOBCFG_BLOB);
   if (!sealed) {
     await assertMayLackBlobcfg(storage, parameters);
@@ -291,16 +289,16 @@ function parseRetention(blobcfg: Uint8Array): PutOptions['retention'] {
 }
 
 /**
- * Whoever makes a repository of format 3 writes kopia.blobcfg (Kopia since 0.10.3, the format since
- * 0.12), so there it was deleted, or is not seen; without it, what is written would not be locked.
- * Those that were made in an older format and upgraded may have none. Throws `DAMAGED_BLOB`.
+ * Throws `DAMAGED_BLOB` if kopia.blobcfg must exist: without it, new blobs would not be locked.
+ * Every creator of a format 3 repository writes it (Kopia since 0.10.3, the format since 0.12).
+ * Repositories upgraded from an older format may lack it.
  */
 async function assertMayLackBlobcfg(
   storage: BlobStorage,
   { version, enablePasswordChange }: RepositoryParameters,
 ): Promise<void> {
   if (version < 3 || !enablePasswordChange) return;
-  // Every upgrade leaves it behind.
+  // Every upgrade leaves a poison blob.
   for await (const { id } of storage.listBlobs(POISON_PREFIX)) if (id !== '') return;
   const advice =
     'bring it back from an earlier version of the bucket, or let "kopia repository change-password" write it again and then set the retention again';

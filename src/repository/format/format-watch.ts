@@ -11,10 +11,9 @@ const VALID_NS: Nanoseconds = 15n * MINUTE_NS;
 const LOCKED = /^(n|x|p|q|kopia\.repository|kopia\.blobcfg)/;
 
 /**
- * Reads the format again every 15 minutes while a repository is written to, as Kopia does. Throws
- * `REPOSITORY_LOCKED` if a format upgrade has begun, and `REPOSITORY_UPGRADED` if it is over. A
- * retention that was switched on or off holds for the next put. Reads go on: they need no parameter
- * that can change.
+ * Reloads the format every 15 minutes during writes, like Kopia. Throws `REPOSITORY_LOCKED` if a
+ * format upgrade has started, and `REPOSITORY_UPGRADED` if it has finished. Changes of the
+ * retention apply to the next put. Reads continue, because no parameter they need can change.
  */
 export class FormatWatch implements WriteGuard {
   readonly #options: OpenFormatOptions;
@@ -32,7 +31,7 @@ export class FormatWatch implements WriteGuard {
 
   async beforeWrite(): Promise<void> {
     const ageNs = this.#options.clock.nowNs() - this.#checkedNs;
-    // A clock that was set back must not put the next look off.
+    // A clock that was set back must not delay the next check.
     if (ageNs >= 0n && ageNs < VALID_NS) return;
     this.#checking ??= this.#check().finally(() => {
       this.#checking = undefined;
@@ -46,7 +45,7 @@ export class FormatWatch implements WriteGuard {
     return own ? { ...options, retention: own } : options;
   }
 
-  /** A refusal is not remembered, so every later write looks again. */
+  /** Failures are not cached, so every later write checks again. */
   async #check(): Promise<void> {
     const { clock, storage, warn } = this.#options;
     const nowNs = clock.nowNs();
@@ -66,7 +65,7 @@ export class FormatWatch implements WriteGuard {
         : found.retention;
     } catch (error) {
       if (!isCode(error, 'WRONG_PASSWORD')) throw error;
-      // The keys of the contents stay the same, so a backup of days need not begin anew.
+      // Content keys stay the same, so a long backup need not start over.
       warn('the password of the repository was changed while it was open: upgrades and retention are not noticed until the next start'); // prettier-ignore
     }
     this.#checkedNs = nowNs;

@@ -15,13 +15,13 @@ export const SCRYPT = 'scrypt-65536-8-1';
 export const PBKDF2 = 'pbkdf2-sha256-600000';
 
 /**
- * Keys derived last. Opening, opening again and changing the password need the same ones, at 0.1 s
- * and 64 MiB each.
+ * Recently derived keys. Opening, reopening and changing the password use the same keys. Each takes
+ * 0.1 s and 64 MiB.
  */
 const derived = new Map<string, Promise<Uint8Array>>();
 const DERIVED_MAX = 8;
 
-/** Key of 32 bytes from the password; `uniqueId` is the salt. Throws `UNKNOWN_KEY_DERIVATION`. */
+/** A 32-byte key from the password, with `uniqueId` as salt. Throws `UNKNOWN_KEY_DERIVATION`. */
 export function deriveFormatKey(
   password: Secret,
   keyAlgorithm: string,
@@ -49,7 +49,7 @@ async function derive(
   const text = Buffer.from(password.reveal(), 'utf8');
   switch (keyAlgorithm) {
     case SCRYPT:
-      // 64 MiB are needed; Node's default limit is below that.
+      // scrypt needs 64 MiB here. Node's default limit is lower.
       return new Promise((resolve, reject) => {
         const options = { N: 65_536, r: 8, p: 1, maxmem: 96 << 20 };
         scrypt(text, uniqueId, 32, options, (error, key) => {
@@ -68,14 +68,14 @@ async function derive(
 }
 
 /**
- * HKDF-SHA256 with the repository's unique id as salt: Kopia's order for format and maintenance
+ * HKDF-SHA256 with the unique ID as salt, in Kopia's argument order for format and maintenance
  * keys.
  */
 export function derivePurposeKey(key: Uint8Array, uniqueId: Uint8Array, purpose: string): Buffer {
   return Buffer.from(hkdfSync('sha256', key, uniqueId, purpose, 32));
 }
 
-/** AES-256-GCM as nonce, ciphertext, tag. */
+/** AES-256-GCM output: nonce, ciphertext, tag. */
 export function sealAesGcm(key: Uint8Array, aad: Uint8Array, plaintext: Uint8Array): Buffer {
   const nonce = randomBytes(NONCE_BYTES);
   const cipher = createCipheriv('aes-256-gcm', key, nonce);
@@ -97,7 +97,7 @@ export function openAesGcm(key: Uint8Array, aad: Uint8Array, sealed: Uint8Array)
   }
 }
 
-/** How kopia.repository's inner part and kopia.blobcfg are sealed. */
+/** Seals kopia.blobcfg and the inner part of kopia.repository. */
 export function sealFormat(key: Uint8Array, uniqueId: Uint8Array, plaintext: Uint8Array): Buffer {
   const aad = derivePurposeKey(key, uniqueId, 'CHECKSUM');
   return sealAesGcm(derivePurposeKey(key, uniqueId, 'AES'), aad, plaintext);

@@ -6,10 +6,12 @@ const MINUTE_NS = 60_000_000_000;
 const HOUR_NS = 60 * MINUTE_NS;
 const MIB = 1 << 20;
 
-/** An int64 of Go's: durations from 104 days on come as bigint. Only used, never written back. */
+/** A Go int64. Durations from 104 days on arrive as bigint. Read only, never written back. */
 const long = z.union([z.number().min(0), z.bigint().min(0n).transform(Number)]);
 
-/** Durations are nanoseconds; names and defaults are Kopia's (internal/epoch/epoch_manager.go). */
+/**
+ * Durations are in nanoseconds. Names and defaults are Kopia's (internal/epoch/epoch_manager.go).
+ */
 const epochSchema = z.looseObject({
   Enabled: z.boolean().optional().default(false),
   EpochRefreshFrequency: long.optional().default(0),
@@ -51,7 +53,7 @@ const requiredFeatureSchema = z.looseObject({
     .default({}),
 });
 
-/** The decrypted part of kopia.repository. Byte fields are decoded; unknown fields are kept. */
+/** The decrypted part of kopia.repository. Byte fields are decoded. Unknown fields are kept. */
 export const parametersSchema = z.looseObject({
   hash: z.string(),
   encryption: z.string(),
@@ -78,17 +80,17 @@ export const parametersSchema = z.looseObject({
 });
 export type RepositoryParameters = z.infer<typeof parametersSchema>;
 
-/** Features that v0.23.1 knows by name (repo/format/content_format.go). */
+/** Features that Kopia v0.23.1 knows (repo/format/content_format.go). */
 const KNOWN_FEATURES = ['index-v1', 'index-v2'];
 const VERSIONS = [1, 2, 3];
 
 export interface SupportCheck {
   nowNs: bigint;
-  /** Told of features that are unknown and harmless. */
+  /** Called for each unknown feature that is harmless. */
   warn: (message: string) => void;
 }
 
-/** Refuses by name what this program cannot do: `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`. */
+/** Throws `UNSUPPORTED_REPOSITORY` or `REPOSITORY_LOCKED`, and names the unsupported feature. */
 export function assertSupported(parameters: RepositoryParameters, check: SupportCheck): void {
   const refuse = (what: string): never => {
     throw new CodedError('UNSUPPORTED_REPOSITORY', `this repository cannot be opened: ${what}`);
@@ -115,9 +117,7 @@ export function assertSupported(parameters: RepositoryParameters, check: Support
   if (parameters.upgradeLock) assertUnlocked(parameters.upgradeLock, check.nowNs);
 }
 
-/**
- * Kopia's rule (repo/format/upgrade_lock.go): writers must have drained before the upgrade begins.
- */
+/** Kopia's rule (repo/format/upgrade_lock.go): writers must finish before the upgrade begins. */
 function assertUnlocked(lock: z.infer<typeof upgradeLockSchema>, nowNs: bigint): void {
   const drain = BigInt(lock.maxPermittedClockDrift + 2 * lock.ioDrainTimeout);
   const notice = BigInt(lock.advanceNoticeDuration);

@@ -11,41 +11,42 @@ import { derivePurposeKey, openFormat, sealFormat } from './keys.ts';
 import type { RepositoryParameters } from './parameters.ts';
 
 /**
- * How the blobs are named that hold a recovery copy, one for each password change that runs or was
- * killed. Nobody but their run writes them, so a request that comes late hits no other run's. Kopia
- * reads no blob of this name, and it starts with none of the prefixes that Kopia lists.
+ * Name prefix of recovery copies. Each running or killed password change has its own copy, so a
+ * late request cannot hit another run's copy. Kopia neither reads nor lists these names.
  */
 export const RECOVERY_COPY_PREFIX = 'kopia.longshore-password-change';
 
-/** Kopia's is below 2 KiB; an upgrade lock or required features add little. */
+/**
+ * Maximum size of a format blob. Kopia's is below 2 KiB, and an upgrade lock or required features
+ * add little.
+ */
 export const FORMAT_BYTES_MAX = 1 << 20;
 
-/** More are there only when somebody put them there: the newest count. Our choice. */
+/** Reads only the newest copies, in case someone added many. Our choice. */
 const COPIES_MAX = 64;
 
-/** What a password change that is killed on its way could leave unreadable. */
+/** Copies of the blobs that a killed password change could leave unreadable. */
 export interface RecoveryCopy {
   /** kopia.repository as it was stored. */
   readonly before: Uint8Array;
   /** kopia.repository under the new password. */
   readonly after: Uint8Array;
   /**
-   * kopia.blobcfg, for everybody who can open kopia.repository, under whatever password; see
-   * {@link sealBlobcfg}.
+   * kopia.blobcfg, sealed with a key that does not depend on the password, see {@link sealBlobcfg}.
    */
   readonly blobcfg: Uint8Array | undefined;
   /**
-   * The run lost a race and writes no format blob any more; the copy stays for what its requests
-   * did to others.
+   * The run lost a race and writes no more format blobs. The copy stays, because its requests may
+   * have damaged other runs' blobs.
    */
   readonly isOver?: boolean | undefined;
 }
 
 export interface StoredRecoveryCopy {
   readonly id: BlobId;
-  /** When the run began to change something at the earliest, by the storage's clock. */
+  /** Earliest time of the run's changes, by the storage's clock. */
   readonly timestampNs: Nanoseconds;
-  /** Undefined when it is damaged: the run did not come so far as to change anything. */
+  /** Undefined if damaged: the run was killed before it changed anything. */
   readonly copy: RecoveryCopy | undefined;
 }
 
@@ -62,7 +63,7 @@ const copySchema = z
 export const newRecoveryCopyId = (random?: RandomBytes): BlobId =>
   blobId(`${RECOVERY_COPY_PREFIX}-${randomHex(8, random)}`);
 
-/** All that are there, the newest first. */
+/** All recovery copies, newest first. */
 export async function loadRecoveryCopies(storage: BlobStorage): Promise<StoredRecoveryCopy[]> {
   const listed = await listAll(storage, RECOVERY_COPY_PREFIX);
   listed.sort((a, b) => Number(b.timestampNs - a.timestampNs));
@@ -73,7 +74,7 @@ export async function loadRecoveryCopies(storage: BlobStorage): Promise<StoredRe
       copies.push({ id, timestampNs, copy: parseRecoveryCopy(bytes) });
     } catch (error) {
       if (isCode(error, 'DAMAGED_BLOB')) copies.push({ id, timestampNs, copy: undefined });
-      // It was deleted in the meantime.
+      // The copy was deleted meanwhile.
       else if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
     }
   }
@@ -104,22 +105,20 @@ export async function putRecoveryCopy(
 }
 
 /**
- * No password change touches the master key, so this opens in each state that a race or a kill may
- * leave.
+ * The key derives from the master key, which password changes keep. So it works after any race or
+ * kill.
  */
 const blobcfgKey = ({ masterKey }: RepositoryParameters, uniqueId: Uint8Array): Uint8Array =>
   derivePurposeKey(masterKey, uniqueId, 'longshore recovery copy');
 
-/** Seals the plain kopia.blobcfg for a recovery copy. */
+/** Seals the decrypted kopia.blobcfg for a recovery copy. */
 export const sealBlobcfg = (
   parameters: RepositoryParameters,
   uniqueId: Uint8Array,
   blobcfg: Uint8Array,
 ): Uint8Array => sealFormat(blobcfgKey(parameters, uniqueId), uniqueId, blobcfg);
 
-/**
- * The plain kopia.blobcfg of the newest recovery copy that has it; undefined when there is none.
- */
+/** The decrypted kopia.blobcfg of the newest recovery copy that has one. */
 export async function loadCopiedBlobcfg(
   storage: BlobStorage,
   parameters: RepositoryParameters,
@@ -138,8 +137,8 @@ export async function loadCopiedBlobcfg(
 }
 
 /**
- * Whether a put of the new kopia.repository stopped half way, on a store that overwrites in place:
- * first a part of the new bytes, then what is left of the old ones.
+ * Whether a put of the new kopia.repository stopped midway, on a storage that overwrites in place.
+ * The blob then has new bytes first and old bytes after them.
  */
 export function isTorn(found: Uint8Array, { before, after }: RecoveryCopy): boolean {
   const isSame = (other: Uint8Array): boolean => Buffer.compare(found, other) === 0;

@@ -3,7 +3,8 @@ import { giveBack } from '../../base/index.ts';
 import type { ByteSource } from './index-layout.ts';
 
 /**
- * Takes over the bytes: `close` gives their memory back at once, since a collection may come late.
+ * Takes ownership of the bytes. `close` frees the memory at once, because garbage collection may be
+ * late.
  */
 export function memorySource(bytes: Uint8Array): ByteSource {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -17,7 +18,7 @@ export function memorySource(bytes: Uint8Array): ByteSource {
   };
 }
 
-/** Takes over the descriptor. A read of 4 KiB from the page cache takes about 2 us. */
+/** Takes ownership of the descriptor. A cached 4 KiB read takes about 2 µs. */
 export function fileSource(descriptor: number): ByteSource {
   const lengthBytes = fstatSync(descriptor).size;
   let page = Buffer.alloc(0);

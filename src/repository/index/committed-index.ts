@@ -12,21 +12,21 @@ import { buildIndexBody, mergeEntries, mergeRows, type OnSuperseded } from './me
 import type { OpenScratch } from './scratch-file.ts';
 
 /**
- * Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in
- * memory takes 0.5 us.
+ * Bodies searched in sequence by a lookup. If there are more, they are merged. Our choice: a binary
+ * search in memory takes 0.5 µs.
  */
 const BODIES_MAX = 4;
 /**
- * The longest body that is made of others: offsets in it have 32 bits, and rows grow by a tenth
- * when they are merged. 80 to 120 million contents would be more.
+ * Maximum size of a merged body, enough for 80 to 120 million contents. Its offsets have 32 bits,
+ * and a merge grows rows by a tenth.
  */
 const BODY_BYTES_MAX = 3 * 2 ** 30;
 /**
- * Of the length of an index, what reading it anew may take of the scratch directory: bodies that
- * are being merged, and what is made of them. A tenth is for what is written meanwhile.
+ * Scratch space needed to read an index again, as a multiple of its size: the bodies being merged,
+ * and their result. A tenth of each is for concurrent writes.
  */
 const SCRATCH_SHARE = 2.2;
-/** Bodies that loading may hold before it merges: each merge then takes many at a time. */
+/** Unmerged bodies allowed while loading, so that each merge takes many bodies. */
 const LOADING_BODIES_MAX = 64;
 
 export interface EntryRange {
@@ -36,38 +36,38 @@ export interface EntryRange {
   readonly hidden?: boolean;
 }
 
-/** An entry that is decoded where it is asked for; valid until the next one is taken. */
+/** A row that decodes its entry on access. Valid until the next row is read. */
 export interface IndexRow extends Pick<IndexEntry, 'packBlobId' | 'packedLength' | 'deleted'> {
   readonly entry: IndexEntry;
 }
 
 export interface CommittedIndexOptions {
-  /** Told of each entry that a merge drops, once. */
+  /** Called once for each entry that a merge drops. */
   readonly onSuperseded?: OnSuperseded | undefined;
   readonly openScratch?: OpenScratch | undefined;
-  /** Bodies are merged up to this; tests lower it. */
+  /** Maximum size of a merged body. Tests lower it. */
   readonly bodyBytesMax?: number;
 }
 
-/** The smallest key greater than the id's. */
+/** The smallest key greater than the key of `id`. */
 const keyBehind = (id: ContentId): Uint8Array => Buffer.concat([contentKey(id), Buffer.of(0)]);
 
-/** Everything the index blobs say: many bodies seen as one. */
+/** The entries of many index bodies, presented as one index. */
 export class CommittedIndex {
   readonly #memoryBytesMax: number;
   readonly #bodyBytesMax: number;
-  /** Owned here. */
+  /** This object closes them. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
-  /** Until the bodies change. */
+  /** Cached until the bodies change. */
   #contentCount: number | undefined;
   readonly #options: CommittedIndexOptions;
-  /** The key being looked for: made anew for each it would be garbage. */
+  /** Reused buffer for the key of a lookup, to avoid garbage. */
   readonly #key = Buffer.alloc(65);
 
   /**
-   * @param memoryBytes what the bodies may take together; a merged one above half of it goes to a
-   * scratch file
+   * @param memoryBytes memory for all bodies. A merged body above half of it goes to a scratch
+   * file.
    */
   constructor(memoryBytes: number, watermarkSeconds: number, options: CommittedIndexOptions = {}) {
     this.#options = options;
@@ -81,8 +81,8 @@ export class CommittedIndex {
   }
 
   /**
-   * Takes over one body. Those in memory are merged when they fill their share, so that an index of
-   * any size is merged about once while it loads; {@link settle} when the last has come.
+   * Adds a body and takes ownership. Bodies in memory are merged when they use up their share, so
+   * each is merged about once during a load. Call {@link settle} after the last body.
    */
   add(body: IndexBody): void {
     this.#bodies.push(body);
@@ -94,21 +94,18 @@ export class CommittedIndex {
     if (this.#bodies.length > LOADING_BODIES_MAX) this.settle();
   }
 
-  /** Takes over all bodies of another one, which holds nothing then. */
+  /** Moves all bodies from `other` to this index. */
   takeOver(other: CommittedIndex): void {
-    // One by one: when a merge fails, each is owned by one of the two.
+    // Move singly: if a merge fails, each body still has one owner.
     for (let body = other.#bodies.pop(); body; body = other.#bodies.pop()) this.add(body);
   }
 
-  /**
-   * Merges small bodies until a look-up has few to search. Those that are long enough stay as they
-   * are.
-   */
+  /** Merges small bodies until a lookup searches only a few. Long bodies stay as they are. */
   settle(): void {
     const bodies = this.#bodies.filter(({ lengthBytes }) => lengthBytes <= this.#bodyBytesMax / 2);
     if (bodies.length <= BODIES_MAX) return;
     bodies.sort((a, b) => a.count - b.count);
-    // Up to where the next is larger than all before together.
+    // Stop at a body that is larger than all bodies before it together.
     let count = 2;
     let total = (bodies[0] as IndexBody).count + (bodies[1] as IndexBody).count;
     while (
@@ -121,7 +118,7 @@ export class CommittedIndex {
     this.#merge(bodies.slice(0, count));
   }
 
-  /** Merges as many of these as one body has room for; at least two, where there are two. */
+  /** Merges as many of these bodies as fit into one, but at least two if possible. */
   #merge(wanted: readonly IndexBody[]): void {
     let length = 0;
     const parts = wanted.filter(({ lengthBytes }) => {
@@ -130,7 +127,7 @@ export class CommittedIndex {
       return hasRoom;
     });
     const rest = this.#bodies.filter((body) => !parts.includes(body));
-    // Twins among them are few: what will not fit is not begun in memory.
+    // Few entries are duplicates, so a result too large for memory starts in a file.
     const bytes = parts.reduce((sum, part) => sum + part.lengthBytes, 0);
     const isSmall = bytes < this.#memoryBytesMax / 2;
     const { onSuperseded, openScratch } = this.#options;
@@ -141,17 +138,14 @@ export class CommittedIndex {
     this.#bodies = merged ? [...rest, merged] : rest;
   }
 
-  /**
-   * What the scratch directory must have room for when the index is read anew; 0 where it fits into
-   * memory.
-   */
+  /** Scratch space needed to read the index again. 0 if it fits into memory. */
   get scratchBytesMax(): number {
     return this.#scratchBytes(SCRATCH_SHARE);
   }
 
   /**
-   * The same for whoever holds marks, for it is read anew more than once meanwhile: the bodies of
-   * the marks stay, beside those that are searched and those that are being made.
+   * Scratch space needed to read the index again while marks are open. The index may be read
+   * several times meanwhile, and the marks keep their old bodies.
    */
   get scratchBytesBesideMarksMax(): number {
     return this.#scratchBytes(1 + SCRATCH_SHARE);
@@ -162,12 +156,12 @@ export class CommittedIndex {
     return bytes > this.#memoryBytesMax / 2 ? Math.ceil(bytes * share) : 0;
   }
 
-  /** Rows of all bodies; a content that several bodies name counts as often. */
+  /** Rows of all bodies. A content in several bodies counts several times. */
   get rowCount(): number {
     return this.#bodies.reduce((sum, { count }) => sum + count, 0);
   }
 
-  /** Contents of all bodies, hidden ones included. It only grows, but where format 1 drops some. */
+  /** Contents of all bodies, including hidden ones. Only format 1 can lower this number. */
   get contentCount(): number {
     if (this.#contentCount === undefined) {
       let count = 0;
@@ -177,13 +171,13 @@ export class CommittedIndex {
     return this.#contentCount;
   }
 
-  /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
+  /** The entry with the highest precedence, including deletions that no watermark hides. */
   find(id: ContentId): IndexEntry | undefined {
     const best = this.findHidden(id);
     return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
   }
 
-  /** {@link find}, also what the watermark hides. */
+  /** {@link find}, including entries hidden by the watermark. */
   findHidden(id: ContentId): IndexEntry | undefined {
     const keyBytes = keyBytesOf(id);
     writeContentKey(id, this.#key, 0);
@@ -198,8 +192,8 @@ export class CommittedIndex {
   }
 
   /**
-   * Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes`
-   * long.
+   * Whether all contents exist and none is deleted. `keys` holds keys of `keyBytes` bytes each,
+   * without gaps.
    */
   hasAll(keys: Uint8Array, keyBytes: number): boolean {
     for (let at = 0; at < keys.length; at += keyBytes) {
@@ -212,7 +206,7 @@ export class CommittedIndex {
     const prefix = keys[at] as number;
     let isFound = false;
     for (const body of this.#bodies) {
-      // Another body can only say once more that the content is there, or that it is deleted.
+      // The content is found. The other bodies matter only if they may mark it as deleted.
       if (isFound && !body.mayDelete(prefix)) continue;
       const position = body.find(keys, at, keyBytes);
       if (position < 0) continue;
@@ -226,9 +220,8 @@ export class CommittedIndex {
   }
 
   /**
-   * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is
-   * all. With `after`, those behind that id: to go on where an iteration stopped before the index
-   * changed.
+   * Visible entries in key order, including deleted ones. `prefix` '' means file data, undefined
+   * means all. `after` starts behind that ID, to continue an iteration after the index changed.
    */
   *entries(
     { prefix, after, hidden = false }: EntryRange = {},
@@ -249,10 +242,7 @@ export class CommittedIndex {
     for (const entry of merged) if (hidden || !isHidden(entry, this.#watermarkSeconds)) yield entry;
   }
 
-  /**
-   * What {@link entries} yields, in no order that counts, with only as much of each decoded as is
-   * asked for.
-   */
+  /** {@link entries} in no defined order. Each field is decoded on access. */
   *rows(): Generator<IndexRow> {
     for (const row of mergeRows(this.#bodies.map((body) => body.rows()))) {
       if ('copyKey' in row) {
@@ -265,7 +255,7 @@ export class CommittedIndex {
     }
   }
 
-  /** Marks on what is here now. The caller closes them. */
+  /** Marks on the current contents. The caller closes them. */
   openMarks(keyBytes: number): IndexMarks {
     return new IndexMarks(this.#bodies, this.#watermarkSeconds, keyBytes);
   }

@@ -3,9 +3,7 @@ import { CodedError } from '../../base/index.ts';
 /** `[g-z]?` and the hash in hex: `k0e0ba4…`. */
 export type ContentId = string & { readonly brand: 'ContentId' };
 
-/**
- * Who the content belongs to: nothing = file data, k = directory, x = indirect index, m = manifest.
- */
+/** '' = file data, k = directory, x = indirect index, m = manifest. */
 export type ContentPrefix = '' | 'k' | 'x' | 'm';
 
 const PATTERN = /^[g-z]?(?:[0-9a-f]{2}){16,64}$/;
@@ -23,7 +21,7 @@ export function contentIdOf(prefix: string, hash: Uint8Array): ContentId {
 
 export const prefixOf = (id: ContentId): string => (id.length % 2 === 1 ? id.charAt(0) : '');
 
-/** The form that indexes sort by: prefix byte (0 when there is none), then the hash. */
+/** The sort key of indexes: prefix byte (0 if none), then the hash. */
 export function contentKey(id: ContentId): Buffer {
   const key = Buffer.allocUnsafe(keyBytesOf(id));
   writeContentKey(id, key, 0);

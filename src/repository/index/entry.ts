@@ -1,6 +1,6 @@
 import type { ContentId } from './content-id.ts';
 
-/** Where a content is, as one index says. */
+/** The place of a content, according to one index. */
 export interface IndexEntry {
   readonly contentId: ContentId;
   readonly packBlobId: string;
@@ -9,18 +9,18 @@ export interface IndexEntry {
   readonly packedLength: number;
   /** Bytes of the plaintext, before compression. */
   readonly originalLength: number;
-  /** Unix seconds of writing, deletion or undeletion; the greatest wins. */
+  /** Unix seconds of the write, deletion or undeletion. The highest wins. */
   readonly timestampSeconds: number;
   readonly deleted: boolean;
   readonly formatVersion: number;
-  /** 0: stored raw. */
+  /** 0 means uncompressed. */
   readonly compressionHeaderId: number;
   readonly encryptionKeyId: number;
 }
 
 /**
- * Positive when `a` wins over `b`: later, else not deleted, else the greater pack (Kopia:
- * repo/content/index/merged.go).
+ * Positive if `a` wins over `b`: the later entry, then the undeleted entry, then the greater pack
+ * name. Kopia: repo/content/index/merged.go.
  */
 export function comparePrecedence(a: IndexEntry, b: IndexEntry): number {
   if (a.timestampSeconds !== b.timestampSeconds) return a.timestampSeconds - b.timestampSeconds;
@@ -28,6 +28,6 @@ export function comparePrecedence(a: IndexEntry, b: IndexEntry): number {
   return a.packBlobId < b.packBlobId ? -1 : a.packBlobId > b.packBlobId ? 1 : 0;
 }
 
-/** Deleted entries up to the watermark count as gone. */
+/** Deleted entries up to the watermark count as nonexistent. */
 export const isHidden = (entry: IndexEntry, watermarkSeconds: number): boolean =>
   entry.deleted && entry.timestampSeconds <= watermarkSeconds;

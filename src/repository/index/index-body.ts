@@ -10,30 +10,31 @@ import {
 } from './index-layout.ts';
 import { RowCursor, type RowDecoder, ROWS_AT_ONCE } from './row-cursor.ts';
 
-/** Bodies up to this are bisected whole. */
+/** Bodies of up to this many rows are searched without a table. */
 const UNTABLED_MAX = 128;
 /**
- * Rows on each side of the place where a key is expected. Keys are as good as random: of 1,500 rows
- * with the same first bytes, as an index of 100 million has, nine of ten are found no farther away.
+ * Rows read on each side of the expected place of a key. Keys are as good as random. An index of
+ * 100 million contents has 1,500 rows with the same first bytes, and nine of ten keys lie within
+ * this distance.
  */
 const GUESSED_ROWS = 32;
-/** Length that version 1 does not store: every content is sealed with this overhead. */
+/** Version 1 does not store the plaintext length. Every content is sealed with this overhead. */
 const OVERHEAD_V1 = 28;
 
-/** `starts[d]`: first position of a prefix whose next bytes, shifted, are at least `d`. */
+/** `starts[d]`: first row of a prefix whose next two bytes, shifted right, are at least `d`. */
 interface KeyTable {
   readonly shift: number;
   readonly starts: Uint32Array;
-  /** Whether any row of the prefix is a deleted one. */
+  /** Whether any row of the prefix is deleted. */
   readonly namesDeleted: boolean;
 }
 
-/** Rows of a body, one after the other. */
+/** A cursor over the rows of a body. */
 export type IndexRows = RowCursor<IndexBody>;
 
 /**
- * Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted;
- * look-ups by bisection.
+ * Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Rows are
+ * sorted, and lookups use binary search.
  */
 export class IndexBody implements RowDecoder {
   readonly count: number;
@@ -42,14 +43,14 @@ export class IndexBody implements RowDecoder {
   readonly #layout: IndexLayout;
   readonly #packs = new Map<number, string>();
   readonly #formats: { headerId: number; version: number; keyId: number }[] = [];
-  /** By prefix byte, made on first use. */
+  /** Lookup tables by prefix byte, created on first use. */
   readonly #tables: (KeyTable | undefined)[] = new Array<undefined>(256).fill(undefined);
-  /** Of a body that is bisected whole. */
+  /** Whether any row is deleted. Used for bodies without tables. */
   #deletes: boolean | undefined;
   readonly #stride: number;
   #owners = 1;
 
-  /** Checks the layout against the length; throws `BAD_INDEX`. Owns the source. */
+  /** Checks the layout against the length. Takes ownership of the source. Throws `BAD_INDEX`. */
   constructor(source: ByteSource) {
     this.#source = source;
     this.#layout = parseLayout(source);
@@ -66,7 +67,7 @@ export class IndexBody implements RowDecoder {
     }
   }
 
-  /** One more owner: the source is closed when each has closed it once. */
+  /** Adds an owner. The source closes when every owner has called close(). */
   share(): this {
     this.#owners++;
     return this;
@@ -80,12 +81,11 @@ export class IndexBody implements RowDecoder {
     return this.#source.lengthBytes;
   }
 
-  /** What it takes of the memory; 0 when it lies in a file. */
+  /** Memory used; 0 if the body is in a file. */
   get memoryBytes(): number {
     return this.#source.whole ? this.#source.lengthBytes : 0;
   }
 
-  /** The version of the format. */
   get version(): 1 | 2 {
     return this.#layout.version;
   }
@@ -97,7 +97,7 @@ export class IndexBody implements RowDecoder {
     const stride = this.#stride;
     let from = 0;
     let to = this.count;
-    // An array of two for each look-up would be most of its cost.
+    // No destructuring here: an array for each lookup would be most of its cost.
     const table = this.#tableFor(key[at] as number);
     if (table) {
       const digit = (((key[at + 1] as number) << 8) | (key[at + 2] as number)) >>> table.shift;
@@ -107,8 +107,8 @@ export class IndexBody implements RowDecoder {
     if (from >= to) return -1;
     const whole = this.#source.whole;
     if (!whole && table?.shift === 0 && to - from > 2 * GUESSED_ROWS) {
-      // The next bytes say about where among these the key is: to read all of them would take
-      // longer the longer the index is.
+      // Estimate the place from the next bytes. Reading all these rows would take longer with a
+      // longer index.
       const share = (((key[at + 3] as number) << 8) | (key[at + 4] as number)) / 0x10000;
       const guess = from + Math.floor((to - from) * share);
       const [first, last] = [
@@ -117,12 +117,12 @@ export class IndexBody implements RowDecoder {
       ];
       const part = this.#source.read(entriesAt + first * stride, (last - first) * stride);
       const end = (last - 1 - first) * stride;
-      // Rows of the same key may lie on both sides of an end.
+      // Rows with the same key may cross the edge of the part.
       const isBelow = first === from || compareKey(part, 0, key, at, keyBytes) < 0;
       const isAbove = last === to || compareKey(part, end, key, at, keyBytes) > 0;
       if (isBelow && isAbove) [from, to] = [first, last];
     }
-    // In a file, all that is left is read at once.
+    // In a file, read all remaining rows at once.
     const page = whole ?? this.#source.read(entriesAt + from * stride, (to - from) * stride);
     const base = whole ? entriesAt : -from * stride;
     for (let low = from, high = to; low < high;) {
@@ -143,9 +143,9 @@ export class IndexBody implements RowDecoder {
   }
 
   /**
-   * Calls back with the position of each row that has one of these keys, which all begin with one
-   * prefix and are in the order of their next two bytes: keys that are near each other are found in
-   * one read. The callback must not read from this body.
+   * Calls `found` with the position of each row that has one of these keys. All keys share a prefix
+   * and are sorted by their next two bytes, so nearby keys need one read. `found` must not read
+   * from this body.
    */
   findSorted(
     { keys, order, from: first, to: last, keyBytes }: SortedKeys,
@@ -178,7 +178,7 @@ export class IndexBody implements RowDecoder {
           low = middle + 1;
         else high = middle;
       }
-      // Of early versions there are bodies that name a content several times.
+      // Bodies of early versions may name a content several times.
       for (; low < to; low++) {
         if (compareKey(page as Buffer, base + low * stride, keys, at, keyBytes) !== 0) break;
         found(low);
@@ -186,7 +186,7 @@ export class IndexBody implements RowDecoder {
     }
   }
 
-  /** Whether each key is at its place, where look-ups find it; goes over all rows. */
+  /** Whether all keys are in order, so that lookups find them. Reads all rows. */
   isSorted(): boolean {
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
@@ -204,7 +204,10 @@ export class IndexBody implements RowDecoder {
     return true;
   }
 
-  /** Whether any row with this first byte of the key is a deleted one; of a short body, any row. */
+  /**
+   * Whether any row with this first key byte is deleted. In a short body, whether any row is
+   * deleted.
+   */
   mayDelete(prefix: number): boolean {
     const table = this.#tableFor(prefix);
     if (table) return table.namesDeleted;
@@ -215,8 +218,8 @@ export class IndexBody implements RowDecoder {
   }
 
   /**
-   * Of these rows. Early versions named a content several times in one body, where it was stored so
-   * at once.
+   * The winning row among rows with the same key. Early versions wrote several rows for a content
+   * that was stored twice at once.
    */
   #preferred(first: number, last: number): number {
     let best = first;
@@ -226,7 +229,7 @@ export class IndexBody implements RowDecoder {
     return best;
   }
 
-  /** First position whose key is not below the key. */
+  /** First position whose key is at least `key`. */
   lowerBound(key: Uint8Array): number {
     let low = 0;
     let high = this.count;
@@ -249,7 +252,7 @@ export class IndexBody implements RowDecoder {
     return this.decode(this.#source.read(at, this.#stride), 0);
   }
 
-  /** Whether the entry at a position is a deleted one. */
+  /** Whether the entry at a position is deleted. */
   isDeletedAt(position: number): boolean {
     const at = this.#layout.entriesAt + position * this.#stride + this.keyBytes + this.#deletedAt;
     const { whole } = this.#source;
@@ -257,14 +260,14 @@ export class IndexBody implements RowDecoder {
   }
 
   /**
-   * Behind the key: the first bit of the offset, the fourth number of version 1, the second of
-   * version 2.
+   * Offset, behind the key, of the byte with the deletion bit: the top bit of the pack offset. That
+   * is the fourth number of version 1 and the second of version 2.
    */
   get #deletedAt(): number {
     return this.version === 1 ? 12 : 4;
   }
 
-  /** Rows from a position on, in key order. */
+  /** Rows from a position, in key order. */
   rows(from = 0, to = this.count): IndexRows {
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
@@ -273,7 +276,7 @@ export class IndexBody implements RowDecoder {
     return new RowCursor(this, { from, to, stride, read, inMemory: this.memoryBytes > 0 });
   }
 
-  /** Undefined where the whole body is bisected. */
+  /** Undefined for a body that is searched without tables. */
   #tableFor(prefix: number): KeyTable | undefined {
     if (this.count <= UNTABLED_MAX || this.keyBytes < 3) return undefined;
     let table = this.#tables[prefix];
@@ -282,7 +285,8 @@ export class IndexBody implements RowDecoder {
   }
 
   /**
-   * Where the keys of a prefix start by their first one or two bytes, which are as good as random.
+   * Start positions of a prefix's keys by their first one or two bytes, which are as good as
+   * random.
    */
   #makeTable(prefix: number): KeyTable {
     const from = this.lowerBound(Uint8Array.of(prefix));
@@ -299,7 +303,7 @@ export class IndexBody implements RowDecoder {
       const end = position + count;
       for (let at = 0; position < end; position++, at += stride) {
         const digit = (((bytes[at + 1] as number) << 8) | (bytes[at + 2] as number)) >>> shift;
-        // Out of order only where the body is damaged: such keys are not found.
+        // Keys are unsorted only in damaged bodies, and lookups miss such keys.
         while (next <= digit) starts[next++] = position;
         deleted |= bytes[at + flagsAt] as number;
       }
@@ -307,7 +311,7 @@ export class IndexBody implements RowDecoder {
     return { shift, starts, namesDeleted: (deleted & 0x80) !== 0 };
   }
 
-  /** The entry of a row; throws `BAD_INDEX` as {@link entryAt} does. */
+  /** The entry of a row. Throws `BAD_INDEX` like {@link entryAt}. */
   decode(bytes: Buffer, at: number): IndexEntry {
     const contentId = contentIdOfKey(bytes.subarray(at, at + this.keyBytes));
     const entryAt = at + this.keyBytes;
@@ -342,7 +346,7 @@ export class IndexBody implements RowDecoder {
     return {
       contentId,
       timestampSeconds,
-      // Last: looking up the name may read over `bytes`.
+      // Keep this last: the lookup of the name may overwrite `bytes`.
       packBlobId: this.packAt(pack),
       deleted: flags >= 0x80000000,
       packOffset: flags & 0x7fffffff,
@@ -354,12 +358,12 @@ export class IndexBody implements RowDecoder {
     };
   }
 
-  /** Whether the row that begins at a place of these bytes is a deleted one. */
+  /** Whether the row that starts at `at` is deleted. */
   deletedOf(bytes: Uint8Array, at: number): boolean {
     return ((bytes[at + this.keyBytes + this.#deletedAt] as number) & 0x80) !== 0;
   }
 
-  /** The length that {@link decode} says. */
+  /** The original length, as in {@link decode}. */
   originalLengthOf(bytes: Buffer, at: number): number {
     const entryAt = at + this.keyBytes;
     if (this.version === 1) return Math.max(0, bytes.readUInt32BE(entryAt + 16) - OVERHEAD_V1);
@@ -367,7 +371,7 @@ export class IndexBody implements RowDecoder {
     return bytes.readUIntBE(entryAt + 8, 3) + high * 0x1000000;
   }
 
-  /** The pack that {@link decode} names; throws `BAD_INDEX`. */
+  /** The pack name, as in {@link decode}. Throws `BAD_INDEX`. */
   packOf(bytes: Buffer, at: number): string {
     const entryAt = at + this.keyBytes;
     if (this.version === 1)
@@ -376,7 +380,7 @@ export class IndexBody implements RowDecoder {
     return this.packAt(bytes.readUInt16BE(entryAt + 14) + high * 65_536);
   }
 
-  /** The length in its pack that {@link decode} says. */
+  /** The packed length, as in {@link decode}. */
   packedLengthOf(bytes: Buffer, at: number): number {
     const entryAt = at + this.keyBytes;
     if (this.version === 1) return bytes.readUInt32BE(entryAt + 16);
@@ -384,9 +388,7 @@ export class IndexBody implements RowDecoder {
     return bytes.readUIntBE(entryAt + 11, 3) + high * 0x1000000;
   }
 
-  /**
-   * The fields of a version 2 row that mean something in its own body only; `at` is behind the key.
-   */
+  /** The version 2 fields that depend on this body. `at` is behind the key. */
   fieldsV2(
     bytes: Buffer,
     at: number,
@@ -408,7 +410,7 @@ export class IndexBody implements RowDecoder {
     return format;
   }
 
-  /** The pack's blob ID; throws `BAD_INDEX`. */
+  /** The pack's blob ID. Throws `BAD_INDEX`. */
   packAt(index: number): string {
     const known = this.#packs.get(index);
     if (known !== undefined) return known;
@@ -421,7 +423,10 @@ export class IndexBody implements RowDecoder {
     return name;
   }
 
-  /** Whether any entry may be of one of these packs. Version 1 has no table of packs: each may. */
+  /**
+   * Whether the body may name one of these packs. Always true in version 1, which has no pack
+   * table.
+   */
   namesPack(packs: ReadonlySet<string>): boolean {
     if (this.version === 1) return true;
     for (let i = 0; i < this.#layout.packCount; i++) if (packs.has(this.packAt(i))) return true;
@@ -434,7 +439,7 @@ export class IndexBody implements RowDecoder {
   }
 }
 
-/** Keys one after the other, of which those count that `order[from]` to `order[to - 1]` name. */
+/** Keys without gaps. `order[from]` to `order[to - 1]` number the keys to use. */
 export interface SortedKeys {
   readonly keys: Uint8Array;
   readonly order: Uint32Array;

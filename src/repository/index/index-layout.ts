@@ -1,14 +1,13 @@
 import { CodedError } from '../../base/index.ts';
 
 /**
- * Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups
- * are.
+ * Bytes of an index body, in memory or in an open file. Reads are synchronous, because lookups are.
  */
 export interface ByteSource {
   readonly lengthBytes: number;
-  /** All bytes, when they are in memory. */
+  /** All bytes, if they are in memory. */
   readonly whole: Buffer | undefined;
-  /** At most until the next call. */
+  /** The result is valid until the next call. */
   read(offset: number, length: number): Buffer;
   close(): void;
 }
@@ -17,7 +16,7 @@ const ENTRY_BYTES_V1 = 20;
 export const PACK_BYTES_V2 = 5;
 export const FORMAT_BYTES_V2 = 6;
 
-/** Where the tables of one index body are. */
+/** Positions of the tables in an index body. */
 export interface IndexLayout {
   readonly version: 1 | 2;
   readonly keyBytes: number;
@@ -35,7 +34,7 @@ export function badIndex(what: string): CodedError {
   return new CodedError('BAD_INDEX', `not a valid index: ${what}`);
 }
 
-/** Reads the header, and checks the tables against the length. Throws `BAD_INDEX`. */
+/** Reads the header and checks the tables against the length. Throws `BAD_INDEX`. */
 export function parseLayout(source: ByteSource): IndexLayout {
   if (source.lengthBytes < 8) throw badIndex('header cut short');
   const header = Buffer.from(source.read(0, Math.min(17, source.lengthBytes)));

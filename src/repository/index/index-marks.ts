@@ -5,28 +5,27 @@ import { badIndex } from './index-layout.ts';
 import { mergeRows } from './merge.ts';
 
 /**
- * Keys that are looked up together: 17 MB of them, some 15 for each read of an index of any size.
- * Our choice.
+ * Number of keys looked up together, which take 17 MB. Each read of a file serves about 15 keys,
+ * for any index size. Our choice.
  */
 const BATCH_KEYS = 1 << 20;
 const DIGITS = 1 << 16;
 
-/** One content of a marked index; valid until the next one is taken. */
+/** A content of a marked index. Valid until the next row is read. */
 export interface MarkedRow {
   /** First byte of the key: 0 for file data. */
   readonly prefix: number;
   readonly deleted: boolean;
   readonly originalLength: number;
   readonly isMarked: boolean;
-  /** Decoded when it is asked for. */
+  /** Decoded on access. */
   readonly entry: IndexEntry;
 }
 
 /**
- * Marks on the contents of an index as it was at one moment: two bits for each row, by its
- * position. What is marked waits until many can be looked up in the order of the index. Nothing is
- * kept of a content that the index does not name. The bodies stay open until {@link close},
- * whatever becomes of the index meanwhile.
+ * Marks on the contents of an index at one moment, one bit a row and kind of mark. Marks are
+ * collected and then looked up in index order. Marks on contents that the index lacks are dropped.
+ * The bodies stay open until {@link close}, even if the index changes.
  */
 export class IndexMarks {
   readonly #bodies: readonly IndexBody[];
@@ -40,8 +39,7 @@ export class IndexMarks {
   #isOpen = true;
 
   /**
-   * `keyBytes`: the length of all keys of the repository; `batchKeys`: tests lower it. Throws
-   * `BAD_INDEX`.
+   * `keyBytes` is the key length of the repository. Tests lower `batchKeys`. Throws `BAD_INDEX`.
    */
   constructor(
     bodies: readonly IndexBody[],
@@ -49,10 +47,10 @@ export class IndexMarks {
     keyBytes: number,
     batchKeys = BATCH_KEYS,
   ) {
-    // What has keys of another length could not be marked, and would be collected.
+    // Contents with keys of another length could not be marked, and would be collected.
     if (bodies.some((body) => body.count > 0 && body.keyBytes !== keyBytes))
       throw badIndex(`keys that are not ${keyBytes} bytes long`);
-    // Nor could what is not found at its place.
+    // Unsorted keys could not be found and marked either.
     if (!bodies.every((body) => body.isSorted())) throw badIndex('keys that are out of order');
     this.#bodies = bodies.map((body) => body.share());
     this.#watermarkSeconds = watermarkSeconds;
@@ -65,7 +63,7 @@ export class IndexMarks {
   }
 
   mark(id: ContentId): void {
-    // No row has it then.
+    // No row has a key of this length.
     if (keyBytesOf(id) !== this.#keyBytes) return;
     this.#turnIfFull();
     writeContentKey(id, this.#keys, this.#count++ * this.#keyBytes);
@@ -75,7 +73,7 @@ export class IndexMarks {
     return this.#keyBytes;
   }
 
-  /** {@link mark} of the key at a place. */
+  /** {@link mark} for the key at `at`. */
   markKey(keys: Uint8Array, at: number): void {
     this.#turnIfFull();
     const to = this.#count++ * this.#keyBytes;
@@ -83,8 +81,8 @@ export class IndexMarks {
   }
 
   /**
-   * A mark of another kind, which is made at once. False: it was there; undefined: the index does
-   * not name the key.
+   * Sets the second kind of mark, at once. Returns false if it was set, undefined if the index
+   * lacks the key.
    */
   enterKey(keys: Uint8Array, at: number): boolean | undefined {
     let isNew: boolean | undefined;
@@ -101,7 +99,7 @@ export class IndexMarks {
     if (this.#count === this.#batchKeys) this.#turn();
   }
 
-  /** Looks up all that waits. */
+  /** Looks up all collected keys. */
   #turn(): void {
     const order = sortedOrder(this.#keys, this.#count, this.#keyBytes);
     for (let from = 0; from < this.#count;) {
@@ -119,7 +117,7 @@ export class IndexMarks {
     this.#count = 0;
   }
 
-  /** Visible contents in key order, with what was marked before the call. */
+  /** Visible contents in key order, with the marks set before the call. */
   *rows(): Generator<MarkedRow> {
     this.#turn();
     for (const row of mergeRows(this.#bodies.map((body) => body.rows()))) {
@@ -155,7 +153,7 @@ export class IndexMarks {
   }
 }
 
-/** Numbers of the keys by prefix, then by the two bytes behind it. */
+/** Positions of the keys, sorted by prefix and the next two bytes. */
 function sortedOrder(keys: Uint8Array, count: number, keyBytes: number): Uint32Array {
   const byDigit = countingSort(
     count,
@@ -171,7 +169,7 @@ function sortedOrder(keys: Uint8Array, count: number, keyBytes: number): Uint32A
   );
 }
 
-/** Stable. */
+/** Stable sort. */
 function countingSort(
   count: number,
   digits: number,
@@ -203,7 +201,7 @@ class Bits {
     this.#words = new Uint32Array(Math.ceil(count / 32));
   }
 
-  /** Returns whether it was not set. */
+  /** Returns whether the bit was clear before. */
   set(at: number): boolean {
     const word = this.#words[at >>> 5] as number;
     const bit = 1 << (at & 31);

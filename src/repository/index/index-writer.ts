@@ -12,7 +12,7 @@ const HEADER_BYTES_V2 = 17;
 const HEADER_BYTES_V1 = 8;
 const ENTRY_BYTES_V1 = 20;
 
-/** Numbers things in order of first appearance. */
+/** Numbers values by first appearance. */
 class Numbering {
   readonly values: string[] = [];
   readonly #numbers = new Map<string, number>();
@@ -31,11 +31,11 @@ const formatKeyOf = (entry: IndexEntry): string =>
   `${entry.compressionHeaderId},${entry.formatVersion},${entry.encryptionKeyId}`;
 
 /**
- * Sorts by key. A content that was stored twice at once is left as the entry that takes precedence:
- * bodies hold each key once, and readers find any row of it.
+ * Sorts by key. If a content was stored twice at once, keeps the entry that takes precedence:
+ * bodies hold each key once.
  */
 export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
-  // Digits sort before the letters of prefixes, and hex sorts as its bytes do.
+  // Digits sort before prefix letters, and hex sorts like its bytes.
   const sorted = Array.from(entries).sort((a, b) =>
     a.contentId === b.contentId ? comparePrecedence(b, a) : a.contentId < b.contentId ? -1 : 1,
   );
@@ -43,8 +43,8 @@ export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
 }
 
 /**
- * Body of the wanted version for entries sorted by {@link sortEntries}; not empty. They are passed
- * over several times, so they need not be in memory.
+ * An index body of this version. `entries` are sorted by {@link sortEntries}, not empty, and
+ * iterated several times, so they need not be in memory.
  */
 export function encodeIndex(version: number, entries: Iterable<IndexEntry>): Uint8Array {
   const tables = tablesOf(entries);
@@ -52,13 +52,13 @@ export function encodeIndex(version: number, entries: Iterable<IndexEntry>): Uin
   return version === 1 ? encodeV1(entries, tables) : encodeV2(entries, tables);
 }
 
-/** What is in the entries of a body. */
+/** Statistics of a body's entries. */
 interface Tables {
   readonly count: number;
   readonly keyBytes: number;
   readonly packs: Numbering;
   readonly formats: Numbering;
-  /** In bytes, of all lengths. */
+  /** The longest content in bytes, packed or original. */
   readonly longest: number;
 }
 
@@ -123,8 +123,8 @@ function encodeV2(entries: Iterable<IndexEntry>, tables: Tables): Uint8Array {
 }
 
 /**
- * The smallest entry that holds all values; bytes are positional, so a later one implies the
- * earlier.
+ * The smallest entry size that holds all values. A later byte of the entry implies all earlier
+ * ones.
  */
 function entryBytesFor({ packs, formats, longest }: Tables): number {
   if (longest >= 1 << 24) return 19;
@@ -132,15 +132,12 @@ function entryBytesFor({ packs, formats, longest }: Tables): number {
   return formats.values.length > 1 ? 17 : 16;
 }
 
-/**
- * Writes a version 2 body piece by piece: entries in key order first, header and trailer when all
- * are known.
- */
+/** Writes a version 2 body in pieces: entries in key order, then header and trailer. */
 export class IndexV2Encoder {
   readonly entryBytes: number;
   readonly #packs = new Numbering();
   readonly #formats = new Numbering();
-  /** What the packs and formats of other bodies are called here. */
+  /** Numbers in this body for the packs and formats of other bodies. */
   readonly #numbersOf = new Map<
     IndexBody,
     { packs: Map<number, number>; formats: Map<number, number> }
@@ -154,7 +151,7 @@ export class IndexV2Encoder {
 
   static readonly headerBytes = HEADER_BYTES_V2;
 
-  /** Bytes of a row for the entry. */
+  /** Bytes of the entry's row. */
   rowBytes(entry: IndexEntry): number {
     return keyBytesOf(entry.contentId) + this.entryBytes;
   }
@@ -184,7 +181,7 @@ export class IndexV2Encoder {
     }
   }
 
-  /** Whether {@link copy} can take the row as it is. */
+  /** Whether {@link copy} can take the row without decoding. */
   canCopy(row: IndexRows): boolean {
     return (
       this.entryBytes === 19 &&
@@ -193,7 +190,7 @@ export class IndexV2Encoder {
     );
   }
 
-  /** {@link encode} of a row of another body, without decoding it. */
+  /** {@link encode} for a row of another body, without decoding it. */
   copy(row: IndexRows, out: Buffer, offset: number): void {
     const { body, bytes, keyBytes } = row;
     let numbers = this.#numbersOf.get(body);
@@ -217,7 +214,7 @@ export class IndexV2Encoder {
     row.copyKey(out, offset);
     const at = offset + keyBytes;
     out.writeUInt32BE(timestampSeconds, at);
-    // Offset, deletion mark and the lower bytes of the lengths are the same everywhere.
+    // Offset, deletion bit and low bytes of the lengths do not depend on the body.
     bytes.copy(out, at + 4, from + 4, from + 14);
     out.writeUInt16BE(packNumber & 0xffff, at + 14);
     out[at + 16] = format;

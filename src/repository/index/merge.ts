@@ -4,18 +4,18 @@ import { IndexBody, type IndexRows } from './index-body.ts';
 import { IndexV2Encoder } from './index-writer.ts';
 import { type OpenScratch, ScratchFile } from './scratch-file.ts';
 
-/** An entry that is decoded only when asked for; valid until the next one is taken. */
+/** A row that decodes its entry on access. Valid until the next row is read. */
 export interface Row {
   readonly entry: IndexEntry;
-  /** Where the row is. */
+  /** The body and position of the row. */
   readonly body: IndexBody;
   readonly position: number;
 }
 
-/** Told of each entry that gives way to another one of the same content. */
+/** Called for each entry that another entry of the same content replaces. */
 export type OnSuperseded = (entry: IndexEntry) => void;
 
-/** Rows of several bodies in key order, one per content: the one that takes precedence. */
+/** Rows of several bodies in key order. For each content, only the row that takes precedence. */
 export function* mergeRows(
   cursors: Iterable<IndexRows>,
   onSuperseded?: OnSuperseded,
@@ -42,10 +42,10 @@ export function* mergeRows(
   }
 }
 
-/** What a cursor stands at, as it stays when the cursor goes on. */
+/** A row that stays valid when the cursor moves. */
 const rowAt = ({ entry, body, position }: IndexRows): Row => ({ entry, body, position });
 
-/** {@link mergeRows}, decoded. */
+/** Decoded {@link mergeRows}. */
 export function* mergeEntries(
   cursors: Iterable<IndexRows>,
   onSuperseded?: OnSuperseded,
@@ -53,7 +53,10 @@ export function* mergeEntries(
   for (const row of mergeRows(cursors, onSuperseded)) yield row.entry;
 }
 
-/** Whether another cursor stands at the same key as the first: then one of its children does. */
+/**
+ * Whether another cursor has the same key as the first. In a heap, a child of the first then has
+ * it.
+ */
 function hasTwin(heap: readonly IndexRows[]): boolean {
   const top = heap[0] as IndexRows;
   for (const child of [heap[1], heap[2]]) if (child && top.compare(child) === 0) return true;
@@ -71,7 +74,7 @@ function push(heap: IndexRows[], cursor: IndexRows): void {
   heap[at] = cursor;
 }
 
-/** Moves the first cursor on, and to its place. */
+/** Advances the first cursor and restores the heap. */
 function advance(heap: IndexRows[]): void {
   if (!(heap[0] as IndexRows).next()) {
     const last = heap.pop() as IndexRows;
@@ -94,25 +97,25 @@ function advance(heap: IndexRows[]): void {
 
 const CHUNK_BYTES = 1 << 20;
 
-/** Bytes one after the other: held in memory up to a limit, from there on in a scratch file. */
+/** A byte sequence in memory that moves to a scratch file above a limit. */
 class SpillingBytes {
   readonly #memoryBytesMax: number;
   readonly #full: Buffer[] = [];
   #chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
   #filled = 0;
-  /** Where the chunk begins. */
+  /** Start of the chunk. */
   #at: number;
   #file: ScratchFile | undefined;
   readonly #openScratch: OpenScratch;
 
-  /** Leaves room for a header, which comes last. */
+  /** Leaves room for a header, which is written last. */
   constructor(headerBytes: number, memoryBytesMax: number, openScratch: OpenScratch) {
     this.#at = headerBytes;
     this.#openScratch = openScratch;
     this.#memoryBytesMax = memoryBytesMax;
   }
 
-  /** Room for so many bytes at `offset`; the caller fills it at once. */
+  /** Room for `length` bytes at `offset`. The caller fills it at once. */
   claim(length: number): { bytes: Buffer; offset: number } {
     if (this.#filled + length > CHUNK_BYTES) this.#turn();
     const offset = this.#filled;
@@ -142,7 +145,7 @@ class SpillingBytes {
     this.#full.length = 0;
   }
 
-  /** Everything, readable. */
+  /** Returns the finished body. */
   finish(header: Buffer, trailer: Buffer): IndexBody {
     this.#turn();
     if (this.#file === undefined) {
@@ -159,8 +162,8 @@ class SpillingBytes {
 }
 
 /**
- * Collects rows in key order into a body that is kept in memory, or in a scratch file above
- * `memoryBytesMax`.
+ * Builds a body from rows in key order, in memory or in a scratch file above `memoryBytesMax`.
+ * Undefined without rows.
  */
 export function buildIndexBody(
   rows: Iterable<IndexRows | Pick<Row, 'entry'>>,

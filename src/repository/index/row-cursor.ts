@@ -1,7 +1,7 @@
 import type { IndexEntry } from './entry.ts';
 import { badIndex } from './index-layout.ts';
 
-/** What a body makes of a row, which begins at `at` of the bytes. */
+/** Decodes the fields of a row that starts at `at`. */
 export interface RowDecoder {
   readonly keyBytes: number;
   deletedOf(bytes: Uint8Array, at: number): boolean;
@@ -21,17 +21,17 @@ interface RowRange {
   inMemory: boolean;
 }
 
-/** Rows read at once from a file: some 64 KiB. */
+/** Rows read from a file at once, about 64 KiB. */
 export const ROWS_AT_ONCE = 2048;
 
-/** One row of a body after the other; nothing is decoded before it is asked for. */
+/** Iterates over the rows of a body. Fields are decoded on access. */
 export class RowCursor<B extends RowDecoder> {
   readonly body: B;
   readonly keyBytes: number;
-  /** The stretch that holds the row, which begins at {@link at}. */
+  /** The bytes that hold the row, which starts at {@link at}. */
   bytes: Buffer = Buffer.alloc(0);
   at = 0;
-  /** The first six bytes of the key as a number: nearly every comparison ends there. */
+  /** The first six key bytes as a number, which decide nearly every comparison. */
   #head = 0;
   #position: number;
   #left = 0;
@@ -45,7 +45,7 @@ export class RowCursor<B extends RowDecoder> {
     this.at = -range.stride;
   }
 
-  /** Moves to the next row; false behind the last. */
+  /** Moves to the next row. Returns false after the last. */
   next(): boolean {
     const { stride, to } = this.#range;
     if (this.#left === 0) {
@@ -68,7 +68,7 @@ export class RowCursor<B extends RowDecoder> {
     return true;
   }
 
-  /** Order of the keys. */
+  /** Compares the keys. */
   compare(other: RowCursor<B>): number {
     if (this.#head !== other.#head) return this.#head - other.#head;
     return this.bytes.compare(
@@ -84,7 +84,7 @@ export class RowCursor<B extends RowDecoder> {
     this.bytes.copy(target, offset, this.at, this.at + this.keyBytes);
   }
 
-  /** Of the row in its body. */
+  /** Position of the row in its body. */
   get position(): number {
     return this.#position - this.#left - 1;
   }
@@ -98,7 +98,7 @@ export class RowCursor<B extends RowDecoder> {
     return this.body.deletedOf(this.bytes, this.at);
   }
 
-  /** The rest of a row, for those who count: in one number each, without an object. */
+  /** Single fields, for callers that count: each is a number, without an object. */
   get originalLength(): number {
     return this.body.originalLengthOf(this.bytes, this.at);
   }

@@ -16,8 +16,8 @@ import type { ByteSource } from './index-layout.ts';
 export type OpenScratch = () => ScratchFile;
 
 /**
- * A file without a name: it goes away with its descriptor, also after SIGKILL. Close it, or hand it
- * on as a source.
+ * An unnamed file that disappears with its descriptor, even after SIGKILL. Close it or pass it on
+ * as a source.
  */
 export class ScratchFile {
   readonly #directory: string;
@@ -46,10 +46,7 @@ export class ScratchFile {
     }
   }
 
-  /**
-   * Reads at most so many bytes into a buffer and returns how many there were, as `fs.readSync`
-   * does.
-   */
+  /** Reads up to `length` bytes into a buffer and returns the number read, like `fs.readSync`. */
   read(into: Uint8Array, offset: number, length: number, position: number): number {
     try {
       return readSync(this.#descriptor, into, offset, length, position);
@@ -58,13 +55,12 @@ export class ScratchFile {
     }
   }
 
-  /** What was written, to read; the source owns the file from now on. */
+  /** The written bytes as a source, which then owns the file. */
   toSource(): ByteSource {
     const source = fileSource(this.#descriptor);
     return {
       ...source,
-      // As it is, the system's error would be taken for one of the file whose contents are looked
-      // up.
+      // Wrap the system error. Otherwise it would look like an error of the volume's file.
       read: (offset, length) => {
         try {
           return source.read(offset, length);
@@ -80,7 +76,7 @@ export class ScratchFile {
   }
 }
 
-/** What the user may still write to the scratch directory. Throws `SCRATCH_UNUSABLE`. */
+/** Free bytes for this user in the scratch directory. Throws `SCRATCH_UNUSABLE`. */
 export function freeScratchBytes(directory: string = tmpdir()): number {
   try {
     const { bavail, bsize } = statfsSync(directory);
@@ -91,7 +87,7 @@ export function freeScratchBytes(directory: string = tmpdir()): number {
 }
 
 /**
- * Before long work begins: it would end without a result where the space does not suffice. Throws
+ * Checks the scratch space before long work, which would otherwise end without a result. Throws
  * `SCRATCH_FULL`.
  */
 export function assertScratchRoom(neededBytes: number, freeBytes: number): void {

@@ -8,7 +8,7 @@ import {
   parseJsonLossless,
 } from '../../base/index.ts';
 
-/** A manifest, or that it was deleted, as a content holds it. */
+/** A manifest, or its deletion, as stored in a content. */
 export interface StoredEntry {
   id: string;
   labels: Record<string, string> | null;
@@ -27,12 +27,12 @@ const entrySchema = z.object({
 });
 const schema = z.object({ entries: z.array(z.unknown()).nullish() });
 
-/** A manifest content is small; a gzip that grows beyond this is an attack. Our choice. */
+/** Manifest contents are small. A gzip that expands beyond this is an attack. Our choice. */
 const DECODED_BYTES_MAX = 512 << 20;
 /**
- * JSON that one content holds, some 30,000 snapshots; more manifests are merged into several
- * contents. Our choice: a pack takes contents of 22 MiB at least (content/pack-buffers.ts), and
- * gzip leaves three quarters of random text.
+ * Maximum JSON in one content, about 30,000 snapshots. Merges split more into several contents. Our
+ * choice: packs take contents of at least 22 MiB (content/pack-buffers.ts), and gzip shrinks random
+ * text to three quarters.
  */
 const CONTENT_CHARS_MAX = 24 << 20;
 /** Decodes one `m` content. Throws `BAD_MANIFEST`. */
@@ -41,8 +41,8 @@ export function decodeManifests(content: Uint8Array): StoredEntry[] {
 }
 
 /**
- * The deletions that one `m` content holds; several times as fast as all it holds, which is 24 MiB
- * of JSON in large repositories. Throws `BAD_MANIFEST`.
+ * The deletions in one `m` content. Several times as fast as decoding all manifests, which may be
+ * 24 MiB of JSON. Throws `BAD_MANIFEST`.
  */
 export function decodeDeletions(content: Uint8Array): StoredEntry[] {
   return decodeWith(content, JSON.parse, (entry) => isDeleted(entry));
@@ -69,7 +69,7 @@ function decodeWith(
   }
 }
 
-/** As many contents as it takes; one at a time, since each may be long. */
+/** As many contents as needed, one at a time because each may be long. */
 export function* encodeManifests(entries: readonly StoredEntry[]): Generator<Uint8Array> {
   let rows: string[] = [];
   let chars = 0;
@@ -94,7 +94,7 @@ export function* encodeManifests(entries: readonly StoredEntry[]): Generator<Uin
   if (rows.length > 0) yield encode();
 }
 
-/** The later of two that have one ID counts. */
+/** Keeps the later of two entries with the same ID. */
 export function keepLatest(all: Map<string, StoredEntry>, entry: StoredEntry): void {
   const present = all.get(entry.id);
   if (!present || entry.modifiedNs > present.modifiedNs) all.set(entry.id, entry);

@@ -29,7 +29,8 @@ export type ManifestId = string & { readonly brand: 'ManifestId' };
 export type Labels = Readonly<Record<string, string>>;
 
 /**
- * A small labelled JSON document. `data` is the payload as parsed, integers beyond 2^53 as bigint.
+ * A small labelled JSON document. `data` is the parsed payload, with integers beyond 2^53 as
+ * bigint.
  */
 export interface Manifest {
   readonly id: ManifestId;
@@ -42,34 +43,33 @@ const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
 /**
- * Contents above it are such parts, and do not count when it is asked whether there are many. Our
+ * Longer contents are split parts of a merge. They do not count towards {@link COMPACT_AT}. Our
  * choice.
  */
 const SHORT_BYTES_MAX = 2 << 20;
-/** Merges that follow one another because each has missed a deletion. Our choice. */
+/** Maximum consecutive merges, when each missed a deletion. Our choice. */
 const MERGES_MAX = 3;
 /**
- * A merge keeps deletions that are younger. Another client that merges at the same time may not
- * have seen the deletion yet, and what it writes would bring the manifest back. Kopia keeps none,
- * so that its merge takes a deletion away that ours has not seen:
- * {@link ManifestManager.confirmMerge} and {@link ManifestManager.restoreDeletions} read it back
- * from the content that was merged. Our choice.
+ * A merge keeps deletions younger than this. A concurrent merge that missed the deletion would
+ * bring the manifest back. Kopia keeps no deletions, so its merge can drop one that ours has not
+ * seen. In that case {@link ManifestManager.confirmMerge} and {@link
+ * ManifestManager.restoreDeletions} recover it from the merged content. Our choice.
  */
 export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
 
-/** What a reader of the index finds. */
+/** The manifests of one index state. */
 interface Reading {
   readonly entries: Map<string, StoredEntry>;
-  /** The contents that hold them. */
+  /** The contents that hold the entries. */
   readonly ids: readonly ContentId[];
-  /** Those, and all that were marked deleted. */
+  /** `ids`, plus all contents marked as deleted. */
   readonly seen: ReadonlySet<ContentId>;
-  /** `DAMAGED_BLOB` for each content that could not be read. */
+  /** `DAMAGED_BLOB` for each unreadable content. */
   readonly unreadable: readonly CodedError[];
 }
 
-/** Manifests by labels: read all at once, written with the next flush. */
+/** Finds manifests by labels. Reads all at once, and writes with the next flush. */
 export class ManifestManager {
   readonly #contents: ContentManager;
   readonly #clock: Clock;
@@ -80,7 +80,7 @@ export class ManifestManager {
   #needsAll = false;
   readonly #pending = new Map<string, StoredEntry>();
   #isCompacting = false;
-  /** What the last merge was made of, until {@link confirmMerge} has looked at what it missed. */
+  /** The inputs of the last merge, until {@link confirmMerge} has checked for missed deletions. */
   #merged: Pick<Reading, 'entries' | 'seen'> | undefined;
 
   constructor(contents: ContentManager, clock: Clock, random: RandomBytes) {
@@ -90,26 +90,26 @@ export class ManifestManager {
   }
 
   /**
-   * `DAMAGED_BLOB` for each content whose manifests cannot be read. {@link find} may lack their
-   * snapshots, policies and deletions.
+   * `DAMAGED_BLOB` for each unreadable manifest content. {@link find} may lack its snapshots,
+   * policies and deletions.
    */
   async loadUnreadable(): Promise<readonly CodedError[]> {
     await this.#load();
     return this.#unreadable;
   }
 
-  /** {@link loadUnreadable} at the last read; empty before. */
+  /** {@link loadUnreadable} at the last read. Empty before the first read. */
   get unreadable(): readonly CodedError[] {
     return this.#unreadable;
   }
 
-  /** Whether nothing is missing, as far as the index tells. Ask before you delete anything. */
+  /** Whether all manifests in the index are readable. Check this before you delete anything. */
   async areComplete(): Promise<boolean> {
     await this.#load();
     return this.#unreadable.length === 0 && this.#contents.unreadableIndexes.length === 0;
   }
 
-  /** When the newest unreadable part was written. Undefined if nothing is missing. */
+  /** Write time of the newest unreadable part. Undefined if nothing is missing. */
   async lastUnreadableNs(): Promise<Nanoseconds | undefined> {
     if (await this.areComplete()) return undefined;
     const seconds = [...this.#unreadable, ...this.#contents.unreadableIndexes].map(({ facts }) =>
@@ -119,7 +119,7 @@ export class ManifestManager {
     return Number.isFinite(last) ? BigInt(last + 1) * SECOND_NS : this.#clock.nowNs();
   }
 
-  /** With true, unreadable manifests fail this and later calls with `DAMAGED_BLOB`. */
+  /** If `needsAll`, unreadable manifests fail this and later calls with `DAMAGED_BLOB`. */
   async requireAll(needsAll: boolean): Promise<void> {
     this.#needsAll = needsAll;
     if (!needsAll) return;
@@ -128,7 +128,7 @@ export class ManifestManager {
     if (first) throw first;
   }
 
-  /** Every manifest that can be read and whose labels include these, oldest first. */
+  /** All readable manifests with these labels, oldest first. */
   async find(labels: Labels): Promise<Manifest[]> {
     const entries = new Map(await this.#load());
     for (const [id, entry] of this.#pending) entries.set(id, entry);
@@ -147,7 +147,9 @@ export class ManifestManager {
     throw new CodedError('MANIFEST_NOT_FOUND', `there is no manifest ${id}`);
   }
 
-  /** Adds a manifest; durable after `writePending` and a flush. `data` is written by Go's rules. */
+  /**
+   * Adds a manifest, durable after `writePending` and a flush. `data` is encoded like Go's JSON.
+   */
   put(labels: Labels, data: unknown): ManifestId {
     if (!labels[LABEL_TYPE]) throw new TypeError('a manifest needs the label "type"');
     const id = randomHex(16, this.#random);
@@ -156,8 +158,8 @@ export class ManifestManager {
   }
 
   /**
-   * Gives a manifest other data; durable as {@link put}. Of two for one ID every client takes the
-   * later one.
+   * Replaces the data of a manifest, durable like {@link put}. For one ID, every client uses the
+   * latest version.
    */
   replace(id: ManifestId, labels: Labels, data: unknown): void {
     this.#add({ id, labels: { ...labels }, deleted: false, data });
@@ -168,7 +170,8 @@ export class ManifestManager {
   }
 
   #add(entry: Omit<StoredEntry, 'modified' | 'modifiedNs'>): void {
-    // Later than what it replaces, also after the clock was set back: the later one wins.
+    // Make it later than the replaced entry, even if the clock was set back, because the latest
+    // wins.
     const now = this.#clock.nowNs();
     const modifiedNs = [this.#pending, this.#committed].reduce((latest, entries) => {
       const before = entries?.get(entry.id);
@@ -177,12 +180,12 @@ export class ManifestManager {
     this.#pending.set(entry.id, { ...entry, modified: formatGoTime(modifiedNs), modifiedNs });
   }
 
-  /** Turns what is pending into one content. The caller flushes the contents afterwards. */
+  /** Writes all pending entries into contents. The caller flushes afterwards. */
   async writePending(): Promise<void> {
     if (this.#pending.size === 0) return;
     const committed = await this.#load();
     for (const entry of this.#pending.values()) {
-      // What it replaces was not in memory when its time was set.
+      // The replaced entry may not have been in memory when the time was set.
       const before = committed.get(entry.id);
       if (before && before.modifiedNs >= entry.modifiedNs) this.#add(entry);
     }
@@ -195,27 +198,26 @@ export class ManifestManager {
     }
   }
 
-  /** Forgets what was read, so that the next call sees what others wrote. */
+  /** Drops the cached manifests, so that the next call reads the writes of others. */
   invalidate(): void {
     this.#committed = undefined;
   }
 
   /**
-   * Merges the manifest contents that an index names into one when they are many; returns whether
-   * it did, and then the contents want a flush, and {@link confirmMerge} after it. Safe beside
-   * other writers: only those are marked deleted whose manifests the new one holds, and it is
-   * durable before they are.
+   * Merges many manifest contents into one. Returns whether it merged: then flush the contents and
+   * call {@link confirmMerge}. Safe next to other writers. An old content is marked as deleted only
+   * if the new one holds its manifests, and the new one becomes durable first.
    */
   async compact(): Promise<boolean> {
-    // One at a time, until it is confirmed.
+    // Only one merge at a time, until it is confirmed.
     if (this.#isCompacting || this.#merged) return false;
     if (!this.#areMany(this.#committedContents)) return false;
     this.#isCompacting = true;
     try {
-      // What was loaded at the start of a long run may be days old.
+      // The index may be days old in a long run.
       await this.#contents.refreshIfOld();
       const reading = await this.#readAll();
-      // A merge without the unreadable deletions could bring back deleted manifests.
+      // A merge without unreadable deletions could bring back deleted manifests.
       const isWhole =
         reading.unreadable.length === 0 && this.#contents.unreadableIndexes.length === 0;
       if (!isWhole || !this.#areMany(reading.ids)) return false;
@@ -239,7 +241,7 @@ export class ManifestManager {
     const written = await this.#write(kept);
     const merged = new Set(ids).difference(written);
     for (const id of merged) {
-      // Somebody else may have merged it meanwhile.
+      // A concurrent merge may have deleted it already.
       if (this.#contents.find(id)?.deleted === false) this.#contents.setDeleted(id, true);
     }
     this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
@@ -248,10 +250,10 @@ export class ManifestManager {
   }
 
   /**
-   * To be called once a merge is durable. Somebody may have deleted a manifest that it holds, and a
-   * client of Kopia that saw the deletion, and not the merge, may have merged it away: then the
-   * manifest would be back. Looks at what the merge has not seen, marked deleted or not, and merges
-   * again with the deletions found there, which are kept for some days then.
+   * Call this once a merge is durable. A manifest of the merge may have been deleted by another
+   * client, and a Kopia client that missed the merge may have dropped that deletion. The manifest
+   * would be back. Reads contents that the merge has not seen, deleted or not, and merges again
+   * with their deletions. Merges keep these deletions for {@link DELETIONS_KEPT_NS}.
    */
   async confirmMerge(): Promise<void> {
     try {
@@ -269,9 +271,9 @@ export class ManifestManager {
   }
 
   /**
-   * Deletes manifests again that came back although a deletion of theirs is still there in a
-   * content which was merged within the last days: a client that did not see the deletion merged
-   * beside one that took it away. Returns how many.
+   * Deletes manifests that came back, and returns how many. Their deletion still exists in a
+   * content merged in the last days. Cause: two concurrent merges. The first missed the deletion,
+   * and the second dropped it.
    */
   async restoreDeletions(): Promise<number> {
     const { entries } = await this.#readAll();
@@ -285,7 +287,7 @@ export class ManifestManager {
     return missed.length;
   }
 
-  /** Deletions in these contents that are newer than manifests which `entries` holds as present. */
+  /** Deletions in these contents that are newer than undeleted manifests in `entries`. */
   async #deletionsIn(
     contents: readonly IndexEntry[],
     entries: ReadonlyMap<string, StoredEntry>,
@@ -309,7 +311,7 @@ export class ManifestManager {
     await this.#contents.flush();
   }
 
-  /** What was merged away may be gone for good, or damaged: nothing is lost. */
+  /** Old contents may be missing or damaged. This loses nothing. */
   async #deletionsIfThere(id: ContentId): Promise<StoredEntry[]> {
     try {
       return await this.#loadContent(id, decodeDeletions);
@@ -345,7 +347,7 @@ export class ManifestManager {
     return entries;
   }
 
-  /** A content may go away when another client compacts: read the index again, once. */
+  /** A content may disappear in another client's merge: read the index again, once. */
   async #readAll(): Promise<Reading> {
     let reading = await this.#readOnce();
     if (reading.unreadable.length > 0) {
@@ -388,7 +390,7 @@ export class ManifestManager {
   }
 }
 
-/** Nothing on a volume can make up for it. */
+/** A later backup cannot replace manifests, so the error says how to recover. */
 function withRemedy(error: unknown): unknown {
   if (!isCode(error, 'DAMAGED_BLOB')) return error;
   const text = `${error.message}; it holds a part of the list of snapshots and policies. Restore an earlier version or a copy of this blob in the storage, or run "longshore repository repair"`;
@@ -396,7 +398,7 @@ function withRemedy(error: unknown): unknown {
   return new CodedError(code, text, { cause, facts });
 }
 
-/** With the second in which the content was written: manifests that are newer cannot be in it. */
+/** Adds the second of the content's write. Newer manifests cannot be in it. */
 function withTime(error: CodedError, entry: IndexEntry | undefined): CodedError {
   if (!entry) return error;
   const { code, message, cause } = error;
@@ -414,6 +416,6 @@ function toManifest({ id, labels, modifiedNs, data }: StoredEntry): Manifest {
   return { id: id as ManifestId, labels: labels ?? {}, modifiedNs, data };
 }
 
-/** The one that counts where several match: the newest. */
+/** The newest of several matches, which counts. */
 export const latestManifest = (manifests: readonly Manifest[]): Manifest | undefined =>
   manifests.at(-1);

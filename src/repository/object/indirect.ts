@@ -3,9 +3,8 @@ import { CodedError } from '../../base/index.ts';
 import { type ObjectId, parseObjectId } from './object-id.ts';
 
 /**
- * A piece of an object: `length` bytes at `start`, which are the object `id`; `count` times, one
- * after the other. Holes of a volume are one chunk of zeros over and over, and so are one entry
- * here.
+ * A piece of an object: `length` bytes at `start` with the content of object `id`, repeated `count`
+ * times. A hole in a volume is one repeated chunk of zeros, so it takes one entry.
  */
 export interface IndirectEntry {
   readonly start: number;
@@ -17,7 +16,7 @@ export interface IndirectEntry {
 export const endOf = ({ start, length, count }: Omit<IndirectEntry, 'id'>): number =>
   start + length * count;
 
-/** Bytes of an object that consists of these, in order. */
+/** Length in bytes of an object with these parts, in order. */
 export function objectLength(parts: readonly Omit<IndirectEntry, 'id'>[]): number {
   const last = parts.at(-1);
   return last ? endOf(last) : 0;
@@ -25,7 +24,7 @@ export function objectLength(parts: readonly Omit<IndirectEntry, 'id'>[]): numbe
 
 const STREAM = 'kopia:indirect';
 const HEAD = `{"stream":"${STREAM}","entries":[`;
-/** JSON text that is made or parsed at once. */
+/** Characters of JSON encoded or parsed at once. */
 const TEXT_BYTES = 64 << 10;
 
 const rowSchema = z.object({
@@ -36,7 +35,7 @@ const rowSchema = z.object({
 const schema = z.object({ stream: z.literal(STREAM), entries: z.array(rowSchema) });
 type Row = z.infer<typeof rowSchema>;
 
-/** JSON of an index object, byte for byte as Kopia's encoder writes it, in parts. */
+/** JSON of an index object in parts, byte for byte like Kopia's encoder. */
 export function* encodeIndirect(entries: Iterable<IndirectEntry>): Generator<Uint8Array> {
   let text = HEAD;
   let separator = '';
@@ -54,16 +53,13 @@ export function* encodeIndirect(entries: Iterable<IndirectEntry>): Generator<Uin
   yield Buffer.from(`${text}]}\n`);
 }
 
-/**
- * Parses an index object as it arrives. Throws `BAD_OBJECT` unless its entries follow one another
- * without a gap.
- */
+/** Parses an index object as it arrives. Throws `BAD_OBJECT` if its entries leave a gap. */
 export class IndirectDecoder {
   readonly #decoder = new TextDecoder('utf-8', { fatal: true });
   readonly #entries: IndirectEntry[] = [];
   #text = '';
   /**
-   * It begins as Kopia writes it, so that rows can be taken off; undefined before that is known.
+   * Whether it starts like Kopia's JSON, so that rows can be parsed early. Undefined until known.
    */
   #isRegular: boolean | undefined;
 
@@ -76,9 +72,7 @@ export class IndirectDecoder {
     }
   }
 
-  /**
-   * Hands out the entries that are whole, and forgets them; the last one stays, since it may go on.
-   */
+  /** Returns and drops the complete entries. The last one stays, because it may be repeated. */
   take(): IndirectEntry[] {
     return this.#entries.splice(0, this.#entries.length - 1);
   }
@@ -92,7 +86,7 @@ export class IndirectDecoder {
     return this.#entries;
   }
 
-  /** Takes all rows off the text but the last, behind which the list may end. */
+  /** Parses all rows but the last, because the list may end after it. */
   #takeRows(): void {
     if (this.#isRegular === undefined && this.#text.length >= HEAD.length) {
       this.#isRegular = this.#text.startsWith(HEAD);

@@ -1,18 +1,18 @@
 import { CodedError } from '../../base/index.ts';
 import { type ContentId, parseContentId, prefixOf } from '../index/content-id.ts';
 
-/** `I*`, `Z?`, content id: `Ix9f…` is an indirect file, `k0e…` a directory in one content. */
+/** `I*`, `Z?`, content ID. `Ix9f…` is an indirect file, `k0e…` a directory in one content. */
 export type ObjectId = string & { readonly brand: 'ObjectId' };
 
 export interface ParsedObjectId {
-  /** How many indexes lie above the contents. */
+  /** Levels of indexes above the contents. */
   readonly indirections: number;
-  /** The content holds its own compression header (index version 1). */
+  /** The content includes its own compression header (index version 1). */
   readonly compressed: boolean;
   readonly contentId: ContentId;
 }
 
-/** Deeper nesting than any file could need; Kopia has no bound. */
+/** Deeper nesting than any file needs. Kopia has no limit. */
 const INDIRECTIONS_MAX = 8;
 
 /** Throws `BAD_OBJECT_ID`. */
@@ -25,7 +25,7 @@ export function parseObjectId(text: string): ParsedObjectId {
       return { indirections: levels.length, compressed: compressed !== '', contentId };
     }
   } catch {
-    // The message below names the whole id.
+    // The message below names the whole ID.
   }
   throw new CodedError('BAD_OBJECT_ID', `"${text.slice(0, 80)}" is not an object ID`);
 }
@@ -38,5 +38,5 @@ export function objectId(text: string): ObjectId {
 export const isDirectoryObject = (id: ObjectId): boolean =>
   prefixOf(parseObjectId(id).contentId) === 'k';
 
-/** The object's own index, one level up: without its first `I`. */
+/** The object's index, one level up: the ID without its first `I`. */
 export const indexObjectOf = (id: ObjectId): ObjectId => id.slice(1) as ObjectId;

@@ -9,25 +9,29 @@ interface ReadOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** Metadata objects are read whole up to this; more is damage or an attack. Kopia has no bound. */
+/**
+ * Metadata objects are read whole up to this size. A longer object is damaged or an attack. Kopia
+ * has no limit.
+ */
 const WHOLE_BYTES_MAX = 2 ** 31;
 /**
- * A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum.
+ * Maximum decompressed size of a content with index version 1: the maximum chunk of the largest
+ * splitter.
  */
 const CHUNK_BYTES_MAX = 16 << 20;
 
 /**
- * Of a list so much is parsed at once: entries take several times what their text does. Our choice.
+ * Bytes of a list parsed at once. Entries take several times the memory of their text. Our choice.
  */
 const LIST_BYTES = 64 << 10;
 
-/** One content of an object, in the order of the stream; `count` times, one after the other. */
+/** A content of an object, in stream order, repeated `count` times. */
 export interface ObjectPiece {
   readonly start: number;
   readonly length: number;
   readonly count: number;
   readonly contentId: ContentId;
-  /** The content holds its own compression header (`Z` objects). */
+  /** The content includes its own compression header (`Z` objects). */
   readonly compressed: boolean;
 }
 
@@ -71,9 +75,9 @@ export async function listPieces(
 }
 
 /**
- * The same, a part at a time, for objects of any length, and without a look into the index: a
- * content that is missing is met by whoever wants it, and lengths are what the lists say. `size` is
- * that of the whole object. Throws `BAD_OBJECT`.
+ * {@link listPieces} in parts, for objects of any length. Does not look into the index: missing
+ * contents fail on their read, and lengths come from the lists. `size` is the length of the whole
+ * object. Throws `BAD_OBJECT`.
  */
 export async function* streamPieces(
   contents: ContentManager,
@@ -95,7 +99,7 @@ export async function* streamPieces(
   throw new CodedError('BAD_OBJECT', text);
 }
 
-/** Entries of a list may be objects with lists of their own. */
+/** A list entry may be an object with its own list. */
 async function* piecesOf(
   contents: ContentManager,
   entries: readonly IndirectEntry[],
@@ -150,9 +154,9 @@ async function readIndirect(
 }
 
 /**
- * Calls back for every content that an object needs: the indexes above, then the data. The first
- * one names the object. Waits for what the callback returns. Throws `CONTENT_NOT_FOUND` or
- * `DAMAGED_BLOB` when an index cannot be read.
+ * Calls `visit` for every content of an object, first its indexes, then its data. The first call
+ * has the content in the object's ID. Awaits the result of `visit`. Throws `CONTENT_NOT_FOUND` or
+ * `DAMAGED_BLOB` if an index is unreadable.
  */
 export async function visitContents(
   contents: ContentManager,
@@ -167,14 +171,13 @@ export async function visitContents(
   await visitContents(contents, indexObjectOf(id), visit);
   for (const entry of await readIndirect(contents, id)) {
     const child = parseObjectId(entry.id);
-    // A volume has millions of pieces, and nearly all are contents by themselves.
+    // A volume has millions of pieces, and nearly all are plain contents: await only promises.
     const waiting =
       child.indirections > 0 ? visitContents(contents, entry.id, visit) : visit(child.contentId);
     if (waiting) await waiting;
   }
 }
 
-/** Bytes of one piece. */
 export async function readPiece(
   contents: ContentManager,
   piece: Pick<ObjectPiece, 'contentId' | 'compressed'>,
@@ -191,7 +194,7 @@ export async function readPiece(
   }
 }
 
-/** A whole object in memory: directories, index objects, symlink targets. */
+/** Reads a whole object into memory: directories, index objects, symlink targets. */
 export async function readObject(
   contents: ContentManager,
   id: ObjectId,
@@ -211,7 +214,7 @@ export async function readObject(
   return out;
 }
 
-/** The bytes of an object in order, one content at a time, the next being fetched meanwhile. */
+/** The bytes of an object in order, one content at a time. Fetches the next content meanwhile. */
 export async function* streamObject(
   contents: ContentManager,
   id: ObjectId,
@@ -230,7 +233,7 @@ export async function* streamObject(
   }
 }
 
-/** Each repetition by itself. */
+/** Yields each repetition as its own piece. */
 export function* singly(pieces: Iterable<ObjectPiece>): Generator<ObjectPiece, undefined> {
   for (const piece of pieces) {
     if (piece.count === 1) yield piece;
@@ -240,7 +243,7 @@ export function* singly(pieces: Iterable<ObjectPiece>): Generator<ObjectPiece, u
   }
 }
 
-/** Reads `length` bytes at an offset; less at the end of the object. */
+/** Reads `length` bytes at an offset, or fewer at the end of the object. */
 export async function readRange(
   contents: ContentManager,
   pieces: readonly ObjectPiece[],

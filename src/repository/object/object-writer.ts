@@ -13,14 +13,14 @@ import type { ObjectId } from './object-id.ts';
 export interface WriteObjectOptions {
   prefix: ContentPrefix;
   compressor: Compressor | undefined;
-  /** For the indexes above, when there are any. */
+  /** Compresses the object's indexes. */
   metadataCompressor: Compressor | undefined;
   splitter: SplitterSpec;
-  /** Indexes are split by the repository's own splitter, whatever the object's is. */
+  /** Indexes always use the repository's splitter. */
   indexSplitter: SplitterSpec;
 }
 
-/** Writes parts that follow one another as one object: directories, indexes, symlink targets. */
+/** Writes consecutive parts as one object: directories, indexes, symlink targets. */
 export async function writeObject(
   contents: ContentManager,
   parts: Iterable<Uint8Array>,
@@ -31,7 +31,7 @@ export async function writeObject(
   return writer.finish();
 }
 
-/** The same, part by part as they come: one chunk at most is held. One call at a time. */
+/** Writes an object part by part. Holds at most one chunk. Do not call it concurrently. */
 export class ObjectWriter {
   readonly #contents: ContentManager;
   readonly #options: WriteObjectOptions;
@@ -39,7 +39,7 @@ export class ObjectWriter {
   readonly #entries: IndirectEntry[];
   #start: number;
 
-  /** `mark`: goes on behind its pieces; its rest is still to be pushed. */
+  /** With `mark`, continues after its pieces. The caller pushes its `rest` first. */
   constructor(
     contents: ContentManager,
     options: WriteObjectOptions,
@@ -61,7 +61,7 @@ export class ObjectWriter {
     return finishObject(this.#contents, this.#entries, this.#options);
   }
 
-  /** What was pushed so far. No call of {@link push} may be under way. */
+  /** The state after all pushes so far. No {@link push} may be running. */
   mark(): ObjectMark {
     return { pieces: [...this.#entries], start: this.#start, rest: this.#chunker.rest() };
   }
@@ -73,20 +73,14 @@ export class ObjectWriter {
   }
 }
 
-/**
- * What an {@link ObjectWriter} was given up to some moment: pieces that are stored, and bytes that
- * are not.
- */
+/** The input of an {@link ObjectWriter} up to a moment: stored pieces, and bytes not stored yet. */
 export interface ObjectMark {
   readonly pieces: readonly IndirectEntry[];
   readonly start: number;
   readonly rest: Uint8Array;
 }
 
-/**
- * An object of what was marked and of what follows it, part by part as they come; the writer itself
- * goes on.
- */
+/** Writes an object from a mark and the parts after it. The marked writer can continue. */
 export async function writeMarked(
   contents: ContentManager,
   mark: ObjectMark,
@@ -99,7 +93,7 @@ export async function writeMarked(
   return writer.finish();
 }
 
-/** The id of an object made of these pieces: the one piece itself, or an index above them. */
+/** The ID of an object with these pieces: the only piece itself, or an index above them. */
 export async function finishObject(
   contents: ContentManager,
   entries: readonly IndirectEntry[],
@@ -118,7 +112,7 @@ export async function finishObject(
   return `I${index}` as ObjectId;
 }
 
-/** Chunks of a stream, which is never empty of them: no bytes are one empty chunk. */
+/** Splits a stream into chunks. An empty stream gives one empty chunk. */
 class Chunker {
   readonly #spec: SplitterSpec;
   #splitter: Splitter | undefined;
@@ -133,7 +127,7 @@ class Chunker {
   *push(part: Uint8Array): Generator<Uint8Array> {
     this.#open.push(part);
     this.#end += part.length;
-    // Most objects end before they could be cut.
+    // Most objects end before the first possible cut.
     if (!this.#splitter && this.#end < this.#spec.minBytes) return;
     const unseen = this.#splitter ? [part] : this.#open;
     this.#splitter ??= createSplitter(this.#spec);
@@ -147,7 +141,7 @@ class Chunker {
     if (this.#end > this.#openStart || this.#end === 0) yield this.#cutAt(this.#end);
   }
 
-  /** What no chunk holds yet; the bytes are the caller's. */
+  /** Bytes that are not in a chunk yet. The caller owns the result. */
   rest(): Uint8Array {
     return Buffer.concat(this.#open);
   }
@@ -167,7 +161,7 @@ async function writeChunk(
   chunk: Uint8Array,
   { prefix, compressor }: WriteObjectOptions,
 ): Promise<ObjectId> {
-  // File data carries its header inside (`Z` objects) where contents cannot.
+  // With index version 1, file data includes its compression header (`Z` objects).
   if (!contents.storesCompressed && compressor && prefix === '') {
     const packed = compressContent(compressor, chunk);
     if (packed) return `Z${(await contents.write(packed, { prefix })).contentId}` as ObjectId;

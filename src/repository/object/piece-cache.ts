@@ -2,25 +2,25 @@ import { untilAborted } from '../../base/index.ts';
 
 interface Held {
   readonly bytes: Promise<Uint8Array>;
-  /** 0 until they are there. */
+  /** 0 until the bytes arrive. */
   length: number;
 }
 
-/** Contents that were read last, up to a bound; what several want at once is fetched once. */
+/** Recently read contents, up to a size limit. Concurrent reads of a content share one fetch. */
 export class PieceCache {
   readonly #bytesMax: number;
-  /** The one used longest ago first. */
+  /** Least recently used first. */
   readonly #held = new Map<string, Held>();
   #bytes = 0;
 
-  /** The newest one is held however long it is. */
+  /** The newest content always stays, whatever its size. */
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax;
   }
 
   /**
-   * The bytes under a key, which nobody may write into. What is fetched is there for others, too:
-   * whoever goes ends no fetch. Throws what `load` throws, and then the next one tries again.
+   * The bytes under a key. Do not modify them. An abort does not end the fetch, because others may
+   * share it. Throws errors of `load`, and the next call tries again.
    */
   async get(
     key: string,
@@ -53,7 +53,7 @@ export class PieceCache {
   #makeRoom(): void {
     for (const [key, { length }] of this.#held) {
       if (this.#bytes <= this.#bytesMax || this.#held.size === 1) return;
-      // One that is still fetched will make room itself.
+      // A content still being fetched makes room later.
       if (length === 0) continue;
       this.#held.delete(key);
       this.#bytes -= length;

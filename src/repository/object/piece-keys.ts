@@ -9,16 +9,16 @@ const OBJECT = bytesOf('"o":"');
 const END_OF_ROW = bytesOf('"}');
 const NEXT = bytesOf(',');
 const END = bytesOf(']}\n');
-/** Letters from here on are prefixes of contents. */
+/** Character codes `g` to `z`: prefixes of contents. */
 const FIRST_PREFIX = 103;
 const LAST_PREFIX = 122;
-/** Bytes of the shortest row besides its hash. */
+/** Bytes of the shortest row without its hash. */
 const ROW_BYTES_MIN = 8;
 
 /**
- * What indexes call the contents that an index object lists, one after the other, each `keyBytes`
- * long. Undefined where the object has another form than Kopia's and ours, lists other objects than
- * contents, or is damaged.
+ * Index keys of the contents that an index object lists, `keyBytes` each, without gaps. Undefined
+ * if the JSON has another form than Kopia's and ours, lists other objects than contents, or is
+ * damaged.
  */
 export function readPieceKeys(bytes: Uint8Array, keyBytes: number): Uint8Array | undefined {
   const hashBytes = keyBytes - 1;

@@ -5,12 +5,9 @@ import type { ObjectId } from './object-id.ts';
 import { readPiece, streamPieces } from './object-reader.ts';
 import type { PieceCache } from './piece-cache.ts';
 
-/**
- * As many contents as 4 TiB have in pieces of 4 MiB; the list of them takes 50 to 90 MiB. Our
- * choice.
- */
+/** Maximum entries: 4 TiB in pieces of 4 MiB. Their list takes 50 to 90 MiB. Our choice. */
 const PIECES_MAX = 1 << 20;
-/** Keys of contents in one piece of memory. Our choice. */
+/** Content keys in one buffer. Our choice. */
 const KEYS_A_PIECE = 4096;
 
 export interface RandomObjectOptions {
@@ -20,8 +17,8 @@ export interface RandomObjectOptions {
 }
 
 /**
- * The bytes of an object at any place. What is held is a compact list of its contents; repetitions,
- * such as holes of a volume, are one entry.
+ * Reads an object at any offset. Holds a compact list of its contents. Repetitions, such as holes
+ * of a volume, take one entry.
  */
 export class RandomObject {
   readonly sizeBytes: number;
@@ -30,9 +27,9 @@ export class RandomObject {
   readonly #starts = new Column(Float64Array);
   readonly #lengths = new Column(Uint32Array);
   readonly #counts = new Column(Float64Array);
-  /** 1 where the content has its own compression header. */
+  /** 1 if the content has its own compression header. */
   readonly #compressed = new Column(Uint8Array);
-  /** Contents as indexes call them, all of the same length. */
+  /** Index keys of the contents, all of the same length. */
   readonly #keys: Buffer[] = [];
   #keyBytes = 0;
   #count = 0;
@@ -44,7 +41,7 @@ export class RandomObject {
   }
 
   /**
-   * Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and what reading throws.
+   * Reads the list of contents. Throws `BAD_OBJECT`, `OBJECT_TOO_LONG`, and errors of the reads.
    */
   static async open(
     contents: ContentManager,
@@ -62,7 +59,7 @@ export class RandomObject {
     return opened;
   }
 
-  /** Entries of the list. */
+  /** Number of list entries. */
   get pieces(): number {
     return this.#count;
   }
@@ -85,9 +82,8 @@ export class RandomObject {
   }
 
   /**
-   * `lengthBytes` bytes from `offset` on, which nobody may write into; fewer at the end. Throws
-   * `BAD_OBJECT` where its list of contents has a gap, what reading contents throws, and the reason
-   * of the signal.
+   * Reads `lengthBytes` bytes from `offset`, or fewer at the end. Do not modify them. Throws
+   * `BAD_OBJECT` if the list has a gap, read errors, and the signal's reason.
    */
   async read(
     offset: number,
@@ -111,7 +107,7 @@ export class RandomObject {
         from += part.length;
       }
     }
-    // Whoever reads would take what follows for what is missing.
+    // A shorter result would make the caller misplace the bytes that follow.
     if (from < end) throw new CodedError('BAD_OBJECT', `an object lacks its bytes from ${from} on`);
     const [only] = parts;
     return only && parts.length === 1 ? only : Buffer.concat(parts);
@@ -132,7 +128,7 @@ export class RandomObject {
     return this.#cache.get(`${compressed ? 'Z' : ''}${contentId}`, load, signal);
   }
 
-  /** The last one that begins at or before a place. */
+  /** The last entry that starts at or before `offset`. */
   #find(offset: number): number {
     let low = 0;
     let high = this.#count;
